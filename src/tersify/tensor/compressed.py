@@ -1,0 +1,142 @@
+"""CompressedTensor: a weight as codes with a codebook, or as a mask with its surviving values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+MAX_LEVELS = 256
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CompressedTensor:
+    """One compressed weight.
+
+    Quantized: `codes` index `codebook`, which is (K,) or, with `axis`, (shape[axis], K).
+    Pruned only: `codes` is the mask (0 or 1), `codebook` is None and `values` holds the
+    survivors in row-major order. Either way `scale`, if any, multiplies the result.
+    """
+
+    shape: tuple[int, ...]
+    codes: Tensor
+    codebook: Tensor | None = None
+    values: Tensor | None = None
+    scale: Tensor | None = None
+    axis: int | None = None
+    format: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "format", MappingProxyType(dict(self.format)))
+        if self.codes.dtype != torch.uint8:
+            raise ValueError(f"codes must be uint8, got {self.codes.dtype}")
+        if tuple(self.codes.shape) != self.shape:
+            raise ValueError(f"codes have shape {tuple(self.codes.shape)}, the tensor has {self.shape}")
+        if (self.codebook is None) == (self.values is None):
+            raise ValueError("give a codebook (quantized) or values (pruned), not both and not neither")
+        if self.codebook is not None:
+            self._check_codebook(self.codebook)
+        elif self.values is not None:
+            self._check_values(self.values)
+        if self.scale is not None:
+            self._check_scale(self.scale)
+
+    def _check_codebook(self, codebook: Tensor) -> None:
+        wanted = 1 if self.axis is None else 2
+        if codebook.ndim != wanted:
+            raise ValueError(f"the codebook must have {wanted} dimension(s) with axis={self.axis}, got {codebook.ndim}")
+        if self.axis is not None:
+            if not 0 <= self.axis < len(self.shape):
+                raise ValueError(f"axis must be 0..{len(self.shape) - 1}, got {self.axis}")
+            if codebook.shape[0] != self.shape[self.axis]:
+                raise ValueError(f"the codebook has {codebook.shape[0]} rows for {self.shape[self.axis]} slices of axis {self.axis}")
+        if not 1 <= codebook.shape[-1] <= MAX_LEVELS:
+            raise ValueError(f"a codebook has 1..{MAX_LEVELS} levels, got {codebook.shape[-1]}")
+        if self.codes.numel() and int(self.codes.max()) >= codebook.shape[-1]:
+            raise ValueError(f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels")
+        zero = codebook == 0
+        if bool((zero.any(-1) & ~zero[..., 0]).any()):
+            raise ValueError("where a zero level exists it must be code 0")
+
+    def _check_values(self, values: Tensor) -> None:
+        if self.axis is not None:
+            raise ValueError("axis belongs to a codebook; a pruned tensor has none")
+        if self.codes.numel() and int(self.codes.max()) > 1:
+            raise ValueError("the codes of a pruned tensor are a mask of 0 and 1")
+        survivors = int(self.codes.count_nonzero())
+        if values.shape != (survivors,):
+            raise ValueError(f"the mask keeps {survivors} weights, values have shape {tuple(values.shape)}")
+
+    def _check_scale(self, scale: Tensor) -> None:
+        try:
+            fits = torch.broadcast_shapes(scale.shape, self.shape) == self.shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"a scale of shape {tuple(scale.shape)} does not broadcast over {self.shape}")
+
+    @property
+    def levels(self) -> int | None:
+        """How many levels the codebook has; None for a pruned tensor."""
+        return None if self.codebook is None else int(self.codebook.shape[-1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        source = self.codebook if self.codebook is not None else self.values
+        assert source is not None
+        return source.dtype
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def to_dense(self) -> Tensor:
+        """The weight the network used, in the dtype of the codebook or values."""
+        if self.values is not None:
+            dense = torch.zeros(self.shape, dtype=self.values.dtype, device=self.values.device)
+            dense.masked_scatter_(self.codes.bool(), self.values)
+        else:
+            assert self.codebook is not None
+            if self.axis is None:
+                dense = self.codebook[self.codes.int()]
+            else:
+                per_slice = self.codes.movedim(self.axis, 0).reshape(self.shape[self.axis], -1).long()
+                moved = (self.shape[self.axis], *self.shape[: self.axis], *self.shape[self.axis + 1 :])
+                dense = self.codebook.gather(1, per_slice).reshape(moved).movedim(0, self.axis).contiguous()
+        return dense if self.scale is None else dense * self.scale
+
+    def equal(self, other: CompressedTensor) -> bool:
+        """Bit for bit the same content, field by field."""
+        return (
+            self.shape == other.shape
+            and self.axis == other.axis
+            and dict(self.format) == dict(other.format)
+            and all(_same_bits(getattr(self, part), getattr(other, part)) for part in ("codes", "codebook", "values", "scale"))
+        )
+
+    def cpu(self) -> CompressedTensor:
+        moved = {part: t if t is None else t.cpu() for part, t in self._tensors().items()}
+        return CompressedTensor(shape=self.shape, axis=self.axis, format=self.format, **moved)  # type: ignore[arg-type]
+
+    def _tensors(self) -> dict[str, Tensor | None]:
+        return {"codes": self.codes, "codebook": self.codebook, "values": self.values, "scale": self.scale}
+
+    def __repr__(self) -> str:
+        kind = "pruned" if self.codebook is None else f"{self.levels} levels"
+        return f"CompressedTensor({'×'.join(map(str, self.shape))}, {kind})"
+
+
+def _same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,84 @@
+"""Sparsity, entropy and histograms, computed from what weights became and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.tensor.compressed import CompressedTensor
+
+
+def code_counts(tensor: CompressedTensor) -> Tensor:
+    """How often each code occurs: (K,) int64; two entries (zero, kept) for a pruned tensor."""
+    return torch.bincount(tensor.codes.reshape(-1).int(), minlength=tensor.levels or 2)
+
+
+def zero_count(tensor: CompressedTensor) -> int:
+    """Weights that are exactly zero. Only code 0 can be a zero level, but it need not be one."""
+    if tensor.codebook is None:
+        assert tensor.values is not None
+        return tensor.numel() - int(tensor.values.count_nonzero())
+    if tensor.axis is None:
+        is_zero = tensor.codebook == 0
+        return int((code_counts(tensor) * is_zero).sum())
+    return tensor.numel() - int(tensor.to_dense().count_nonzero())
+
+
+def sparsity_percent(tensors: Iterable[CompressedTensor]) -> float:
+    """Share of exact zeros over all the tensors together, in percent."""
+    total = zeros = 0
+    for tensor in tensors:
+        total += tensor.numel()
+        zeros += zero_count(tensor)
+    return 100.0 * zeros / total if total else 0.0
+
+
+def entropy_bits(tensors: Iterable[CompressedTensor]) -> float:
+    """Bits per weight of an ideal order-0 coder.
+
+    Tensors with equally many levels share one distribution, so a ternary network is measured by the
+    joint distribution of −1/0/+1 over all of it. A pruned tensor counts its mask and, for each
+    survivor, the full width of its dtype.
+    """
+    pooled: dict[int, Tensor] = {}
+    bits = 0.0
+    total = 0
+    for tensor in tensors:
+        total += tensor.numel()
+        counts = code_counts(tensor).cpu()
+        if tensor.levels is None:
+            bits += _order0_bits(counts) + int(counts[1]) * tensor.dtype.itemsize * 8
+        else:
+            pooled[tensor.levels] = pooled.get(tensor.levels, torch.zeros_like(counts)) + counts
+    bits += sum(_order0_bits(counts) for counts in pooled.values())
+    return bits / total if total else 0.0
+
+
+def latent_histogram(latent: Tensor, *, bins: int = 101, limit: float = 1.0) -> dict[str, list[float]]:
+    """Counts of a latent's values over [-limit, limit]; values beyond count in the outermost bins."""
+    values = latent.detach().float().cpu().reshape(-1).clamp(-limit, limit)
+    counts, edges = torch.histogram(values, bins=bins, range=(-limit, limit))
+    return {"counts": counts.tolist(), "edges": edges.tolist()}
+
+
+def layer_table(tensors: Mapping[str, CompressedTensor]) -> list[dict[str, Any]]:
+    """One row a tensor: its name, shape, weights, levels, sparsity and own entropy."""
+    return [
+        {
+            "name": name,
+            "shape": list(tensor.shape),
+            "weights": tensor.numel(),
+            "levels": tensor.levels,
+            "sparsity": sparsity_percent([tensor]),
+            "entropy_bits": entropy_bits([tensor]),
+        }
+        for name, tensor in tensors.items()
+    ]
+
+
+def _order0_bits(counts: Tensor) -> float:
+    used = counts[counts > 0].double()
+    return float((used * (used.sum() / used).log2()).sum())

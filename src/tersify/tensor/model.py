@@ -1,0 +1,95 @@
+"""CompressedModel: every parameter and buffer of a network, compressed or dense, by its plain name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify.tensor.compressed import CompressedTensor
+from tersify.tensor.measures import entropy_bits, sparsity_percent
+
+PACKED_ATTRIBUTE = "tersify_packed"
+
+
+class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
+    """A mapping `name → CompressedTensor | Tensor`, with the recipe (TOML text) and free metadata.
+
+    `aliases` maps the further names of a tied tensor to the name that holds it; looking an alias up
+    gives the same tensor, and iteration names each tensor once.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, CompressedTensor | Tensor],
+        *,
+        aliases: Mapping[str, str] | None = None,
+        recipe: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tensors = dict(tensors)
+        self.aliases = dict(aliases or {})
+        self.recipe = recipe
+        self.metadata = dict(metadata or {})
+        for alias, name in self.aliases.items():
+            if name not in self._tensors or alias in self._tensors:
+                raise ValueError(f"alias {alias!r} → {name!r} must map a new name to a tensor that is there")
+
+    def __getitem__(self, name: str) -> CompressedTensor | Tensor:
+        return self._tensors[self.aliases.get(name, name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def compressed(self) -> dict[str, CompressedTensor]:
+        """The compressed tensors alone."""
+        return {name: t for name, t in self._tensors.items() if isinstance(t, CompressedTensor)}
+
+    def sparsity_percent(self) -> float:
+        return sparsity_percent(self.compressed().values())
+
+    def entropy_bits(self) -> float:
+        return entropy_bits(self.compressed().values())
+
+    def dense_bytes(self) -> int:
+        """Bytes of the same network with every tensor dense in its own dtype, each tied tensor once."""
+        return sum(t.numel() * t.dtype.itemsize for t in self._tensors.values())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Plain dense tensors under every name, aliases too."""
+        dense = {n: t.to_dense() if isinstance(t, CompressedTensor) else t for n, t in self._tensors.items()}
+        return dense | {alias: dense[name] for alias, name in self.aliases.items()}
+
+
+def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
+    """Write the weights of `packed` into a plain module and leave the packed form on it."""
+    _check_names(packed, into)
+    with torch.no_grad():
+        into.load_state_dict(packed.state_dict(), strict=False)
+    object.__setattr__(into, PACKED_ATTRIBUTE, packed)
+    return into
+
+
+def _check_names(packed: CompressedModel, into: nn.Module) -> None:
+    own = into.state_dict()
+    given = set(packed) | set(packed.aliases)
+    missing = [name for name in own if name not in given]
+    unknown = [name for name in given if name not in own]
+    if missing or unknown:
+        raise ValueError(
+            f"the file and {type(into).__name__} name different tensors: "
+            f"missing in the file {_some(missing)}, unknown to the module {_some(unknown)}"
+        )
+    for name, tensor in own.items():
+        if tuple(packed[name].shape) != tuple(tensor.shape):
+            raise ValueError(f"{name!r} has shape {tuple(packed[name].shape)} in the file, {tuple(tensor.shape)} in the module")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(sorted(names)[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown or "none"
