@@ -49,16 +49,22 @@ class CompressedTensor:
     def _check_codebook(self, codebook: Tensor) -> None:
         wanted = 1 if self.axis is None else 2
         if codebook.ndim != wanted:
-            raise ValueError(f"the codebook must have {wanted} dimension(s) with axis={self.axis}, got {codebook.ndim}")
+            raise ValueError(
+                f"the codebook must have {wanted} dimension(s) with axis={self.axis}, got {codebook.ndim}"
+            )
         if self.axis is not None:
             if not 0 <= self.axis < len(self.shape):
                 raise ValueError(f"axis must be 0..{len(self.shape) - 1}, got {self.axis}")
             if codebook.shape[0] != self.shape[self.axis]:
-                raise ValueError(f"the codebook has {codebook.shape[0]} rows for {self.shape[self.axis]} slices of axis {self.axis}")
+                raise ValueError(
+                    f"the codebook has {codebook.shape[0]} rows for {self.shape[self.axis]} slices of axis {self.axis}"
+                )
         if not 1 <= codebook.shape[-1] <= MAX_LEVELS:
             raise ValueError(f"a codebook has 1..{MAX_LEVELS} levels, got {codebook.shape[-1]}")
         if self.codes.numel() and int(self.codes.max()) >= codebook.shape[-1]:
-            raise ValueError(f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels")
+            raise ValueError(
+                f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels"
+            )
         zero = codebook == 0
         if bool((zero.any(-1) & ~zero[..., 0]).any()):
             raise ValueError("where a zero level exists it must be code 0")
@@ -115,7 +121,10 @@ class CompressedTensor:
             self.shape == other.shape
             and self.axis == other.axis
             and dict(self.format) == dict(other.format)
-            and all(_same_bits(getattr(self, part), getattr(other, part)) for part in ("codes", "codebook", "values", "scale"))
+            and all(
+                _same_bits(getattr(self, part), getattr(other, part))
+                for part in ("codes", "codebook", "values", "scale")
+            )
         )
 
     def cpu(self) -> CompressedTensor:

@@ -87,7 +87,9 @@ def _check_names(packed: CompressedModel, into: nn.Module) -> None:
         )
     for name, tensor in own.items():
         if tuple(packed[name].shape) != tuple(tensor.shape):
-            raise ValueError(f"{name!r} has shape {tuple(packed[name].shape)} in the file, {tuple(tensor.shape)} in the module")
+            raise ValueError(
+                f"{name!r} has shape {tuple(packed[name].shape)} in the file, {tuple(tensor.shape)} in the module"
+            )
 
 
 def _some(names: list[str]) -> str:

@@ -1,0 +1,1 @@
+"""Tersify: few weights, few bits, small files, fast CPU inference."""
