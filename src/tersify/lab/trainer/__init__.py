@@ -3,6 +3,19 @@
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display, display_for
 from tersify.lab.trainer.evaluation import evaluate
+from tersify.lab.trainer.job import Job
+from tersify.lab.trainer.loop import pick_device
 from tersify.lab.trainer.run import train
+from tersify.lab.trainer.stored import load_network, load_weights
 
-__all__ = ["Display", "TrainConfig", "display_for", "evaluate", "train"]
+__all__ = [
+    "Display",
+    "Job",
+    "TrainConfig",
+    "display_for",
+    "evaluate",
+    "load_network",
+    "load_weights",
+    "pick_device",
+    "train",
+]
