@@ -34,15 +34,11 @@ def compress(
         str | None, typer.Option("--compile", help="off, default, reduce-overhead or max-autotune.")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE for the trainer; repeatable.")
-    ] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for the trainer; repeatable.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard scalars.")] = False,
 ) -> None:
     """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml."""
-    from rich.console import Console
-
-    from tersify.cli.tables import print_metrics
+    from tersify.cli.tables import print_metrics, wide_console
     from tersify.lab.trainer import Job, TrainConfig, display_for
 
     chosen = load_recipe(recipe)
@@ -58,7 +54,7 @@ def compress(
         weights=weights,
         data_root=data_root,
     )
-    console = Console()
+    console = wide_console()
     rows: dict[str, dict[str, Any]] = {}
     with resumable(context, out):
         label = "dense" if chosen is None else Path(recipe).stem

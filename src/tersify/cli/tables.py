@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
+
+LINE_WIDTH = 120
+
+
+def wide_console() -> Console:
+    """A terminal's own width; elsewhere one that cuts no table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=LINE_WIDTH)
 
 
 def percent(value: float | None) -> str:
@@ -30,15 +38,4 @@ def print_metrics(console: Console, rows: Mapping[str, Mapping[str, float]]) -> 
             size(m["file_bytes"]),
             f"{m['train_seconds']:.1f} s",
         )
-    print_table(console, table)
-
-
-def print_table(console: Console, table: Table) -> None:
-    """At least wide enough that no figure is cut, whatever the terminal says."""
-    needed = console.measure(table).minimum if console.is_terminal else 160
-    console.print(table, width=max(console.width, needed))
-
-
-def align_right(table: Table, columns: Sequence[int]) -> None:
-    for index in columns:
-        table.columns[index].justify = "right"
+    console.print(table)

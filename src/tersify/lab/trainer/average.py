@@ -24,9 +24,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update_(self) -> None:
-        torch._foreach_lerp_(
-            list(self._mean.values()), [t.detach() for t in self._live.values()], 1.0 - self._decay
-        )
+        torch._foreach_lerp_(list(self._mean.values()), [t.detach() for t in self._live.values()], 1.0 - self._decay)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

@@ -74,4 +74,3 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(snapshot(entry) for entry in value)
     return value
-

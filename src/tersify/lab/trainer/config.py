@@ -75,9 +75,7 @@ class TrainConfig:
     def _check_milestones(self) -> None:
         if self.schedule != "multistep":
             if self.milestones or self.rates:
-                raise ValueError(
-                    f"milestones and rates belong to schedule 'multistep', got {self.schedule!r}"
-                )
+                raise ValueError(f"milestones and rates belong to schedule 'multistep', got {self.schedule!r}")
             return
         if not self.milestones:
             raise ValueError("schedule 'multistep' needs milestones: the epochs at which the rate changes")
@@ -106,8 +104,8 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the inverse of `from_mapping`."""
         values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
-        plain = {tuple: list, MappingProxyType: dict}
-        return {key: plain.get(type(value), lambda v: v)(value) for key, value in values.items()}
+        lists = {key: list(values[key]) for key in ("milestones", "rates")}
+        return values | lists | {"augmentation": dict(self.augmentation)}
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

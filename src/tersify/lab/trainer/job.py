@@ -69,9 +69,7 @@ class Job:
         data = dataset(self.data, root=self.data_root)
         if self.subset is None:
             return data
-        train, test = (
-            Split(s.images[: self.subset], s.labels[: self.subset]) for s in (data.train, data.test)
-        )
+        train, test = (Split(s.images[: self.subset], s.labels[: self.subset]) for s in (data.train, data.test))
         return replace(data, train=train, test=test)
 
     def _options(self, data: Data) -> dict[str, Any]:

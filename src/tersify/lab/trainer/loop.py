@@ -38,7 +38,7 @@ class Loop:
         channels_last = on_cuda if config.channels_last is None else config.channels_last
         self.model = model.to(self.device)
         if channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         compiled = config.compile != "off"
         self.feed = Feed(
             data,
@@ -153,8 +153,6 @@ def _optimizer(session: Training, config: TrainConfig, *, fused: bool) -> torch.
     if config.optimizer == "adadelta":
         return torch.optim.Adadelta(groups, lr=config.lr)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, fused=fused
-        )
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=config.lr, fused=fused)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ class Training(Protocol):
     def pack(self) -> CompressedModel: ...
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]: ...
     def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def status(self) -> dict[str, float]: ...
 
 
@@ -53,7 +52,7 @@ class PlainSession:
     def state_dict(self) -> dict[str, Any]:
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         return None
 
     def status(self) -> dict[str, float]:

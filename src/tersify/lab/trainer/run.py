@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from tersify import codec
@@ -101,15 +100,16 @@ def _metrics(
     final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
     best = max(history, key=lambda row: row["accuracy"])
     last = history[-1]
-    return final | {
-        "accuracy_best": max(best["accuracy"], final["accuracy"]),
-        "best_epoch": best["epoch"],
-        "sparsity": last.get("sparsity", 0.0),
-        "entropy_bits": last.get("entropy_bits", 32.0),
-        "file_bytes": directory.model.stat().st_size,
-        "dense_bytes": dense_bytes,
-        "train_seconds": sum(row["seconds"] for row in history),
-        "epochs": len(history),
-        "parameters": sum(p.numel() for p in blank.parameters()),
-        "torch_threads": torch.get_num_threads(),
-    }
+    return (
+        final
+        | {key: last[key] for key in ("sparsity", "entropy_bits") if key in last}
+        | {
+            "accuracy_best": max(best["accuracy"], final["accuracy"]),
+            "best_epoch": best["epoch"],
+            "file_bytes": directory.model.stat().st_size,
+            "dense_bytes": dense_bytes,
+            "train_seconds": sum(row["seconds"] for row in history),
+            "epochs": len(history),
+            "parameters": sum(p.numel() for p in blank.parameters()),
+        }
+    )
