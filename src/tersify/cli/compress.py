@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +38,7 @@ def compress(
 ) -> None:
     """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml."""
     from tersify.cli.tables import print_metrics, wide_console
-    from tersify.lab.trainer import Job, TrainConfig, display_for
+    from tersify.lab.trainer import Job, RunDirectory, TrainConfig, display_for
 
     chosen = load_recipe(recipe)
     flags = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed, "device": device,
@@ -63,7 +62,7 @@ def compress(
             twin_out = out / "dense-twin"
             twin = job.dense_twin().run(twin_out, resume=resume, display=display_for(console, "dense twin"))
             rows[label]["dense_accuracy"] = twin["accuracy"]
-            (out / "metrics.json").write_text(json.dumps(rows[label], indent=2) + "\n")
+            RunDirectory(out).write_metrics(rows[label])
             rows = {"dense twin": twin} | rows
     print_metrics(console, rows)
     console.print(f"{out / 'model.terse'}", highlight=False, soft_wrap=True)

@@ -11,18 +11,13 @@ class Board:
     """Writes the figures of each epoch as scalars; does nothing unless enabled."""
 
     def __init__(self, path: Path, *, enabled: bool) -> None:
+        self._path = path
+        self._writer_type = _summary_writer() if enabled else None
         self._writer: Any = None
-        if not enabled:
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ValueError(
-                "TensorBoard is not installed; run `pip install tersify[tensorboard]` or leave --tensorboard out"
-            ) from error
-        self._writer = SummaryWriter(str(path))
 
     def __enter__(self) -> Board:
+        if self._writer_type is not None:
+            self._writer = self._writer_type(str(self._path))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -34,3 +29,13 @@ class Board:
             for key, value in row.items():
                 if key != "epoch":
                     self._writer.add_scalar(key, value, row["epoch"])
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError(
+            "TensorBoard is not installed; run `pip install tersify[tensorboard]` or leave --tensorboard out"
+        ) from error
+    return SummaryWriter

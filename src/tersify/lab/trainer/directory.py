@@ -54,6 +54,13 @@ class RunDirectory:
         with self.history.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
+    def write_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Written last: a run with metrics is finished."""
+        self.write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
+
+    def read_metrics(self) -> dict[str, float]:
+        return json.loads(self.metrics.read_text())
+
     def write_text(self, path: Path, text: str) -> None:
         with replacing(path) as file:
             file.write(text.encode())

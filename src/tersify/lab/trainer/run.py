@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,23 +45,27 @@ def train(
     display = display or Display()
     directory = RunDirectory(Path(out))
     recipe_toml = "" if recipe is None else recipe.to_toml()
-    directory.claim(
-        {"metadata": dict(metadata or {}), "data": data.name, "recipe": recipe_toml, "train": config.to_dict()},
-        resume=resume,
-    )
-    directory.write_text(directory.recipe, recipe_toml)
+    facts = dict(metadata or {})
     blank = copy.deepcopy(model)
+    # Whatever may be wrong with the arguments is found before the directory is touched.
     loop = Loop(model, data, config, recipe)
+    board = Board(directory.path / "tensorboard", enabled=tensorboard)
+    directory.claim(
+        {"metadata": facts, "data": data.name, "recipe": recipe_toml, "train": config.to_dict()}, resume=resume
+    )
+    if directory.metrics.is_file():
+        return directory.read_metrics()
+    directory.write_text(directory.recipe, recipe_toml)
     history = _restore(loop, directory)
-    with Board(directory.path / "tensorboard", enabled=tensorboard) as board, display:
+    with board, display:
         display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
         _run_epochs(loop, directory, history, display, board)
     packed = loop.pack()
     packed.recipe = recipe_toml or None
-    packed.metadata |= dict(metadata or {})
+    packed.metadata |= facts
     codec.save(packed, directory.model)
-    metrics = _metrics(directory, history, blank, loop, dense_bytes=packed.dense_bytes())
-    directory.write_text(directory.metrics, json.dumps(metrics, indent=2) + "\n")
+    metrics = _metrics(directory, history, blank, loop) | {"dense_bytes": packed.dense_bytes()}
+    directory.write_metrics(metrics)
     return metrics
 
 
@@ -83,6 +87,11 @@ def _run_epochs(
     try:
         for epoch in range(len(history) + 1, loop.config.epochs + 1):
             row = loop.run_epoch(epoch, display)
+            if not math.isfinite(row["loss"]):
+                raise ValueError(
+                    f"the loss became {row['loss']} in epoch {epoch}; start again with a learning rate "
+                    f"below {loop.config.lr:g} (lr)"
+                )
             history.append(row)
             directory.append_history(row)
             writer.write(loop.state_dict() | {"epoch": epoch, "history": history})
@@ -93,7 +102,7 @@ def _run_epochs(
 
 
 def _metrics(
-    directory: RunDirectory, history: list[dict[str, Any]], blank: nn.Module, loop: Loop, *, dense_bytes: int
+    directory: RunDirectory, history: list[dict[str, Any]], blank: nn.Module, loop: Loop
 ) -> dict[str, float]:
     """The figures of the file as it lies on the disk, loaded into a fresh module and run in fp32."""
     net = codec.load(directory.model, into=blank).to(loop.device)
@@ -107,7 +116,6 @@ def _metrics(
             "accuracy_best": max(best["accuracy"], final["accuracy"]),
             "best_epoch": best["epoch"],
             "file_bytes": directory.model.stat().st_size,
-            "dense_bytes": dense_bytes,
             "train_seconds": sum(row["seconds"] for row in history),
             "epochs": len(history),
             "parameters": sum(p.numel() for p in blank.parameters()),
