@@ -47,10 +47,17 @@ def install(site: Site, transform: Transform) -> None:
 def uninstall(site: Site) -> None:
     """Take the whole chain off; the modules hold the latent itself again."""
     for module, attribute in site.owners:
+        _give_own_class(module)
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
         if isinstance(module, nn.RNNBase):
             _restore_flat_weights(module)
     site.chain.clear()
+
+
+def _give_own_class(module: nn.Module) -> None:
+    """A deep copy shares its original's parametrized class, from which torch removes the weight's property."""
+    shared = type(module)
+    module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
 
 
 def _follow_parametrizations(module: nn.RNNBase) -> None:

@@ -111,7 +111,9 @@ class _Plan:
 
     def _store(self, name: str, tensor: Tensor) -> Stored:
         if tensor.dtype not in DTYPE_NAMES:
-            raise ValueError(f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPE_NAMES.values())}")
+            raise ValueError(
+                f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPE_NAMES.values())}"
+            )
         given = DTYPE_NAMES[tensor.dtype]
         plain = tensor.detach().cpu()
         if self._half and plain.dtype == torch.float32:

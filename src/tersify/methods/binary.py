@@ -31,10 +31,8 @@ class BinaryTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         fixed = latent.detach()
-        if self.stochastic and self.training:
-            positive = torch.rand_like(fixed) < (fixed + 1) / 2
-        else:
-            positive = fixed >= 0
+        drawn = self.stochastic and self.training
+        positive = torch.rand_like(fixed) < (fixed + 1) / 2 if drawn else fixed >= 0
         return straight_through(torch.where(positive, 1.0, -1.0).to(latent.dtype), latent.clamp(-1.0, 1.0))
 
     def project_(self, latent: Tensor) -> None:

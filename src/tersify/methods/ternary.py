@@ -96,7 +96,7 @@ class TernaryTransform(Transform):
         self.clip = method.clip
         self.register_buffer("threshold", torch.tensor(method.delta0, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
-            size = latent.std()
+            size = latent.std(correction=0)
             if method.spread is not None and size > 0:
                 latent.mul_(method.spread / size)
             self.factor = None

@@ -28,7 +28,7 @@ def networks() -> list[str]:
 
 
 def network(name: str, **options: Any) -> nn.Module:
-    """A fresh reference network. All take `classes`, `in_channels`, and the multipliers `width` and `depth`."""
+    """A fresh reference network. All take `classes`, `in_channels`, and the multipliers `width`, `depth`."""
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
     build = _BUILDERS[name]

@@ -20,7 +20,7 @@ def conv3x3(channels_in: int, channels_out: int, stride: int = 1) -> nn.Conv2d:
 
 
 def spread_weights_(model: nn.Module) -> None:
-    """Normal weights of *variance* √(2/n) (paper 1), n = k·k·out for a conv and the inputs for a linear layer.
+    """Normal weights of *variance* √(2/n) (paper 1); n = k·k·out of a conv, the inputs of a linear layer.
 
     The usual √(2/n) as the standard deviation would start a ternary network with nearly every weight at zero.
     A classifier has too few outputs for the conv's rule: 10 would give a spread of 0.67 in a range of ±1.
