@@ -11,9 +11,9 @@ from tersify.cli import main
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "digits"
+    command = "compress digits-cnn --data digits --recipe ternary-log --epochs 2 --dense-twin --device cpu"
     code = main(
-        ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--epochs", "2", "--out", str(out)]
-        + ["--option", "width=0.5", "--set", "batch_size=64", "--lr", "0.01", "--device", "cpu", "--dense-twin"]
+        [*command.split(), "--option", "width=0.5", "--set", "batch_size=64", "--lr", "0.01", "--out", str(out)]
     )
     assert code == 0
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ def demo(
     console = wide_console()
     job = demo_job(seed=seed, quick=quick)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_thread())
         home = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tersify-demo-")))
         if out is not None:
             stack.enter_context(resumable(context, out))
@@ -50,3 +52,16 @@ def demo(
         console.print(
             f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits", highlight=False, soft_wrap=True
         )
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Batches this small gain little from a second thread, and lose much where cores are shared."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
