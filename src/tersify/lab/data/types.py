@@ -34,8 +34,7 @@ class Split:
         fits = images.ndim == 4 if images.dtype == torch.uint8 else images.ndim >= 2
         if images.dtype not in (torch.uint8, torch.float32) or not fits:
             raise ValueError(
-                f"images must be uint8 (N, C, H, W) or float32 (N, C, …), "
-                f"got {images.dtype} {tuple(images.shape)}"
+                f"images must be uint8 (N, C, H, W) or float32 (N, C, …), got {images.dtype} {tuple(images.shape)}"
             )
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or not len(labels):
             raise ValueError(
