@@ -18,24 +18,18 @@ def resolve_target(target: str, **options: Any) -> nn.Module:
     if names_function(target):
         model = load_function(target)(**options)
         if not isinstance(model, nn.Module):
-            raise ValueError(
-                f"{target!r} returned a {type(model).__name__}; it must return a torch.nn.Module"
-            )
+            raise ValueError(f"{target!r} returned a {type(model).__name__}; it must return a torch.nn.Module")
         return model
     library, colon, name = target.partition(":")
     if not colon:
         return network(target, **options)
     if library not in _LIBRARIES:
-        raise unknown(
-            "target", target, [*networks(), *(f"{known}:NAME" for known in _LIBRARIES), "file.py:function"]
-        )
+        raise unknown("target", target, [*networks(), *(f"{known}:NAME" for known in _LIBRARIES), "file.py:function"])
     package, build = _LIBRARIES[library]
     try:
         module = importlib.import_module(package)
     except ImportError:
-        raise ValueError(
-            f"{target!r} needs the package {package}, which is missing; pip install {package}"
-        ) from None
+        raise ValueError(f"{target!r} needs the package {package}, which is missing; pip install {package}") from None
     return build(module, name, options)
 
 

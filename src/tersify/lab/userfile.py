@@ -20,9 +20,7 @@ def load_function(text: str) -> Callable[..., Any]:
     file, _, name = text.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise ValueError(
-            f"{text!r} names the file {file!r}, which does not exist; write PATH/file.py:function"
-        )
+        raise ValueError(f"{text!r} names the file {file!r}, which does not exist; write PATH/file.py:function")
     spec = importlib.util.spec_from_file_location(f"tersify_user_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -34,9 +32,7 @@ def load_function(text: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     finally:
         sys.path.pop(0)
-    functions = {
-        key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")
-    }
+    functions = {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
     if name not in functions:
         raise unknown(f"function of {file!r}", name, functions)
     return functions[name]

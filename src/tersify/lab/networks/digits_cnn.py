@@ -55,6 +55,4 @@ def digits_cnn(
     activation: str = "relu",
 ) -> DigitsCnn:
     stem, body, hidden = scaled_channels([32, 64, 128], width)
-    return DigitsCnn(
-        [stem, body], hidden, scaled_blocks(1, depth), classes, in_channels, activation_of(activation)
-    )
+    return DigitsCnn([stem, body], hidden, scaled_blocks(1, depth), classes, in_channels, activation_of(activation))

@@ -11,9 +11,7 @@ from tersify.lab.networks.scaling import check_count, scaled_blocks, scaled_chan
 class StarBlock(nn.Module):
     """conv, BN, act, conv, + shortcut, then BN and act."""
 
-    def __init__(
-        self, channels_in: int, channels_out: int, stride: int, act: type[nn.Module], last: bool
-    ) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int, act: type[nn.Module], last: bool) -> None:
         super().__init__()
         self.conv1 = conv3x3(channels_in, channels_out, stride)
         self.bn1 = nn.BatchNorm2d(channels_out)
@@ -39,9 +37,7 @@ class StarBlock(nn.Module):
 
 
 class ResNetStar(nn.Module):
-    def __init__(
-        self, channels: list[int], blocks: int, classes: int, in_channels: int, act: type[nn.Module]
-    ) -> None:
+    def __init__(self, channels: list[int], blocks: int, classes: int, in_channels: int, act: type[nn.Module]) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, channels[0])
         self.bn1 = nn.BatchNorm2d(channels[0])

@@ -1,0 +1,5 @@
+"""`tersify reproduce`"""
+
+
+def reproduce() -> None:
+    """x"""
