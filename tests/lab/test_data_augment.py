@@ -8,7 +8,9 @@ from tersify.lab import Augmentation, augment
 from tersify.lab.data.augment import Draws, apply_draws, draw
 
 
-def plain_augment(image: Tensor, a: Augmentation, top: int, left: int, mirrored: int, cy: int, cx: int) -> Tensor:
+def plain_augment(
+    image: Tensor, a: Augmentation, top: int, left: int, mirrored: int, cy: int, cx: int
+) -> Tensor:
     """One image, step by step."""
     _, height, width = image.shape
     p = a.crop_padding
@@ -35,7 +37,14 @@ def plain_augment(image: Tensor, a: Augmentation, top: int, left: int, mirrored:
     kind=st.sampled_from([torch.uint8, torch.float32]),
 )
 def test_a_batch_is_changed_as_each_image_would_be_alone(
-    seed: int, padding: int, flip: bool, cutout: int, height: int, width: int, channels: int, kind: torch.dtype
+    seed: int,
+    padding: int,
+    flip: bool,
+    cutout: int,
+    height: int,
+    width: int,
+    channels: int,
+    kind: torch.dtype,
 ) -> None:
     a = Augmentation(crop_padding=padding, flip=flip, cutout=cutout)
     generator = torch.Generator().manual_seed(seed)
