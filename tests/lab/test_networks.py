@@ -76,9 +76,7 @@ def test_the_last_norm_after_an_addition_changes_nothing_and_the_others_do() -> 
     assert not torch.equal(model(images), before)
 
 
-@pytest.mark.parametrize(
-    ("layer", "n"), [("conv1", 9 * 80), ("layer2.0.conv2", 9 * 160), ("layer3.1.conv1", 9 * 320)]
-)
+@pytest.mark.parametrize(("layer", "n"), [("conv1", 9 * 80), ("layer2.0.conv2", 9 * 160), ("layer3.1.conv1", 9 * 320)])
 def test_star_convolutions_start_with_root_two_over_n_as_their_variance(layer: str, n: int) -> None:
     torch.manual_seed(0)
     weight = network("resnet20-star").get_submodule(layer).weight

@@ -15,9 +15,7 @@ def test_a_plain_name_is_a_reference_network() -> None:
 
 def test_a_function_of_the_user_makes_the_network(tmp_path: Path) -> None:
     file = tmp_path / "nets.py"
-    file.write_text(
-        "from torch import nn\ndef small(outputs=2): return nn.Linear(3, outputs)\ndef none(): pass\n"
-    )
+    file.write_text("from torch import nn\ndef small(outputs=2): return nn.Linear(3, outputs)\ndef none(): pass\n")
     assert resolve_target(f"{file}:small").out_features == 2
     assert resolve_target(f"{file}:small", outputs=5).out_features == 5
     with pytest.raises(ValueError, match=r"returned a NoneType; it must return a torch\.nn\.Module"):
@@ -28,9 +26,7 @@ def test_a_function_of_the_user_makes_the_network(tmp_path: Path) -> None:
     ("target", "package"),
     [("torchvision:resnet18", "torchvision"), ("timm:resnet18", "timm"), ("hf:some/path", "transformers")],
 )
-def test_a_missing_package_is_named_with_its_remedy(
-    target: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_remedy(target: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=f"{target!r} needs the package {package}, .*pip install {package}"):
         resolve_target(target)
