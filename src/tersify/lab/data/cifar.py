@@ -86,9 +86,7 @@ def _split(folder: Path, layout: Layout, files: tuple[str, ...], records: int) -
             )
         images.append(pixels)
         labels.append(found)
-    return Split(
-        torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels))
-    )
+    return Split(torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels)))
 
 
 def _read_binary(path: Path, label_bytes: int, records: int) -> tuple[np.ndarray, np.ndarray]:

@@ -34,8 +34,7 @@ class Split:
         fits = images.ndim == 4 if images.dtype == torch.uint8 else images.ndim >= 2
         if images.dtype not in (torch.uint8, torch.float32) or not fits:
             raise ValueError(
-                f"images must be uint8 (N, C, H, W) or float32 (N, C, …), "
-                f"got {images.dtype} {tuple(images.shape)}"
+                f"images must be uint8 (N, C, H, W) or float32 (N, C, …), got {images.dtype} {tuple(images.shape)}"
             )
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or not len(labels):
             raise ValueError(
@@ -74,13 +73,9 @@ class Data:
         channels = self.train.images.shape[1]
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, channels):
-                raise ValueError(
-                    f"{name} must have {channels} values or 1, one per channel, got {len(values)}"
-                )
+                raise ValueError(f"{name} must have {channels} values or 1, one per channel, got {len(values)}")
         if len(self.mean) != len(self.std):
-            raise ValueError(
-                f"mean and std must have equally many values, got {len(self.mean)} and {len(self.std)}"
-            )
+            raise ValueError(f"mean and std must have equally many values, got {len(self.mean)} and {len(self.std)}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be above 0, got {min(self.std)}")
 
