@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-LINE_WIDTH = 120
+LINE_WIDTH = 150
 
 
 def wide_console() -> Console:

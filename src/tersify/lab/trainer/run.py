@@ -101,9 +101,7 @@ def _run_epochs(
         writer.close()
 
 
-def _metrics(
-    directory: RunDirectory, history: list[dict[str, Any]], blank: nn.Module, loop: Loop
-) -> dict[str, float]:
+def _metrics(directory: RunDirectory, history: list[dict[str, Any]], blank: nn.Module, loop: Loop) -> dict[str, float]:
     """The figures of the file as it lies on the disk, loaded into a fresh module and run in fp32."""
     net = codec.load(directory.model, into=blank).to(loop.device)
     final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
