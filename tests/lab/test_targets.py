@@ -92,5 +92,5 @@ def test_hugging_face_loads_by_path_and_says_when_nothing_is_there(monkeypatch: 
 
 
 def test_an_unknown_library_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"unknown target 'keras:vgg16'.*timm:NAME"):
+    with pytest.raises(ValueError, match=r"unknown target 'keras:vgg16'; known: .*timm:NAME"):
         resolve_target("keras:vgg16")
