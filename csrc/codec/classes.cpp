@@ -53,13 +53,36 @@ int64_t saving(const Symbols& symbols, const Cut& cut, int symbol_count, const s
   return saved - static_cast<int64_t>(classes.size()) * (5 << 15) - (distinct - used) * (3 << 14);
 }
 
-std::vector<uint8_t> classes_along(const std::vector<uint64_t>& sums, uint64_t smoothing) {
+// Where activity only says zero or not, it is a count: the class that saves most on a Poisson count,
+// after the bits that a class costs. `whole` is what a neutral part would count, times 65536.
+int cheapest_class(uint64_t count, uint64_t whole) {
+  // log2(e) · (2^((k − 8) / 2) − 1) in 1/65536
+  static const int64_t excess[16] = {-88640, -86191, -82728, -77830, -70904, -61109, -47258, -27668,
+                                     0,      39146,  94548,  172849, 283644, 440241, 661818, 975013};
+  static const int64_t price[9] = {1, 2, 4, 5, 6, 7, 8, 8, 8};
+  int best = kNeutral;
+  int64_t best_score = INT64_MIN;
+  for (int k = 0; k < kDensities; ++k) {
+    const int64_t gain = static_cast<int64_t>(count) * (k - kNeutral) * 32768 -
+                         static_cast<int64_t>(whole >> 16) * excess[k] -
+                         ((static_cast<int64_t>(whole & 0xFFFF) * excess[k]) >> 16);
+    const int64_t score = gain - (price[std::abs(k - kNeutral)] << 16);
+    if (score > best_score) {
+      best_score = score;
+      best = k;
+    }
+  }
+  return best;
+}
+
+std::vector<uint8_t> classes_along(const std::vector<uint64_t>& sums, uint64_t unit, bool counts) {
   uint64_t total = 0;
   for (const uint64_t sum : sums) total += sum;
   std::vector<uint8_t> classes;
   for (const uint64_t sum : sums)
     classes.push_back(static_cast<uint8_t>(
-        density_class((sum + smoothing) * sums.size(), total + smoothing * sums.size())));
+        counts ? cheapest_class(sum / unit, (total / unit << 16) / sums.size())
+               : density_class((sum + unit) * sums.size(), total + unit * sums.size())));
   return classes;
 }
 
@@ -86,8 +109,10 @@ BoxClasses classes_of_box(const uint8_t* codes, const Box& box, const Cut& cut, 
   // Both sides are scaled to 2^22 weights, so that the products stay far below 2^64.
   made.offset = density_class(total * (static_cast<uint64_t>(kMaxWeights) / static_cast<uint64_t>(box.weights())),
                               group_activity * (static_cast<uint64_t>(kMaxWeights) / group_weights));
-  const uint64_t smoothing = *std::max_element(activity.begin(), activity.end());
-  std::vector<uint8_t> by_filter = classes_along(filters, smoothing), by_channel = classes_along(channels, smoothing);
+  const uint64_t unit = *std::max_element(activity.begin(), activity.end());
+  const bool counts = std::all_of(activity.begin(), activity.end(), [&](uint8_t a) { return a == 0 || a == unit; });
+  std::vector<uint8_t> by_filter = classes_along(filters, unit, counts);
+  std::vector<uint8_t> by_channel = classes_along(channels, unit, counts);
   if (saving(symbols, cut, symbol_count, by_filter, true) > 0) made.filters = std::move(by_filter);
   if (saving(symbols, cut, symbol_count, by_channel, false) > 0) made.channels = std::move(by_channel);
   return made;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "encode.h"
 
@@ -8,6 +9,8 @@ namespace tersify {
 namespace {
 
 constexpr int kLogTableBits = 12;
+constexpr size_t kFewContexts = 512;  // beyond it, joining within slices first keeps the number of pairs small
+constexpr size_t kSliceTables = 24;
 
 // log2(1 + i/4096) in 1/65536 by repeated squaring, so that every machine has the same table.
 std::array<uint32_t, (1 << kLogTableBits) + 1> make_log_table() {
@@ -69,45 +72,14 @@ void find_partner(std::vector<Cluster>& clusters, size_t i) {
   }
 }
 
-}  // namespace
-
-uint32_t log2_fixed(uint32_t value) {
-  static const auto table = make_log_table();
-  const int bits = 31 - __builtin_clz(value);
-  const uint64_t mantissa = static_cast<uint64_t>(value) << (31 - bits);      // the leading one is bit 31
-  const uint32_t index = static_cast<uint32_t>(mantissa >> (31 - kLogTableBits)) - (1u << kLogTableBits);
-  const uint32_t rest = static_cast<uint32_t>(mantissa >> 3) & 0xFFFF;        // the next 16 bits, to interpolate
-  const uint32_t step = table[index + 1] - table[index];
-  return (static_cast<uint32_t>(bits) << 16) + table[index] + ((step * rest) >> 16);
-}
-
-uint64_t ideal_bits(const uint32_t* counts, size_t size) {
-  uint32_t total = 0;
-  uint64_t sum = 0;
-  for (size_t s = 0; s < size; ++s) {
-    total += counts[s];
-    sum += n_log_n(counts[s]);
-  }
-  return n_log_n(total) - sum;
-}
-
-std::vector<uint8_t> cluster(const std::vector<std::vector<uint32_t>>& counts, int max_tables,
-                             std::vector<std::vector<uint32_t>>& tables) {
-  std::vector<Cluster> clusters;
-  for (size_t c = 0; c < counts.size(); ++c) {
-    if (std::all_of(counts[c].begin(), counts[c].end(), [](uint32_t n) { return n == 0; })) continue;
-    Cluster made;
-    made.counts = counts[c];
-    made.members = {c};
-    made.cost = cost_of_sum(made.counts, nullptr);
-    clusters.push_back(std::move(made));
-  }
+// Joins the pair that saves most, until joining costs and there are no more than `limit` clusters.
+void join(std::vector<Cluster>& clusters, size_t limit) {
   for (size_t i = 0; i < clusters.size(); ++i) find_partner(clusters, i);
   while (clusters.size() > 1) {
     size_t best = 0;
     for (size_t i = 1; i < clusters.size(); ++i)
       if (clusters[i].change < clusters[best].change) best = i;
-    if (clusters[best].change >= 0 && clusters.size() <= static_cast<size_t>(max_tables)) break;
+    if (clusters[best].change >= 0 && clusters.size() <= limit) break;
     Cluster& kept = clusters[best];
     const size_t gone = kept.partner;
     for (size_t s = 0; s < kept.counts.size(); ++s) kept.counts[s] += clusters[gone].counts[s];
@@ -130,6 +102,47 @@ std::vector<uint8_t> cluster(const std::vector<std::vector<uint32_t>>& counts, i
       }
     }
   }
+}
+
+}  // namespace
+
+uint32_t log2_fixed(uint32_t value) {
+  static const auto table = make_log_table();
+  const int bits = 31 - __builtin_clz(value);
+  const uint64_t mantissa = static_cast<uint64_t>(value) << (31 - bits);      // the leading one is bit 31
+  const uint32_t index = static_cast<uint32_t>(mantissa >> (31 - kLogTableBits)) - (1u << kLogTableBits);
+  const uint32_t rest = static_cast<uint32_t>(mantissa >> 3) & 0xFFFF;        // the next 16 bits, to interpolate
+  const uint32_t step = table[index + 1] - table[index];
+  return (static_cast<uint32_t>(bits) << 16) + table[index] + ((step * rest) >> 16);
+}
+
+uint64_t ideal_bits(const uint32_t* counts, size_t size) {
+  uint32_t total = 0;
+  uint64_t sum = 0;
+  for (size_t s = 0; s < size; ++s) {
+    total += counts[s];
+    sum += n_log_n(counts[s]);
+  }
+  return n_log_n(total) - sum;
+}
+
+std::vector<uint8_t> cluster(const std::vector<std::vector<uint32_t>>& counts, size_t slice, int max_tables,
+                             std::vector<std::vector<uint32_t>>& tables) {
+  std::vector<Cluster> clusters;
+  if (counts.size() <= kFewContexts) slice = counts.size();
+  for (size_t begin = 0; begin < counts.size(); begin += slice) {
+    std::vector<Cluster> near;
+    for (size_t c = begin; c < std::min(begin + slice, counts.size()); ++c) {
+      if (std::all_of(counts[c].begin(), counts[c].end(), [](uint32_t n) { return n == 0; })) continue;
+      near.emplace_back();
+      near.back().counts = counts[c];
+      near.back().members = {c};
+      near.back().cost = cost_of_sum(counts[c], nullptr);
+    }
+    if (slice < counts.size()) join(near, kSliceTables);
+    std::move(near.begin(), near.end(), std::back_inserter(clusters));
+  }
+  join(clusters, static_cast<size_t>(max_tables));
   std::sort(clusters.begin(), clusters.end(), [](const Cluster& a, const Cluster& b) {
     return *std::min_element(a.members.begin(), a.members.end()) <
            *std::min_element(b.members.begin(), b.members.end());

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kEncoderTables = 64;    // 64 tables of 16 KiB still decode out of the second-level cache
 
-// Calls `visit(box, unit, row, lane)` for every symbol in the order the decoder meets them, or backwards.
+// Calls `visit(box, index of the symbol, lane)` for every symbol, in the reverse of the decoder's order.
 template <typename Visit>
 void walk_backwards(const std::vector<Cut>& cuts, int lanes, Visit visit) {
   for (size_t box = cuts.size(); box-- > 0;) {
@@ -82,7 +82,7 @@ void make_tables(Job& job) {
   std::vector<std::vector<uint32_t>> counts(kDensities * step, std::vector<uint32_t>(symbols, 0)), joined;
   for (size_t b = 0; b < job.coded.size(); ++b)
     for (size_t i = 0; i < job.coded[b].size(); ++i) ++counts[job.contexts[b][i]][job.coded[b][i]];
-  m.table_of = cluster(counts, kEncoderTables, joined);
+  m.table_of = cluster(counts, step, kEncoderTables, joined);
   for (size_t c = step; c < counts.size(); ++c)      // where a context never occurs, the predicted table is cheapest
     if (std::all_of(counts[c].begin(), counts[c].end(), [](uint32_t n) { return n == 0; }))
       m.table_of[c] = m.table_of[c - step];
@@ -113,7 +113,6 @@ std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& 
   Model& m = job.model;
   m.levels = levels;
   m.arity = levels == 2 || levels == 3 ? 3 : 1;
-  std::vector<uint64_t> activities;
   uint64_t group_activity = 0, group_weights = 0, symbols = 0;
   const uint8_t* at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
@@ -135,9 +134,11 @@ std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& 
   for (size_t b = 0; b < boxes.size(); ++b) {
     m.boxes[b] = classes_of_box(at, boxes[b], job.cuts[b], job.symbols[b], m.symbols(), m.arity, hints.activity[b],
                                 group_activity, group_weights);
+    if (!hints.offsets.empty()) m.boxes[b].offset = hints.offsets[b];
     at += boxes[b].weights();
   }
-  choose_neighbours(m, job.symbols, hints);
+  const bool neighbours = std::any_of(job.cuts.begin(), job.cuts.end(), [](const Cut& cut) { return cut.rows > 1; });
+  if (neighbours) choose_neighbours(m, job.symbols, hints);
   find_contexts(job, boxes);
   make_tables(job);
   std::vector<uint8_t> modelled = write(job, boxes);

@@ -8,14 +8,16 @@ namespace tersify {
 struct Hints {
   std::vector<std::vector<uint8_t>> activity;   // per box and code: how far the level is from zero
   std::vector<uint8_t> order;                   // the codes sorted by their level
+  std::vector<uint8_t> offsets;                 // per box: its density class, where the caller knows better
 };
 
 // The smallest of the codings this encoder knows.
 std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels, const Hints& hints);
 
-// Joins contexts whose symbols are distributed alike, as long as that saves bits. Integer arithmetic only.
+// Joins contexts whose symbols are distributed alike, as long as that saves bits: within slices of `slice`
+// contexts first, then among all. Integer arithmetic only.
 // Returns per context the number of its table (0 where it never occurs) and fills `tables` with counts.
-std::vector<uint8_t> cluster(const std::vector<std::vector<uint32_t>>& counts, int max_tables,
+std::vector<uint8_t> cluster(const std::vector<std::vector<uint32_t>>& counts, size_t slice, int max_tables,
                              std::vector<std::vector<uint32_t>>& tables);
 
 // log2(value) in 1/65536; value >= 1.

@@ -110,6 +110,7 @@ struct SideModel {
   std::array<Chance, 2> same_table;      // by whether the previous context had the predicted table
   Tree<7> table;
   std::array<Tree<4>, 16> magnitude;     // by the magnitude of the same symbol in the table before
+  std::array<Chance, 2> after_leading;   // the two bits after the leading one
 };
 
 int spread(int previous) { return std::min(2, std::abs(previous - kNeutral)); }
@@ -158,7 +159,8 @@ std::vector<uint8_t> write_model(const Model& model, const std::vector<Box>& box
       const int bits = bit_length(table.weights[s]);
       side.symbol(sides.magnitude[before[s]], bits);
       before[s] = bits;
-      for (int b = bits - 2; b >= 0 && b >= bits - 3; --b) side.even_bit((table.weights[s] >> b) & 1);
+      for (int b = bits - 2; b >= 0 && b >= bits - 3; --b) 
+        side.bit(sides.after_leading[bits - 2 - b], (table.weights[s] >> b) & 1);
     }
   }
   const std::vector<uint8_t> coded = side.finish();
@@ -237,7 +239,8 @@ Model read_model(const uint8_t* data, size_t bytes, const std::vector<Box>& boxe
       const int bits = side.symbol(sides.magnitude[before[s]]);
       before[s] = bits;
       uint32_t weight = bits > 0 ? 1u << (bits - 1) : 0;
-      for (int b = bits - 2; b >= 0 && b >= bits - 3; --b) weight |= static_cast<uint32_t>(side.even_bit()) << b;
+      for (int b = bits - 2; b >= 0 && b >= bits - 3; --b)
+        weight |= static_cast<uint32_t>(side.bit(sides.after_leading[bits - 2 - b])) << b;
       table.weights[s] = static_cast<uint16_t>(weight);
     }
     table.build();

@@ -29,7 +29,7 @@ std::vector<Box> boxes_of(const Sizes& sizes, size_t codes) {
 
 void check_levels(int levels) { require(levels >= 1 && levels <= 256, "levels must be 1 to 256"); }
 
-nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes order) {
+nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes order, Codes offsets) {
   check_levels(levels);
   const std::vector<Box> boxes = boxes_of(sizes, codes.size());
   require(activity.shape(0) == boxes.size() && activity.shape(1) == static_cast<size_t>(levels) &&
@@ -37,10 +37,13 @@ nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes 
           "activity needs a row per box and, like order, an entry per level");
   for (size_t i = 0; i < codes.size(); ++i) require(codes(i) < levels, "a code is outside the levels");
   for (size_t i = 0; i < order.size(); ++i) require(order(i) < levels, "order is not a permutation of the levels");
+  require(offsets.size() == 0 || offsets.size() == boxes.size(), "offsets need an entry per box");
+  for (size_t i = 0; i < offsets.size(); ++i) require(offsets(i) < kDensities, "an offset must be 0 to 15");
   Hints hints;
   for (size_t b = 0; b < boxes.size(); ++b)
     hints.activity.emplace_back(&activity(b, 0), &activity(b, 0) + levels);
   hints.order.assign(order.data(), order.data() + order.size());
+  hints.offsets.assign(offsets.data(), offsets.data() + offsets.size());
   std::vector<uint8_t> out;
   {
     nb::gil_scoped_release free;
@@ -64,7 +67,7 @@ void decode(nb::bytes data, Sizes sizes, int levels, Output out, const std::stri
 NB_MODULE(_codec, m) {
   nb::exception<Malformed>(m, "Malformed", PyExc_ValueError);
   m.def("encode_codes", &encode, nb::arg("codes"), nb::arg("boxes"), nb::arg("levels"), nb::arg("activity"),
-        nb::arg("order"));
+        nb::arg("order"), nb::arg("offsets"));
   m.def("decode_codes", &decode, nb::arg("data"), nb::arg("boxes"), nb::arg("levels"), nb::arg("out"),
         nb::arg("path") = "");
   m.def("best_path", &best_path);

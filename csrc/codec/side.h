@@ -26,11 +26,14 @@ class SideReader {
   SideReader(const uint8_t* begin, size_t bytes) : words_(begin, bytes), state_(words_.take_state()) {}
 
   int bit(Chance& chance) {
-    const int value = raw(chance.zero);
+    const uint32_t zero = chance.zero, slot = state_ & (kScale - 1);
+    const int value = slot >= zero;
+    const uint32_t begin = value ? zero : 0, width = value ? kScale - zero : zero;
+    state_ = width * (state_ >> kScaleBits) + slot - begin;
+    if (state_ < kStateLow) state_ = (state_ << 16) | words_.take();
     chance.learn(value);
     return value;
   }
-  int even_bit() { return raw(kScale / 2); }
 
   template <size_t Size>
   int symbol(std::array<Chance, Size>& tree) {
@@ -44,16 +47,6 @@ class SideReader {
   }
 
  private:
-  int raw(uint32_t zero) {
-    const uint32_t slot = state_ & (kScale - 1);
-    const int value = slot >= zero;
-    const uint32_t begin = value ? zero : 0;
-    const uint32_t width = value ? kScale - zero : zero;
-    state_ = width * (state_ >> kScaleBits) + slot - begin;
-    if (state_ < kStateLow) state_ = (state_ << 16) | words_.take();
-    return value;
-  }
-
   Words words_;
   uint32_t state_;
 };
@@ -64,7 +57,6 @@ class SideWriter {
     decisions_.push_back({chance.zero, value});
     chance.learn(value);
   }
-  void even_bit(int value) { decisions_.push_back({kScale / 2, value}); }
 
   template <size_t Size>
   void symbol(std::array<Chance, Size>& tree, int value) {
