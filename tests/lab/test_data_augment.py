@@ -35,7 +35,14 @@ def plain_augment(image: Tensor, a: Augmentation, top: int, left: int, mirrored:
     kind=st.sampled_from([torch.uint8, torch.float32]),
 )
 def test_a_batch_is_changed_as_each_image_would_be_alone(
-    seed: int, padding: int, flip: bool, cutout: int, height: int, width: int, channels: int, kind: torch.dtype
+    seed: int,
+    padding: int,
+    flip: bool,
+    cutout: int,
+    height: int,
+    width: int,
+    channels: int,
+    kind: torch.dtype,
 ) -> None:
     a = Augmentation(crop_padding=padding, flip=flip, cutout=cutout)
     generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Ternary
-from tersify.methods.ternary import TernaryTransform
+from tersify.methods.threshold import TernaryTransform
 from tersify.schedules import Progress
 from tersify.tensor import sparsity_percent
 
@@ -76,7 +76,7 @@ def test_a_wrong_setting_is_refused_at_birth(settings, message):
 @given(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=30), st.floats(0.01, 1))
 def test_weights_are_the_signs_of_latents_beyond_the_threshold(latents, delta):
     latent = torch.tensor(latents)
-    transform = TernaryTransform(Ternary(delta0=delta, cap=1.0), latent)
+    transform = TernaryTransform(latent, threshold=delta)
     threshold = float(transform.threshold)
     wanted = [0.0 if abs(w) <= threshold else math.copysign(1.0, w) for w in latent.tolist()]
     assert transform(latent).tolist() == wanted
@@ -84,7 +84,7 @@ def test_weights_are_the_signs_of_latents_beyond_the_threshold(latents, delta):
 
 def test_gradient_passes_inside_the_unit_interval_and_on_its_border_only():
     latent = torch.tensor([-1.5, -1.0, -0.3, 0.0, 0.05, 0.9, 1.0, 1.01], requires_grad=True)
-    TernaryTransform(Ternary(), latent.detach()).forward(latent).sum().backward()
+    TernaryTransform(latent.detach(), threshold=0.1).forward(latent).sum().backward()
     assert latent.grad.tolist() == [0, 1, 1, 1, 1, 1, 1, 0]
 
 

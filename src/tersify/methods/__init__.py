@@ -16,6 +16,7 @@ from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
 from tersify.methods.prune import Magnitude
 from tersify.methods.ternary import Ternary
+from tersify.methods.ternary_target import TernaryTarget
 from tersify.methods.trq import TernaryResidual
 from tersify.methods.ttq import TrainedTernary
 from tersify.methods.twn import TernaryWeightNetwork
@@ -32,6 +33,7 @@ __all__ = [
     "Step",
     "Ternary",
     "TernaryResidual",
+    "TernaryTarget",
     "TernaryWeightNetwork",
     "TrainedTernary",
     "Transform",

@@ -6,9 +6,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from tersify.methods.base import (
     Bound,
     Method,
@@ -17,14 +14,10 @@ from tersify.methods.base import (
     Transform,
     check_choice,
     check_range,
-    dense,
     register,
-    straight_through,
-    ternary_tensor,
 )
-from tersify.methods.relative import RelativeLevels
+from tersify.methods.threshold import TernaryTransform, check_latent_settings
 from tersify.schedules import REGIMES, Schedule, growth
-from tersify.tensor import CompressedTensor
 from tersify.userfile import load_function, names_function
 
 
@@ -59,9 +52,7 @@ class Ternary(Method):
             raise ValueError(f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}")
         if self.over is not None and self.over < 1:
             raise ValueError(f"over must be a number of epochs from 1 on, got {self.over}")
-        if self.spread is not None:
-            check_range("spread", self.spread, low=0.0, high=1.0, low_open=True)
-        check_choice("scale", self.scale, ["none", "tensor", "channel"])
+        check_latent_settings(self.spread, self.scale)
 
     def schedule(self, epochs: float) -> Schedule:
         """Δ as a function of progress in a run of `epochs` epochs."""
@@ -70,7 +61,9 @@ class Ternary(Method):
         return growth(self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), self.cap)
 
     def transform(self, site: Site) -> Transform:
-        return TernaryTransform(self, site.latent)
+        return TernaryTransform(
+            site.latent, threshold=self.delta0, clip=self.clip, spread=self.spread, scale=self.scale
+        )
 
     def update(self, bound: Bound, step: Step) -> None:
         threshold = self.schedule(step.progress.epochs)(step.progress)
@@ -86,42 +79,3 @@ def _regime(regime: str | Callable[[float], float]) -> Callable[[float], float]:
     if callable(regime):
         return regime
     return REGIMES[regime] if regime in REGIMES else load_function(regime)
-
-
-class TernaryTransform(Transform):
-    threshold: Tensor
-
-    def __init__(self, method: Ternary, latent: Tensor) -> None:
-        super().__init__()
-        self.clip = method.clip
-        self.register_buffer("threshold", torch.tensor(method.delta0, dtype=latent.dtype, device=latent.device))
-        with torch.no_grad():
-            size = latent.std(correction=0)
-            if method.spread is not None and size > 0:
-                latent.mul_(method.spread / size)
-            self.factor = None
-            if method.scale != "none":
-                # The quantized weight starts with the root mean square of the one it replaces.
-                density = (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
-                start = size / density.sqrt()
-                per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
-                self.factor = RelativeLevels(
-                    start.expand(per_channel if method.scale == "channel" else ()), members=latent.numel()
-                )
-
-    def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
-        return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
-
-    def forward(self, latent: Tensor) -> Tensor:
-        # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
-        # latent could otherwise never come back.
-        value = straight_through(self.pattern(latent.detach()), latent.clamp(-1.0, 1.0))
-        return value if self.factor is None else value * self.factor()
-
-    def project_(self, latent: Tensor) -> None:
-        if self.clip:
-            latent.clamp_(-1.0, 1.0)
-
-    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        pattern = self.pattern(dense(upstream))
-        return ternary_tensor(pattern, scale=None if self.factor is None else self.factor())

@@ -14,7 +14,7 @@ from tersify.lab.data.roots import data_root
 from tersify.lab.data.types import Augmentation, Data, Split, normalize
 from tersify.lab.data.user import user_data
 from tersify.lab.names import unknown
-from tersify.lab.userfile import names_function
+from tersify.userfile import names_function
 
 _LOADERS: dict[str, Callable[[Path], Data]] = {
     "digits": lambda root: digits(),
@@ -25,9 +25,10 @@ _LOADERS: dict[str, Callable[[Path], Data]] = {
 
 
 def dataset(name: str, *, root: str | Path | None = None) -> Data:
-    """digits, cifar10, cifar100, mnist, the path of an image folder (`PATH@64` scales to 64×64), or `file.py:function`.
+    """digits, cifar10, cifar100, mnist, the path of an image folder, or `file.py:function`.
 
-    Named sets lie under `root`, else the environment's TERSIFY_DATA, else ./data.
+    Named sets lie under `root`, else the environment's TERSIFY_DATA, else ./data. `PATH@64` scales a folder's
+    images to 64×64.
     """
     if name in _LOADERS:
         return _LOADERS[name](data_root(root))

@@ -12,7 +12,7 @@ from tersify.lab.data.types import Augmentation
 
 
 class Draws(NamedTuple):
-    """The random numbers of one batch, (N,) int64 each: the crop's corner, mirrored or not, Cutout's centre."""
+    """What one batch drew, (N,) int64 each: the crop's corner, mirrored or not, Cutout's centre."""
 
     top: Tensor
     left: Tensor
@@ -32,9 +32,10 @@ def draw(images: Tensor, a: Augmentation, generator: torch.Generator) -> Draws:
     """Drawn where the generator lives: a CPU generator gives every device the same images."""
     height, width = images.shape[-2:]
     corners = 2 * a.crop_padding + 1
-    highs = torch.tensor([corners, corners, 2 if a.flip else 1, height, width], device=generator.device)
+    highs = torch.tensor([[corners], [corners], [2 if a.flip else 1], [height], [width]])
     uniform = torch.rand(5, len(images), generator=generator, device=generator.device, dtype=torch.float64)
-    return Draws(*(uniform * highs[:, None]).long().to(images.device, non_blocking=True))
+    numbers = (uniform * highs.to(generator.device, non_blocking=True)).long()
+    return Draws(*numbers.to(images.device, non_blocking=True))
 
 
 def apply_draws(images: Tensor, a: Augmentation, draws: Draws) -> Tensor:
@@ -56,6 +57,6 @@ def apply_draws(images: Tensor, a: Augmentation, draws: Draws) -> Tensor:
 
 
 def _inside(position: Tensor, centre: Tensor, size: int) -> Tensor:
-    """(N, length): the `size` pixels around each centre; the square may hang over the edge (DeVries and Taylor)."""
+    """(N, length): `size` pixels around each centre; they may hang over the edge (DeVries and Taylor)."""
     start = centre[:, None] - size // 2
     return (position >= start) & (position < start + size)

@@ -21,7 +21,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of one CIFAR. `label_bytes` counts the labels before a record's pixels; the last one is used."""
+    """The files of one CIFAR. A binary record starts with `label_bytes` labels; the last one counts."""
 
     classes: int
     label_bytes: int
@@ -81,8 +81,8 @@ def _split(folder: Path, layout: Layout, files: tuple[str, ...], records: int) -
         wrong = np.flatnonzero((found < 0) | (found >= layout.classes))
         if wrong.size:
             raise ValueError(
-                f"label {found[wrong[0]]} of record {wrong[0]} in {str(path)!r} must be 0..{layout.classes - 1}: "
-                f"the file is damaged; fetch it again"
+                f"label {found[wrong[0]]} of record {wrong[0]} in {str(path)!r} must be "
+                f"0..{layout.classes - 1}: the file is damaged; fetch it again"
             )
         images.append(pixels)
         labels.append(found)

@@ -11,7 +11,7 @@ from tersify.lab.data.types import Augmentation, Data, Split
 
 
 def digits() -> Data:
-    """1,797 images, a quarter of every class for testing: every fourth image of a class in the file's order."""
+    """1,797 images; every fourth of a class, in the file's order, is for testing."""
     images, labels = raw_digits()
     turn = np.zeros(len(labels), dtype=np.int64)
     for digit in range(10):
@@ -32,7 +32,10 @@ def digits() -> Data:
 
 def raw_digits() -> tuple[np.ndarray, np.ndarray]:
     """Images (1797, 8, 8) of 0..16 and labels, uint8, in scikit-learn's order."""
-    with as_file(files("tersify.lab.data") / "digits.npz") as path, np.load(path, allow_pickle=False) as stored:
+    with (
+        as_file(files("tersify.lab.data") / "digits.npz") as path,
+        np.load(path, allow_pickle=False) as stored,
+    ):
         return stored["images"], stored["labels"]
 
 

@@ -17,13 +17,15 @@ SHAPE = "one folder a class under train/ and test/ (or val/)"
 
 def image_folder(path: Path, size: int | None = None) -> Data:
     """RGB images, all of one size. `size` makes them so: the largest middle square, scaled to size × size."""
+    if size is not None and size < 1:
+        raise ValueError(f"the size of images must be at least 1 pixel, got {size}")
     train = path / "train"
     test = next((path / name for name in ("test", "val") if (path / name).is_dir()), path / "test")
     for folder in (train, test):
         if not folder.is_dir():
             raise ValueError(f"{str(folder)!r} is not a folder; an image folder must have {SHAPE}")
-    names = sorted(entry.name for entry in train.iterdir() if entry.is_dir())
-    extra = sorted({entry.name for entry in test.iterdir() if entry.is_dir()} - set(names))
+    names = _classes(train)
+    extra = [name for name in _classes(test) if name not in names]
     if extra:
         raise ValueError(f"class {extra[0]!r} of {str(test)!r} has no folder in {str(train)!r}; add or remove it")
     train_split, test_split = _split(train, names, size), _split(test, names, size)
@@ -41,6 +43,10 @@ def image_folder(path: Path, size: int | None = None) -> Data:
     )
 
 
+def _classes(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
 def _split(folder: Path, names: list[str], size: int | None) -> Split:
     images, labels = [], []
     for label, name in enumerate(names):
@@ -51,8 +57,8 @@ def _split(folder: Path, names: list[str], size: int | None) -> Split:
                 if images[-1].shape != images[0].shape:
                     first, other = (f"{a.shape[2]}×{a.shape[1]}" for a in (images[0], images[-1]))
                     raise ValueError(
-                        f"{str(file)!r} is {other} and the images before it {first}, but all must have one size; "
-                        f"add a size to the folder's name (PATH@64 scales to 64×64)"
+                        f"{str(file)!r} is {other} and the images before it {first}, but all must have one "
+                        f"size; add it to the folder's name (PATH@64 scales to 64×64)"
                     )
     if not images:
         raise ValueError(f"{str(folder)!r} holds no images; an image folder must have {SHAPE}")
@@ -64,7 +70,7 @@ def _decode(file: Path, size: int | None) -> np.ndarray:
     image_module, ops = _pillow()
     try:
         with image_module.open(file) as opened:
-            rgb = opened.convert("RGB")
+            rgb = ops.exif_transpose(opened).convert("RGB")
     # Pillow answers a damaged image with OSError, SyntaxError, ValueError and more.
     except Exception as error:
         raise ValueError(f"{str(file)!r} is not an image Pillow can read ({error}); replace or remove it") from None

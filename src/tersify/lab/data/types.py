@@ -68,13 +68,14 @@ class Data:
         for part, split in (("training", self.train), ("test", self.test)):
             low, high = int(split.labels.min()), int(split.labels.max())
             if low < 0 or high >= self.classes:
-                raise ValueError(
-                    f"{part} labels of {self.name!r} must be 0..{self.classes - 1}, got {low if low < 0 else high}"
-                )
+                wrong = low if low < 0 else high
+                raise ValueError(f"{part} labels of {self.name!r} must be 0..{self.classes - 1}, got {wrong}")
         channels = self.train.images.shape[1]
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, channels):
                 raise ValueError(f"{name} must have {channels} values or 1, one per channel, got {len(values)}")
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean and std must have equally many values, got {len(self.mean)} and {len(self.std)}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be above 0, got {min(self.std)}")
 
@@ -87,7 +88,7 @@ class Data:
 def normalize(images: Tensor, data: Data) -> Tensor:
     """uint8 (or float in 0..1) images → float32 of about zero mean and unit spread per channel."""
     unit = images.to(torch.float32) / 255.0 if images.dtype == torch.uint8 else images
+    # A blocking copy of these few numbers would make the host wait for the device in every batch.
+    mean, std = torch.tensor([data.mean, data.std]).to(images.device, non_blocking=True)
     per_channel = (1, -1) + (1,) * (images.ndim - 2)
-    mean = torch.tensor(data.mean, device=images.device).view(per_channel)
-    std = torch.tensor(data.std, device=images.device).view(per_channel)
-    return (unit - mean) / std
+    return (unit - mean.view(per_channel)) / std.view(per_channel)

@@ -18,7 +18,7 @@ from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.feed import seed_of
 from tersify.lab.trainer.run import train
 from tersify.lab.trainer.stored import load_weights
-from tersify.lab.userfile import names_function
+from tersify.userfile import names_function
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
