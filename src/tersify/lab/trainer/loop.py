@@ -16,7 +16,7 @@ from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
-from tersify.lab.trainer.evaluation import evaluate
+from tersify.lab.trainer.evaluation import check_fits, evaluate
 from tersify.lab.trainer.feed import Feed, seed_of, to_device
 from tersify.lab.trainer.objective import Objective
 from tersify.lab.trainer.plain import PlainSession, Training
@@ -31,6 +31,7 @@ class Loop:
     """A network in training. `run_epoch` is a function of the state and the epoch's number alone."""
 
     def __init__(self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None) -> None:
+        check_fits(model, data)
         self.config = config
         self.device = pick_device(config.device)
         on_cuda = self.device.type == "cuda"
