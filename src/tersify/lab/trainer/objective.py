@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.stored import load_network
@@ -17,7 +18,7 @@ class Objective:
 
     def __init__(self, config: TrainConfig, device: torch.device, memory_format: torch.memory_format) -> None:
         self._config = config
-        self._teacher: nn.Module | None = None
+        self._teacher: Callable[[Tensor], Tensor] | None = None
         if config.teacher:
             teacher = load_network(Path(config.teacher)).to(device, memory_format=memory_format)  # type: ignore[call-overload]
             self._teacher = torch.compile(teacher, mode=config.compile) if config.compile != "off" else teacher
