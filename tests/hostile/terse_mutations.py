@@ -14,7 +14,30 @@ from typing import Any
 
 import zstandard
 
-LIES = (0, 1, -1, 2, 3, 7, 255, 256, 4095, 65536, 1 << 22, (1 << 22) + 1, 1 << 31, 1 << 47, 1 << 63, 1 << 70, 0.5, None, "", [], {}, True)
+LIES = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    255,
+    256,
+    4095,
+    65536,
+    1 << 22,
+    (1 << 22) + 1,
+    1 << 31,
+    1 << 47,
+    1 << 63,
+    1 << 70,
+    0.5,
+    None,
+    "",
+    [],
+    {},
+    True,
+)
 
 
 def unpack(file: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -76,7 +99,9 @@ def mangle(data: bytes, rng: random.Random) -> bytes:
         elif kind == 5:
             del made[at : at + rng.randrange(1, 9)]
         else:
-            made[at : at + 4] = struct.pack("<I", rng.choice((0, 1, len(made), len(made) + 1, 1 << 31, 0xFFFFFFFF)))
+            made[at : at + 4] = struct.pack(
+                "<I", rng.choice((0, 1, len(made), len(made) + 1, 1 << 31, 0xFFFFFFFF))
+            )
     return bytes(made)
 
 
@@ -99,14 +124,16 @@ def lie(value: Any, rng: random.Random) -> Any:
         if action < 0.1:
             return value[:at] + value[at + 1 :]
         if action < 0.2:
-            return value[:at] + [value[at]] + value[at:]
+            return [*value[:at], value[at], *value[at:]]
         if action < 0.25:
             return rng.sample(value, len(value))
         return [*value[:at], lie(value[at], rng), *value[at + 1 :]]
     if type(value) is int and rng.random() < 0.5:
         return value + rng.choice((-1, 1, 2, 8, -8))
     if isinstance(value, str) and value and rng.random() < 0.5:
-        return rng.choice(("F64", "F16", "BOOL", "I8", "rans", "packed", "planes", "lzma", value[:-1], value * 2))
+        return rng.choice(
+            ("F64", "F16", "BOOL", "I8", "rans", "packed", "planes", "lzma", value[:-1], value * 2)
+        )
     return rng.choice(LIES)
 
 
@@ -124,8 +151,5 @@ def mutate(file: bytes, rng: random.Random) -> tuple[bytes, bool]:
         return pack(metadata, with_directory(sections, lie(directory_of(sections), rng))), False
     groups = [name for name in sections if name != "directory"]
     name = rng.choice(groups)
-    if layer < 0.95:
-        data = mangle(sections[name], rng)
-    else:
-        data = sections[rng.choice(groups)]
+    data = mangle(sections[name], rng) if layer < 0.95 else sections[rng.choice(groups)]
     return pack(metadata, with_group(sections, name, data)), False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from unittest import mock
 
@@ -49,12 +50,16 @@ def _models() -> list[CompressedModel]:
         format={"n": 4},
     )
     return [
-        CompressedModel({"a.weight": _ternary(24, 24, 3, 3), "b.weight": _ternary(5, 7), "bn.bias": torch.randn(6)}),
+        CompressedModel(
+            {"a.weight": _ternary(24, 24, 3, 3), "b.weight": _ternary(5, 7), "bn.bias": torch.randn(6)}
+        ),
         CompressedModel({"a.weight": _lut(32, 24, 3, 3), "b.weight": _lut(3, 4, 5)}, metadata={"epochs": 3}),
         CompressedModel({"a.weight": _pruned(24, 20, 3, 3), "b.weight": _pruned(40)}, recipe="[[rule]]\n"),
         CompressedModel({"w": per_row, "steps": torch.tensor(3), "on": torch.tensor([True, False])}),
         CompressedModel({"w": _ternary(64, 64)}, aliases={"tied": "w"}),
-        CompressedModel({"h": torch.randn(600).half(), "b": torch.randn(9).bfloat16(), "d": torch.randn(3).double()}),
+        CompressedModel(
+            {"h": torch.randn(600).half(), "b": torch.randn(9).bfloat16(), "d": torch.randn(3).double()}
+        ),
     ]
 
 
@@ -68,8 +73,8 @@ def seeds(folder: Path) -> list[bytes]:
         save(model, path)
         made.append(path.read_bytes())
         if compiled is not None:
-            wide = lambda *parts: compiled.encode_codes(*parts, lanes_log2=5)  # noqa: E731
-            with mock.patch.object(native, "extension", lambda: mock.Mock(encode_codes=wide)):
+            wide = mock.Mock(encode_codes=functools.partial(compiled.encode_codes, lanes_log2=5))
+            with mock.patch.object(native, "extension", return_value=wide):
                 save(model, path)
             made.append(path.read_bytes())
     return made

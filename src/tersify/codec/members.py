@@ -69,21 +69,19 @@ class Contents:
         return sorted(self._groups)
 
     def groups_of(self, entry: Entry) -> list[int]:
-        return sorted({span[0] for part in parts_of(entry) for span in self._spans_of(entry, part)})
+        return sorted({span[0] for part in parts_of(entry) for span in self.spans(entry, part)})
 
     def decoded_bytes(self, groups: list[int]) -> int:
         return sum(self._groups[index].decoded_bytes for index in groups)
 
     def take(self, decoded: dict[int, Codes], entry: Entry, part: str) -> Codes:
-        pieces = [decoded[group][begin:end] for group, begin, end in self._spans_of(entry, part)]
+        pieces = [decoded[group][begin:end] for group, begin, end in self.spans(entry, part)]
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
 
     def spans(self, entry: Entry, part: str) -> list[tuple[int, int, int]]:
-        return self._spans_of(entry, part)
-
-    def _spans_of(self, entry: Entry, part: str) -> list[tuple[int, int, int]]:
+        """Per block of a part: its group, and its first and last byte in the decoded group."""
         return [self._spans[entry.name, part, block] for block in range(count_blocks(parts_of(entry)[part]))]
 
 

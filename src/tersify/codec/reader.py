@@ -60,12 +60,29 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
             self._sections.read("directory"), max_bytes=directory_bytes
         )
         self._entries = {entry.name: entry for entry in self.directory.entries}
-        self._contents: Contents = contents_of(self.directory)
+        self.contents: Contents = contents_of(self.directory)
         self._recent: dict[int, Codes] = {}
         self.aliases = self.directory.aliases
         self.recipe = self.directory.recipe
         self.metadata = self.directory.metadata
         self.provenance = self.directory.provenance
+
+    @property
+    def file_bytes(self) -> int:
+        return self._sections.file_bytes
+
+    @property
+    def version(self) -> str:
+        return self._sections.version
+
+    def group_bytes(self, index: int) -> int:
+        """The size of a group on disk."""
+        return self._sections.size_bytes(f"g{index}")
+
+    def coders(self, entry: Entry) -> str:
+        """The coder of a tensor's codes, or of its values where it is dense."""
+        spans = self.contents.spans(entry, "codes" if entry.dense is None else "dense")
+        return "+".join(sorted({self.directory.groups[group].codec for group, _, _ in spans})) or "none"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -75,17 +92,17 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
         entry = self._entries[self.aliases.get(name, name)]
-        groups = self._contents.groups_of(entry)
-        self._allow(max(entry.decoded_bytes, self._contents.decoded_bytes(groups)), repr(entry.name))
+        groups = self.contents.groups_of(entry)
+        self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
         decoded = {g: self._recent[g] if g in self._recent else self._decode(g) for g in groups}
         self._recent = decoded if len(decoded) <= RECENT_GROUPS else {}
         return self._tensor(entry, decoded, shared=bool(self._recent))
 
     def read(self, *, threads: int | None = None) -> CompressedModel:
         """Every tensor, decoded by `threads` threads (as many as there are processors)."""
-        groups = self._contents.all_groups()
+        groups = self.contents.all_groups()
         total = sum(entry.decoded_bytes for entry in self._entries.values())
-        self._allow(max(total, self._contents.decoded_bytes(groups)), "the whole file")
+        self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
         workers = min(threads or os.cpu_count() or 1, len(groups))
         if workers > 1:
             with ThreadPoolExecutor(workers) as pool:
@@ -99,12 +116,12 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         self, entry: Entry, decoded: dict[int, Codes], *, shared: bool = False
     ) -> CompressedTensor | Tensor:
         parts = {
-            part: _array(self._contents.take(decoded, entry, part), stored, entry.name)
+            part: _array(self.contents.take(decoded, entry, part), stored, entry.name)
             for part, stored in entry.parts().items()
         }
         if entry.dense is not None:
             return parts["dense"]
-        codes = self._contents.take(decoded, entry, "codes")
+        codes = self.contents.take(decoded, entry, "codes")
         try:
             return CompressedTensor(
                 shape=entry.shape,
@@ -118,7 +135,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def _decode(self, index: int) -> Codes:
         """The codes, or the bytes of the arrays, of one group."""
-        group = self._contents.group(index)
+        group = self.contents.group(index)
         data = self._sections.read(f"g{index}")
         if zlib.crc32(data) != self.directory.groups[index].crc32:
             raise TerseFileError(f"group {index} is damaged: its checksum does not match")

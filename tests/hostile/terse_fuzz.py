@@ -1,4 +1,4 @@
-"""Opens broken files by the hundred thousand: `python tests/hostile/fuzz.py --files 200000`.
+"""Opens broken files by the hundred thousand: `python tests/hostile/terse_fuzz.py --files 200000`.
 
 Only `TerseFileError` may come out; never a crash, a hang, a wrong weight or more memory than allowed.
 With `--extension` the coders come from that file (a sanitizer build). A file that breaks a rule is
@@ -108,7 +108,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--extension", help="the compiled coders to test")
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz-found"))
-    parser.add_argument("--no-memory-limit", action="store_true", help="for sanitizers, which keep freed memory")
+    parser.add_argument(
+        "--no-memory-limit", action="store_true", help="for sanitizers, which keep freed memory"
+    )
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.extension:
