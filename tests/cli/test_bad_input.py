@@ -2,7 +2,6 @@
 
 import pytest
 
-from tersify import codec
 from tersify.cli import main
 
 GOOD = {"--data": "digits", "--recipe": "ternary-log", "--epochs": "1", "--device": "cpu"}
@@ -105,10 +104,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-NO_INSPECT = pytest.mark.skipif(not hasattr(codec, "inspect"), reason="the codec cannot inspect yet")
-
-
-@pytest.mark.parametrize("command", [["eval", "--data", "digits"], pytest.param(["inspect"], marks=NO_INSPECT)])
+@pytest.mark.parametrize("command", [["eval", "--data", "digits"], ["inspect"]])
 def test_a_file_that_is_missing_or_no_terse_file_is_named(command, tmp_path, capsys):
     path = tmp_path / "net.terse"
     assert main([command[0], str(path), *command[1:]]) == 2
