@@ -107,8 +107,8 @@ std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
 
 }  // namespace
 
-std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels,
-                                  const Hints& hints) {
+std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels, const Hints& hints,
+                                  int lanes_log2) {
   Job job;
   Model& m = job.model;
   m.levels = levels;
@@ -123,7 +123,7 @@ std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& 
     group_weights += static_cast<uint64_t>(boxes[b].weights());
   }
   // A lane costs two bytes, so that small groups have few of them.
-  m.lanes_log2 = symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
+  m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
 
   m.boxes.assign(boxes.size(), BoxClasses());
   find_contexts(job, boxes);
