@@ -27,17 +27,13 @@ def groups(draw):
         kernel = draw(st.sampled_from([(1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (2, 3)]))
         taps = kernel[0] * kernel[1]
         box = Box(draw(st.integers(1, 9)), draw(st.integers(1, 40)), taps, kernel[1] if taps > 1 else 1)
-        keep = rng.random((box.filters, 1, 1)) * rng.random((1, box.channels, 1)) ** draw(
-            st.sampled_from([0.1, 2.0])
-        )
+        keep = rng.random((box.filters, 1, 1)) * rng.random((1, box.channels, 1)) ** draw(st.sampled_from([0.1, 2.0]))
         codes = rng.integers(0, levels, (box.filters, box.channels, taps)) * (rng.random((1, 1, taps)) < keep)
         if draw(st.booleans()):
             codes = np.maximum.accumulate(codes, axis=2)
         boxes.append(box)
         parts.append(codes.reshape(-1).astype(np.uint8))
-    activity = np.tile(
-        np.minimum(np.arange(levels) * 255 // max(1, levels - 1), 255).astype(np.uint8), (len(boxes), 1)
-    )
+    activity = np.tile(np.minimum(np.arange(levels) * 255 // max(1, levels - 1), 255).astype(np.uint8), (len(boxes), 1))
     lanes_log2 = draw(st.integers(-1, 5))
     return np.concatenate(parts), boxes, levels, activity, lanes_log2
 
@@ -45,9 +41,7 @@ def groups(draw):
 def encode(codes, boxes, levels, activity, lanes_log2):
     order = np.arange(levels, dtype=np.uint8)
     sizes = np.array(boxes, np.int64)
-    return compiled.encode_codes(
-        codes, sizes, levels, activity, order, np.zeros(0, np.uint8), lanes_log2
-    ), sizes
+    return compiled.encode_codes(codes, sizes, levels, activity, order, np.zeros(0, np.uint8), lanes_log2), sizes
 
 
 @given(groups())
@@ -90,9 +84,7 @@ def test_ternary_kernels_with_structure_take_less_than_their_order_0_entropy():
     rng = np.random.default_rng(0)
     strength = np.exp(rng.normal(size=(128, 1, 1))) * np.exp(rng.normal(size=(1, 128, 1)))
     weights = np.cumsum(rng.normal(size=(128, 128, 9)), axis=2) * strength
-    codes = np.where(np.abs(weights) < np.quantile(np.abs(weights), 0.9), 0, 1 + (weights > 0)).astype(
-        np.uint8
-    )
+    codes = np.where(np.abs(weights) < np.quantile(np.abs(weights), 0.9), 0, 1 + (weights > 0)).astype(np.uint8)
     shares = np.bincount(codes.reshape(-1)) / codes.size
     order_0_bytes = -(shares * np.log2(shares)).sum() * codes.size / 8
     data, _ = encode(codes.reshape(-1), [Box(128, 128, 9, 3)], 3, np.array([[0, 255, 255]], np.uint8), -1)

@@ -108,9 +108,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--extension", help="the compiled coders to test")
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz-found"))
-    parser.add_argument(
-        "--no-memory-limit", action="store_true", help="for sanitizers, which keep freed memory"
-    )
+    parser.add_argument("--no-memory-limit", action="store_true", help="for sanitizers, which keep freed memory")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.extension:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
@@ -12,12 +11,7 @@ from typing import Any
 from tersify.lab.names import unknown
 from tersify.lab.trainer import Job, TrainConfig
 from tersify.recipe import Recipe
-from tersify.toml import write_toml
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tersify.toml import read_toml, write_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +71,7 @@ class Experiment:
 
     @classmethod
     def from_toml(cls, name: str, text: str) -> Experiment:
-        document = tomllib.loads(text)
+        document = read_toml(text, f"the experiment {name!r}")
         rows = tuple(_build(Row, table) for table in document.pop("rows", ()))
         return _build(cls, {"name": name, "rows": rows, **document})
 
