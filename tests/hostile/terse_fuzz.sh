@@ -2,9 +2,10 @@
 # Builds the coders with AddressSanitizer and UBSan, and opens broken files with them: terse_fuzz.sh [PYTHON] [FILES]
 set -e
 cd "$(dirname "$0")/../.."
-python="${1:-python}"
+python="$(command -v "${1:-python}")"
+PATH="$(dirname "$python"):$PATH"
 cmake -S . -B build/fuzz -G Ninja -DTERSIFY_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-      -DPython_EXECUTABLE="$(command -v "$python")" > /dev/null
+      -DPython_EXECUTABLE="$python" > /dev/null
 cmake --build build/fuzz --target _codec
 compiler="${CXX:-c++}"
 LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libstdc++.so)" \
