@@ -79,7 +79,8 @@ class Experiment:
         """The same rows on a small network and little data: shows that the path works, not the figures."""
         own = dict(self.smoke)
         shared = {key: own.pop(key) for key in ("target", "options", "epochs") if key in own}
-        rows = tuple(replace(row, train={}, **shared) for row in self.rows)
+        special = own.pop("rows", {})
+        rows = tuple(replace(row, train={}, **shared, **special.get(row.id, {})) for row in self.rows)
         return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
 
     def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:
