@@ -25,9 +25,7 @@ def ternary(*shape: int, zeros: float = 0.8) -> CompressedTensor:
 @pytest.fixture
 def model() -> CompressedModel:
     torch.manual_seed(0)
-    return CompressedModel(
-        {"a.weight": ternary(32, 16, 3, 3), "a.bias": torch.randn(32)}, metadata={"k": [1, 2]}
-    )
+    return CompressedModel({"a.weight": ternary(32, 16, 3, 3), "a.bias": torch.randn(32)}, metadata={"k": [1, 2]})
 
 
 def test_the_safetensors_library_opens_the_file(model, tmp_path):

@@ -99,9 +99,7 @@ def mangle(data: bytes, rng: random.Random) -> bytes:
         elif kind == 5:
             del made[at : at + rng.randrange(1, 9)]
         else:
-            made[at : at + 4] = struct.pack(
-                "<I", rng.choice((0, 1, len(made), len(made) + 1, 1 << 31, 0xFFFFFFFF))
-            )
+            made[at : at + 4] = struct.pack("<I", rng.choice((0, 1, len(made), len(made) + 1, 1 << 31, 0xFFFFFFFF)))
     return bytes(made)
 
 
@@ -131,9 +129,7 @@ def lie(value: Any, rng: random.Random) -> Any:
     if type(value) is int and rng.random() < 0.5:
         return value + rng.choice((-1, 1, 2, 8, -8))
     if isinstance(value, str) and value and rng.random() < 0.5:
-        return rng.choice(
-            ("F64", "F16", "BOOL", "I8", "rans", "packed", "planes", "lzma", value[:-1], value * 2)
-        )
+        return rng.choice(("F64", "F16", "BOOL", "I8", "rans", "packed", "planes", "lzma", value[:-1], value * 2))
     return rng.choice(LIES)
 
 

@@ -50,16 +50,12 @@ def _models() -> list[CompressedModel]:
         format={"n": 4},
     )
     return [
-        CompressedModel(
-            {"a.weight": _ternary(24, 24, 3, 3), "b.weight": _ternary(5, 7), "bn.bias": torch.randn(6)}
-        ),
+        CompressedModel({"a.weight": _ternary(24, 24, 3, 3), "b.weight": _ternary(5, 7), "bn.bias": torch.randn(6)}),
         CompressedModel({"a.weight": _lut(32, 24, 3, 3), "b.weight": _lut(3, 4, 5)}, metadata={"epochs": 3}),
         CompressedModel({"a.weight": _pruned(24, 20, 3, 3), "b.weight": _pruned(40)}, recipe="[[rule]]\n"),
         CompressedModel({"w": per_row, "steps": torch.tensor(3), "on": torch.tensor([True, False])}),
         CompressedModel({"w": _ternary(64, 64)}, aliases={"tied": "w"}),
-        CompressedModel(
-            {"h": torch.randn(600).half(), "b": torch.randn(9).bfloat16(), "d": torch.randn(3).double()}
-        ),
+        CompressedModel({"h": torch.randn(600).half(), "b": torch.randn(9).bfloat16(), "d": torch.randn(3).double()}),
     ]
 
 

@@ -41,9 +41,7 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
         if len(data) != (out.size * bits + 7) // 8:
             raise TerseFileError(f"{out.size} codes of {bits} bits do not fill {len(data)} bytes")
         if out.size:
-            out[:] = unpack_bits(
-                torch.from_numpy(np.frombuffer(data, np.uint8).copy()), bits, out.size
-            ).numpy()
+            out[:] = unpack_bits(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), bits, out.size).numpy()
     else:
         raise TerseFileError(f"unknown codec {codec!r}; a newer tersify may know it")
     if out.size and int(out.max()) >= levels:

@@ -120,9 +120,7 @@ class Sections:
                 raise TerseFileError(f"section {name!r} begins at {begin}, the one before it ends at {end}")
             end = stop
         if 8 + header_bytes + end != self.file_bytes:
-            raise TerseFileError(
-                f"the sections end at byte {8 + header_bytes + end}, the file at {self.file_bytes}"
-            )
+            raise TerseFileError(f"the sections end at byte {8 + header_bytes + end}, the file at {self.file_bytes}")
         return spans, metadata[VERSION_KEY], 8 + header_bytes
 
 

@@ -43,15 +43,11 @@ def pack_directory(directory: Directory) -> bytes:
     try:
         text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as problem:
-        raise ValueError(
-            f"metadata must be plain JSON (text, finite numbers, lists, mappings): {problem}"
-        ) from None
+        raise ValueError(f"metadata must be plain JSON (text, finite numbers, lists, mappings): {problem}") from None
     if parse_json(text, "directory") != plain:
         raise ValueError("metadata must survive JSON: keys that are text, lists instead of tuples")
     if len(text) > MAX_DIRECTORY_BYTES:
-        raise ValueError(
-            f"names and metadata take {len(text)} bytes, a .terse file allows {MAX_DIRECTORY_BYTES}"
-        )
+        raise ValueError(f"names and metadata take {len(text)} bytes, a .terse file allows {MAX_DIRECTORY_BYTES}")
     return zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text)
 
 

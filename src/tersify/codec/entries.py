@@ -120,12 +120,8 @@ def entry_from_json(item: Any, groups: int) -> Entry:
     _check_groups(code_group, box_of(shape), groups, name)
     axis = plain.get("a")
     if axis is not None:
-        _require(
-            type(axis) is int and 0 <= axis < len(shape), f"{name!r} has axis {axis!r} and shape {shape}"
-        )
-    _require(
-        ("b" in plain) != ("v" in plain), f"{name!r} needs a codebook or values, not both and not neither"
-    )
+        _require(type(axis) is int and 0 <= axis < len(shape), f"{name!r} has axis {axis!r} and shape {shape}")
+    _require(("b" in plain) != ("v" in plain), f"{name!r} needs a codebook or values, not both and not neither")
     codebook = values = scale = None
     if "b" in plain:
         dtypes, group, sizes = _reference(plain["b"], name)
@@ -134,18 +130,14 @@ def entry_from_json(item: Any, groups: int) -> Entry:
         codebook = _stored(dtypes, group, (*rows, *sizes), groups, name)
     else:
         dtypes, group, sizes = _reference(plain["v"], name)
-        _require(
-            len(sizes) == 1 and sizes[0] <= math.prod(shape), f"{name!r} has values {sizes} and shape {shape}"
-        )
+        _require(len(sizes) == 1 and sizes[0] <= math.prod(shape), f"{name!r} has values {sizes} and shape {shape}")
         values = _stored(dtypes, group, sizes, groups, name)
     if "m" in plain:
         dtypes, group, sizes = _reference(plain["m"], name)
         _require(_broadcasts(sizes, shape), f"{name!r} has a scale of shape {sizes} and shape {shape}")
         scale = _stored(dtypes, group, sizes, groups, name)
     facts = typed(plain.get("f", {}), dict, f"the format of {name!r}")
-    _require(
-        all(type(fact) is int for fact in facts.values()), f"the format of {name!r} must be whole numbers"
-    )
+    _require(all(type(fact) is int for fact in facts.values()), f"the format of {name!r} must be whole numbers")
     return Entry(
         name=name,
         shape=shape,

@@ -10,9 +10,7 @@ from tersify.codec.reader import DEFAULT_MAX_DECODED_BYTES, TerseFile
 from tersify.tensor import CompressedTensor, entropy_bits, sparsity_percent
 
 
-def inspect(
-    path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES
-) -> dict[str, Any]:
+def inspect(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> dict[str, Any]:
     """Everything `tersify inspect` prints, as plain JSON.
 
     The bytes of a group are shared out to its tensors in proportion to their elements, so that the

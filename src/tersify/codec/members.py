@@ -110,9 +110,7 @@ def contents_of(directory: Directory) -> Contents:
                 array_group.places.append((entry.name, part, block))
     for index, group in groups.items():
         if group.elements > BLOCK_ELEMENTS:
-            raise TerseFileError(
-                f"group {index} holds {group.elements} elements, {BLOCK_ELEMENTS} are allowed"
-            )
+            raise TerseFileError(f"group {index} holds {group.elements} elements, {BLOCK_ELEMENTS} are allowed")
         if isinstance(group, ArrayGroup):
             order = sorted(range(len(group.arrays)), key=lambda i, g=group: g.arrays[i][0].encode())  # type: ignore[misc]
             group.arrays = [group.arrays[i] for i in order]

@@ -68,9 +68,7 @@ def _split(data: bytes, width: int, *, is_float: bool) -> list[Codes]:
     planes = []
     for levels in plane_levels(width, is_float=is_float):
         shift -= levels.bit_length() - 1
-        planes.append(
-            ((elements >> elements.dtype.type(shift)) & elements.dtype.type(levels - 1)).astype(np.uint8)
-        )
+        planes.append(((elements >> elements.dtype.type(shift)) & elements.dtype.type(levels - 1)).astype(np.uint8))
     return planes
 
 
@@ -101,9 +99,7 @@ def _unzip(frame: bytes, plane: Codes, levels: int) -> None:
     try:
         if zstandard.frame_content_size(frame) != plane.size:
             raise TerseFileError(f"a plane must hold {plane.size} codes")
-        raw = zstandard.ZstdDecompressor().decompress(
-            frame, max_output_size=plane.size, allow_extra_data=False
-        )
+        raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=plane.size, allow_extra_data=False)
     except zstandard.ZstdError as problem:
         raise TerseFileError(f"a plane cannot be unpacked: {problem}") from None
     if len(raw) != plane.size:

@@ -56,9 +56,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         self._max_decoded_bytes = max_decoded_bytes
         # Parsed JSON takes some twenty times its text, so that the text may take a small share only.
         directory_bytes = max(MIN_DIRECTORY_BYTES, max_decoded_bytes // 16)
-        self.directory: Directory = unpack_directory(
-            self._sections.read("directory"), max_bytes=directory_bytes
-        )
+        self.directory: Directory = unpack_directory(self._sections.read("directory"), max_bytes=directory_bytes)
         self._entries = {entry.name: entry for entry in self.directory.entries}
         self.contents: Contents = contents_of(self.directory)
         self._recent: dict[int, Codes] = {}
@@ -112,9 +110,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         tensors = {name: self._tensor(entry, decoded) for name, entry in self._entries.items()}
         return CompressedModel(tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata)
 
-    def _tensor(
-        self, entry: Entry, decoded: dict[int, Codes], *, shared: bool = False
-    ) -> CompressedTensor | Tensor:
+    def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, shared: bool = False) -> CompressedTensor | Tensor:
         parts = {
             part: _array(self.contents.take(decoded, entry, part), stored, entry.name)
             for part, stored in entry.parts().items()
@@ -166,13 +162,9 @@ def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
     if raw.size == 0:
         return torch.empty(stored.shape, dtype=DTYPES[stored.given])
     # A copy of its own: views of a pool would keep all of it alive, and need not be aligned for the dtype.
-    return (
-        torch.from_numpy(raw.copy()).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
-    )
+    return torch.from_numpy(raw.copy()).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
 
 
 def _check_version(version: str) -> None:
     if version.partition(".")[0] != VERSION.partition(".")[0]:
-        raise TerseFileError(
-            f"the file has format version {version}, this tersify reads {VERSION}; upgrade tersify"
-        )
+        raise TerseFileError(f"the file has format version {version}, this tersify reads {VERSION}; upgrade tersify")

@@ -128,9 +128,7 @@ class _Plan:
         first, pieces = self._place(dtype, flat_box(plain.numel()))
         width = plain.dtype.itemsize
         for pool, box, at in pieces:
-            pool.arrays.append(
-                (kind_of(part, name), data[at * width : (at + box.elements) * width].tobytes())
-            )
+            pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width].tobytes()))
         return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
 
     def _place(self, key: int | str, whole: Box) -> tuple[int, list[tuple[_Pool, Box, int]]]:
@@ -190,11 +188,7 @@ def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
 
 def _activity(levels: np.ndarray) -> Codes:
     sizes = np.abs(levels)
-    return (
-        np.round(sizes * (255.0 / sizes.max())).astype(np.uint8)
-        if sizes.max() > 0
-        else sizes.astype(np.uint8)
-    )
+    return np.round(sizes * (255.0 / sizes.max())).astype(np.uint8) if sizes.max() > 0 else sizes.astype(np.uint8)
 
 
 def _encode_arrays(pool: _Pool, dtype: str) -> tuple[str, bytes]:
