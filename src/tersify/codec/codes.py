@@ -27,9 +27,11 @@ class Meaning:
 
 def encode_codes(codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning) -> tuple[str, bytes]:
     """The codec's name and the bytes, for the flat codes of all boxes."""
-    packed = pack_bits(torch.from_numpy(codes), bits_for(levels)).numpy().tobytes()
+    bits = bits_for(levels)
     coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
-    return ("rans", coded) if coded is not None and len(coded) < len(packed) else ("packed", packed)
+    if coded is not None and len(coded) < (codes.size * bits + 7) // 8:
+        return "rans", coded
+    return "packed", pack_bits(torch.from_numpy(codes), bits).numpy().tobytes()
 
 
 def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
