@@ -22,10 +22,17 @@ class TernaryTransform(Transform):
     threshold: Tensor
 
     def __init__(
-        self, latent: Tensor, *, threshold: float, clip: bool = True, spread: float | None = None, scale: str = "none"
+        self,
+        latent: Tensor,
+        *,
+        threshold: float,
+        clip: bool = True,
+        saturate: bool = True,
+        spread: float | None = None,
+        scale: str = "none",
     ) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.saturate = clip, saturate
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
@@ -47,7 +54,8 @@ class TernaryTransform(Transform):
     def forward(self, latent: Tensor) -> Tensor:
         # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
         # latent could otherwise never come back.
-        value = straight_through(self.pattern(latent.detach()), latent.clamp(-1.0, 1.0))
+        passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
+        value = straight_through(self.pattern(latent.detach()), passed)
         return value if self.factor is None else value * self.factor()
 
     def project_(self, latent: Tensor) -> None:
