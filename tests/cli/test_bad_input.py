@@ -2,7 +2,6 @@
 
 import pytest
 
-from tersify import codec
 from tersify.cli import main
 
 GOOD = {"--data": "digits", "--recipe": "ternary-log", "--epochs": "1", "--device": "cpu"}
@@ -34,6 +33,9 @@ def one_sentence(capsys):
         ({"set": "optimiser=sgd"}, ["'optimiser'", "nearest: 'optimizer'"]),
         ({"set": "optimizer"}, ["--set takes KEY=VALUE, got 'optimizer'"]),
         ({"set": "augmentation={cutuot=4}"}, ["'cutuot'", "cutout"]),
+        ({"set": "augmentation={cutout='x'}"}, ["cutout must be of type int, got 'x'"]),
+        ({"set": "milestones=5"}, ["milestones must be a list of numbers, got 5"]),
+        ({"option": "width=abc"}, ["width must be above 0 and at most 64, got 'abc'"]),
         ({"option": "widht=2"}, ["'widht'", "nearest: 'width'"]),
         ({"weights": "nowhere.safetensors"}, ["no weights at nowhere.safetensors"]),
         ({"target": "resnet20", "option": "in_channels=3"}, ["1×8×8", "'digits'", "another network"]),
@@ -105,10 +107,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-NO_INSPECT = pytest.mark.skipif(not hasattr(codec, "inspect"), reason="the codec cannot inspect yet")
-
-
-@pytest.mark.parametrize("command", [["eval", "--data", "digits"], pytest.param(["inspect"], marks=NO_INSPECT)])
+@pytest.mark.parametrize("command", [["eval", "--data", "digits"], ["inspect"]])
 def test_a_file_that_is_missing_or_no_terse_file_is_named(command, tmp_path, capsys):
     path = tmp_path / "net.terse"
     assert main([command[0], str(path), *command[1:]]) == 2

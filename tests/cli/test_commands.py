@@ -61,6 +61,18 @@ def test_eval_needs_only_the_file_and_agrees_with_the_metrics(run, capsys):
     }
 
 
+def test_inspect_lists_every_tensor_as_a_table_and_as_json(run, capsys):
+    assert main(["inspect", str(run / "model.terse"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert facts["file_bytes"] == metrics["file_bytes"]
+    assert facts["sparsity"] == pytest.approx(metrics["sparsity"])
+    assert facts["metadata"]["target"]["name"] == "digits-cnn"
+    assert main(["inspect", str(run / "model.terse")]) == 0
+    printed = capsys.readouterr().out
+    assert all(row["name"] in printed for row in facts["tensors"])
+
+
 def test_tensorboard_gets_its_file_on_request(run):
     assert len(list((run / "tensorboard").glob("events.*"))) == 1
 

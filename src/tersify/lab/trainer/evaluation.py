@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tersify.lab.data import Data, Split, normalize
 from tersify.lab.metrics import topk_accuracy
@@ -36,6 +36,8 @@ def check_fits(model: nn.Module, data: Data) -> None:
             f"the network does not take the {shape} images of {data.name!r} ({str(error).splitlines()[0]}); "
             "choose another network or data set, or give its options"
         ) from None
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"the network must return logits as one tensor, got a {type(logits).__name__}")
     if logits.ndim != 2 or logits.shape[1] < data.classes:
         raise ValueError(
             f"the network gives {tuple(logits.shape)} for one image of {data.name!r}, which has {data.classes} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -133,11 +134,10 @@ def pick_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name!r} is not available here; use device 'cpu' or 'auto'")
     return device
 
@@ -145,9 +145,12 @@ def pick_device(name: str) -> torch.device:
 def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
     base = data.augmentation if config.augment else Augmentation()
     known = tuple(vars(base))
-    for key in config.augmentation:
+    for key, value in config.augmentation.items():
         if key not in known:
             raise unknown("augmentation", key, known)
+        wanted = type(getattr(base, key))
+        if type(value) is not wanted:
+            raise ValueError(f"augmentation {key} must be of type {wanted.__name__}, got {value!r}")
     return replace(base, **config.augmentation)
 
 
