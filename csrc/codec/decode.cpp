@@ -111,6 +111,11 @@ class Expander {
   }
 
   void take(const uint8_t* symbols, int active) {
+    if (arity_ == 1 && cut_.rows == 1) {
+      std::memcpy(out_, symbols, static_cast<size_t>(active));
+      out_ += active;
+      return;
+    }
     for (int lane = 0; lane < active; ++lane) {
       const bool last_of_filter = ++unit_of_filter_ == cut_.units_per_filter;
       if (last_of_filter) unit_of_filter_ = 0;

@@ -25,10 +25,14 @@ class Meaning:
     )  # per box, 0..15: boxes that should share statistics have equal offsets
 
 
-def encode_codes(codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning) -> tuple[str, bytes]:
-    """The codec's name and the bytes, for the flat codes of all boxes."""
+def encode_codes(
+    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, *, worth_coding: bool = True
+) -> tuple[str, bytes]:
+    """The codec's name and the bytes, for the flat codes of all boxes; packed if not `worth_coding`."""
     bits = bits_for(levels)
-    coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
+    coded = None
+    if worth_coding:
+        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
     if coded is not None and len(coded) < (codes.size * bits + 7) // 8:
         return "rans", coded
     return "packed", pack_bits(torch.from_numpy(codes), bits).numpy().tobytes()

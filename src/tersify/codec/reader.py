@@ -87,6 +87,9 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self.aliases
+
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
         entry = self._entries[self.aliases.get(name, name)]
         groups = self.contents.groups_of(entry)
