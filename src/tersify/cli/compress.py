@@ -70,7 +70,7 @@ def compress(
     if rows[label].get("sparsity", 0.0) > NEARLY_ALL_ZERO:
         console.print(
             f"{rows[label]['sparsity']:.1f} % of the weights are zero: the threshold outran the latents. Train longer, "
-            "lower the recipe's cap, or use ternary-best, which aims at a share of zeros.",
+            "lower the recipe's cap, or use ternary-target, which aims at a share of zeros.",
             highlight=False,
         )
     console.print(f"{out / 'model.terse'}", highlight=False, soft_wrap=True)

@@ -31,15 +31,21 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 class Ahead:
-    """The pattern of a latent, computed before it was asked for; good while the latent is unchanged."""
+    """The pattern of a latent, computed before it was asked for; good while the latent is unchanged.
+
+    A compiled network computes its own patterns and never asks, so nothing is computed for it again.
+    """
 
     pattern: Tensor
     version = -1
+    wanted = True
 
     def set(self, pattern: Tensor, latent: Tensor) -> None:
         self.pattern, self.latent, self.version = pattern, latent, latent._version
+        self.wanted = False
 
     def is_of(self, latent: Tensor) -> bool:
+        self.wanted = True
         return latent._version == self.version and latent is self.latent
 
 
@@ -64,7 +70,7 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
     """
-    ready = [s for s in sites if isinstance(s.chain[0], TernaryTransform) and s.chain[0].clip and len(s.chain) == 1]
+    ready = [site for site in sites if _may_go_ahead(site.chain)]
     if not ready:
         return
     latents: list[Tensor] = [site.latent for site in ready]
@@ -76,6 +82,12 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
         transform = site.chain[0]
         assert isinstance(transform, TernaryTransform)
         transform.ahead.set(pattern, site.latent)
+
+
+def _may_go_ahead(chain: list[Transform]) -> bool:
+    """The transform is alone on its clipped latent, and its last pattern was asked for."""
+    first = chain[0]
+    return len(chain) == 1 and isinstance(first, TernaryTransform) and first.clip and first.ahead.wanted
 
 
 class PassGradient(torch.autograd.Function):
