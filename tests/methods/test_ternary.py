@@ -166,6 +166,6 @@ def test_nothing_is_computed_ahead_for_a_network_that_never_asks():
     session = tersify.attach(nn.Linear(4, 4), Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]), epochs=9)
     ahead = session.sites[0].chain[0].ahead
     session.step()
-    first = ahead.pattern
+    first = ahead.weight
     session.step()
-    assert ahead.pattern is first
+    assert ahead.weight is first

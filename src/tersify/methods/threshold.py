@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,17 +30,17 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 class Ahead:
-    """The pattern of a latent, computed before it was asked for; good while the latent is unchanged.
+    """The weight of a latent, computed before it was asked for; good while the latent is unchanged.
 
-    A compiled network computes its own patterns and never asks, so nothing is computed for it again.
+    A compiled network computes its own weights and never asks, so nothing is computed for it again.
     """
 
-    pattern: Tensor
+    weight: Tensor
     version = -1
     wanted = True
 
-    def set(self, pattern: Tensor, latent: Tensor) -> None:
-        self.pattern, self.latent, self.version = pattern, latent, latent._version
+    def set(self, weight: Tensor, latent: Tensor) -> None:
+        self.weight, self.latent, self.version = weight, latent, latent._version
         self.wanted = False
 
     def is_of(self, latent: Tensor) -> bool:
@@ -64,9 +63,8 @@ def set_thresholds(bound: Bound, threshold: float) -> None:
     torch._foreach_copy_(buffers, [torch.full_like(buffers[0], threshold)] * len(buffers))
 
 
-@torch.no_grad()
 def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
-    """The patterns the coming forward pass will ask for.
+    """The weights the coming forward pass will ask for, with their straight-through lines.
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
     """
@@ -78,28 +76,19 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     inside = torch._foreach_clamp_max(torch._foreach_clamp_min(latents, -edge), edge)
     patterns = torch._foreach_sub(latents, inside)
     torch._foreach_sign_(patterns)
-    for site, pattern in zip(ready, patterns, strict=True):
+    with torch.enable_grad():
+        passed = torch._foreach_sub(latents, [latent.detach() for latent in latents])
+        weights = torch._foreach_add(patterns, passed)
+    for site, weight in zip(ready, weights, strict=True):
         transform = site.chain[0]
         assert isinstance(transform, TernaryTransform)
-        transform.ahead.set(pattern, site.latent)
+        transform.ahead.set(weight, site.latent)
 
 
 def _may_go_ahead(chain: list[Transform]) -> bool:
     """The transform is alone on its clipped latent, and its last pattern was asked for."""
     first = chain[0]
     return len(chain) == 1 and isinstance(first, TernaryTransform) and first.clip and first.ahead.wanted
-
-
-class PassGradient(torch.autograd.Function):
-    """The value given, with the gradient handed to the latent: a straight-through line without arithmetic."""
-
-    @staticmethod
-    def forward(ctx: Any, latent: Tensor, value: Tensor) -> Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
 
 
 class TernaryTransform(Transform):
@@ -138,8 +127,7 @@ class TernaryTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         if not torch.compiler.is_compiling() and self.ahead.is_of(latent):
-            value = PassGradient.apply(latent, self.ahead.pattern)
-            return value if self.factor is None else value * self.factor()
+            return self.ahead.weight if self.factor is None else self.ahead.weight * self.factor()
         # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
         # latent could otherwise never come back.
         passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
