@@ -19,6 +19,14 @@
     tip.style.top = top + "px";
   }
 
+  // A finger leaves at once when it lifts, so what it asked for stays until the next touch.
+  function point(target, answer, end) {
+    target.addEventListener("pointermove", answer);
+    target.addEventListener("pointerdown", answer);
+    target.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") end(); });
+  }
+  addEventListener("pointerdown", () => { tip.hidden = true; }, { capture: true });
+
   const number = (value) => String(Number(value.toPrecision(5))).replace("-", "−");
   const shown = (run) => !document.querySelector(`[data-toggles="${run}"][aria-pressed="false"]`);
 
@@ -40,7 +48,7 @@
       for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
       layer.append(element);
     };
-    svg.addEventListener("pointermove", (event) => {
+    point(svg, (event) => {
       const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
       const share = Math.min(1, Math.max(0, (at.x - left) / (right - left)));
       const x = data.x[0] + share * (data.x[1] - data.x[0]);
@@ -59,8 +67,7 @@
         if (cy <= bottom) mark("circle", { cx: px, cy, r: 3.5, fill: `var(--s${s.run % 8})`, stroke: "var(--surface)" });
       }
       show(rows.join("\n"), event);
-    });
-    svg.addEventListener("pointerleave", () => { layer.replaceChildren(); tip.hidden = true; });
+    }, () => { layer.replaceChildren(); tip.hidden = true; });
   }
 
   for (const figure of document.querySelectorAll("figure")) {
@@ -69,8 +76,7 @@
     figure.querySelector(".save").addEventListener("click", () => save(figure));
   }
   for (const marked of document.querySelectorAll("[data-tip]")) {
-    marked.addEventListener("pointermove", (event) => show(marked.dataset.tip, event));
-    marked.addEventListener("pointerleave", () => { tip.hidden = true; });
+    point(marked, (event) => show(marked.dataset.tip, event), () => { tip.hidden = true; });
   }
   addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 

@@ -7,7 +7,7 @@ from typing import Any
 from tersify.report.charts import Bar, columns, divided, rows, steps
 from tersify.report.figures import Figure
 from tersify.report.numbers import bits, count, percent, short, size
-from tersify.report.run import Run
+from tersify.report.run import Run, is_number
 from tersify.report.svg import color
 
 LAYERS = "layers, first to last"
@@ -102,7 +102,7 @@ def _is_histogram(value: Any) -> bool:
         isinstance(edges, list)
         and isinstance(counts, list)
         and len(edges) == len(counts) + 1 > 1
-        and all(isinstance(v, (int, float)) for v in (*edges, *counts))
+        and all(is_number(v) for v in (*edges, *counts))
     )
 
 
@@ -137,19 +137,19 @@ def _part_name(holds: str) -> str:
 
 def speed_figures(run: Run, prefix: str) -> list[Figure]:
     """One figure for each batch size and thread count that was timed."""
-    settings: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    settings: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in speed_rows(run):
-        settings.setdefault((row.get("batch"), row.get("threads")), []).append(row)
+        settings.setdefault((str(row.get("batch", "?")), str(row.get("threads", "?"))), []).append(row)
     figures = []
-    for (batch, threads), timed in settings.items():
+    for number, ((batch, threads), timed) in enumerate(settings.items()):
         timed = sorted(timed, key=lambda row: row["median_ms"])
         bars = [
             Bar(name=str(row["peer"]), value=row["median_ms"], tip=f"{row['peer']}\n{row['median_ms']:.3f} ms, median")
             for row in timed
         ]
         hues = [color(0) if bar.name.startswith("tersify") else color(7) for bar in bars]
-        title = f"Batch of {batch}, {threads} threads, ms" if threads else f"Batch of {batch}, ms"
-        figures.append(Figure(key=f"{prefix}speed-{batch}-{threads}", title=title, drawing=rows(bars, hues=hues)))
+        title = f"Batch of {batch}, {threads} threads, ms"
+        figures.append(Figure(key=f"{prefix}speed-{number}", title=title, drawing=rows(bars, hues=hues)))
     return figures
 
 
@@ -161,4 +161,4 @@ def _bench_rows(run: Run, key: str, figure: str) -> list[dict[str, Any]]:
     """The measured rows of bench.json; a peer that was missing has no figure."""
     found = run.bench.get(key)
     wanted = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-    return [row for row in wanted if isinstance(row.get(figure), (int, float))]
+    return [row for row in wanted if is_number(row.get(figure))]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from tersify import codec
 from tersify.report.contents import Contents, read_contents
 
 TWIN = "dense-twin"
 _MARKS = ("metrics.json", "history.jsonl", "model.terse")
+_LARGEST = 1e30
 _DEPTH = 3  # of run directories below the one that is named: experiment / row / seed
 
 
@@ -179,8 +179,9 @@ def _history(path: Path) -> list[dict[str, float]]:
 
 
 def _numbers(table: dict[str, Any]) -> dict[str, float]:
-    return {
-        key: value
-        for key, value in table.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    return {key: value for key, value in table.items() if is_number(value)}
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A figure that can be drawn: not NaN, not infinite, and not of a size that only damage has."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST

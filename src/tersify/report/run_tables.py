@@ -8,7 +8,7 @@ from typing import Any
 from tersify.report.figures import dense_accuracy
 from tersify.report.numbers import bits, count, duration, percent, points, short, size, times
 from tersify.report.parts import file_parts, layers, speed_rows
-from tersify.report.run import Run
+from tersify.report.run import Run, is_number
 from tersify.report.svg import SERIES, clean
 from tersify.report.tables import Cell, table
 
@@ -106,7 +106,7 @@ def speed_table(run: Run) -> str:
     heads = ["engine", "batch", "threads", "median, ms", "best, ms", "spread, ms"]
     keys = ("batch", "threads", "median_ms", "best_ms", "spread_ms")
     body = [
-        [Cell(str(row["peer"])), *(_number(value, short(value)) if isinstance(value, (int, float)) else Cell("–")
+        [Cell(str(row["peer"])), *(_number(value, short(value)) if is_number(value) else Cell("–")
                                    for value in map(row.get, keys))]
         for row in rows
     ]  # fmt: skip
@@ -122,7 +122,7 @@ def recipe_and_provenance(run: Run) -> str:
         f'<div class="code"><button type="button" class="copy" aria-label="Copy the recipe">Copy</button>'
         f"<pre>{clean(recipe)}</pre></div>"
         if recipe
-        else '<p class="about">Trained dense, without a recipe.</p>'
+        else '<p class="about">No recipe.</p>'
     )
     told = [[Cell(key), Cell(value)] for key, value in where.items() if value]
     settings = table("Settings and provenance", ["what", "value"], told)
