@@ -182,6 +182,16 @@ def test_any_mapping_of_tensors_comes_back_bit_for_bit(tmp_path_factory, data):
             assert read[name].dtype == tensor.dtype
 
 
+def test_an_open_file_can_be_saved_again(model, tmp_path):
+    save(model, tmp_path / "a.terse")
+    save(open(tmp_path / "a.terse"), tmp_path / "b.terse")
+    first, second = (open(tmp_path / name) for name in ("a.terse", "b.terse"))
+    assert first.directory.groups == second.directory.groups
+    assert first.metadata == second.metadata
+    assert "a.bias" in second
+    assert "b.bias" not in second
+
+
 def test_a_missing_file_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         open(tmp_path / "none.terse")

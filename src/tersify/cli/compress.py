@@ -9,6 +9,8 @@ import typer
 
 from tersify.cli.common import load_recipe, pairs, resumable
 
+NEARLY_ALL_ZERO = 99.0
+
 
 def compress(
     context: typer.Context,
@@ -66,5 +68,11 @@ def compress(
             RunDirectory(out).write_metrics(rows[label])
             rows = {"dense twin": twin} | rows
     print_metrics(console, rows)
+    if rows[label].get("sparsity", 0.0) > NEARLY_ALL_ZERO:
+        console.print(
+            f"{rows[label]['sparsity']:.1f} % of the weights are zero: the threshold outran the latents. Train longer, "
+            "lower the recipe's cap, or use ternary-best, which aims at a share of zeros.",
+            highlight=False,
+        )
     for path in (out / "model.terse", write_report([out])):
         console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)

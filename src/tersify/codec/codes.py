@@ -25,11 +25,17 @@ class Meaning:
     )  # per box, 0..15: boxes that should share statistics have equal offsets
 
 
-def encode_codes(codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning) -> tuple[str, bytes]:
-    """The codec's name and the bytes, for the flat codes of all boxes."""
-    packed = pack_bits(torch.from_numpy(codes), bits_for(levels)).numpy().tobytes()
-    coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
-    return ("rans", coded) if coded is not None and len(coded) < len(packed) else ("packed", packed)
+def encode_codes(
+    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, *, worth_coding: bool = True
+) -> tuple[str, bytes]:
+    """The codec's name and the bytes, for the flat codes of all boxes; packed if not `worth_coding`."""
+    bits = bits_for(levels)
+    coded = None
+    if worth_coding:
+        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
+    if coded is not None and len(coded) < (codes.size * bits + 7) // 8:
+        return "rans", coded
+    return "packed", pack_bits(torch.from_numpy(codes), bits).numpy().tobytes()
 
 
 def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:

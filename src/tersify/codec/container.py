@@ -138,6 +138,8 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object, without the extensions of Python's parser and without duplicate keys."""
     try:
         parsed = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if b"\\u" in data:
+            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise TerseFileError(f"the {what} is not valid JSON: {problem}") from None
     if not isinstance(parsed, dict):

@@ -26,7 +26,6 @@ from tersify.tensor.model import load_state
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
 MIN_DIRECTORY_BYTES = 1 << 16
-RECENT_GROUPS = 4  # a tensor's codes and arrays; the next tensor is often in the same pools
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -88,13 +87,17 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self.aliases
+
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
         entry = self._entries[self.aliases.get(name, name)]
         groups = self.contents.groups_of(entry)
         self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
         decoded = {g: self._recent[g] if g in self._recent else self._decode(g) for g in groups}
-        self._recent = decoded if len(decoded) <= RECENT_GROUPS else {}
-        return self._tensor(entry, decoded, shared=bool(self._recent))
+        tensor = self._tensor(entry, decoded, copy=True)
+        self._recent = decoded  # the pools among them: the next tensor is often in the same ones
+        return tensor
 
     def read(self, *, threads: int | None = None) -> CompressedModel:
         """Every tensor, decoded by `threads` threads (as many as there are processors)."""
@@ -107,21 +110,21 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
                 decoded = dict(zip(groups, pool.map(self._decode, groups), strict=True))
         else:
             decoded = {group: self._decode(group) for group in groups}
-        tensors = {name: self._tensor(entry, decoded) for name, entry in self._entries.items()}
+        tensors = {name: self._tensor(entry, decoded, copy=False) for name, entry in self._entries.items()}
         return CompressedModel(tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata)
 
-    def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, shared: bool = False) -> CompressedTensor | Tensor:
+    def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, copy: bool) -> CompressedTensor | Tensor:
         parts = {
-            part: _array(self.contents.take(decoded, entry, part), stored, entry.name)
+            part: _array(self.contents.take(decoded, entry, part, copy=copy), stored, entry.name)
             for part, stored in entry.parts().items()
         }
         if entry.dense is not None:
             return parts["dense"]
-        codes = self.contents.take(decoded, entry, "codes")
+        codes = self.contents.take(decoded, entry, "codes", copy=copy)
         try:
             return CompressedTensor(
                 shape=entry.shape,
-                codes=torch.from_numpy(codes.copy() if shared else codes).reshape(entry.shape),
+                codes=torch.from_numpy(codes).reshape(entry.shape),
                 axis=entry.axis,
                 format=entry.format,
                 **parts,
@@ -161,8 +164,7 @@ def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
         raise TerseFileError(f"{name!r} has a truth value other than 0 and 1")
     if raw.size == 0:
         return torch.empty(stored.shape, dtype=DTYPES[stored.given])
-    # A copy of its own: views of a pool would keep all of it alive, and need not be aligned for the dtype.
-    return torch.from_numpy(raw.copy()).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
+    return torch.from_numpy(raw).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
 
 
 def _check_version(version: str) -> None:

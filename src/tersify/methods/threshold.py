@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Transform, check_choice, check_range, dense, straight_through, ternary_tensor
+from tersify.methods.base import (
+    Bound,
+    Site,
+    Transform,
+    check_choice,
+    check_range,
+    dense,
+    straight_through,
+    ternary_tensor,
+)
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
 
@@ -18,14 +30,82 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
     check_choice("scale", scale, SCALES)
 
 
+class Ahead:
+    """The pattern of a latent, computed before it was asked for; good while the latent is unchanged."""
+
+    pattern: Tensor
+    version = -1
+
+    def set(self, pattern: Tensor, latent: Tensor) -> None:
+        self.pattern, self.latent, self.version = pattern, latent, latent._version
+
+    def is_of(self, latent: Tensor) -> bool:
+        return latent._version == self.version and latent is self.latent
+
+
+# All sites at once: an eager GPU step is bound by launches, not by arithmetic, so what would be a few kernels for
+# each site is a few for all of them.
+
+
+def clip_latents(bound: Bound) -> None:
+    latents: list[Tensor] = [site.latent for site in bound.sites]
+    torch._foreach_clamp_min_(latents, -1.0)
+    torch._foreach_clamp_max_(latents, 1.0)
+
+
+def set_thresholds(bound: Bound, threshold: float) -> None:
+    buffers = [transform.threshold for transform in bound.each(TernaryTransform)]
+    torch._foreach_copy_(buffers, [torch.full_like(buffers[0], threshold)] * len(buffers))
+
+
+@torch.no_grad()
+def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
+    """The patterns the coming forward pass will ask for.
+
+    Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
+    """
+    ready = [s for s in sites if isinstance(s.chain[0], TernaryTransform) and s.chain[0].clip and len(s.chain) == 1]
+    if not ready:
+        return
+    latents: list[Tensor] = [site.latent for site in ready]
+    edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
+    inside = torch._foreach_clamp_max(torch._foreach_clamp_min(latents, -edge), edge)
+    patterns = torch._foreach_sub(latents, inside)
+    torch._foreach_sign_(patterns)
+    for site, pattern in zip(ready, patterns, strict=True):
+        transform = site.chain[0]
+        assert isinstance(transform, TernaryTransform)
+        transform.ahead.set(pattern, site.latent)
+
+
+class PassGradient(torch.autograd.Function):
+    """The value given, with the gradient handed to the latent: a straight-through line without arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, latent: Tensor, value: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
 class TernaryTransform(Transform):
     threshold: Tensor
 
     def __init__(
-        self, latent: Tensor, *, threshold: float, clip: bool = True, spread: float | None = None, scale: str = "none"
+        self,
+        latent: Tensor,
+        *,
+        threshold: float,
+        clip: bool = True,
+        saturate: bool = True,
+        spread: float | None = None,
+        scale: str = "none",
     ) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.saturate = clip, saturate
+        self.ahead = Ahead()
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
@@ -45,14 +125,14 @@ class TernaryTransform(Transform):
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
 
     def forward(self, latent: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and self.ahead.is_of(latent):
+            value = PassGradient.apply(latent, self.ahead.pattern)
+            return value if self.factor is None else value * self.factor()
         # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
         # latent could otherwise never come back.
-        value = straight_through(self.pattern(latent.detach()), latent.clamp(-1.0, 1.0))
+        passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
+        value = straight_through(self.pattern(latent.detach()), passed)
         return value if self.factor is None else value * self.factor()
-
-    def project_(self, latent: Tensor) -> None:
-        if self.clip:
-            latent.clamp_(-1.0, 1.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         pattern = self.pattern(dense(upstream))
