@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_files import TARGET, dense_run, ternary_run, write_bench, write_history
+from run_files import dense_run, ternary_run, write_bench, write_history
 
 from tersify.cli import main
 from tersify.report import write_report
@@ -191,9 +191,3 @@ def test_a_directory_without_runs_is_told_in_one_sentence(kind, tmp_path, capsys
     assert len(captured.err.strip().splitlines()) == 1
     assert str(tmp_path) in captured.err
     assert not list(tmp_path.rglob("*.html"))
-
-
-def test_targets_of_the_test_runs_are_reference_networks():
-    from tersify.lab.networks import networks
-
-    assert TARGET["name"] in networks()

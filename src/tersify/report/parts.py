@@ -158,7 +158,11 @@ def speed_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def _bench_rows(run: Run, key: str, figure: str) -> list[dict[str, Any]]:
-    """The measured rows of bench.json; a peer that was missing has no figure."""
+    """The measured rows of bench.json; a peer that was missing has no figure.
+
+    The file holds `rows` (peer, batch, threads, median_ms, best_ms, spread_ms), `layers` (name, ms) and `machine`,
+    each of them where it was measured.
+    """
     found = run.bench.get(key)
     wanted = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
     return [row for row in wanted if is_number(row.get(figure))]

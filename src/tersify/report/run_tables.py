@@ -120,7 +120,7 @@ def recipe_and_provenance(run: Run) -> str:
     recipe = run.recipe.strip() or str(facts.get("recipe") or "").strip()
     shown = (
         f'<div class="code"><button type="button" class="copy" aria-label="Copy the recipe">Copy</button>'
-        f"<pre>{clean(recipe)}</pre></div>"
+        f"<b>recipe.toml</b><pre>{clean(recipe)}</pre></div>"
         if recipe
         else '<p class="about">No recipe.</p>'
     )
