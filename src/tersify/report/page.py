@@ -86,7 +86,7 @@ def _header(run: Run, runs: Sequence[Run]) -> str:
         f"trained in {duration(seconds)}" if seconds else "",
     ]
     if not run.is_finished and run.history:
-        facts.append("still training")
+        facts.append("not finished")
     about = " · ".join(clean(fact) for fact in facts if fact)
     return (
         '<header><div class="bar"><span class="brand">Tersify report</span>'

@@ -28,7 +28,7 @@ def runs_table(runs: Sequence[Run]) -> str:
         best, at = run.figure("accuracy_best"), run.figure("best_epoch")
         seconds = run.figure("train_seconds") or sum(run.column("seconds")[1]) or None
         rows.append([
-            Cell(run.name + ("" if run.is_finished else " (still training)"), swatch=index % SERIES),
+            Cell(run.name + ("" if run.is_finished else " (not finished)"), swatch=index % SERIES),
             Cell(run.network), Cell(run.data),
             _number(accuracy, percent(accuracy)),
             _number(best, percent(best) + (f" ({at:.0f})" if at is not None else "")),
