@@ -38,9 +38,10 @@ def compress(
     setting: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for the trainer; repeatable.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard scalars.")] = False,
 ) -> None:
-    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml."""
+    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml, report.html."""
     from tersify.cli.tables import print_metrics, wide_console
     from tersify.lab.trainer import Job, RunDirectory, TrainConfig, display_for
+    from tersify.report import write_report
 
     chosen = load_recipe(recipe)
     flags = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed, "device": device,
@@ -73,4 +74,5 @@ def compress(
             "lower the recipe's cap, or use ternary-target, which aims at a share of zeros.",
             highlight=False,
         )
-    console.print(f"{out / 'model.terse'}", highlight=False, soft_wrap=True)
+    for path in (out / "model.terse", write_report([out])):
+        console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ from tersify.lab.trainer.feed import Feed, seed_of, to_device
 from tersify.lab.trainer.objective import Objective
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
-from tersify.tensor import CompressedModel
+from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -110,6 +110,14 @@ class Loop:
     def pack(self) -> CompressedModel:
         with self._averaged():
             return self.session.pack()
+
+    def latent_histograms(self) -> dict[str, dict[str, list[float]]]:
+        """One histogram for each compressed weight, all with the same bins."""
+        with self._averaged():
+            latents = self.session.latents()
+            limit = max((float(t.abs().max()) for t in latents.values() if t.numel()), default=0.0)
+            # Ternary latents end at ±1; the few beyond it elsewhere may share the outermost bins.
+            return {name: latent_histogram(t, limit=min(limit, 1.0) or 1.0) for name, t in latents.items()}
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.in_place() if self.average else contextlib.nullcontext()
