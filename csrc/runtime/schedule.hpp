@@ -1,0 +1,60 @@
+// One batch size: where every value lives, in which layout, and the steps in order.
+#pragma once
+
+#include <vector>
+
+#include "engine.hpp"
+
+namespace tersify {
+
+class Schedule {
+ public:
+  Schedule(const Engine& engine, int n);
+
+  // For the operations.
+  int n() const { return n_; }
+  const Kernels& kernels() const { return engine_.kernels_; }
+  int threads() const { return engine_.pool_.threads(); }
+  int lanes() const { return kernels().vector_bytes / 4; }
+  Image image(int value) const;
+  int need(int value, const Layout& layout);  // the buffer that holds `value` so; converts where none does
+  int give(int value, const Layout& layout);  // a new buffer for `value`
+  int temporary(size_t bytes);
+  const Layout* lanes_of(int value) const;  // a lane layout the value already has, or null
+  void alias(int value, int other);         // the same flat bytes under another shape
+  void add(Step step) { steps_.push_back(std::move(step)); }
+  LaneView lane_view(const Image& image, const Layout& layout) const;
+  void add_exchange(const LaneView& view, int from, int to, bool into_lanes);
+  size_t bytes(const Image& image, const Layout& layout) const;
+
+  // For the engine.
+  size_t arena_bytes() const { return arena_bytes_; }
+  size_t scratch_bytes() const { return scratch_bytes_; }
+  void run(Pool& pool, char* arena, std::vector<AlignedBytes>& scratch, const std::vector<const float*>& inputs,
+           const std::vector<float*>& outputs);
+
+ private:
+  enum class Where { Arena, Input, Output };
+  struct Buffer {
+    Where where;
+    size_t bytes;
+    int number;  // of the input or output
+    size_t offset;
+  };
+  struct Home {
+    Layout layout;
+    int buffer;
+  };
+  int new_buffer(Where where, size_t bytes, int number = 0);
+  void place_buffers();
+
+  const Engine& engine_;
+  int n_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::vector<Home>> homes_;
+  std::vector<Step> steps_;
+  std::vector<char*> pointers_;
+  size_t arena_bytes_ = 0, scratch_bytes_ = 0;
+};
+
+}  // namespace tersify
