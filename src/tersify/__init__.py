@@ -1,1 +1,57 @@
-"""Tersify: few weights, few bits, small files, fast CPU inference."""
+"""Tersify: few weights, few bits, small files, fast CPU inference.
+
+Names are imported when first used, so a program that only loads and runs a file never imports the
+training half, and the command line answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tersify.codec import TerseFileError as TerseFileError
+    from tersify.codec import load as load
+    from tersify.codec import open as open
+    from tersify.codec import save as save
+    from tersify.methods import Method as Method
+    from tersify.methods import Transform as Transform
+    from tersify.methods import register as register
+    from tersify.recipe import Recipe as Recipe
+    from tersify.recipe import Rule as Rule
+    from tersify.session import Session as Session
+    from tersify.session import attach as attach
+    from tersify.session import compress_ as compress_
+    from tersify.tensor import CompressedModel as CompressedModel
+    from tersify.tensor import CompressedTensor as CompressedTensor
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "attach": "session",
+    "compress_": "session",
+    "Session": "session",
+    "Recipe": "recipe",
+    "Rule": "recipe",
+    "Method": "methods",
+    "Transform": "methods",
+    "register": "methods",
+    "CompressedTensor": "tensor",
+    "CompressedModel": "tensor",
+    "save": "codec",
+    "load": "codec",
+    "open": "codec",
+    "TerseFileError": "codec",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tersify' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tersify.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -14,6 +14,7 @@ class Progress:
     step: int
     steps: int
     epoch: float
+    epochs: int = 1
 
     @property
     def share(self) -> float:

@@ -1,0 +1,7 @@
+"""The `.terse` file: entropy-coded, safe to open, and a valid safetensors file."""
+
+from tersify.codec.errors import TerseFileError
+from tersify.codec.reader import TerseFile, load, open
+from tersify.codec.writer import save
+
+__all__ = ["TerseFile", "TerseFileError", "load", "open", "save"]

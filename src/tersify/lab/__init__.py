@@ -1,0 +1,21 @@
+"""The lab: reference networks, data sets, training, and the papers' experiments."""
+
+from tersify.lab.data import Augmentation, Data, Split, augment, dataset, normalize
+from tersify.lab.metrics import topk_accuracy
+from tersify.lab.networks import network, networks
+from tersify.lab.seeds import set_seed
+from tersify.lab.targets import resolve_target
+
+__all__ = [
+    "Augmentation",
+    "Data",
+    "Split",
+    "augment",
+    "dataset",
+    "network",
+    "networks",
+    "normalize",
+    "resolve_target",
+    "set_seed",
+    "topk_accuracy",
+]

@@ -49,9 +49,7 @@ class CompressedTensor:
     def _check_codebook(self, codebook: Tensor) -> None:
         wanted = 1 if self.axis is None else 2
         if codebook.ndim != wanted:
-            raise ValueError(
-                f"the codebook must have {wanted} dimension(s) with axis={self.axis}, got {codebook.ndim}"
-            )
+            raise ValueError(f"the codebook must have {wanted} dimension(s) with axis={self.axis}, got {codebook.ndim}")
         if self.axis is not None:
             if not 0 <= self.axis < len(self.shape):
                 raise ValueError(f"axis must be 0..{len(self.shape) - 1}, got {self.axis}")
@@ -62,9 +60,7 @@ class CompressedTensor:
         if not 1 <= codebook.shape[-1] <= MAX_LEVELS:
             raise ValueError(f"a codebook has 1..{MAX_LEVELS} levels, got {codebook.shape[-1]}")
         if self.codes.numel() and int(self.codes.max()) >= codebook.shape[-1]:
-            raise ValueError(
-                f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels"
-            )
+            raise ValueError(f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels")
         zero = codebook == 0
         if bool((zero.any(-1) & ~zero[..., 0]).any()):
             raise ValueError("where a zero level exists it must be code 0")

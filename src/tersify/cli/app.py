@@ -1,0 +1,43 @@
+"""The commands by name. Each lives in its own file and imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tersify.cli.compress import compress
+from tersify.cli.demo import demo
+from tersify.cli.evaluate import evaluate
+from tersify.cli.inspect import inspect
+from tersify.cli.reproduce import reproduce
+
+app = typer.Typer(
+    help="Few weights, few bits, small files, fast CPU inference: PyTorch networks made terse.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(compress)
+app.command("eval")(evaluate)
+app.command()(demo)
+app.command()(inspect)
+app.command()(reproduce)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tersify import __version__
+
+        typer.echo(f"tersify {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    return None

@@ -1,0 +1,58 @@
+"""What several commands share: KEY=VALUE pairs, recipes by name, and the way out on Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from tersify.recipe import Recipe
+
+INTERRUPTED = 130
+
+
+def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
+    """`KEY=VALUE` strings; a value is read as TOML (numbers, lists, true), and as text where it is none."""
+    result: dict[str, Any] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"{flag} takes KEY=VALUE, got {text!r}; for example {flag} width=2")
+        try:
+            result[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            result[key.strip()] = value.strip()
+    return result
+
+
+def load_recipe(name: str) -> Recipe | None:
+    """A ready recipe's name or a TOML file; `none` trains the network as it is."""
+    from tersify.recipe import Recipe
+
+    return None if name == "none" else Recipe.load(name)
+
+
+@contextlib.contextmanager
+def resumable(context: typer.Context, out: Path) -> Iterator[None]:
+    """Ctrl-C inside leaves with the command that goes on from the last checkpoint."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        arguments = [a for a in context.obj if a != "--resume"]
+        typer.echo(
+            f"\nStopped; finished epochs are kept in {out}. Go on with:\n"
+            f"  tersify {shlex.join([*arguments, '--resume'])}",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,52 @@
+"""`tersify demo`: the whole story on data that ships with the package."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tersify.cli.common import resumable
+
+
+def demo(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Keep the two run directories here.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few epochs: shows the path, not the result.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of weights, order and augmentation.")] = 0,
+) -> None:
+    """Train a small network on digits twice, dense and sparse ternary, and compare the two files."""
+    from tersify.cli.tables import print_metrics, wide_console
+    from tersify.lab.trainer import display_for
+    from tersify.lab.trainer.demo import demo_job
+
+    if resume and out is None:
+        raise ValueError("--resume needs the directory of the demo to go on with; give it with --out")
+    console = wide_console()
+    job = demo_job(seed=seed, quick=quick)
+    with contextlib.ExitStack() as stack:
+        home = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tersify-demo-")))
+        if out is not None:
+            stack.enter_context(resumable(context, out))
+        rows = {
+            name: each.run(home / folder, resume=resume, display=display_for(console, name))
+            for name, folder, each in (
+                ("dense twin", "dense", job.dense_twin()),
+                ("ternary-log", "ternary-log", job),
+            )
+        }
+        print_metrics(console, rows)
+    dense, terse = rows["dense twin"], rows["ternary-log"]
+    console.print(
+        f"The ternary file is {dense['file_bytes'] / terse['file_bytes']:.1f} times smaller than the dense one "
+        f"and {terse['accuracy'] - dense['accuracy']:+.2f} points of accuracy away from it.",
+        highlight=False,
+    )
+    if out is not None:
+        console.print(
+            f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits", highlight=False, soft_wrap=True
+        )

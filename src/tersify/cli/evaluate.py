@@ -1,0 +1,40 @@
+"""`tersify eval`: the accuracy of a file as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tersify.cli.common import pairs
+
+
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="A .terse file.")],
+    data: Annotated[str, typer.Option(help="digits, cifar10, cifar100, mnist, a folder or file.py:function.")],
+    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
+    ] = None,
+    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Load FILE, run it in fp32 on the test set, and print top-1, top-3 and top-5."""
+    from tersify.lab import dataset
+    from tersify.lab.trainer import evaluate as measure
+    from tersify.lab.trainer import load_network, pick_device
+
+    net = load_network(file, target=target, options=pairs(option, "--option"))
+    loaded = dataset(data, root=data_root)
+    where = pick_device(device)
+    figures = measure(net.to(where), loaded, loaded.test, device=where, amp=False)
+    if as_json:
+        typer.echo(json.dumps(figures | {"file_bytes": file.stat().st_size, "images": len(loaded.test)}))
+        return
+    typer.echo(
+        f"{file}: top-1 {figures['accuracy']:.2f} %, top-3 {figures['top3']:.2f} %, top-5 {figures['top5']:.2f} % "
+        f"on the {len(loaded.test):,} test images of {data}; {file.stat().st_size:,} bytes on disk"
+    )

@@ -1,0 +1,112 @@
+"""`tersify reproduce`: a paper's table, measured beside the published one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tersify.cli.common import resumable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def reproduce(
+    context: typer.Context,
+    experiment: Annotated[str | None, typer.Argument(help="The experiment's name; see --list.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Little data, few epochs: shows that the path works.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; runs/EXPERIMENT by default.")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row, by its id; repeatable.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="This seed instead; repeatable.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of every row; milestones scale along.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    compile_mode: Annotated[
+        str | None, typer.Option("--compile", help="off, default, reduce-overhead or max-autotune.")
+    ] = None,
+) -> None:
+    """Train the rows of EXPERIMENT and print published, ours and the difference."""
+    from tersify.cli.tables import wide_console
+    from tersify.lab import experiments as lab
+    from tersify.lab.trainer import display_for
+
+    if list_them:
+        for name in lab.experiments():
+            each = lab.Experiment.load(name)
+            typer.echo(f"{name}: {each.title} ({', '.join(r.id for r in each.rows)})")
+        return
+    if experiment is None:
+        raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
+    chosen = lab.Experiment.load(experiment)
+    chosen = (chosen.as_smoke() if smoke else chosen).chosen(row, seed)
+    home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
+    console = wide_console()
+    with resumable(context, home):
+        results = lab.reproduce(
+            chosen,
+            home,
+            resume=resume,
+            data_root=data_root,
+            display=lambda label: display_for(console, label),
+            epochs=epochs,
+            device=device,
+            compile=compile_mode,
+        )
+    console.print(_table(results))
+    if smoke:
+        console.print("A smoke run shows that the path works; its figures mean nothing.", highlight=False)
+    console.print(f"{home / 'results.json'}", highlight=False, soft_wrap=True)
+
+
+def _table(results: dict[str, Any]) -> Table:
+    """Published | ours | difference for accuracy, sparsity and entropy, one line a row of the paper."""
+    from rich.table import Table
+
+    seeds = ", ".join(map(str, results["seeds"]))
+    table = Table(
+        title=f"{results['source']} · on {results['data']}, seeds {seeds}",
+        caption="published, ours (mean ± standard deviation over the seeds), difference",
+    )
+    table.add_column("network")
+    for heading in (
+        "accuracy %",
+        "ours",
+        "diff.",
+        "best",
+        "sparsity %",
+        "ours",
+        "diff.",
+        "entropy bit",
+        "ours",
+        "diff.",
+    ):
+        table.add_column(heading, justify="right")
+    for row in results["rows"]:
+        table.add_row(
+            row["name"],
+            *_cells(row, "accuracy", 2),
+            _ours(row, "accuracy_best", 2),
+            *_cells(row, "sparsity", 2),
+            *_cells(row, "entropy_bits", 3),
+        )
+    return table
+
+
+def _cells(row: dict[str, Any], metric: str, digits: int) -> tuple[str, str, str]:
+    published = row["published"].get(metric, ())
+    values = published if isinstance(published, (list, tuple)) else [published]
+    stated = "–".join(f"{value:.{digits}f}" if len(values) == 1 else f"{value:g}" for value in values)
+    difference = f"{row['difference'][metric]:+.{digits}f}" if metric in row["difference"] else ""
+    return stated, _ours(row, metric, digits), difference
+
+
+def _ours(row: dict[str, Any], metric: str, digits: int) -> str:
+    ours = row["ours"].get(metric)
+    if ours is None:
+        return ""
+    spread = "" if ours["std"] is None else f" ± {ours['std']:.{digits}f}"
+    return f"{ours['mean']:.{digits}f}{spread}"

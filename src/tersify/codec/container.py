@@ -1,0 +1,152 @@
+"""The outermost layer of a `.terse` file: a safetensors file of byte sections, written atomically."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tersify.codec.errors import TerseFileError
+
+MAX_HEADER_BYTES = 1 << 24
+VERSION_KEY = "terse"
+
+
+def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], version: str) -> int:
+    """Write the sections in the order given; returns the size of the file.
+
+    A reader sees the old file or the whole new one, never a part: the bytes go to a temporary file
+    in the same folder, to the disk, and then under the final name.
+    """
+    target = Path(path)
+    header: dict[str, Any] = {"__metadata__": {VERSION_KEY: version}}
+    end = 0
+    for name, data in sections.items():
+        header[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [end, end + len(data)]}
+        end += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent or ".")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for data in sections.values():
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(target.parent)
+    return size
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class Sections:
+    """The sections of an open file, read one at a time; every offset is checked before any read."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with self.path.open("rb") as file:
+            self.file_bytes = os.fstat(file.fileno()).st_size
+            self._spans, self.version, self._data_start = _read_header(file, self.file_bytes)
+
+    def names(self) -> list[str]:
+        return list(self._spans)
+
+    def size_bytes(self, name: str) -> int:
+        begin, end = self._span(name)
+        return end - begin
+
+    def read(self, name: str) -> bytes:
+        begin, end = self._span(name)
+        with self.path.open("rb") as file:
+            file.seek(self._data_start + begin)
+            data = file.read(end - begin)
+        if len(data) != end - begin:
+            raise TerseFileError(f"section {name!r} has {end - begin} bytes, the file gave {len(data)}")
+        return data
+
+    def _span(self, name: str) -> tuple[int, int]:
+        if name not in self._spans:
+            raise TerseFileError(f"the file has no section {name!r}")
+        return self._spans[name]
+
+
+def _read_header(file: Any, file_bytes: int) -> tuple[dict[str, tuple[int, int]], str, int]:
+    prefix = file.read(8)
+    if len(prefix) < 8:
+        raise TerseFileError(f"a .terse file has at least 8 bytes, got {len(prefix)}")
+    (header_bytes,) = struct.unpack("<Q", prefix)
+    if header_bytes > min(MAX_HEADER_BYTES, file_bytes - 8):
+        raise TerseFileError(f"the header claims {header_bytes} bytes, the file has {file_bytes}")
+    header = parse_json(file.read(header_bytes), "header")
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(VERSION_KEY), str):
+        raise TerseFileError("a safetensors file, but not a .terse file: its metadata has no 'terse' version")
+    spans: dict[str, tuple[int, int]] = {}
+    for name, entry in header.items():
+        spans[name] = _span_of(name, entry)
+    end = 0
+    for name, (begin, stop) in sorted(spans.items(), key=lambda item: item[1]):
+        if begin != end:
+            raise TerseFileError(f"section {name!r} begins at {begin}, the one before it ends at {end}")
+        end = stop
+    if 8 + header_bytes + end != file_bytes:
+        raise TerseFileError(f"the sections end at byte {8 + header_bytes + end}, the file at {file_bytes}")
+    return spans, metadata[VERSION_KEY], 8 + header_bytes
+
+
+def _span_of(name: str, entry: Any) -> tuple[int, int]:
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(n) is int for n in offsets)):
+        raise TerseFileError(f"section {name!r} has no pair of offsets")
+    begin, end = offsets
+    if not 0 <= begin <= end or entry.get("dtype") != "U8" or entry.get("shape") != [end - begin]:
+        raise TerseFileError(f"section {name!r} is not a run of bytes")
+    return begin, end
+
+
+def parse_json(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object, without the extensions of Python's parser and without duplicate keys."""
+    try:
+        parsed = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as problem:
+        raise TerseFileError(f"the {what} is not valid JSON: {problem}") from None
+    if not isinstance(parsed, dict):
+        raise TerseFileError(f"the {what} must be a JSON object, got {type(parsed).__name__}")
+    return parsed
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,6 @@
+"""The papers' tables as small declarative files, trained here and set beside the published figures."""
+
+from tersify.lab.experiments.definition import Experiment, Row, experiments
+from tersify.lab.experiments.runner import reproduce
+
+__all__ = ["Experiment", "Row", "experiments", "reproduce"]

@@ -1,0 +1,133 @@
+"""Experiment: what to train, with which seeds, and what was published, read from a TOML file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tersify.lab.names import unknown
+from tersify.lab.trainer import Job, TrainConfig
+from tersify.recipe import Recipe
+from tersify.toml import write_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One network of the table.
+
+    Its recipe is a ready one by name ("none": dense), or the methods for every weight. `start` names the
+    row whose trained network, of the same seed, it starts from. A published figure is a number, or a
+    pair where the paper gives a range.
+    """
+
+    id: str
+    name: str
+    target: str
+    epochs: int
+    recipe: str = "none"
+    methods: tuple[Mapping[str, Any], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+    start: str | None = None
+    published: Mapping[str, Any] = field(default_factory=dict)
+
+    def load_recipe(self) -> Recipe | None:
+        if self.methods:
+            rule = {"weights": "*", "methods": list(self.methods)}
+            return Recipe.from_toml(write_toml({"description": self.name, "rules": [rule]}))
+        return None if self.recipe == "none" else Recipe.load(self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    name: str
+    title: str
+    source: str
+    data: str
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    train: Mapping[str, Any] = field(default_factory=dict)
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    subset: int | None = None
+    is_smoke: bool = False
+
+    def __post_init__(self) -> None:
+        ids = [row.id for row in self.rows]
+        if len(set(ids)) != len(ids) or not ids:
+            raise ValueError(f"experiment {self.name!r} needs rows with ids of their own, got {ids}")
+        for index, row in enumerate(self.rows):
+            if row.start is not None and row.start not in ids[:index]:
+                raise ValueError(f"row {row.id!r} starts from {row.start!r}, which must be a row before it")
+
+    @classmethod
+    def load(cls, name: str) -> Experiment:
+        known = experiments()
+        if name not in known:
+            raise unknown("experiment", name, known)
+        return cls.from_toml(name, known[name].read_text(encoding="utf-8"))
+
+    @classmethod
+    def from_toml(cls, name: str, text: str) -> Experiment:
+        document = tomllib.loads(text)
+        rows = tuple(_build(Row, table) for table in document.pop("rows", ()))
+        return _build(cls, {"name": name, "rows": rows, **document})
+
+    def as_smoke(self) -> Experiment:
+        """The same rows on a small network and little data: shows that the path works, not the figures."""
+        own = dict(self.smoke)
+        shared = {key: own.pop(key) for key in ("target", "options", "epochs") if key in own}
+        rows = tuple(replace(row, train={}, **shared) for row in self.rows)
+        return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
+
+    def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:
+        """Only these rows (by id), with the ones they start from, and these seeds."""
+        ids = [row.id for row in self.rows]
+        for wanted in rows or ():
+            if wanted not in ids:
+                raise unknown(f"row of {self.name}", wanted, ids)
+        needed = set(rows or ids)
+        for row in reversed(self.rows):
+            if row.id in needed and row.start is not None:
+                needed.add(row.start)
+        picked = tuple(row for row in self.rows if row.id in needed)
+        return replace(self, rows=picked, seeds=tuple(seeds or self.seeds))
+
+    def job(self, row: Row, seed: int, home: Path, **overrides: Any) -> Job:
+        recipe = row.load_recipe()
+        settings = {**(recipe.train if recipe else {}), **self.train, **row.train, "epochs": row.epochs}
+        return Job(
+            target=row.target,
+            options=row.options,
+            data=self.data,
+            subset=self.subset,
+            recipe=recipe,
+            config=TrainConfig.from_mapping(settings, seed=seed, **overrides),
+            weights=run_path(home, row.start, seed) / "model.terse" if row.start else None,
+        )
+
+
+def run_path(home: Path, row_id: str, seed: int) -> Path:
+    return home / row_id / f"seed-{seed}"
+
+
+def experiments() -> dict[str, Path]:
+    """The experiments that come with the package, by name."""
+    folder = Path(str(files("tersify.lab.experiments")))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def _build(kind: Any, table: Mapping[str, Any]) -> Any:
+    known = [spec.name for spec in fields(kind)]
+    for key in table:
+        if key not in known:
+            raise unknown(f"key of an experiment's {kind.__name__.lower()}", key, known)
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})

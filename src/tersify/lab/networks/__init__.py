@@ -1,0 +1,45 @@
+"""Reference networks by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from tersify.lab.names import unknown
+from tersify.lab.networks.digits_cnn import digits_cnn
+from tersify.lab.networks.resnet_cifar import cifar_resnet
+from tersify.lab.networks.resnet_star import resnet20_star
+from tersify.lab.networks.scaling import check_count
+
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "digits-cnn": digits_cnn,
+    "resnet20-star": resnet20_star,
+    **{f"resnet{layers}": partial(cifar_resnet, layers) for layers in (20, 32, 44, 56)},
+}
+
+
+def networks() -> list[str]:
+    """The names `network` knows."""
+    return sorted(_BUILDERS)
+
+
+def network(name: str, **options: Any) -> nn.Module:
+    """A fresh reference network. All take `classes`, `in_channels`, and the multipliers `width`, `depth`."""
+    if name not in _BUILDERS:
+        raise unknown("network", name, _BUILDERS)
+    build = _BUILDERS[name]
+    known = [p.name for p in inspect.signature(build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, known)
+    for option in ("classes", "in_channels"):
+        if option in options:
+            check_count(option, options[option])
+    return build(**options)
+
+
+__all__ = ["network", "networks"]

@@ -1,0 +1,63 @@
+"""TARGET on a command line: a network by name, from the user's file or from a model library."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from tersify.lab.names import unknown
+from tersify.lab.networks import network, networks
+from tersify.lab.userfile import load_function, names_function
+
+
+def resolve_target(target: str, **options: Any) -> nn.Module:
+    """A reference network's name, `file.py:function`, `torchvision:NAME`, `timm:NAME` or `hf:PATH`."""
+    if names_function(target):
+        model = load_function(target)(**options)
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"{target!r} returned a {type(model).__name__}; it must return a torch.nn.Module")
+        return model
+    library, colon, name = target.partition(":")
+    if not colon:
+        return network(target, **options)
+    if library not in _LIBRARIES:
+        raise unknown("target", target, [*networks(), *(f"{known}:NAME" for known in _LIBRARIES), "file.py:function"])
+    package, build = _LIBRARIES[library]
+    try:
+        module = importlib.import_module(package)
+    except ImportError:
+        raise ValueError(f"{target!r} needs the package {package}, which is missing; pip install {package}") from None
+    return build(module, name, options)
+
+
+def _torchvision(torchvision: Any, name: str, options: dict[str, Any]) -> nn.Module:
+    if name not in torchvision.models.list_models():
+        raise unknown("torchvision model", name, torchvision.models.list_models())
+    return torchvision.models.get_model(name, weights=None, **_num_classes(options))
+
+
+def _timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
+    if not timm.is_model(name):
+        raise unknown("timm model", name, timm.list_models())
+    return timm.create_model(name, pretrained=False, **_num_classes(options))
+
+
+def _hugging_face(transformers: Any, path: str, options: dict[str, Any]) -> nn.Module:
+    try:
+        return transformers.AutoModel.from_pretrained(path, **options)
+    except OSError as error:
+        raise ValueError(f"'hf:{path}' holds no model: {str(error).splitlines()[0]}") from None
+
+
+def _num_classes(options: dict[str, Any]) -> dict[str, Any]:
+    return {"num_classes" if key == "classes" else key: value for key, value in options.items()}
+
+
+_LIBRARIES: dict[str, tuple[str, Callable[[Any, str, dict[str, Any]], nn.Module]]] = {
+    "torchvision": ("torchvision", _torchvision),
+    "timm": ("timm", _timm),
+    "hf": ("transformers", _hugging_face),
+}

@@ -1,0 +1,76 @@
+"""Checkpoints: written whole or not at all, and read without running anything they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write: at `path` lies the old one or the whole new one, whenever the machine stops."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+class CheckpointWriter:
+    """Writes checkpoints in the background, one at a time; the newest replaces the one before it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._worker = ThreadPoolExecutor(max_workers=1)
+        self._pending: Future[None] | None = None
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Takes a copy of every tensor now; the file is complete after `wait` or the next `write`."""
+        self.wait()
+        self._pending = self._worker.submit(self._save, snapshot(state))
+
+    def wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+
+    def close(self) -> None:
+        self.wait()
+        self._worker.shutdown()
+
+    def _save(self, state: dict[str, Any]) -> None:
+        with replacing(self._path) as file:
+            torch.save(state, file)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Tensors and plain values only: torch's restricted loader refuses everything else."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the loader raises many kinds for a damaged file
+        raise ValueError(
+            f"{path} is no checkpoint of a training run ({type(error).__name__}); "
+            "delete the run directory and start again"
+        ) from error
+    if not isinstance(state, dict) or "epoch" not in state:
+        raise ValueError(f"{path} is no checkpoint of a training run; start again in another directory")
+    return state
+
+
+def snapshot(value: Any) -> Any:
+    """A deep copy on the CPU of nested dicts, lists and tensors."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: snapshot(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(snapshot(entry) for entry in value)
+    return value

@@ -1,0 +1,139 @@
+"""TrainConfig: everything the trainer can be told, checked at birth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from tersify.lab.names import unknown
+
+OPTIMIZERS = ("adam", "adamw", "sgd", "adadelta")
+SCHEDULES = ("constant", "step", "multistep", "cosine")
+COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train. Epochs count from 1, so milestone 101 is the first epoch at the next rate.
+
+    `over` is the number of epochs the milestones, step length and warm-up were written for; when it
+    is given they shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on
+    CUDA and no on the CPU.
+    """
+
+    epochs: int
+    batch_size: int = 256
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.9
+    nesterov: bool = False
+    schedule: str = "constant"
+    milestones: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    gamma: float = 0.1
+    step_epochs: int = 30
+    over: int | None = None
+    final_lr: float = 0.0
+    warmup_epochs: float = 0.0
+    label_smoothing: float = 0.0
+    augment: bool = True
+    augmentation: Mapping[str, Any] = field(default_factory=dict)
+    amp: bool | None = None
+    channels_last: bool | None = None
+    compile: str = "off"
+    ema: float = 0.0
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        object.__setattr__(self, "rates", tuple(self.rates))
+        object.__setattr__(self, "augmentation", MappingProxyType(dict(self.augmentation)))
+        for spec in dataclasses.fields(self):
+            _check_type(spec.name, str(spec.type), getattr(self, spec.name))
+        _at_least("epochs", self.epochs, 1)
+        _at_least("batch_size", self.batch_size, 1)
+        _at_least("step_epochs", self.step_epochs, 1)
+        _at_least("over", self.over, 1)
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("compile", self.compile, COMPILE_MODES)
+        for name in ("lr", "gamma"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("weight_decay", "final_lr", "warmup_epochs", "seed"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("momentum", "label_smoothing", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        self._check_milestones()
+
+    def _check_milestones(self) -> None:
+        if self.schedule != "multistep":
+            if self.milestones or self.rates:
+                raise ValueError(f"milestones and rates belong to schedule 'multistep', got {self.schedule!r}")
+            return
+        if not self.milestones:
+            raise ValueError("schedule 'multistep' needs milestones: the epochs at which the rate changes")
+        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[0] < 2:
+            raise ValueError(f"milestones must rise and start at 2 or later, got {list(self.milestones)}")
+        if self.rates and len(self.rates) != len(self.milestones):
+            raise ValueError(
+                f"rates holds the learning rate from each milestone on: {len(self.milestones)} milestones "
+                f"need as many rates, got {len(self.rates)}"
+            )
+        if any(rate <= 0 for rate in self.rates):
+            raise ValueError(f"rates must be above 0, got {list(self.rates)}")
+
+    @classmethod
+    def from_mapping(cls, defaults: Mapping[str, Any], **overrides: Any) -> TrainConfig:
+        """A config from a recipe's `[train]` table; an override that is None leaves the default."""
+        merged = dict(defaults) | {key: value for key, value in overrides.items() if value is not None}
+        known = [spec.name for spec in dataclasses.fields(cls)]
+        for key in merged:
+            if key not in known:
+                raise unknown("training setting", key, known)
+        if "epochs" not in merged:
+            raise ValueError("the number of epochs is not given and the recipe names none; give --epochs N")
+        return cls(**merged)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, the inverse of `from_mapping`."""
+        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        lists = {key: list(values[key]) for key in ("milestones", "rates")}
+        return values | lists | {"augmentation": dict(self.augmentation)}
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _at_least(name: str, value: float | None, low: int) -> None:
+    if value is not None and value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def _check_type(name: str, annotation: str, value: object) -> None:
+    """The fields hold few types, so their annotation is enough to check a value from TOML or a flag."""
+    if value is None and annotation.endswith("| None"):
+        return
+    kind = annotation.removesuffix(" | None")
+    if kind.startswith("tuple"):
+        assert isinstance(value, tuple)
+        inner = kind.removeprefix("tuple[").split(",")[0]
+        for entry in value:
+            _check_type(name, inner, entry)
+        return
+    allowed: dict[str, tuple[type, ...]] = {
+        "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)
+    }  # fmt: skip
+    wanted = allowed.get(kind, (object,))
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted and object not in wanted):
+        raise ValueError(f"{name} must be of type {kind}, got {value!r}")
+    if isinstance(value, float) and value != value:
+        raise ValueError(f"{name} must be a number, got nan")

@@ -1,0 +1,85 @@
+"""The run directory: what a training run leaves behind, and whether a new run may go on in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tersify.lab.trainer.checkpoint import replacing
+
+# A run may move to another device, or be compiled there, and still be the same run.
+_FREE_SETTINGS = ("device", "compile")
+
+
+class RunDirectory:
+    """Paths and small files of one run: model.terse, metrics.json, history.jsonl, recipe.toml, checkpoint/."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.model = path / "model.terse"
+        self.metrics = path / "metrics.json"
+        self.history = path / "history.jsonl"
+        self.recipe = path / "recipe.toml"
+        self.checkpoint = path / "checkpoint" / "last.pt"
+        self.identity = path / "checkpoint" / "run.json"
+
+    def claim(self, identity: Mapping[str, Any], *, resume: bool) -> None:
+        """Make the directory this run's own, or say why it cannot be; nothing is overwritten then."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file; the output must be a directory: give another --out")
+        if not self.path.exists() or not any(self.path.iterdir()):
+            with replacing(self.identity) as file:
+                file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
+            return
+        if not resume:
+            raise ValueError(
+                f"{self.path} is not empty; add --resume to go on with the run in it, or give another --out"
+            )
+        if not self.identity.is_file():
+            raise ValueError(f"{self.path} holds no run that could be resumed; give another --out")
+        difference = _difference(json.loads(self.identity.read_text()), json.loads(json.dumps(identity)))
+        if difference:
+            raise ValueError(
+                f"{self.path} holds a run with other settings: {difference}; "
+                "resume with the same ones, or give another --out"
+            )
+
+    def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        with replacing(self.history) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+    def append_history(self, row: Mapping[str, Any]) -> None:
+        with self.history.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def write_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Written last: a run with metrics is finished."""
+        self.write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
+
+    def read_metrics(self) -> dict[str, float]:
+        return json.loads(self.metrics.read_text())
+
+    def write_text(self, path: Path, text: str) -> None:
+        with replacing(path) as file:
+            file.write(text.encode())
+
+
+def _difference(old: Any, new: Any, name: str = "") -> str | None:
+    """The first setting in which two identities differ, in words."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            if key in _FREE_SETTINGS:
+                continue
+            found = _difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+            if found:
+                return found
+        return None
+    if old == new:
+        return None
+    if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
+        lines = zip(old.splitlines(), new.splitlines(), strict=False)
+        changed = next(((a, b) for a, b in lines if a != b), ("more lines", "fewer lines"))
+        return f"{name} had {changed[0].strip()!r}, now {changed[1].strip()!r}"
+    return f"{name} was {old!r}, now {new!r}"

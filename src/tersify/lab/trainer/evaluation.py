@@ -1,0 +1,34 @@
+"""Top-1/3/5 accuracy of a model on a split, in percent."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from tersify.lab.data import Data, Split, normalize
+from tersify.lab.metrics import topk_accuracy
+
+EVAL_BATCH = 1000
+
+
+def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device, amp: bool) -> dict[str, float]:
+    """`{"accuracy", "top3", "top5"}` of `model` in eval mode; its mode is put back afterwards."""
+    logits = []
+    with _eval_mode(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp):
+        for images in split.images.split(EVAL_BATCH):
+            logits.append(model(normalize(images.to(device), data)).float())
+    scores = topk_accuracy(torch.cat(logits), split.labels.to(device), (1, 3, 5))
+    return {"accuracy": scores[1], "top3": scores[3], "top5": scores[5]}
+
+
+@contextlib.contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

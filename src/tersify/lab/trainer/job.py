@@ -1,0 +1,88 @@
+"""Job: a training run described by names, as the command line and the experiments give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from tersify.lab.data import Data, Split, dataset
+from tersify.lab.seeds import set_seed
+from tersify.lab.targets import resolve_target
+from tersify.lab.trainer.config import TrainConfig
+from tersify.lab.trainer.display import Display
+from tersify.lab.trainer.feed import seed_of
+from tersify.lab.trainer.run import train
+from tersify.lab.trainer.stored import load_weights
+from tersify.lab.userfile import names_function
+
+if TYPE_CHECKING:
+    from tersify.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Which network, data, recipe (None: dense) and settings; `subset` keeps the first images of each split."""
+
+    target: str
+    data: str
+    config: TrainConfig
+    recipe: Recipe | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    weights: Path | None = None
+    data_root: Path | None = None
+    subset: int | None = None
+
+    def run(
+        self,
+        out: Path,
+        *,
+        resume: bool = False,
+        display: Display | None = None,
+        tensorboard: bool = False,
+    ) -> dict[str, float]:
+        data = self.load_data()
+        options = self._options(data)
+        metadata: dict[str, Any] = {"target": {"name": self.target, "options": options}, "data": self.data}
+        if self.weights is not None:
+            metadata["weights"] = self.weights.name
+        return train(
+            self._model(options),
+            data,
+            self.config,
+            out=out,
+            recipe=self.recipe,
+            resume=resume,
+            metadata=metadata,
+            display=display,
+            tensorboard=tensorboard,
+        )
+
+    def dense_twin(self) -> Job:
+        """The same network, data and settings without compression."""
+        return replace(self, recipe=None)
+
+    def load_data(self) -> Data:
+        data = dataset(self.data, root=self.data_root)
+        if self.subset is None:
+            return data
+        train, test = (Split(s.images[: self.subset], s.labels[: self.subset]) for s in (data.train, data.test))
+        return replace(data, train=train, test=test)
+
+    def _options(self, data: Data) -> dict[str, Any]:
+        """The network fits the data unless told otherwise; a user's own function gets only what was asked."""
+        if names_function(self.target) or self.target.startswith("hf:"):
+            fitting = {}
+        elif ":" in self.target:
+            fitting = {"classes": data.classes}
+        else:
+            fitting = {"classes": data.classes, "in_channels": data.shape[0]}
+        return fitting | dict(self.options)
+
+    def _model(self, options: Mapping[str, Any]) -> nn.Module:
+        set_seed(seed_of(self.config.seed, 0, "init"))
+        model = resolve_target(self.target, **options)
+        return model if self.weights is None else load_weights(model, self.weights)

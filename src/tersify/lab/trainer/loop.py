@@ -1,0 +1,158 @@
+"""The training loop: anybody's network, a data set, a config and, unless it stays dense, a recipe."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tersify.lab.data import Augmentation, Data
+from tersify.lab.names import unknown
+from tersify.lab.seeds import set_seed
+from tersify.lab.trainer.average import WeightAverage
+from tersify.lab.trainer.config import TrainConfig
+from tersify.lab.trainer.display import Display
+from tersify.lab.trainer.evaluation import evaluate
+from tersify.lab.trainer.feed import Feed, seed_of, to_device
+from tersify.lab.trainer.plain import PlainSession, Training
+from tersify.lab.trainer.rate import learning_rate
+from tersify.tensor import CompressedModel
+
+if TYPE_CHECKING:
+    from tersify.recipe import Recipe
+
+
+class Loop:
+    """A network in training. `run_epoch` is a function of the state and the epoch's number alone."""
+
+    def __init__(self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None) -> None:
+        self.config = config
+        self.device = pick_device(config.device)
+        on_cuda = self.device.type == "cuda"
+        self.amp = on_cuda if config.amp is None else config.amp
+        channels_last = on_cuda if config.channels_last is None else config.channels_last
+        self.model = model.to(self.device)
+        if channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        compiled = config.compile != "off"
+        self.feed = Feed(
+            data,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            device=self.device,
+            augmentation=_augmentation(data, config),
+            channels_last=channels_last,
+            compiled=compiled,
+        )
+        self.data = data
+        self._test = to_device(data.test, self.device)
+        self.session = self._attach(recipe)
+        self.optimizer = _optimizer(self.session, config, fused=on_cuda)
+        self.average = WeightAverage(self.model, config.ema) if config.ema else None
+        self._forward = torch.compile(self.model, mode=config.compile) if compiled else self.model
+
+    def _attach(self, recipe: Recipe | None) -> Training:
+        if recipe is None:
+            return PlainSession(self.model)
+        from tersify.session import attach
+
+        return attach(self.model, recipe, epochs=self.config.epochs, steps_per_epoch=self.feed.steps)
+
+    def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
+        """Train the epoch (from 1) and measure the network after it: one row of the history."""
+        start = time.perf_counter()
+        set_seed(seed_of(self.config.seed, epoch, "global"))
+        self.model.train()
+        loss_sum = torch.zeros((), device=self.device)
+        hits = torch.zeros((), device=self.device, dtype=torch.int64)
+        for step, (images, labels) in enumerate(self.feed.batches(epoch)):
+            self.session.step(images, labels)
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate(self.config, epoch - 1 + step / self.feed.steps)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
+                logits = self._forward(images)
+                loss = F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
+            self.optimizer.zero_grad(set_to_none=True)
+            (loss + self.session.penalty()).backward()
+            self.optimizer.step()
+            if self.average:
+                self.average.update_()
+            loss_sum += loss.detach()
+            hits += (logits.detach().argmax(1) == labels).sum()
+            display.batch_done()
+        row = {
+            "epoch": epoch,
+            "loss": loss_sum.item() / self.feed.steps,
+            "train_accuracy": 100.0 * hits.item() / (self.feed.steps * self.feed.batch_size),
+            "lr": learning_rate(self.config, epoch - 1),
+        }
+        row |= self.measure() | self.session.status()
+        return row | {"seconds": time.perf_counter() - start}
+
+    def measure(self) -> dict[str, float]:
+        """Accuracy on the test set and, where anything is compressed, sparsity and entropy."""
+        with self._averaged():
+            figures = evaluate(self.model, self.data, self._test, device=self.device, amp=self.amp)
+            packed = self.session.pack()
+        if packed.compressed():
+            figures |= {"sparsity": packed.sparsity_percent(), "entropy_bits": packed.entropy_bits()}
+        return figures
+
+    def pack(self) -> CompressedModel:
+        with self._averaged():
+            return self.session.pack()
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        return self.average.in_place() if self.average else contextlib.nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "session": self.session.state_dict(),
+            "average": self.average.state_dict() if self.average else {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.session.load_state_dict(state["session"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average:
+            self.average.load_state_dict(state["average"])
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} is not available here; use device 'cpu' or 'auto'")
+    return device
+
+
+def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
+    base = data.augmentation if config.augment else Augmentation()
+    known = tuple(vars(base))
+    for key in config.augmentation:
+        if key not in known:
+            raise unknown("augmentation", key, known)
+    return replace(base, **config.augmentation)
+
+
+def _optimizer(session: Training, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:
+    groups = session.param_groups(weight_decay=config.weight_decay)
+    if config.optimizer == "adadelta":
+        return torch.optim.Adadelta(groups, lr=config.lr)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=config.lr, fused=fused)

@@ -1,0 +1,59 @@
+"""The session of a network that is not compressed, so that the loop knows one kind of training."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from tersify.tensor import CompressedModel
+
+
+class Training(Protocol):
+    """What the loop asks of a session."""
+
+    def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> None: ...
+    def penalty(self) -> Tensor: ...
+    def pack(self) -> CompressedModel: ...
+    def param_groups(self, **defaults: Any) -> list[dict[str, Any]]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def status(self) -> dict[str, float]: ...
+
+
+class PlainSession:
+    """Nothing is compressed: the dense twin trains through the same loop and packs as it is."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> None:
+        return None
+
+    def penalty(self) -> Tensor:
+        return next(self._model.parameters()).new_zeros(())
+
+    def pack(self) -> CompressedModel:
+        """Every parameter and buffer as it is; the names of a tied tensor become aliases of its first."""
+        first: dict[int, str] = {}
+        tensors: dict[str, Tensor] = {}
+        aliases: dict[str, str] = {}
+        for name, tensor in self._model.state_dict(keep_vars=True).items():
+            if id(tensor) in first:
+                aliases[name] = first[id(tensor)]
+            else:
+                first[id(tensor)] = name
+                tensors[name] = tensor.detach().cpu().clone()
+        return CompressedModel(tensors, aliases=aliases)
+
+    def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
+        return [{"params": [p for p in self._model.parameters() if p.requires_grad], **defaults}]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        return None
+
+    def status(self) -> dict[str, float]:
+        return {}

@@ -1,0 +1,121 @@
+"""`train`: the loop with its run directory, checkpoints, resume and final figures."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from tersify import codec
+from tersify.lab.data import Data
+from tersify.lab.trainer.board import Board
+from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
+from tersify.lab.trainer.config import TrainConfig
+from tersify.lab.trainer.directory import RunDirectory
+from tersify.lab.trainer.display import Display
+from tersify.lab.trainer.evaluation import evaluate
+from tersify.lab.trainer.loop import Loop
+
+if TYPE_CHECKING:
+    from tersify.recipe import Recipe
+
+
+def train(
+    model: nn.Module,
+    data: Data,
+    config: TrainConfig,
+    *,
+    out: str | Path,
+    recipe: Recipe | None = None,
+    resume: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    display: Display | None = None,
+    tensorboard: bool = False,
+) -> dict[str, float]:
+    """Train `model` (dense without a recipe) into the run directory `out`; returns its metrics.
+
+    Stopped at any moment and called again with `resume=True` and the same arguments, it ends with the
+    weights of an unbroken run. `metadata` goes into the file; with the recipe and the config it is the
+    identity of the run, and a directory of another run is refused.
+    """
+    display = display or Display()
+    directory = RunDirectory(Path(out))
+    recipe_toml = "" if recipe is None else recipe.to_toml()
+    facts = dict(metadata or {})
+    blank = copy.deepcopy(model)
+    # Whatever may be wrong with the arguments is found before the directory is touched.
+    loop = Loop(model, data, config, recipe)
+    board = Board(directory.path / "tensorboard", enabled=tensorboard)
+    directory.claim(
+        {"metadata": facts, "data": data.name, "recipe": recipe_toml, "train": config.to_dict()}, resume=resume
+    )
+    if directory.metrics.is_file():
+        return directory.read_metrics()
+    directory.write_text(directory.recipe, recipe_toml)
+    history = _restore(loop, directory)
+    with board, display:
+        display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
+        _run_epochs(loop, directory, history, display, board)
+    packed = loop.pack()
+    packed.recipe = recipe_toml or None
+    packed.metadata |= facts
+    codec.save(packed, directory.model)
+    metrics = _metrics(directory, history, blank, loop) | {"dense_bytes": packed.dense_bytes()}
+    directory.write_metrics(metrics)
+    return metrics
+
+
+def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
+    """The history up to the last checkpoint, with the loop in the state it had there."""
+    history: list[dict[str, Any]] = []
+    if directory.checkpoint.is_file():
+        state = read_checkpoint(directory.checkpoint)
+        loop.load_state_dict(state)
+        history = state["history"]
+    directory.write_history(history)
+    return history
+
+
+def _run_epochs(
+    loop: Loop, directory: RunDirectory, history: list[dict[str, Any]], display: Display, board: Board
+) -> None:
+    writer = CheckpointWriter(directory.checkpoint)
+    try:
+        for epoch in range(len(history) + 1, loop.config.epochs + 1):
+            row = loop.run_epoch(epoch, display)
+            if not math.isfinite(row["loss"]):
+                raise ValueError(
+                    f"the loss became {row['loss']} in epoch {epoch}; start again with a learning rate "
+                    f"below {loop.config.lr:g} (lr)"
+                )
+            history.append(row)
+            directory.append_history(row)
+            writer.write(loop.state_dict() | {"epoch": epoch, "history": history})
+            board.add(row)
+            display.epoch_done(row)
+    finally:
+        writer.close()
+
+
+def _metrics(directory: RunDirectory, history: list[dict[str, Any]], blank: nn.Module, loop: Loop) -> dict[str, float]:
+    """The figures of the file as it lies on the disk, loaded into a fresh module and run in fp32."""
+    net = codec.load(directory.model, into=blank).to(loop.device)
+    final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
+    best = max(history, key=lambda row: row["accuracy"])
+    last = history[-1]
+    return (
+        final
+        | {key: last[key] for key in ("sparsity", "entropy_bits") if key in last}
+        | {
+            "accuracy_best": max(best["accuracy"], final["accuracy"]),
+            "best_epoch": best["epoch"],
+            "file_bytes": directory.model.stat().st_size,
+            "train_seconds": sum(row["seconds"] for row in history),
+            "epochs": len(history),
+            "parameters": sum(p.numel() for p in blank.parameters()),
+        }
+    )

@@ -1,0 +1,45 @@
+"""One file per method family. A new method is a new file and one line here."""
+
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    from_table,
+    nearest,
+    register,
+    registered,
+)
+from tersify.methods.binary import BinaryConnect
+from tersify.methods.bitnet import BitNet
+from tersify.methods.ec2t import EntropyConstrainedTernary
+from tersify.methods.prune import Magnitude
+from tersify.methods.ternary import Ternary
+from tersify.methods.ternary_target import TernaryTarget
+from tersify.methods.trq import TernaryResidual
+from tersify.methods.ttq import TrainedTernary
+from tersify.methods.twn import TernaryWeightNetwork
+from tersify.methods.uniform import Uniform
+
+__all__ = [
+    "BinaryConnect",
+    "BitNet",
+    "Bound",
+    "EntropyConstrainedTernary",
+    "Magnitude",
+    "Method",
+    "Site",
+    "Step",
+    "Ternary",
+    "TernaryResidual",
+    "TernaryTarget",
+    "TernaryWeightNetwork",
+    "TrainedTernary",
+    "Transform",
+    "Uniform",
+    "from_table",
+    "nearest",
+    "register",
+    "registered",
+]

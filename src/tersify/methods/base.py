@@ -1,0 +1,202 @@
+"""The three words every method is written in: Site (a weight), Transform (its state), Method (the plan)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tersify.schedules import Progress
+from tersify.tensor import CompressedTensor
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One weight of the network, with every place that holds it (tied weights have several)."""
+
+    name: str
+    owners: tuple[tuple[nn.Module, str], ...]
+    aliases: tuple[str, ...]
+    latent: nn.Parameter
+    chain: list[Transform] = field(default_factory=list)
+
+    @torch.no_grad()
+    def entering(self, transform: Transform | None = None) -> Tensor:
+        """The value that enters `transform`; without one, what the chain gives so far."""
+        value = self.latent.detach()
+        for link in self.chain:
+            if link is transform:
+                break
+            value = link(value)
+        return value
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a method may look at when a batch begins."""
+
+    progress: Progress
+    model: nn.Module
+    inputs: Any = None
+    targets: Any = None
+
+
+class Transform(nn.Module):
+    """How training uses one latent tensor. Whatever changes lives here, in buffers and parameters."""
+
+    def forward(self, latent: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
+        raise NotImplementedError
+
+    def project_(self, latent: Tensor) -> None:
+        """Pull the latent, or own parameters, back into their allowed set before a batch."""
+
+    def penalty(self, latent: Tensor) -> Tensor | None:
+        """A term for the loss, or None."""
+        return None
+
+
+TransformT = TypeVar("TransformT", bound=Transform)
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A method at work: its sites, the transform of each, and state they share."""
+
+    sites: Sequence[Site]
+    transforms: Sequence[Transform]
+    shared: nn.Module | None = None
+
+    def each(self, kind: type[TransformT]) -> list[TransformT]:
+        """The transforms, known to be of `kind`."""
+        return [t for t in self.transforms if isinstance(t, kind)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A frozen description of what a weight should become.
+
+    A subclass sets `quantizes` (it makes codes with a codebook) and `keeps_zeros` (a zero that comes in
+    stays zero), which decide what it may be chained with, and implements `transform`.
+    """
+
+    name: ClassVar[str]
+    quantizes: ClassVar[bool] = True
+    keeps_zeros: ClassVar[bool] = True
+
+    def transform(self, site: Site) -> Transform:
+        raise NotImplementedError
+
+    def bind(self, sites: Sequence[Site]) -> Bound:
+        return Bound(sites, [self.transform(site) for site in sites])
+
+    def update(self, bound: Bound, step: Step) -> None:
+        """Move schedules and searches on; called before each batch."""
+
+    def status(self, bound: Bound) -> dict[str, float]:
+        """Figures for a progress display, such as the threshold."""
+        return {}
+
+    def to_table(self) -> dict[str, Any]:
+        """The method as a TOML table: its name and every field that differs from the default."""
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return {"method": self.name, **changed}
+
+
+MethodT = TypeVar("MethodT", bound=type[Method])
+_METHODS: dict[str, type[Method]] = {}
+
+
+def register(name: str) -> Callable[[MethodT], MethodT]:
+    """Class decorator: make a method known to recipes under `name`."""
+
+    def add(cls: MethodT) -> MethodT:
+        if _METHODS.get(name, cls).__qualname__ != cls.__qualname__:
+            raise ValueError(f"a method named {name!r} is registered already: {_METHODS[name].__qualname__}")
+        cls.name = name
+        _METHODS[name] = cls
+        return cls
+
+    return add
+
+
+def registered() -> Mapping[str, type[Method]]:
+    return dict(_METHODS)
+
+
+def from_table(table: Mapping[str, Any]) -> Method:
+    """A method from its TOML table: {method = "ternary", regime = "log", …}."""
+    settings = dict(table)
+    name = settings.pop("method", None)
+    if not isinstance(name, str) or name not in _METHODS:
+        raise ValueError(f"unknown method {name!r}; {nearest(str(name), _METHODS)}")
+    cls = _METHODS[name]
+    known = [f.name for f in fields(cls)]
+    for key in settings:
+        if key not in known:
+            raise ValueError(f"method {name!r} has no setting {key!r}; {nearest(key, known)}")
+    return cls(**settings)
+
+
+def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """The remedy half of an error: the nearest known names, or all of them."""
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    if close:
+        return "nearest: " + ", ".join(repr(c) for c in close)
+    return "known: " + ", ".join(sorted(known)) if known else "there is none"
+
+
+def check_choice(what: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}")
+
+
+def check_range(what: str, value: float, *, low: float, high: float, low_open: bool = False) -> None:
+    """low ≤ value ≤ high, or low < value ≤ high; anything that is not a number fails too."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not (low < value <= high if low_open else low <= value <= high):
+        raise ValueError(f"{what} must be in {'(' if low_open else '['}{low:g}, {high:g}], got {value!r}")
+
+
+def dense(upstream: Tensor | CompressedTensor) -> Tensor:
+    return upstream.to_dense() if isinstance(upstream, CompressedTensor) else upstream.detach()
+
+
+def straight_through(value: Tensor, latent: Tensor, gain: Tensor | float = 1.0) -> Tensor:
+    """Exactly `value` forward; backward the latent gets the gradient times `gain`, `value` gets it too."""
+    passed = latent - latent.detach()
+    return value + (passed if isinstance(gain, float) and gain == 1.0 else passed * gain)
+
+
+def scale_gradient(x: Tensor, gain: float) -> Tensor:
+    """Exactly `x` forward; its gradient times `gain` backward."""
+    return x.detach() + (x - x.detach()) * gain
+
+
+def over_channels(x: Tensor, per_channel: bool) -> list[int]:
+    """The dimensions a statistic reduces: all, or all but the output channels (axis 0)."""
+    return list(range(1 if per_channel else 0, x.ndim))
+
+
+def ternary_codes(pattern: Tensor) -> Tensor:
+    """−1/0/+1 → the codes 2/0/1."""
+    return torch.where(pattern < 0, 2, (pattern > 0).to(torch.uint8)).to(torch.uint8)
+
+
+TERNARY_LEVELS = (0.0, 1.0, -1.0)
+
+
+def ternary_tensor(pattern: Tensor, *, scale: Tensor | None = None, levels: Tensor | None = None) -> CompressedTensor:
+    """A CompressedTensor from a pattern of −1/0/+1; `levels` replaces (0, +1, −1)."""
+    codebook = torch.tensor(TERNARY_LEVELS, dtype=pattern.dtype, device=pattern.device) if levels is None else levels
+    return CompressedTensor(
+        shape=tuple(pattern.shape), codes=ternary_codes(pattern), codebook=codebook.detach(),
+        scale=None if scale is None else scale.detach(),
+    )  # fmt: skip

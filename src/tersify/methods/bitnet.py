@@ -1,0 +1,33 @@
+"""BitNet b1.58: round to −1/0/+1 after division by the mean magnitude (Ma et al. 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tersify.methods.base import Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.tensor import CompressedTensor
+
+
+@register("bitnet")
+@dataclass(frozen=True, kw_only=True)
+class BitNet(Method):
+    """γ·RoundClip(w/γ, −1, 1) with γ = mean|w| of the tensor ("absmean")."""
+
+    def transform(self, site: Site) -> Transform:
+        return BitNetTransform()
+
+
+class BitNetTransform(Transform):
+    def pattern_and_scale(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        scale = latent.abs().mean().clamp(min=1e-8)
+        return (latent / scale).round().clamp(-1, 1), scale
+
+    def forward(self, latent: Tensor) -> Tensor:
+        pattern, scale = self.pattern_and_scale(latent.detach())
+        return straight_through(pattern * scale, latent)
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        pattern, scale = self.pattern_and_scale(dense(upstream))
+        return ternary_tensor(pattern, scale=scale)

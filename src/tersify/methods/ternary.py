@@ -1,0 +1,81 @@
+"""Sparse ternary training with a growing threshold (paper 1, eq. 2 and 5–7)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    check_choice,
+    check_range,
+    register,
+)
+from tersify.methods.threshold import TernaryTransform, check_latent_settings
+from tersify.schedules import REGIMES, Schedule, growth
+from tersify.userfile import load_function, names_function
+
+
+@register("ternary")
+@dataclass(frozen=True, kw_only=True)
+class Ternary(Method):
+    """−1/0/+1 by a threshold Δ = min(Δ0 + Δ0·M·f(epoch), Δf).
+
+    `regime` is f: fixed, linear, square, exp, log, log10, or a function of the epoch. `over` is the number
+    of epochs the regime was chosen for; a run of another length stretches it. `spread` rescales
+    the latents to that standard deviation at attach (Δ0 = 0.1 wants about 0.2), for networks whose own
+    initialisation is smaller. `scale` gives each tensor or output channel a learned factor, which
+    a network needs where no BatchNorm absorbs it.
+    """
+
+    regime: str | Callable[[float], float] = "fixed"
+    delta0: float = 0.1
+    speed: float = 1.9
+    cap: float = 0.9
+    over: int | None = None
+    clip: bool = True
+    spread: float | None = None
+    scale: str = "none"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.regime, str) and not names_function(self.regime):
+            check_choice("regime", self.regime, [*REGIMES, "file.py:function"])
+        check_range("delta0 (Δ0)", self.delta0, low=0.0, high=1.0, low_open=True)
+        check_range("speed (M)", self.speed, low=0.0, high=float("inf"))
+        check_range("cap (Δf)", self.cap, low=0.0, high=1.0, low_open=True)
+        if self.cap < self.delta0:
+            raise ValueError(f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}")
+        if self.over is not None and self.over < 1:
+            raise ValueError(f"over must be a number of epochs from 1 on, got {self.over}")
+        check_latent_settings(self.spread, self.scale)
+
+    def schedule(self, epochs: float) -> Schedule:
+        """Δ as a function of progress in a run of `epochs` epochs."""
+        f = _regime(self.regime)
+        stretch = 1.0 if self.over is None else (self.over - 1) / max(epochs - 1, 1)
+        return growth(self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), self.cap)
+
+    def transform(self, site: Site) -> Transform:
+        return TernaryTransform(
+            site.latent, threshold=self.delta0, clip=self.clip, spread=self.spread, scale=self.scale
+        )
+
+    def update(self, bound: Bound, step: Step) -> None:
+        threshold = self.schedule(step.progress.epochs)(step.progress)
+        for transform in bound.each(TernaryTransform):
+            transform.threshold.fill_(threshold)
+
+    def status(self, bound: Bound) -> dict[str, float]:
+        return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}
+
+
+@functools.cache
+def _regime(regime: str | Callable[[float], float]) -> Callable[[float], float]:
+    if callable(regime):
+        return regime
+    return REGIMES[regime] if regime in REGIMES else load_function(regime)

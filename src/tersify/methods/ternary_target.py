@@ -1,0 +1,67 @@
+"""Ternary training towards a wanted share of zeros: the threshold follows the spreading latents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tersify.methods.base import Bound, Method, Site, Step, Transform, check_range, register
+from tersify.methods.threshold import TernaryTransform, check_latent_settings
+from tersify.schedules import cubic_ramp
+
+# One threshold is found for the network from at most this many latents, every so many steps: the cost
+# stays the same for a network of any size, and the share of zeros is met within about 0.1 points.
+SAMPLED_LATENTS = 1 << 20
+STEPS_BETWEEN = 16
+
+
+@register("ternary-target")
+@dataclass(frozen=True, kw_only=True)
+class TernaryTarget(Method):
+    """−1/0/+1 like 'ternary', with Δ such that a share of all these weights is zero.
+
+    The share rises from `start` to `sparsity` by a cubic between the shares `begin` and `end` of training.
+    One Δ serves all weights of the rule, so each layer finds its own share. `spread` and `scale` are those of
+    'ternary'.
+    """
+
+    sparsity: float = 0.9
+    start: float = 0.4
+    begin: float = 0.0
+    end: float = 0.6
+    spread: float | None = None
+    scale: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("sparsity", "start"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)!r}")
+        check_range("begin", self.begin, low=0.0, high=1.0)
+        check_range("end", self.end, low=0.0, high=1.0)
+        if self.end <= self.begin:
+            raise ValueError(f"end must lie behind begin ({self.begin}), got {self.end}")
+        check_latent_settings(self.spread, self.scale)
+
+    def transform(self, site: Site) -> Transform:
+        return TernaryTransform(site.latent, threshold=0.1, spread=self.spread, scale=self.scale)
+
+    def update(self, bound: Bound, step: Step) -> None:
+        progress = step.progress
+        if progress.step % STEPS_BETWEEN and progress.step != progress.steps:
+            return
+        share = cubic_ramp(self.start, self.sparsity, self.begin, self.end)(progress)
+        threshold = magnitude_quantile([s.entering(t) for s, t in zip(bound.sites, bound.transforms)], share)  # noqa: B905
+        for transform in bound.each(TernaryTransform):
+            transform.threshold.copy_(threshold)
+
+    def status(self, bound: Bound) -> dict[str, float]:
+        return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}
+
+
+def magnitude_quantile(latents: list[Tensor], share: float) -> Tensor:
+    """The magnitude below which `share` of the latents lie, from an even sample of them."""
+    stride = -(-sum(t.numel() for t in latents) // SAMPLED_LATENTS)
+    sample = torch.cat([t.reshape(-1)[::stride].abs() for t in latents])
+    return sample.kthvalue(max(1, round(share * sample.numel()))).values

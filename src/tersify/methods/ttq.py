@@ -1,0 +1,75 @@
+"""Trained ternary quantization: learned positive and negative levels (Zhu et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tersify.methods.base import (
+    Method,
+    Site,
+    Transform,
+    check_range,
+    dense,
+    register,
+    straight_through,
+    ternary_tensor,
+)
+from tersify.methods.relative import RelativeLevels
+from tersify.tensor import CompressedTensor
+
+
+@register("ttq")
+@dataclass(frozen=True, kw_only=True)
+class TrainedTernary(Method):
+    """−Wn/0/+Wp with learned Wp, Wn and Δ = t · max|w| (paper 1, eq. 3)."""
+
+    t: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_range("t", self.t, low=0.0, high=1.0, low_open=True)
+
+    def transform(self, site: Site) -> Transform:
+        return TtqTransform(self.t, site.entering())
+
+
+class TtqTransform(Transform):
+    def __init__(self, t: float, latent: Tensor) -> None:
+        super().__init__()
+        self.t = t
+        self.levels = RelativeLevels(side_means(latent, self.pattern(latent)), members=latent.numel())
+
+    def pattern(self, latent: Tensor) -> Tensor:
+        size = latent.abs()
+        return torch.where(size > self.t * size.max(), latent.sign(), 0.0)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        pattern = self.pattern(latent.detach())
+        return signed_levels(pattern, self.levels(), latent)
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        return ternary_tensor(self.pattern(dense(upstream)), levels=signed_codebook(self.levels()))
+
+
+def side_means(latent: Tensor, pattern: Tensor) -> Tensor:
+    """Mean magnitude of the weights coded +1 and of those coded −1; 1 where a side is empty."""
+    means = []
+    for sign in (1.0, -1.0):
+        side = latent[pattern == sign].abs()
+        means.append(side.mean() if side.numel() else torch.ones_like(latent.flatten()[0]))
+    return torch.stack(means)
+
+
+def signed_codebook(levels: Tensor) -> Tensor:
+    """(Wp, Wn) → (0, Wp, −Wn)."""
+    return torch.stack([torch.zeros_like(levels[0]), levels[0], -levels[1]])
+
+
+def signed_levels(pattern: Tensor, levels: Tensor, latent: Tensor) -> Tensor:
+    """The weight, with gradients for the levels and, scaled by a weight's own level, for the latent."""
+    plus, minus = levels.unbind()
+    value = torch.where(pattern > 0, plus, torch.where(pattern < 0, -minus, 0.0))
+    gain = torch.where(pattern > 0, plus, torch.where(pattern < 0, minus, 1.0)).detach()
+    return straight_through(value, latent, gain)

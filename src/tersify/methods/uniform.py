@@ -1,0 +1,81 @@
+"""Uniform n-bit quantization (paper 1, eq. 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tersify.methods.base import (
+    Method,
+    Site,
+    Transform,
+    dense,
+    over_channels,
+    register,
+    straight_through,
+)
+from tersify.tensor import CompressedTensor
+
+
+@register("uniform")
+@dataclass(frozen=True, kw_only=True)
+class Uniform(Method):
+    """S·(round(w/S)) on 2^bits − 1 symmetric levels, or on 2^bits levels that span min…max.
+
+    S follows the weights in every step. The asymmetric range always includes zero, so zero is a level.
+    """
+
+    bits: int = 8
+    symmetric: bool = True
+    per_channel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bits not in range(2, 9):
+            raise ValueError(f"bits must be 2..8, got {self.bits!r}")
+
+    def transform(self, site: Site) -> Transform:
+        return UniformTransform(self)
+
+
+class UniformTransform(Transform):
+    def __init__(self, method: Uniform) -> None:
+        super().__init__()
+        self.method = method
+
+    def grid(self, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scale, and the lowest and highest integer, each () or one per channel."""
+        keep, dims = self.method.per_channel, over_channels(latent, self.method.per_channel)
+        if self.method.symmetric:
+            top = torch.full_like(latent.sum(dims, keepdim=keep), 2.0 ** (self.method.bits - 1) - 1)
+            scale = latent.abs().amax(dims, keepdim=keep) / top
+            low = -top
+        else:
+            steps = 2.0**self.method.bits - 1
+            lowest = latent.amin(dims, keepdim=keep).clamp(max=0)
+            scale = (latent.amax(dims, keepdim=keep).clamp(min=0) - lowest) / steps
+            low = (lowest / torch.where(scale > 0, scale, 1.0)).round()
+            top = low + steps
+        return torch.where(scale > 0, scale, 1.0), low, top
+
+    def integers(self, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale, low, top = self.grid(latent)
+        return (latent / scale).round().clamp(low, top), scale, low
+
+    def forward(self, latent: Tensor) -> Tensor:
+        integers, scale, _ = self.integers(latent.detach())
+        return straight_through(integers * scale, latent)
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        integers, scale, low = self.integers(dense(upstream))
+        levels = 2**self.method.bits
+        # Codes are the integers modulo 2^bits, so that code 0 is zero; a level is the one integer of
+        # [low, low + 2^bits) that a code stands for.
+        codes = integers.long().remainder(levels).to(torch.uint8)
+        codebook = low.reshape(-1, 1) + (torch.arange(levels, device=low.device) - low.reshape(-1, 1)).remainder(levels)
+        shared = self.method.symmetric or not self.method.per_channel
+        return CompressedTensor(
+            shape=tuple(integers.shape), codes=codes, codebook=codebook[0] if shared else codebook,
+            scale=scale, axis=None if shared else 0, format={"n": self.method.bits},
+        )  # fmt: skip

@@ -1,0 +1,173 @@
+"""Session: three verbs (step, penalty, pack) for anybody's training loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify.methods import Bound, Method, Site, Step
+from tersify.recipe import Recipe
+from tersify.schedules import Progress
+from tersify.sites import find_sites, install, uninstall
+from tersify.tensor import CompressedModel, CompressedTensor
+
+
+def attach(model: nn.Module, recipe: str | Path | Recipe, *, epochs: int = 1, steps_per_epoch: int = 1) -> Session:
+    """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`."""
+    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
+        if value < 1:
+            raise ValueError(f"{what} must be at least 1, got {value}")
+    return Session(model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch)
+
+
+@torch.no_grad()
+def compress_(model: nn.Module, recipe: str | Path | Recipe) -> CompressedModel:
+    """Compress without training: the model's weights become the compressed ones, in place."""
+    session = attach(model, recipe)
+    session.advance_to_end()
+    packed = session.pack()
+    session.bake_()
+    return packed
+
+
+@dataclass(frozen=True)
+class _Work:
+    method: Method
+    bound: Bound
+
+
+class Session:
+    """A recipe at work on a model.
+
+    The transforms and their state live in the model (as parametrizations), so `model.state_dict()` holds
+    them; `session.state_dict()` holds the position in time and state that several weights share.
+    """
+
+    def __init__(self, model: nn.Module, recipe: Recipe, *, epochs: int, steps_per_epoch: int) -> None:
+        self.model, self.recipe = model, recipe
+        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        self._steps_done = 0
+        self._names = list(model.state_dict())
+        self._work: list[_Work] = []
+        self.sites: list[Site] = []
+        # Nothing is installed before the whole recipe is known to fit.
+        for rule, sites in recipe.assign(find_sites(model)):
+            for method in rule.methods if sites else ():
+                bound = method.bind(sites)
+                for site, transform in zip(sites, bound.transforms, strict=True):
+                    install(site, transform)
+                self._work.append(_Work(method, bound))
+            if rule.methods:
+                self.sites += sites
+
+    def step(self, inputs: Any = None, targets: Any = None) -> None:
+        """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
+        self._move_to(self._steps_done, inputs, targets)
+        self._steps_done += 1
+
+    def advance_to_end(self) -> None:
+        """Let every schedule reach its final value, for compression without training."""
+        self._steps_done = self.epochs * self.steps_per_epoch
+        self._move_to(self._steps_done, None, None)
+
+    @torch.no_grad()
+    def _move_to(self, step: int, inputs: Any, targets: Any) -> None:
+        progress = Progress(
+            step=step, steps=self.epochs * self.steps_per_epoch,
+            epoch=1 + step / self.steps_per_epoch, epochs=self.epochs,
+        )  # fmt: skip
+        for site in self.sites:
+            for transform in site.chain:
+                transform.project_(site.latent)
+        for work in self._work:
+            work.method.update(work.bound, Step(progress, self.model, inputs, targets))
+
+    def penalty(self) -> Tensor:
+        """The methods' own term for the loss; zero where none has one."""
+        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain]
+        total = torch.zeros((), device=self.sites[0].latent.device)
+        for term in terms:
+            if term is not None:
+                total = total + term
+        return total
+
+    @torch.no_grad()
+    def pack(self) -> CompressedModel:
+        """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
+        packed: dict[str, CompressedTensor | Tensor] = {}
+        aliases: dict[str, str] = {}
+        by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
+        state = self.model.state_dict(keep_vars=True)
+        first_name: dict[int, str] = {}
+        for name in self._names:
+            site = by_name.get(name)
+            held = site.latent if site else state[name]
+            if id(held) in first_name:
+                aliases[name] = first_name[id(held)]
+            else:
+                first_name[id(held)] = name
+                packed[name] = _pack_site(site) if site else held.detach().clone()
+        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.to_toml())
+
+    def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
+        """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay."""
+        holders = [t for s in self.sites for t in s.chain] + [w.bound.shared for w in self._work if w.bound.shared]
+        learned = {id(p): p for holder in holders for p in holder.parameters()}
+        weights = [p for p in self.model.parameters() if p.requires_grad and id(p) not in learned]
+        groups = [{"params": weights, **defaults}]
+        if learned:
+            groups.append({"params": list(learned.values()), **defaults, "weight_decay": 0.0})
+        return groups
+
+    def latents(self) -> dict[str, Tensor]:
+        """The full-precision tensor behind each compressed weight."""
+        return {site.name: site.latent.detach() for site in self.sites}
+
+    def status(self) -> dict[str, float]:
+        """Figures of the methods for a progress display, such as {"Δ": 0.31}."""
+        figures: dict[str, float] = {}
+        for work in self._work:
+            figures |= work.method.status(work.bound)
+        return figures
+
+    @torch.no_grad()
+    def bake_(self) -> None:
+        """End the session: each weight becomes its final dense value in a plain module."""
+        for site in self.sites:
+            value = _pack_site(site).to_dense()
+            uninstall(site)
+            site.latent.copy_(value)
+        self.sites, self._work = [], []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.to_toml(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
+            "steps_done": self._steps_done,
+            "shared": [w.bound.shared.state_dict() if w.bound.shared else {} for w in self._work],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where a checkpoint stopped; load the model's own state dict too."""
+        if state["recipe"] != self.recipe.to_toml():
+            raise ValueError("the checkpoint was made with another recipe; resume with the recipe it was made with")
+        for what in ("epochs", "steps_per_epoch"):
+            if state[what] != getattr(self, what):
+                raise ValueError(
+                    f"the checkpoint was made with {what}={state[what]}, this run has {getattr(self, what)}"
+                )
+        self._steps_done = state["steps_done"]
+        for work, shared in zip(self._work, state["shared"], strict=True):
+            if work.bound.shared is not None:
+                work.bound.shared.load_state_dict(shared)
+
+
+def _pack_site(site: Site) -> CompressedTensor:
+    value: Tensor | CompressedTensor = site.latent.detach()
+    for transform in site.chain:
+        value = transform.pack(value)
+    assert isinstance(value, CompressedTensor)
+    return value

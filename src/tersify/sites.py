@@ -1,0 +1,87 @@
+"""Finds the weights of a network and hangs transforms on them (torch.nn.utils.parametrize)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from tersify.methods import Site, Transform
+
+
+def find_sites(model: nn.Module) -> list[Site]:
+    """Every parameter once, under its first name, with all the places and names that hold it."""
+    places: dict[int, list[tuple[str, nn.Module, str]]] = {}
+    latents: dict[int, nn.Parameter] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, parametrize.ParametrizationList):
+            _refuse_second_session(prefix, module)
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                name = f"{prefix}.{attribute}" if prefix else attribute
+                places.setdefault(id(parameter), []).append((name, module, attribute))
+                latents[id(parameter)] = parameter
+    sites = []
+    for key, held in places.items():
+        owners = {(id(module), attribute): (module, attribute) for _, module, attribute in held}
+        names = [name for name, _, _ in held]
+        sites.append(Site(names[0], tuple(owners.values()), tuple(names[1:]), latents[key]))
+    return sites
+
+
+def _refuse_second_session(prefix: str, parametrizations: nn.Module) -> None:
+    if any(isinstance(child, Transform) for child in parametrizations.children()):
+        raise ValueError(f"{prefix!r} belongs to a session already; end that one with session.bake_()")
+
+
+def install(site: Site, transform: Transform) -> None:
+    """Append a transform to the site's chain, in every module that holds the weight."""
+    for module, attribute in site.owners:
+        if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
+            _follow_parametrizations(module)
+        parametrize.register_parametrization(module, attribute, transform, unsafe=True)
+    site.chain.append(transform)
+
+
+def uninstall(site: Site) -> None:
+    """Take the whole chain off; the modules hold the latent itself again."""
+    for module, attribute in site.owners:
+        _give_own_class(module)
+        parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
+        if isinstance(module, nn.RNNBase):
+            _restore_flat_weights(module)
+    site.chain.clear()
+
+
+def _give_own_class(module: nn.Module) -> None:
+    """A deep copy shares its original's parametrized class, from which torch removes the weight's property."""
+    shared = type(module)
+    module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
+
+
+def _follow_parametrizations(module: nn.RNNBase) -> None:
+    """RNN modules keep a list of their weights, which would go on naming the latents."""
+    module.register_forward_pre_hook(_use_parametrized)
+    module.register_forward_hook(_use_latents)
+
+
+def _use_parametrized(module: nn.Module, args: Any) -> None:
+    assert isinstance(module, nn.RNNBase)
+    module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+def _use_latents(module: nn.Module, args: Any, output: Any) -> None:
+    """Between calls the list holds leaves, so that the module can be copied and moved."""
+    assert isinstance(module, nn.RNNBase)
+    _restore_flat_weights(module)
+
+
+def _restore_flat_weights(module: nn.RNNBase) -> None:
+    module._flat_weights = [_stored(module, name) for name in module._flat_weights_names]
+
+
+def _stored(module: nn.RNNBase, name: str) -> Any:
+    if parametrize.is_parametrized(module, name):
+        return module.parametrizations[name].original  # type: ignore[index, union-attr]
+    return getattr(module, name)

@@ -1,0 +1,41 @@
+"""Settings that must stand before torch is imported, and the data that only some machines have."""
+
+import os
+import sys
+from pathlib import Path
+
+# Some virtual machines hide CPUID leaf 0x1D, and oneDNN's AMX kernels then die with SIGILL.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("tersify", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("tersify")
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of pretrained weights and speech that lies beside the repository on some machines."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared/data (pretrained weights, speech, text), which is not on this machine")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cifar10() -> Path:
+    """A data root with CIFAR-10 in it."""
+    for root in (os.environ.get("TERSIFY_DATA"), ROOT / "data"):
+        if root and (Path(root) / "cifar-10-batches-bin").is_dir():
+            return Path(root)
+    pytest.skip("needs CIFAR-10 under TERSIFY_DATA or ./data")

@@ -1,0 +1,122 @@
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from tersify.lab import network, networks
+
+WEIGHTS = Path(__file__).parents[3] / "shared/data/weights"
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("inflate", "count"), [(1, 175_406), (5, 4_338_030)])
+def test_resnet20_star_has_the_parameters_of_the_paper(inflate: int, count: int) -> None:
+    assert parameters(network("resnet20-star", inflate=inflate)) == count
+
+
+def test_resnet20_star_is_inflated_five_times_by_default() -> None:
+    assert parameters(network("resnet20-star")) == 4_338_030
+
+
+@pytest.mark.parametrize(("layers", "count"), [(20, 269_722), (32, 464_154), (44, 658_586), (56, 853_018)])
+def test_cifar_resnets_have_their_published_parameter_counts(layers: int, count: int) -> None:
+    assert parameters(network(f"resnet{layers}")) == count
+
+
+@pytest.mark.parametrize("layers", [20, 56])
+def test_published_weights_load_strictly(layers: int) -> None:
+    path = WEIGHTS / f"cifar10_resnet{layers}.safetensors"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not in ../shared/data/weights")
+    network(f"resnet{layers}").load_state_dict(load_file(path), strict=True)
+
+
+@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("options", [{}, {"width": 0.5, "depth": 2.0, "classes": 7, "in_channels": 2}])
+def test_every_network_answers_one_logit_per_class(name: str, options: dict[str, float]) -> None:
+    small = {"inflate": 1} if name == "resnet20-star" else {}
+    model = network(name, **small, **options).eval()
+    channels = options.get("in_channels", 1 if name == "digits-cnn" else 3)
+    side = 8 if name == "digits-cnn" else 16
+    assert model(torch.rand(2, int(channels), side, side)).shape == (2, options.get("classes", 10))
+
+
+@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("option", ["width", "depth"])
+def test_a_multiplier_of_two_makes_every_network_larger_and_a_half_smaller(name: str, option: str) -> None:
+    small, plain, large = (parameters(network(name, **{option: by})) for by in (0.5, 1.0, 2.0))
+    # One block is the least a stage can have.
+    assert small <= plain < large
+    assert small < plain or (name, option) == ("digits-cnn", "depth")
+
+
+def test_every_parameter_of_resnet20_star_that_wants_a_gradient_gets_one() -> None:
+    model = network("resnet20-star", inflate=1)
+    model(torch.rand(4, 3, 32, 32)).square().sum().backward()
+    without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    assert without == []
+    assert frozen == ["layer3.1.bn2.weight", "layer3.1.bn2.bias"]
+
+
+def test_the_last_norm_after_an_addition_changes_nothing_and_the_others_do() -> None:
+    torch.manual_seed(0)
+    model = network("resnet20-star", inflate=1).eval()
+    images = torch.rand(2, 3, 32, 32)
+    before = model(images)
+    nn.init.constant_(model.layer3[1].bn2.weight, 5.0)
+    assert torch.equal(model(images), before)
+    nn.init.constant_(model.layer3[0].bn2.weight, 5.0)
+    assert not torch.equal(model(images), before)
+
+
+@pytest.mark.parametrize(
+    ("layer", "n"), [("conv1", 9 * 80), ("layer2.0.conv2", 9 * 160), ("layer3.1.conv1", 9 * 320)]
+)
+def test_star_convolutions_start_with_root_two_over_n_as_their_variance(layer: str, n: int) -> None:
+    torch.manual_seed(0)
+    weight = network("resnet20-star").get_submodule(layer).weight
+    assert weight.var().item() == pytest.approx((2 / n) ** 0.5, rel=0.05)
+
+
+def test_the_star_network_takes_hardtanh_in_place_of_relu() -> None:
+    kinds = {type(m) for m in network("resnet20-star", inflate=1, activation="hardtanh").modules()}
+    assert nn.Hardtanh in kinds
+    assert nn.ReLU not in kinds
+
+
+def test_the_digits_network_has_weights_to_spare_and_a_norm_behind_each() -> None:
+    model = network("digits-cnn")
+    layers = [m for m in model.modules() if not list(m.children())]
+    weighted = [i for i, m in enumerate(layers) if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert sum(layers[i].weight.numel() for i in weighted) >= 50_000
+    assert all(isinstance(layers[i + 1], nn.BatchNorm1d | nn.BatchNorm2d) for i in weighted)
+
+
+def test_the_same_seed_builds_the_same_network() -> None:
+    first, second = (torch.manual_seed(3) and network("digits-cnn").state_dict() for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet20star", {}, "unknown network 'resnet20star'; nearest: 'resnet20-star'"),
+        ("resnet20", {"inflate": 5}, "unknown option of resnet20 'inflate'"),
+        ("resnet20-star", {"inflat": 5}, "unknown option of resnet20-star 'inflat'; nearest: 'inflate'"),
+        ("resnet20-star", {"inflate": 0}, "inflate must be a whole number from 1 on, got 0"),
+        ("resnet20", {"classes": 0}, "classes must be a whole number from 1 on, got 0"),
+        ("resnet20", {"width": 0.0}, "width must be above 0 and at most 64, got 0.0"),
+        ("digits-cnn", {"depth": -1}, "depth must be above 0 and at most 64, got -1"),
+        ("digits-cnn", {"activation": "tanh"}, "activation must be one of relu, hardtanh, got 'tanh'"),
+    ],
+)
+def test_a_wrong_name_or_option_is_named_with_its_remedy(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        network(name, **options)

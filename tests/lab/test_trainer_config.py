@@ -1,0 +1,81 @@
+import pytest
+
+from tersify.lab.trainer import TrainConfig
+from tersify.lab.trainer.rate import learning_rate
+
+PAPER_1 = {
+    "lr": 5e-3,
+    "schedule": "multistep",
+    "milestones": [101, 142, 184, 220],
+    "rates": [1e-3, 5e-4, 1e-4, 1e-5],
+}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rate"), [(1, 5e-3), (100, 5e-3), (101, 1e-3), (142, 5e-4), (184, 1e-4), (220, 1e-5), (500, 1e-5)]
+)
+def test_the_regime_of_paper_1_changes_at_its_epochs(epoch, rate):
+    config = TrainConfig.from_mapping(PAPER_1, epochs=500)
+    assert learning_rate(config, epoch - 1) == rate
+
+
+def test_milestones_shrink_with_the_epochs_when_asked():
+    config = TrainConfig.from_mapping(PAPER_1, epochs=24, over=240)
+    rates = [learning_rate(config, epoch - 1) for epoch in range(1, 25)]
+    assert rates[:10] == [5e-3] * 10
+    assert rates[10] == 1e-3
+    assert rates[-1] == 1e-5
+
+
+def test_step_multiplies_every_few_epochs():
+    config = TrainConfig(epochs=9, lr=1.0, schedule="step", step_epochs=3, gamma=0.5)
+    assert [learning_rate(config, e) for e in range(9)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+
+
+def test_cosine_falls_from_the_rate_to_the_final_one_behind_a_linear_warmup():
+    config = TrainConfig(epochs=10, lr=1.0, schedule="cosine", final_lr=0.1, warmup_epochs=2)
+    assert learning_rate(config, 0) == 0
+    assert learning_rate(config, 1) == pytest.approx(0.5)
+    assert learning_rate(config, 2) == pytest.approx(1.0)
+    assert learning_rate(config, 10) == pytest.approx(0.1)
+    falling = [learning_rate(config, 2 + e / 10) for e in range(80)]
+    assert falling == sorted(falling, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": 1.5}, "epochs must be of type int, got 1.5"),
+        ({"epochs": True}, "epochs must be of type int, got True"),
+        ({"lr": -1}, "lr must be above 0, got -1"),
+        ({"lr": float("nan")}, "lr must be a number, got nan"),
+        ({"lr": "fast"}, "lr must be of type float, got 'fast'"),
+        ({"optimizer": "lion"}, "optimizer must be one of adam, adamw, sgd, adadelta, got 'lion'"),
+        ({"schedule": "multistep"}, "needs milestones"),
+        ({"milestones": [3]}, "belong to schedule 'multistep'"),
+        ({"schedule": "multistep", "milestones": [5, 3]}, r"must rise and start at 2 or later, got \[5, 3\]"),
+        ({"schedule": "multistep", "milestones": [3, 5], "rates": [1e-3]}, "2 milestones need as many rates, got 1"),
+        ({"label_smoothing": 1}, "label_smoothing must be at least 0 and below 1"),
+        ({"compile": "yes"}, "compile must be one of off, default"),
+        ({"learning_rate": 1}, "unknown training setting 'learning_rate'"),
+        ({"batchsize": 1}, "nearest: 'batch_size'"),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_rule(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TrainConfig.from_mapping({"epochs": 2, **given})
+
+
+def test_the_number_of_epochs_must_come_from_somewhere():
+    with pytest.raises(ValueError, match="--epochs"):
+        TrainConfig.from_mapping({"lr": 0.1})
+
+
+def test_an_override_of_none_leaves_the_recipe_s_own_value():
+    assert TrainConfig.from_mapping({"epochs": 3, "lr": 0.5}, lr=None, epochs=4).lr == 0.5
+
+
+def test_a_config_survives_the_way_through_plain_values():
+    config = TrainConfig.from_mapping(PAPER_1, epochs=9, over=240, augmentation={"cutout": 4})
+    assert TrainConfig.from_mapping(config.to_dict()) == config

@@ -1,0 +1,43 @@
+"""Law 1: pack().to_dense() is bit-equal to the weight the network used in eval mode."""
+
+import pytest
+import torch
+
+from loops import STEPS, start, train
+from zoo import NETWORKS, all_legal_chains, chain_id, make, recipe_of
+
+CHAINS = all_legal_chains()
+
+
+def weight_in_use(model: torch.nn.Module, name: str) -> torch.Tensor:
+    path, _, attribute = name.rpartition(".")
+    return getattr(model.get_submodule(path), attribute)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("chain", CHAINS, ids=map(chain_id, CHAINS))
+def test_packed_weight_is_the_one_the_network_used_in_eval_mode(chain, network):
+    model, x = make(network)
+    session, optimizer = start(model, recipe_of(chain))
+    train(model, session, optimizer, x, STEPS)
+    model.eval()
+    packed = session.pack()
+    assert packed.compressed()
+    for name, tensor in packed.compressed().items():
+        assert torch.equal(tensor.to_dense(), weight_in_use(model, name)), name  # equal takes −0.0 for 0.0
+    assert set(packed) | set(packed.aliases) == set(make(network)[0].state_dict())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("chain", CHAINS, ids=map(chain_id, CHAINS))
+def test_baked_network_computes_what_the_session_computed(chain, network):
+    model, x = make(network)
+    session, optimizer = start(model, recipe_of(chain))
+    train(model, session, optimizer, x, 2)
+    model.eval()
+    before = model(x).detach()
+    session.bake_()
+    plain, _ = make(network)
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(model(x), before)
+    assert torch.equal(plain.eval()(x), before)

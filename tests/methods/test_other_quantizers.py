@@ -1,0 +1,123 @@
+"""What each of the other quantizers claims."""
+
+import pytest
+import torch
+from torch import nn
+
+import tersify
+from tersify import Recipe, Rule
+from tersify.methods import (
+    BinaryConnect,
+    BitNet,
+    EntropyConstrainedTernary,
+    TernaryResidual,
+    TernaryWeightNetwork,
+    TrainedTernary,
+    Uniform,
+)
+from tersify.tensor import sparsity_percent
+
+
+def session_on(weight, method, **options):
+    model = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    with torch.no_grad():
+        model.weight.copy_(weight)
+    return model, tersify.attach(model, Recipe(rules=[Rule(methods=[method])]), **options)
+
+
+def gaussian(rows=40, columns=50):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(3)) * 0.1
+
+
+def test_twn_scale_is_the_mean_magnitude_above_seven_tenths_of_the_mean():
+    w = gaussian()
+    model, _ = session_on(w, TernaryWeightNetwork())
+    kept = w.abs() > 0.7 * w.abs().mean()
+    assert torch.allclose(model.weight, w.sign() * kept * w.abs()[kept].mean())
+
+
+def test_twn_per_channel_has_a_lower_error_than_per_tensor_when_rows_differ_in_size():
+    w = gaussian() * torch.linspace(0.1, 3, 40)[:, None]
+    errors = []
+    for per_channel in (False, True):
+        model, _ = session_on(w, TernaryWeightNetwork(per_channel=per_channel))
+        errors.append((model.weight - w).square().mean().item())
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_bitnet_rounds_after_division_by_the_mean_magnitude():
+    w = gaussian()
+    model, _ = session_on(w, BitNet())
+    gamma = w.abs().mean()
+    assert torch.allclose(model.weight, (w / gamma).round().clamp(-1, 1) * gamma)
+
+
+def test_ttq_learns_two_different_levels_and_scales_each_latents_gradient_by_its_level():
+    w = gaussian()
+    model, session = session_on(w, TrainedTernary(t=0.2))
+    model.weight.sum().backward()
+    latent = model.parametrizations.weight.original
+    plus, minus = (model.weight.max().item(), -model.weight.min().item())
+    expected = torch.where(model.weight > 0, plus, torch.where(model.weight < 0, minus, 1.0))
+    assert torch.allclose(latent.grad, expected)
+    optimizer = torch.optim.SGD(session.param_groups(), lr=0.5)
+    optimizer.step()
+    codebook = session.pack()["weight"].codebook
+    assert codebook[0] == 0
+    assert codebook[1] < plus  # pushed down
+    assert -codebook[2] > minus  # the negative level moves down too, so its size grows
+
+
+def test_ec2t_zeros_grow_with_lambda():
+    zeros = []
+    for lam in (0.0, 0.1, 0.3):
+        _, session = session_on(gaussian(), EntropyConstrainedTernary(lam=lam, warmup=0.0), epochs=20)
+        for _ in range(20):
+            session.step()
+        zeros.append(sparsity_percent(session.pack().compressed().values()))
+    assert zeros[0] < zeros[1] < zeros[2] < 100
+
+
+def test_ec2t_never_empties_the_zero_class():
+    _, session = session_on(torch.full((4, 4), 0.3), EntropyConstrainedTernary(lam=5.0, warmup=0.0), epochs=10)
+    for _ in range(10):
+        session.step()
+    prior = session.sites[0].chain[0].prior
+    assert prior.argmax() == 0
+
+
+def test_trq_is_stem_plus_residual_with_one_alpha():
+    w = gaussian()
+    model, _ = session_on(w, TernaryResidual())
+    alpha = w.abs().mean()
+    stem = alpha * w.sign()
+    assert torch.allclose(model.weight, stem + alpha * (w - stem).sign())
+
+
+def test_binary_connect_has_two_levels_and_the_stochastic_one_is_unbiased_in_training_only():
+    w = torch.full((100, 100), 0.5)
+    model, session = session_on(w, BinaryConnect(stochastic=True))
+    assert model.weight.mean().item() == pytest.approx(0.5, abs=0.05)
+    model.eval()
+    assert (model.weight == 1).all()
+    assert session.pack()["weight"].codebook.tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_uniform_error_is_at_most_half_a_step_and_zero_is_a_level(bits, symmetric, per_channel):
+    w = gaussian() + 0.03
+    w[0] = 0
+    model, session = session_on(w, Uniform(bits=bits, symmetric=symmetric, per_channel=per_channel))
+    packed = session.pack()["weight"]
+    # The rounded zero point of the asymmetric grid can shift an end of the range by half a step.
+    room = 0.5 if symmetric else 1.0
+    assert ((model.weight - w).abs() <= packed.scale * room + 1e-6).all()
+    assert (model.weight[0] == 0).all()
+    assert (packed.codes[0] == 0).all()
+
+
+def test_uniform_bits_outside_2_to_8_are_refused():
+    with pytest.raises(ValueError, match=r"bits must be 2\.\.8, got 11"):
+        Uniform(bits=11)

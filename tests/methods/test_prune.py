@@ -1,0 +1,75 @@
+"""Magnitude pruning keeps its promises."""
+
+import pytest
+import torch
+from torch import nn
+
+import tersify
+from tersify import Recipe, Rule
+from tersify.methods import Magnitude, Ternary
+from tersify.tensor import sparsity_percent
+
+
+def test_pruned_share_reaches_the_target_at_the_end_of_the_ramp_and_stays():
+    model = nn.Linear(100, 100)
+    recipe = Recipe(rules=[Rule(methods=[Magnitude(sparsity=0.9, begin=0.1, end=0.5)])])
+    session = tersify.attach(model, recipe, epochs=20)
+    shares = []
+    for _ in range(20):
+        session.step()
+        shares.append(sparsity_percent(session.pack().compressed().values()))
+    assert shares[0] == 0
+    assert shares == sorted(shares)
+    assert shares[10:] == [90.0] * 10
+
+
+def test_the_smallest_weights_go_and_one_returns_when_it_outgrows_others():
+    model = nn.Linear(10, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.arange(1.0, 11.0))
+    recipe = Recipe(rules=[Rule(methods=[Magnitude(sparsity=0.5, end=0.9)])])
+    session = tersify.attach(model, recipe, epochs=100)
+    for _ in range(80):
+        session.step()
+    assert model.weight.flatten()[:4].tolist() == [0.0] * 4
+    with torch.no_grad():
+        model.parametrizations.weight.original[0, 0] = 50.0
+    session.step()
+    assert model.weight[0, 0] == 50.0
+
+
+def test_masked_weights_stay_zero_through_fine_tuning():
+    model = nn.Linear(20, 20)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Magnitude(sparsity=0.8, end=0.1)])]), epochs=50)
+    optimizer = torch.optim.SGD(session.param_groups(), lr=0.1, momentum=0.9)
+    for _ in range(50):
+        session.step()
+        loss = model(torch.randn(8, 20)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert (model.weight == 0).float().mean().item() == pytest.approx(0.8)
+
+
+def test_what_the_pruner_zeroed_stays_zero_behind_a_quantizer():
+    model = nn.Linear(30, 30)
+    chain = [Magnitude(sparsity=0.7, end=0.1), Ternary(delta0=0.001, spread=0.2)]
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=chain)]), epochs=4)
+    for _ in range(4):
+        session.step()
+    mask = session.sites[0].chain[0].mask
+    assert (session.pack()["weight"].codes[~mask] == 0).all()
+    assert (session.pack()["weight"].codes[mask] != 0).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sparsity": 1.0}, r"sparsity must be in \[0, 1\), got 1.0"),
+        ({"begin": 0.5, "end": 0.5}, "end must lie behind begin"),
+        ({"begin": -0.1}, "begin"),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_birth(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Magnitude(**settings)

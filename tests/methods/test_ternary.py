@@ -1,0 +1,137 @@
+"""Paper 1: the growing threshold, the clipped latents and the saturating straight-through estimator."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import tersify
+from tersify import Recipe, Rule
+from tersify.methods import Ternary
+from tersify.methods.threshold import TernaryTransform
+from tersify.schedules import Progress
+from tersify.tensor import sparsity_percent
+
+
+def at_epoch(epoch: float, epochs: int = 500) -> Progress:
+    return Progress(step=0, steps=1, epoch=epoch, epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("regime", "f"),
+    [
+        ("fixed", lambda e: 0.0),
+        ("linear", lambda e: e),
+        ("square", lambda e: e**2),
+        ("exp", math.exp),
+        ("log", math.log),
+        ("log10", math.log10),
+    ],
+)
+def test_threshold_follows_equation_7(regime, f):
+    method = Ternary(regime=regime, delta0=0.1, speed=0.7, cap=0.9)
+    for epoch in (1.0, 1.5, 2.0, 10.0, 300.0):
+        assert method.schedule(500)(at_epoch(epoch)) == pytest.approx(min(0.1 + 0.1 * 0.7 * f(epoch), 0.9))
+
+
+def test_any_function_of_the_epoch_can_be_the_regime(tmp_path):
+    assert Ternary(regime=lambda e: e / 2, delta0=0.1, speed=1).schedule(9)(at_epoch(4, 9)) == pytest.approx(0.3)
+    (tmp_path / "mine.py").write_text("def halves(epoch):\n    return epoch / 2\n")
+    named = Ternary(regime=f"{tmp_path / 'mine.py'}:halves", delta0=0.1, speed=1)
+    assert named.schedule(9)(at_epoch(4, 9)) == pytest.approx(0.3)
+
+
+def test_a_stretched_regime_ends_where_the_long_one_ended():
+    long = Ternary(regime="log", cap=1.0).schedule(500)
+    short = Ternary(regime="log", cap=1.0, over=500).schedule(50)
+    assert short(at_epoch(50, 50)) == pytest.approx(long(at_epoch(500)))
+    assert short(at_epoch(1, 50)) == pytest.approx(long(at_epoch(1)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"delta0": 0.0}, r"Δ0.*\(0, 1\].*got 0.0"),
+        ({"delta0": -1}, "got -1"),
+        ({"cap": 0.0}, r"Δf.*\(0, 1\]"),
+        ({"cap": 1.5}, "got 1.5"),
+        ({"cap": 0.05}, "at least delta0"),
+        ({"speed": -0.1}, r"M.*got -0.1"),
+        ({"speed": float("nan")}, "got nan"),
+        ({"regime": "cubic"}, "regime must be one of fixed, linear.*got 'cubic'"),
+        ({"over": 0}, "over must be"),
+        ({"spread": 0.0}, "spread"),
+        ({"scale": "row"}, "scale must be one of"),
+        ({"delta0": "a"}, "got 'a'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_birth(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Ternary(**settings)
+
+
+@given(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=30), st.floats(0.01, 1))
+def test_weights_are_the_signs_of_latents_beyond_the_threshold(latents, delta):
+    latent = torch.tensor(latents)
+    transform = TernaryTransform(latent, threshold=delta)
+    threshold = float(transform.threshold)
+    wanted = [0.0 if abs(w) <= threshold else math.copysign(1.0, w) for w in latent.tolist()]
+    assert transform(latent).tolist() == wanted
+
+
+def test_gradient_passes_inside_the_unit_interval_and_on_its_border_only():
+    latent = torch.tensor([-1.5, -1.0, -0.3, 0.0, 0.05, 0.9, 1.0, 1.01], requires_grad=True)
+    TernaryTransform(latent.detach(), threshold=0.1).forward(latent).sum().backward()
+    assert latent.grad.tolist() == [0, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_step_clips_the_latents():
+    model = nn.Linear(4, 4)
+    nn.init.constant_(model.weight, 3.0)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary()])]))
+    session.step()
+    assert session.latents()["weight"].max() == 1.0
+
+
+def test_zeros_grow_with_the_epoch_and_a_zeroed_weight_returns_when_its_gradient_asks():
+    model = nn.Linear(64, 64, bias=False)
+    nn.init.normal_(model.weight, std=0.3)
+    recipe = Recipe(rules=[Rule(methods=[Ternary(regime="log", cap=1.0)])])
+    session = tersify.attach(model, recipe, epochs=50, steps_per_epoch=1)
+    sparsity = []
+    for _ in range(50):
+        session.step()
+        sparsity.append(sparsity_percent(session.pack().compressed().values()))
+    assert sparsity == sorted(sparsity)
+    assert sparsity[-1] > sparsity[0] + 30
+
+    zeroed = (model.weight == 0).nonzero()[0].tolist()
+    optimizer = torch.optim.SGD(session.param_groups(), lr=0.5)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (-model.weight[zeroed[0], zeroed[1]]).backward()
+        optimizer.step()
+    assert model.weight[zeroed[0], zeroed[1]] == 1.0
+
+
+def test_spread_gives_the_latents_the_asked_standard_deviation():
+    model = nn.Linear(100, 100)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.2)])]))
+    assert session.latents()["weight"].std() == pytest.approx(0.2, rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", ["tensor", "channel"])
+def test_a_learned_scale_starts_at_the_size_of_the_weight_and_learns(scale):
+    model = nn.Linear(100, 50, bias=False)
+    size = model.weight.square().mean().sqrt().item()
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.2, scale=scale)])]))
+    assert model.weight.square().mean().sqrt().item() == pytest.approx(size, rel=0.05)
+    groups = session.param_groups(weight_decay=0.1)
+    assert [g["weight_decay"] for g in groups] == [0.1, 0.0]
+    model(torch.randn(3, 100)).sum().backward()
+    assert all(p.grad is not None for p in groups[1]["params"])
+    shape = session.pack()["weight"].scale.shape
+    assert shape == (() if scale == "tensor" else (50, 1))

@@ -1,0 +1,52 @@
+"""The share of zeros is what was asked for."""
+
+import pytest
+import torch
+from torch import nn
+
+import tersify
+from tersify.methods import TernaryTarget
+from tersify.methods.ternary_target import magnitude_quantile
+from tersify.tensor import sparsity_percent
+from zoo import recipe_of
+
+
+def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():
+    model = nn.Sequential(nn.Linear(60, 80), nn.Linear(80, 60))
+    nn.init.normal_(model[0].weight, std=0.1)
+    nn.init.normal_(model[1].weight, std=0.3)
+    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.5),)), epochs=100)
+    shares = []
+    for _ in range(100):
+        session.step()
+        shares.append(session.pack().sparsity_percent())
+    assert shares[0] == pytest.approx(40, abs=0.1)
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(90, abs=0.1)
+    first, second = (sparsity_percent([t]) for t in session.pack().compressed().values())
+    assert first > 95 > 87 > second
+
+
+def test_compression_without_training_meets_the_share_at_once():
+    model = nn.Linear(100, 100)
+    assert tersify.compress_(model, recipe_of((TernaryTarget(sparsity=0.8),))).sparsity_percent() == pytest.approx(80)
+
+
+def test_quantile_of_a_large_network_comes_from_a_sample_and_is_close():
+    latents = [torch.randn(1 << 20), torch.randn(3 << 20)]
+    exact = torch.cat(latents).abs().kthvalue(round(0.9 * (4 << 20))).values
+    assert magnitude_quantile(latents, 0.9) == pytest.approx(exact.item(), rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sparsity": 1.0}, "sparsity must be between 0 and 1, got 1.0"),
+        ({"start": 0.0}, "start must be between"),
+        ({"begin": 0.7, "end": 0.7}, "end must lie behind begin"),
+        ({"scale": "x"}, "scale must be one of"),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_birth(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TernaryTarget(**settings)

@@ -1,0 +1,122 @@
+"""Sessions in anybody's training loop."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import tersify
+from tersify import CompressedTensor, Recipe, Rule
+from tersify.methods import BitNet, Magnitude, Ternary, TernaryWeightNetwork
+from zoo import make, recipe_of
+
+
+def test_tied_weights_share_one_latent_and_one_code():
+    model, x = make("tied")
+    session = tersify.attach(model, recipe_of((Ternary(spread=0.2),)))
+    assert [site.name for site in session.sites] == ["embed.weight"]
+    packed = session.pack()
+    assert packed.aliases == {"head.weight": "embed.weight"}
+    assert packed["head.weight"] is packed["embed.weight"]
+    model(x).sum().backward()
+    assert torch.equal(model.embed.weight, model.head.weight)
+    session.bake_()
+    assert model.embed.weight is model.head.weight
+
+
+def test_a_module_used_under_two_names_is_packed_once():
+    layer = nn.Linear(4, 4)
+    model = nn.ModuleDict({"a": layer, "b": layer})
+    packed = tersify.attach(model, recipe_of((BitNet(),))).pack()
+    assert list(packed.compressed()) == ["a.weight"]
+    assert packed.aliases == {"b.weight": "a.weight", "b.bias": "a.bias"}
+
+
+def test_recurrent_layers_really_use_the_transformed_weights():
+    model, x = make("lstm")
+    before = model(x)
+    session = tersify.attach(model, recipe_of((Ternary(delta0=0.9, cap=0.9),), weights="rnn.*"))
+    assert not torch.equal(model(x), before)  # every weight of the LSTM is zero now
+    assert torch.equal(model(x), model(torch.zeros_like(x)))
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(x), model(x))
+    session.bake_()
+    assert torch.equal(copied(x), model(x))
+
+
+def test_pack_is_a_snapshot():
+    model, _ = make("linear")
+    session = tersify.attach(model, recipe_of((BitNet(),)))
+    packed = session.pack()
+    before = packed["0.bias"].clone()
+    with torch.no_grad():
+        model[0].bias.add_(1)
+        session.sites[0].latent.mul_(-1)
+    assert torch.equal(packed["0.bias"], before)
+
+
+def test_compress_changes_the_model_in_place_and_needs_no_training():
+    model, _ = make("conv2d")
+    packed = tersify.compress_(model, recipe_of((TernaryWeightNetwork(),)))
+    assert "0.weight" in dict(model.named_parameters())
+    assert torch.equal(model[0].weight, packed["0.weight"].to_dense())
+    assert len(model[0].weight.unique()) == 3
+
+
+def test_compress_reaches_the_final_value_of_a_schedule():
+    model = nn.Linear(100, 100)
+    tersify.compress_(model, recipe_of((Magnitude(sparsity=0.9),)))
+    assert (model.weight == 0).float().mean().item() == pytest.approx(0.9)
+
+
+def test_loading_into_another_network_names_what_differs(tmp_path):
+    model, _ = make("linear")
+    tersify.save(tersify.compress_(model, recipe_of((BitNet(),))), tmp_path / "x.terse")
+    with pytest.raises(ValueError, match="name different tensors: missing in the file"):
+        tersify.load(tmp_path / "x.terse", into=make("conv2d")[0])
+    with pytest.raises(ValueError, match=r"'0.weight' has shape \(16, 8\) in the file, \(15, 8\) in the module"):
+        tersify.load(tmp_path / "x.terse", into=nn.Sequential(nn.Linear(8, 15), nn.ReLU(), nn.Linear(15, 3)))
+
+
+def test_a_second_session_on_the_same_weights_is_refused():
+    model, _ = make("linear")
+    tersify.attach(model, recipe_of((BitNet(),)))
+    with pytest.raises(ValueError, match=r"belongs to a session already; end that one with session.bake_\(\)"):
+        tersify.attach(model, recipe_of((BitNet(),)))
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 0}, {"steps_per_epoch": 0}])
+def test_a_run_of_no_length_is_refused(settings):
+    with pytest.raises(ValueError, match="must be at least 1, got 0"):
+        tersify.attach(make("linear")[0], recipe_of((BitNet(),)), **settings)
+
+
+def test_a_checkpoint_of_a_longer_run_is_refused():
+    states = [tersify.attach(make("linear")[0], recipe_of((BitNet(),)), epochs=n) for n in (3, 4)]
+    with pytest.raises(ValueError, match="made with epochs=3, this run has 4"):
+        states[1].load_state_dict(states[0].state_dict())
+
+
+def test_user_model_with_other_parametrizations_keeps_them():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+    packed = tersify.attach(model, Recipe(rules=[Rule(weights="1.*", methods=[BitNet()])])).pack()
+    assert isinstance(packed["1.weight"], CompressedTensor)
+    assert "0.parametrizations.weight.original0" in packed
+
+
+def test_a_program_that_only_opens_files_never_imports_the_training_half():
+    code = "import sys, tersify; tersify.open; print(sorted(m for m in sys.modules if m.startswith('tersify.')))"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "tersify.codec" in names
+    assert not any(half in names for half in ("methods", "session", "recipe", "lab"))
+
+
+def test_the_public_names_are_these():
+    assert sorted(tersify.__all__) == [
+        "CompressedModel", "CompressedTensor", "Method", "Recipe", "Rule", "Session", "TerseFileError", "Transform",
+        "attach", "compress_", "load", "open", "register", "save",
+    ]  # fmt: skip
+    assert all(hasattr(tersify, name) for name in tersify.__all__)

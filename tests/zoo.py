@@ -1,0 +1,103 @@
+"""Small networks with every kind of layer that owns a weight, and the methods to try on them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from tersify import Recipe, Rule
+from tersify.methods import Method, from_table, registered
+
+
+class TiedNet(nn.Module):
+    """Token scores from the same matrix that embeds the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.norm = nn.LayerNorm(6)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.embed(tokens).mean(1)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.rnn = kind(5, 7, num_layers=2, batch_first=True)
+        self.head = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+def conv_net(conv: type[nn.Module], norm: type[nn.Module]) -> nn.Module:
+    return nn.Sequential(conv(2, 6, 3, padding=1), norm(6), nn.ReLU(), conv(6, 4, 3), nn.Flatten(1), nn.LazyLinear(3))
+
+
+def images(dims: int) -> Tensor:
+    return torch.randn(4, 2, *[5] * dims)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "conv1d": (lambda: conv_net(nn.Conv1d, nn.BatchNorm1d), lambda: images(1)),
+    "conv2d": (lambda: conv_net(nn.Conv2d, nn.BatchNorm2d), lambda: images(2)),
+    "conv3d": (lambda: conv_net(nn.Conv3d, nn.BatchNorm3d), lambda: images(3)),
+    "linear": (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), lambda: torch.randn(4, 8)),
+    "tied": (TiedNet, lambda: torch.randint(0, 11, (4, 3))),
+    "lstm": (lambda: Recurrent(nn.LSTM), lambda: torch.randn(4, 6, 5)),
+    "gru": (lambda: Recurrent(nn.GRU), lambda: torch.randn(4, 6, 5)),
+}
+
+
+def make(network: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(seed)
+    build, example = NETWORKS[network]
+    model, x = build(), example()
+    model(x)  # gives lazy layers their shapes
+    return model, x
+
+
+VARIANTS = [
+    {"method": "ternary", "regime": "log", "spread": 0.2, "scale": "channel"},
+    {"method": "ternary", "regime": "linear", "speed": 3.0, "cap": 1.0, "spread": 0.2, "scale": "tensor"},
+    {"method": "twn", "per_channel": True},
+    {"method": "ec2t", "lam": 0.0},
+    {"method": "binary", "stochastic": True},
+    {"method": "uniform", "bits": 3, "symmetric": False},
+    {"method": "uniform", "bits": 4, "symmetric": False, "per_channel": True},
+    {"method": "uniform", "bits": 2, "per_channel": True},
+]
+
+
+def single_methods() -> list[Method]:
+    return [cls() for cls in registered().values()] + [from_table(v) for v in VARIANTS]
+
+
+def chains_of_two() -> list[tuple[Method, Method]]:
+    return [(a(), b()) for a, b in itertools.product(registered().values(), repeat=2)]
+
+
+def is_legal(chain: tuple[Method, ...]) -> bool:
+    return all(not a.quantizes and (b.keeps_zeros or not b.quantizes) for a, b in itertools.pairwise(chain))
+
+
+def all_legal_chains() -> list[tuple[Method, ...]]:
+    return [(m,) for m in single_methods()] + [c for c in chains_of_two() if is_legal(c)]
+
+
+def chain_id(chain: tuple[Method, ...]) -> str:
+    words = []
+    for method in chain:
+        table = method.to_table()
+        words.append("-".join([table.pop("method"), *(f"{k}={v}" for k, v in table.items())]))
+    return "+".join(words)
+
+
+def recipe_of(chain: tuple[Method, ...], weights: str = "*") -> Recipe:
+    return Recipe(rules=(Rule(weights=weights, methods=chain),))
