@@ -89,7 +89,6 @@ NB_MODULE(_runtime, m) {
            })
       .def("global_mean", &Engine::global_mean)
       .def("elementwise", &Engine::elementwise)
-      .def("affine_rows", &Engine::affine_rows)
       .def("concatenate", &Engine::concatenate)
       .def("view", [](Engine& e, int in, const Sizes& s) { return e.view(in, shape_of(s)); })
       .def("softmax", &Engine::softmax)

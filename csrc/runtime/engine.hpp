@@ -60,7 +60,6 @@ class Engine {
   int pool(int in, const Window& window, bool is_max, bool count_padding);
   int global_mean(int in, FinishData finish);
   int elementwise(int a, int b, bool multiply, FinishData finish);  // b < 0: none
-  int affine_rows(int in, int channels, FinishData finish);         // neighbours are channels
   int concatenate(const std::vector<int>& inputs);                  // along the channels
   int view(int in, Shape shape);
   int softmax(int in, int count);

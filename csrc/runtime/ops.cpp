@@ -243,30 +243,24 @@ int Engine::elementwise(int a, int b, bool multiply, FinishData finish) {
     const size_t count = s.bytes(image, layout) / sizeof(float) / std::max(planes, 1);
     const int tasks = std::min(planes, kTasksPerThread * s.threads());
     const Kernels* k = &s.kernels();
+    const bool by_rows = layout.flat() && image.h * image.w == 1;  // then neighbours are neighbouring channels
     Step step{tasks, 0, {first}, {target}, [=](char* const* buffers, int task, char*) {
                 const Finish f = constants->view();
                 auto at = [&](int buffer, int plane) {
                   return buffer < 0 ? nullptr : reinterpret_cast<float*>(buffers[buffer]) + plane * count;
                 };
-                for (int p = int(size_t(planes) * task / tasks); p < int(size_t(planes) * (task + 1) / tasks); ++p)
+                const int begin = int(size_t(planes) * task / tasks), end = int(size_t(planes) * (task + 1) / tasks);
+                if (by_rows) {
+                  for (int row = task; row < image.n; row += tasks)
+                    k->elementwise_rows(at(target, row * image.c), at(first, row * image.c), at(second, row * image.c),
+                                        multiply, image.c, f);
+                  return;
+                }
+                for (int p = begin; p < end; ++p)
                   k->elementwise(at(target, p), at(first, p), at(second, p), multiply, count, f, p % image.c);
               }};
     if (second >= 0) step.reads.push_back(second);
     s.add(std::move(step));
-  });
-}
-
-int Engine::affine_rows(int in, int channels, FinishData finish) {
-  auto constants = std::make_shared<FinishData>(std::move(finish));
-  return add({in}, shapes_.at(in), [=](Schedule& s, const Op& op) {
-    const int source = s.need(in, {}), target = s.give(op.output, {});
-    const int rows = s.n() * (s.image(in).c * s.image(in).h * s.image(in).w / channels);
-    const Kernels* k = &s.kernels();
-    s.add({rows, 0, {source}, {target}, [=](char* const* b, int row, char*) {
-             k->elementwise_rows(reinterpret_cast<float*>(b[target]) + size_t(row) * channels,
-                                 reinterpret_cast<float*>(b[source]) + size_t(row) * channels, nullptr, false,
-                                 channels, constants->view());
-           }});
   });
 }
 

@@ -1,0 +1,7 @@
+"""The runtime: compressed networks compiled to sparse CPU kernels."""
+
+from tersify.runtime.compiled import CompiledModule, compile
+from tersify.runtime.plan import Plan
+from tersify.runtime.reference import run_reference
+
+__all__ = ["CompiledModule", "Plan", "compile", "run_reference"]
