@@ -73,11 +73,18 @@ class Engine {
   Isa isa() const { return isa_; }
   Shape shape(int value) const { return shapes_.at(value); }
   size_t weight_bytes() const { return weight_bytes_; }
-  size_t arena_bytes() const { return arena_.size(); }
+  size_t arena_bytes() const;
 
  private:
   friend class Schedule;
   int add(std::vector<int> inputs, Shape shape, std::function<void(Schedule&, const Op&)> plan);
+  const Schedule& schedule(int n, int threads);
+  int portion(int n);
+  void run_portions(int count, int portion, const std::vector<const float*>& inputs,
+                    const std::vector<float*>& outputs);
+  void run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
+  template <class T>
+  std::vector<T*> skip_images(const std::vector<T*>& pointers, const std::vector<int>& values, int images) const;
   std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, ValueKind kind,
                                       std::vector<float> table);
 
@@ -87,9 +94,9 @@ class Engine {
   std::vector<Shape> shapes_;
   std::vector<Op> ops_;
   std::vector<int> inputs_, outputs_;
-  std::map<int, std::unique_ptr<Schedule>> schedules_;
-  AlignedBytes arena_;
-  std::vector<AlignedBytes> scratch_;
+  std::map<std::pair<int, int>, std::unique_ptr<Schedule>> schedules_;  // by batch size and threads
+  std::map<int, int> portions_;
+  std::vector<AlignedBytes> arenas_, scratch_;  // one a thread
   std::mutex running_;
   size_t weight_bytes_ = 0;
 };

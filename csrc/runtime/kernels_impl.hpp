@@ -119,8 +119,11 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
       const uint32_t e = entry[k];
       const char* at = footprint + offsets[kind == ValueKind::Sign ? e >> 1 : e];
       const float w = kind == ValueKind::Sign ? signs[e & 1] : kind == ValueKind::Table ? t.table[code[k]] : value[k];
-      UNROLL for (int y = 0; y < H; ++y) UNROLL for (int x = 0; x < W; ++x)
-          acc[y * W + x] += w * load(at + y * pitch + x * kBytes);
+      UNROLL for (int y = 0; y < H; ++y) {
+        UNROLL for (int x = 0; x < W; ++x) acc[y * W + x] += w * load(at + x * kBytes);
+        at += pitch;
+        asm("" : "+r"(at));  // one pointer a row: left alone, the compiler keeps more addresses than registers
+      }
     }
     entry += count;
     if (kind == ValueKind::Table) code += count;

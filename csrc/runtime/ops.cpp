@@ -91,6 +91,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   step.geometry = make_geometry(step.in, step.from, step.to, window, k.vector_bytes, k.patch_limit,
                                 step.weights->block_channels());
   const int groups = step.to.groups(step.out.n);
+  s.add_cost(layout_cost(step.to, step.out.n, k.patch_limit) * double(step.weights->nonzeros() + step.weights->rows()));
   step.split(groups, s.threads());
   auto shared = std::make_shared<ConvStep>(std::move(step));
   Step out;

@@ -9,12 +9,14 @@ namespace tersify {
 
 class Schedule {
  public:
-  Schedule(const Engine& engine, int n);
+  // Steps for batches of n, each step cut for `threads`.
+  Schedule(const Engine& engine, int n, int threads);
 
   // For the operations.
   int n() const { return n_; }
   const Kernels& kernels() const { return engine_.kernels_; }
-  int threads() const { return engine_.pool_.threads(); }
+  int threads() const { return threads_; }
+  void add_cost(double vector_operations) { cost_ += vector_operations; }
   int lanes() const { return kernels().vector_bytes / 4; }
   Image image(int value) const;
   int need(int value, const Layout& layout);  // the buffer that holds `value` so; converts where none does
@@ -30,8 +32,10 @@ class Schedule {
   // For the engine.
   size_t arena_bytes() const { return arena_bytes_; }
   size_t scratch_bytes() const { return scratch_bytes_; }
-  void run(Pool& pool, char* arena, std::vector<AlignedBytes>& scratch, const std::vector<const float*>& inputs,
-           const std::vector<float*>& outputs);
+  double cost_per_image() const;  // to compare batch sizes; the unit means nothing
+  std::vector<char*> bind(char* arena, const std::vector<const float*>& inputs,
+                          const std::vector<float*>& outputs) const;
+  const std::vector<Step>& steps() const { return steps_; }
 
  private:
   enum class Where { Arena, Input, Output };
@@ -49,12 +53,12 @@ class Schedule {
   void place_buffers();
 
   const Engine& engine_;
-  int n_;
+  int n_, threads_;
   std::vector<Buffer> buffers_;
   std::vector<std::vector<Home>> homes_;
   std::vector<Step> steps_;
-  std::vector<char*> pointers_;
   size_t arena_bytes_ = 0, scratch_bytes_ = 0;
+  double cost_ = 0;
 };
 
 }  // namespace tersify
