@@ -8,9 +8,7 @@ from tersify.lab import Augmentation, augment
 from tersify.lab.data.augment import Draws, apply_draws, draw
 
 
-def plain_augment(
-    image: Tensor, a: Augmentation, top: int, left: int, mirrored: int, cy: int, cx: int
-) -> Tensor:
+def plain_augment(image: Tensor, a: Augmentation, top: int, left: int, mirrored: int, cy: int, cx: int) -> Tensor:
     """One image, step by step."""
     _, height, width = image.shape
     p = a.crop_padding

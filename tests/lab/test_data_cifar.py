@@ -108,13 +108,9 @@ def test_the_environment_names_the_root(tmp_path: Path, monkeypatch: pytest.Monk
 
 @LAYOUTS
 @pytest.mark.parametrize("exists", [True, False])
-def test_an_empty_root_says_what_belongs_there(
-    tmp_path: Path, name: str, layout: Layout, exists: bool
-) -> None:
+def test_an_empty_root_says_what_belongs_there(tmp_path: Path, name: str, layout: Layout, exists: bool) -> None:
     root = tmp_path if exists else tmp_path / "nowhere"
-    with pytest.raises(
-        ValueError, match=f"{name} needs the folder {layout.binary} or {layout.python} under"
-    ) as error:
+    with pytest.raises(ValueError, match=f"{name} needs the folder {layout.binary} or {layout.python} under") as error:
         dataset(name, root=root)
     assert ("has no such folder" if exists else "does not exist") in str(error.value)
     assert "TERSIFY_DATA" in str(error.value)
@@ -131,9 +127,7 @@ def test_a_binary_file_of_another_size_is_refused(tmp_path: Path, change: int) -
     path = write_binary(tmp_path, CIFAR10) / "test_batch.bin"
     content = path.read_bytes()
     path.write_bytes(content[:change] if change < 0 else content + b"x")
-    expected = (
-        rf"test_batch.bin' has {TINY * 3073 + change} bytes and must have {TINY * 3073}: .*fetch it again"
-    )
+    expected = rf"test_batch.bin' has {TINY * 3073 + change} bytes and must have {TINY * 3073}: .*fetch it again"
     with pytest.raises(ValueError, match=expected):
         dataset("cifar10", root=tmp_path)
 

@@ -22,9 +22,7 @@ def test_a_quarter_of_every_digit_is_for_testing() -> None:
 
 def test_every_digit_is_in_one_part_only() -> None:
     digits = dataset("digits")
-    found = sorted(
-        tuple(row.tolist()) for part in (digits.train, digits.test) for row in part.images.flatten(1)
-    )
+    found = sorted(tuple(row.tolist()) for part in (digits.train, digits.test) for row in part.images.flatten(1))
     stored = sorted(tuple(row.tolist()) for row in raw_digits()[0].reshape(-1, 64).astype(np.float32) / 16)
     assert found == stored
 

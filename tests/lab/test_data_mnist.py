@@ -34,9 +34,7 @@ def write(folder: Path, joint: str = "-", zipped: bool = False) -> dict[str, tup
 @pytest.mark.parametrize("folder", [".", "mnist", "MNIST/raw"])
 @pytest.mark.parametrize("joint", ["-", "."])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_the_four_files_are_found_plain_or_zipped(
-    tmp_path: Path, folder: str, joint: str, zipped: bool
-) -> None:
+def test_the_four_files_are_found_plain_or_zipped(tmp_path: Path, folder: str, joint: str, zipped: bool) -> None:
     made = write(tmp_path / folder, joint, zipped)
     data = dataset("mnist", root=tmp_path)
     assert data.shape == (1, 28, 28)

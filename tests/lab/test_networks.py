@@ -6,9 +6,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from tersify.lab import network, networks
-
-WEIGHTS = Path(__file__).parents[3] / "shared/data/weights"
+from tersify.lab import augment, dataset, network, networks, normalize, set_seed, topk_accuracy
 
 
 def parameters(model: nn.Module) -> int:
@@ -30,11 +28,9 @@ def test_cifar_resnets_have_their_published_parameter_counts(layers: int, count:
 
 
 @pytest.mark.parametrize("layers", [20, 56])
-def test_published_weights_load_strictly(layers: int) -> None:
-    path = WEIGHTS / f"cifar10_resnet{layers}.safetensors"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not in ../shared/data/weights")
-    network(f"resnet{layers}").load_state_dict(load_file(path), strict=True)
+def test_published_weights_load_strictly(layers: int, shared: Path) -> None:
+    weights = load_file(shared / f"weights/cifar10_resnet{layers}.safetensors")
+    network(f"resnet{layers}").load_state_dict(weights, strict=True)
 
 
 @pytest.mark.parametrize("name", networks())
@@ -76,9 +72,7 @@ def test_the_last_norm_after_an_addition_changes_nothing_and_the_others_do() -> 
     assert not torch.equal(model(images), before)
 
 
-@pytest.mark.parametrize(
-    ("layer", "n"), [("conv1", 9 * 80), ("layer2.0.conv2", 9 * 160), ("layer3.1.conv1", 9 * 320)]
-)
+@pytest.mark.parametrize(("layer", "n"), [("conv1", 9 * 80), ("layer2.0.conv2", 9 * 160), ("layer3.1.conv1", 9 * 320)])
 def test_star_convolutions_start_with_root_two_over_n_as_their_variance(layer: str, n: int) -> None:
     torch.manual_seed(0)
     weight = network("resnet20-star").get_submodule(layer).weight
@@ -97,6 +91,24 @@ def test_the_digits_network_has_weights_to_spare_and_a_norm_behind_each() -> Non
     weighted = [i for i, m in enumerate(layers) if isinstance(m, nn.Conv2d | nn.Linear)]
     assert sum(layers[i].weight.numel() for i in weighted) >= 50_000
     assert all(isinstance(layers[i + 1], nn.BatchNorm1d | nn.BatchNorm2d) for i in weighted)
+
+
+def test_the_digits_network_learns_digits_in_ten_epochs() -> None:
+    set_seed(0)
+    data, model = dataset("digits"), network("digits-cnn")
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    generator = torch.Generator().manual_seed(0)
+    for epoch in range(10):
+        optimizer.param_groups[0]["lr"] = 5e-3 * (1 - epoch / 10)
+        for rows in torch.randperm(len(data.train), generator=generator).split(64):
+            images = augment(data.train.images[rows], data.augmentation, generator)
+            loss = nn.functional.cross_entropy(model(normalize(images, data)), data.train.labels[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.inference_mode():
+        logits = model.eval()(normalize(data.test.images, data))
+    assert topk_accuracy(logits, data.test.labels)[1] >= 96.5
 
 
 def test_the_same_seed_builds_the_same_network() -> None:

@@ -6,34 +6,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tersify.lab import Data, dataset, network, normalize, topk_accuracy
-
-WEIGHTS = Path(__file__).parents[3] / "shared/data/weights"
+from tersify.lab import dataset, network, normalize, topk_accuracy
 
 
-@pytest.fixture(scope="module")
-def cifar10() -> Data:
-    try:
-        return dataset("cifar10")
-    except ValueError as error:
-        pytest.skip(f"CIFAR-10 is not here: {error}")
-
-
-def accuracy(layers: int, data: Data) -> float:
-    path = WEIGHTS / f"cifar10_resnet{layers}.safetensors"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not in ../shared/data/weights")
+def accuracy(layers: int, weights: Path, root: Path) -> float:
+    data = dataset("cifar10", root=root)
     model = network(f"resnet{layers}").eval()
-    model.load_state_dict(load_file(path), strict=True)
+    model.load_state_dict(load_file(weights / f"cifar10_resnet{layers}.safetensors"), strict=True)
     with torch.inference_mode():
         logits = torch.cat([model(normalize(batch, data)) for batch in data.test.images.split(250)])
     return topk_accuracy(logits, data.test.labels)[1]
 
 
-def test_resnet20_scores_its_published_91_73_percent(cifar10: Data) -> None:
-    assert accuracy(20, cifar10) == 91.73
+def test_resnet20_scores_its_published_91_73_percent(shared: Path, cifar10: Path) -> None:
+    assert accuracy(20, shared / "weights", cifar10) == 91.73
 
 
 @pytest.mark.slow
-def test_resnet56_scores_its_published_93_39_percent(cifar10: Data) -> None:
-    assert accuracy(56, cifar10) == 93.39
+def test_resnet56_scores_its_published_93_39_percent(shared: Path, cifar10: Path) -> None:
+    assert accuracy(56, shared / "weights", cifar10) == 93.39

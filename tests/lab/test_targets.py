@@ -15,22 +15,32 @@ def test_a_plain_name_is_a_reference_network() -> None:
 
 def test_a_function_of_the_user_makes_the_network(tmp_path: Path) -> None:
     file = tmp_path / "nets.py"
-    file.write_text(
-        "from torch import nn\ndef small(outputs=2): return nn.Linear(3, outputs)\ndef none(): pass\n"
-    )
+    file.write_text("from torch import nn\ndef small(outputs=2): return nn.Linear(3, outputs)\ndef none(): pass\n")
     assert resolve_target(f"{file}:small").out_features == 2
     assert resolve_target(f"{file}:small", outputs=5).out_features == 5
     with pytest.raises(ValueError, match=r"returned a NoneType; it must return a torch\.nn\.Module"):
         resolve_target(f"{file}:none")
 
 
+def test_the_file_of_the_user_may_import_its_neighbours_and_define_dataclasses(tmp_path: Path) -> None:
+    (tmp_path / "tersify_test_sizes.py").write_text("OUTPUTS = 4\n")
+    file = tmp_path / "nets.py"
+    file.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom torch import nn\n"
+        "from tersify_test_sizes import OUTPUTS\n"
+        "@dataclass\nclass Size:\n    outputs: int = OUTPUTS\n"
+        "def small(): return nn.Linear(3, Size().outputs)\n"
+    )
+    paths = list(sys.path)
+    assert resolve_target(f"{file}:small").out_features == 4
+    assert sys.path == paths
+
+
 @pytest.mark.parametrize(
     ("target", "package"),
     [("torchvision:resnet18", "torchvision"), ("timm:resnet18", "timm"), ("hf:some/path", "transformers")],
 )
-def test_a_missing_package_is_named_with_its_remedy(
-    target: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_remedy(target: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=f"{target!r} needs the package {package}, .*pip install {package}"):
         resolve_target(target)
@@ -82,5 +92,5 @@ def test_hugging_face_loads_by_path_and_says_when_nothing_is_there(monkeypatch: 
 
 
 def test_an_unknown_library_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"unknown target 'keras:vgg16'.*timm:NAME"):
+    with pytest.raises(ValueError, match=r"unknown target 'keras:vgg16'; known: .*timm:NAME"):
         resolve_target("keras:vgg16")

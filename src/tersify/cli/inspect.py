@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def inspect(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Per tensor: shape, levels, sparsity, entropy and bytes."""
+    """Per tensor: shape, levels, sparsity, entropy and bytes; and what the file says about itself."""
+    from tersify import codec
+    from tersify.cli.tables import wide_console
+
+    facts = codec.inspect(file)
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+        return
+    console = wide_console()
+    for key, value in facts.items():
+        if isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
+            console.print(_table(key, value))
+        elif value not in (None, "", {}, []):
+            console.print(f"{key}: {_text(value)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A column for every key that occurs, in the order of their first occurrence."""
+    from rich.table import Table
+
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(*keys, title=title)
+    for row in rows:
+        table.add_row(*(_text(row.get(key)) for key in keys))
+    return table
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, (list, tuple)):
+        return "×".join(str(entry) for entry in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(entry)}" for key, entry in value.items())
+    return str(value).strip()

@@ -10,7 +10,7 @@ from torch import nn
 
 from tersify.lab.names import unknown
 from tersify.lab.networks import network, networks
-from tersify.lab.userfile import load_function, names_function
+from tersify.userfile import load_function, names_function
 
 
 def resolve_target(target: str, **options: Any) -> nn.Module:

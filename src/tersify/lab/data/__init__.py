@@ -14,7 +14,7 @@ from tersify.lab.data.roots import data_root
 from tersify.lab.data.types import Augmentation, Data, Split, normalize
 from tersify.lab.data.user import user_data
 from tersify.lab.names import unknown
-from tersify.lab.userfile import names_function
+from tersify.userfile import names_function
 
 _LOADERS: dict[str, Callable[[Path], Data]] = {
     "digits": lambda root: digits(),

@@ -27,9 +27,7 @@ def image_folder(path: Path, size: int | None = None) -> Data:
     names = _classes(train)
     extra = [name for name in _classes(test) if name not in names]
     if extra:
-        raise ValueError(
-            f"class {extra[0]!r} of {str(test)!r} has no folder in {str(train)!r}; add or remove it"
-        )
+        raise ValueError(f"class {extra[0]!r} of {str(test)!r} has no folder in {str(train)!r}; add or remove it")
     train_split, test_split = _split(train, names, size), _split(test, names, size)
     side = min(train_split.images.shape[2:])
     return Data(
@@ -46,9 +44,7 @@ def image_folder(path: Path, size: int | None = None) -> Data:
 
 
 def _classes(folder: Path) -> list[str]:
-    return sorted(
-        entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _split(folder: Path, names: list[str], size: int | None) -> Split:
@@ -77,9 +73,7 @@ def _decode(file: Path, size: int | None) -> np.ndarray:
             rgb = ops.exif_transpose(opened).convert("RGB")
     # Pillow answers a damaged image with OSError, SyntaxError, ValueError and more.
     except Exception as error:
-        raise ValueError(
-            f"{str(file)!r} is not an image Pillow can read ({error}); replace or remove it"
-        ) from None
+        raise ValueError(f"{str(file)!r} is not an image Pillow can read ({error}); replace or remove it") from None
     if size is not None:
         rgb = ops.fit(rgb, (size, size))
     return np.ascontiguousarray(np.asarray(rgb, dtype=np.uint8).transpose(2, 0, 1))
@@ -89,7 +83,5 @@ def _pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise ValueError(
-            "a folder of images needs the package Pillow, which is missing; pip install pillow"
-        ) from None
+        raise ValueError("a folder of images needs the package Pillow, which is missing; pip install pillow") from None
     return Image, ImageOps

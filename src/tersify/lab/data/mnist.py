@@ -55,9 +55,7 @@ def _split(folder: Path, part: str) -> Split:
 def _read(folder: Path, part: str, what: str, dims: int) -> np.ndarray:
     path = _find(folder, part, what, dims)
     if path is None:
-        raise ValueError(
-            f"{str(folder / f'{part}-{what}-idx{dims}-ubyte')!r} is missing; fetch the data set again"
-        )
+        raise ValueError(f"{str(folder / f'{part}-{what}-idx{dims}-ubyte')!r} is missing; fetch the data set again")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = file.read(4 + 4 * dims)
@@ -77,9 +75,7 @@ def _read(folder: Path, part: str, what: str, dims: int) -> np.ndarray:
 
 def _shape(header: bytes, dims: int) -> tuple[int, ...]:
     if len(header) != 4 + 4 * dims or header[:4] != bytes([0, 0, 8, dims]):
-        raise ValueError(
-            f"it must start with the bytes 0 0 8 {dims}, got {' '.join(map(str, header[:4])) or 'none'}"
-        )
+        raise ValueError(f"it must start with the bytes 0 0 8 {dims}, got {' '.join(map(str, header[:4])) or 'none'}")
     shape = tuple(int(n) for n in np.frombuffer(header[4:], dtype=">u4"))
     if 0 in shape:
         raise ValueError(f"its shape {shape} is empty")

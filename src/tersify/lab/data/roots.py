@@ -31,8 +31,7 @@ def read_exactly(path: Path, size_bytes: int) -> bytes:
     found = path.stat().st_size
     if found != size_bytes:
         raise ValueError(
-            f"{str(path)!r} has {found} bytes and must have {size_bytes}: "
-            f"it is damaged or cut short; fetch it again"
+            f"{str(path)!r} has {found} bytes and must have {size_bytes}: it is damaged or cut short; fetch it again"
         )
     return path.read_bytes()
 

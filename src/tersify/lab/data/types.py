@@ -73,13 +73,9 @@ class Data:
         channels = self.train.images.shape[1]
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, channels):
-                raise ValueError(
-                    f"{name} must have {channels} values or 1, one per channel, got {len(values)}"
-                )
+                raise ValueError(f"{name} must have {channels} values or 1, one per channel, got {len(values)}")
         if len(self.mean) != len(self.std):
-            raise ValueError(
-                f"mean and std must have equally many values, got {len(self.mean)} and {len(self.std)}"
-            )
+            raise ValueError(f"mean and std must have equally many values, got {len(self.mean)} and {len(self.std)}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be above 0, got {min(self.std)}")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tersify.lab.data.types import Data, Split
-from tersify.lab.userfile import load_function
+from tersify.userfile import load_function
 
 RULE = "return a tersify.lab.Data, or ((images, labels), (images, labels)) for training and test"
 

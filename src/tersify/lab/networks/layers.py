@@ -9,6 +9,9 @@ from torch import nn
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "hardtanh": nn.Hardtanh}
 
 
+INITS = ("paper", "he")
+
+
 def activation_of(name: str) -> type[nn.Module]:
     if name not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
@@ -19,7 +22,14 @@ def conv3x3(channels_in: int, channels_out: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
 
 
-def spread_weights_(model: nn.Module) -> None:
+def initialize_(model: nn.Module, init: str) -> None:
+    """`paper`: the wide start a ternary network needs; `he`: the usual one, best for dense and scaled networks."""
+    if init not in INITS:
+        raise ValueError(f"init must be one of {', '.join(INITS)}, got {init!r}")
+    spread_weights_(model, 0.25 if init == "paper" else 0.5)
+
+
+def spread_weights_(model: nn.Module, power: float = 0.25) -> None:
     """Normal weights of *variance* √(2/n) (paper 1); n = k·k·out of a conv, the inputs of a linear layer.
 
     The usual √(2/n) as the standard deviation would start a ternary network with nearly every weight at zero.
@@ -32,6 +42,6 @@ def spread_weights_(model: nn.Module) -> None:
             n = module.in_features
         else:
             continue
-        nn.init.normal_(module.weight, 0.0, (2.0 / n) ** 0.25)
+        nn.init.normal_(module.weight, 0.0, (2.0 / n) ** power)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

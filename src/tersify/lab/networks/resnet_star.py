@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tersify.lab.networks.layers import activation_of, conv3x3, spread_weights_
+from tersify.lab.networks.layers import activation_of, conv3x3, initialize_
 from tersify.lab.networks.scaling import check_count, scaled_blocks, scaled_channels
 
 
@@ -37,7 +37,9 @@ class StarBlock(nn.Module):
 
 
 class ResNetStar(nn.Module):
-    def __init__(self, channels: list[int], blocks: int, classes: int, in_channels: int, act: type[nn.Module]) -> None:
+    def __init__(
+        self, channels: list[int], blocks: int, classes: int, in_channels: int, act: type[nn.Module], init: str
+    ) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, channels[0])
         self.bn1 = nn.BatchNorm2d(channels[0])
@@ -50,7 +52,7 @@ class ResNetStar(nn.Module):
         self.act2 = act()
         self.fc = nn.Linear(channels[2], classes)
         self.bn3 = nn.BatchNorm1d(classes)
-        spread_weights_(self)
+        initialize_(self, init)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.act1(self.bn1(self.conv1(x)))
@@ -67,11 +69,12 @@ def resnet20_star(
     depth: float = 1.0,
     in_channels: int = 3,
     activation: str = "relu",
+    init: str = "paper",
 ) -> ResNetStar:
     """175,406 parameters at inflate 1 and 4,338,030 at 5."""
     check_count("inflate", inflate)
     channels = scaled_channels([16 * inflate, 32 * inflate, 64 * inflate], width)
-    return ResNetStar(channels, scaled_blocks(2, depth), classes, in_channels, activation_of(activation))
+    return ResNetStar(channels, scaled_blocks(2, depth), classes, in_channels, activation_of(activation), init)
 
 
 def _stage(

@@ -21,7 +21,7 @@ class TrainConfig:
 
     `over` is the number of epochs the milestones, step length and warm-up were written for; when it
     is given they shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on
-    CUDA and no on the CPU.
+    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from.
     """
 
     epochs: int
@@ -40,6 +40,9 @@ class TrainConfig:
     final_lr: float = 0.0
     warmup_epochs: float = 0.0
     label_smoothing: float = 0.0
+    teacher: str = ""
+    teacher_weight: float = 0.5
+    teacher_temperature: float = 4.0
     augment: bool = True
     augmentation: Mapping[str, Any] = field(default_factory=dict)
     amp: bool | None = None
@@ -62,7 +65,7 @@ class TrainConfig:
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("compile", self.compile, COMPILE_MODES)
-        for name in ("lr", "gamma"):
+        for name in ("lr", "gamma", "teacher_temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         for name in ("weight_decay", "final_lr", "warmup_epochs", "seed"):
@@ -70,6 +73,8 @@ class TrainConfig:
         for name in ("momentum", "label_smoothing", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        if not 0 <= self.teacher_weight <= 1:
+            raise ValueError(f"teacher_weight must be in [0, 1], got {self.teacher_weight}")
         self._check_milestones()
 
     def _check_milestones(self) -> None:

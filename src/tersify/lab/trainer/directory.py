@@ -25,13 +25,11 @@ class RunDirectory:
         self.checkpoint = path / "checkpoint" / "last.pt"
         self.identity = path / "checkpoint" / "run.json"
 
-    def claim(self, identity: Mapping[str, Any], *, resume: bool) -> None:
-        """Make the directory this run's own, or say why it cannot be; nothing is overwritten then."""
+    def check_usable(self, *, resume: bool) -> None:
+        """Refuse a place that holds anything but a run to be resumed; cheap, so it can come first."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; the output must be a directory: give another --out")
-        if not self.path.exists() or not any(self.path.iterdir()):
-            with replacing(self.identity) as file:
-                file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
+        if self._is_empty():
             return
         if not resume:
             raise ValueError(
@@ -39,12 +37,23 @@ class RunDirectory:
             )
         if not self.identity.is_file():
             raise ValueError(f"{self.path} holds no run that could be resumed; give another --out")
+
+    def claim(self, identity: Mapping[str, Any], *, resume: bool) -> None:
+        """Make the directory this run's own, or say why it cannot be; nothing is overwritten then."""
+        self.check_usable(resume=resume)
+        if self._is_empty():
+            with replacing(self.identity) as file:
+                file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
+            return
         difference = _difference(json.loads(self.identity.read_text()), json.loads(json.dumps(identity)))
         if difference:
             raise ValueError(
                 f"{self.path} holds a run with other settings: {difference}; "
                 "resume with the same ones, or give another --out"
             )
+
+    def _is_empty(self) -> bool:
+        return not self.path.exists() or not any(self.path.iterdir())
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         with replacing(self.history) as file:

@@ -13,11 +13,12 @@ from tersify.lab.data import Data, Split, dataset
 from tersify.lab.seeds import set_seed
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer.config import TrainConfig
+from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.feed import seed_of
 from tersify.lab.trainer.run import train
 from tersify.lab.trainer.stored import load_weights
-from tersify.lab.userfile import names_function
+from tersify.userfile import names_function
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -44,6 +45,7 @@ class Job:
         display: Display | None = None,
         tensorboard: bool = False,
     ) -> dict[str, float]:
+        RunDirectory(out).check_usable(resume=resume)
         data = self.load_data()
         options = self._options(data)
         metadata: dict[str, Any] = {"target": {"name": self.target, "options": options}, "data": self.data}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from tersify.lab.data import Augmentation, Data
@@ -19,6 +18,7 @@ from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.feed import Feed, seed_of, to_device
+from tersify.lab.trainer.objective import Objective
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
 from tersify.tensor import CompressedModel
@@ -54,6 +54,8 @@ class Loop:
         self.session = self._attach(recipe)
         self.optimizer = _optimizer(self.session, config, fused=on_cuda)
         self.average = WeightAverage(self.model, config.ema) if config.ema else None
+        memory_format = torch.channels_last if channels_last else torch.preserve_format
+        self._objective = Objective(config, self.device, memory_format)
         self._forward = torch.compile(self.model, mode=config.compile) if compiled else self.model
 
     def _attach(self, recipe: Recipe | None) -> Training:
@@ -76,7 +78,7 @@ class Loop:
                 group["lr"] = learning_rate(self.config, epoch - 1 + step / self.feed.steps)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 logits = self._forward(images)
-                loss = F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
+                loss = self._objective(images, logits, labels)
             self.optimizer.zero_grad(set_to_none=True)
             (loss + self.session.penalty()).backward()
             self.optimizer.step()

@@ -1,0 +1,113 @@
+"""What a ternary session costs: its training step against the same plain loop, side by side in one run.
+
+usage: python benchmarks/training_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from common import report  # first: it sets what must stand before torch is imported
+
+import tersify
+from tersify.lab import network
+
+ROUNDS = {False: 12, True: 4}
+
+
+def stepper(recipe: str | None, *, device: str, batch: int, compiled: bool, inflate: int) -> Callable[[], None]:
+    """One whole training step of ResNet-20* as a function: forward, backward, Adam; bf16 on a GPU."""
+    torch.manual_seed(0)
+    on_gpu = device == "cuda"
+    model = network("resnet20-star", inflate=inflate).to(device)
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.randint(0, 10, (batch,), device=device)
+    if on_gpu:
+        model = model.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    session = tersify.attach(model, recipe, epochs=240, steps_per_epoch=196) if recipe else None
+    parameters = session.param_groups() if session else [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=on_gpu)
+    forward = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        if session:
+            session.step(images, labels)
+        with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
+            loss = F.cross_entropy(forward(images), labels)
+        if session:
+            loss = loss + session.penalty()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def milliseconds(step: Callable[[], None], repeats: int, device: str) -> float:
+    """Per step: wall time on a GPU, process CPU time on a CPU, where neighbours share the cores."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            step()
+        torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - start) / repeats
+    start = time.process_time()
+    for _ in range(repeats):
+        step()
+    return 1e3 * (time.process_time() - start) / repeats
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds of a small network")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, default=None)
+    args = parser.parse_args()
+    if args.device == "cpu":
+        torch.set_num_threads(1)  # idle threads spin, and their CPU time would count
+    batch = args.batch or (256 if args.device == "cuda" else 64)
+    repeats = 20 if args.device == "cuda" else 1
+    inflate = 1 if args.quick else 5
+    figures: dict[str, float] = {}
+    print(
+        f"ResNet-20* (inflate {inflate}), batch {batch}, {args.device}: one training step, median of interleaved rounds"
+    )
+    for compiled in (False, True):
+        recipes = {"plain": None, "ternary-log": "ternary-log"}
+        steps = {
+            name: stepper(recipe, device=args.device, batch=batch, compiled=compiled, inflate=inflate)
+            for name, recipe in recipes.items()
+        }
+        for step in steps.values():
+            for _ in range(3):
+                step()
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(ROUNDS[args.quick]):
+            for name, step in steps.items():
+                times[name].append(milliseconds(step, repeats, args.device))
+        mode = "compiled" if compiled else "eager"
+        medians = {name: statistics.median(values) for name, values in times.items()}
+        overhead = 100 * (medians["ternary-log"] / medians["plain"] - 1)
+        print(
+            f"  {mode:<9} plain {medians['plain']:9.2f} ms   ternary {medians['ternary-log']:9.2f} ms   overhead {overhead:+.1f} %"
+        )
+        figures |= {f"{mode}_{name}_ms": value for name, value in medians.items()} | {
+            f"{mode}_overhead_percent": overhead
+        }
+    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
+    report(
+        "training_overhead", figures, json_path=args.json, versions={"torch": torch.__version__}, gpu=gpu, batch=batch
+    )
+
+
+if __name__ == "__main__":
+    main()

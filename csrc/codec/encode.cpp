@@ -1,0 +1,148 @@
+#include "encode.h"
+
+#include <algorithm>
+
+#include "classes.h"
+
+namespace tersify {
+
+namespace {
+
+constexpr int kEncoderTables = 64;    // 64 tables of 16 KiB still decode out of the second-level cache
+
+// Calls `visit(box, index of the symbol, lane)` for every symbol, in the reverse of the decoder's order.
+template <typename Visit>
+void walk_backwards(const std::vector<Cut>& cuts, int lanes, Visit visit) {
+  for (size_t box = cuts.size(); box-- > 0;) {
+    const int64_t last = (cuts[box].units - 1) / lanes * lanes;
+    for (int64_t unit = last; unit >= 0; unit -= lanes) {
+      const int active = static_cast<int>(std::min<int64_t>(lanes, cuts[box].units - unit));
+      for (int64_t row = cuts[box].rows; row-- > 0;)
+        for (int lane = active; lane-- > 0;) visit(box, (unit + lane) * cuts[box].rows + row, lane);
+    }
+  }
+}
+
+struct Job {
+  Model model;
+  std::vector<Cut> cuts;
+  std::vector<Symbols> symbols;           // as they are
+  std::vector<Symbols> coded;             // as they are coded: mirrored where the row above asks for it
+  std::vector<std::vector<uint16_t>> contexts;
+};
+
+void find_contexts(Job& job, const std::vector<Box>& boxes) {
+  const Model& m = job.model;
+  const std::vector<uint8_t> mirrored = m.mirror ? mirrored_symbols(m.arity) : std::vector<uint8_t>();
+  const std::vector<uint8_t> leads = m.mirror ? leads_with_two(m.arity) : std::vector<uint8_t>();
+  job.coded = job.symbols;
+  job.contexts.resize(boxes.size());
+  for (size_t b = 0; b < boxes.size(); ++b) {
+    const Cut& cut = job.cuts[b];
+    const std::vector<uint8_t> densities = unit_densities(boxes[b], cut, m.boxes[b]);
+    const uint8_t* symbols = job.symbols[b].data();
+    uint8_t* coded = job.coded[b].data();
+    job.contexts[b].resize(job.symbols[b].size());
+    uint16_t* contexts = job.contexts[b].data();
+    for (int64_t unit = 0; unit < cut.units; ++unit) {
+      for (int64_t row = 0; row < cut.rows; ++row, ++symbols, ++coded, ++contexts) {
+        int context = densities[static_cast<size_t>(unit)] * m.contexts_per_density();
+        if (m.left) context += (row % cut.up != 0 ? m.class_of[symbols[-1]] : m.classes) * m.above_states();
+        if (m.above) {
+          const bool there = row >= cut.up;
+          context += there ? m.class_of[symbols[-cut.up]] : m.classes;
+          if (m.mirror && there && leads[symbols[-cut.up]]) *coded = mirrored[*symbols];
+        }
+        *contexts = static_cast<uint16_t>(context);
+      }
+    }
+  }
+}
+
+// Three significant bits of each count, scaled so that the largest fits into 15 bits.
+Table table_of_counts(const std::vector<uint32_t>& counts) {
+  int shift = 0;
+  const uint32_t largest = *std::max_element(counts.begin(), counts.end());
+  while ((largest >> shift) > 28672) ++shift;
+  Table table;
+  for (const uint32_t count : counts) {
+    uint32_t weight = count == 0 ? 0 : std::max(1u, (count + (shift ? 1u << (shift - 1) : 0)) >> shift);
+    int drop = 0;
+    while ((weight >> drop) > 7) ++drop;
+    if (drop > 0) weight = (weight + (1u << (drop - 1))) >> drop << drop;
+    table.weights.push_back(static_cast<uint16_t>(std::min(weight, 28672u)));
+  }
+  table.build();
+  return table;
+}
+
+void make_tables(Job& job) {
+  Model& m = job.model;
+  const size_t symbols = static_cast<size_t>(m.symbols()), step = static_cast<size_t>(m.contexts_per_density());
+  std::vector<std::vector<uint32_t>> counts(kDensities * step, std::vector<uint32_t>(symbols, 0)), joined;
+  for (size_t b = 0; b < job.coded.size(); ++b)
+    for (size_t i = 0; i < job.coded[b].size(); ++i) ++counts[job.contexts[b][i]][job.coded[b][i]];
+  m.table_of = cluster(counts, step, kEncoderTables, joined);
+  for (size_t c = step; c < counts.size(); ++c)      // where a context never occurs, the predicted table is cheapest
+    if (std::all_of(counts[c].begin(), counts[c].end(), [](uint32_t n) { return n == 0; }))
+      m.table_of[c] = m.table_of[c - step];
+  m.tables.clear();
+  for (const std::vector<uint32_t>& each : joined) m.tables.push_back(table_of_counts(each));
+}
+
+std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
+  const Model& m = job.model;
+  std::vector<uint8_t> out = write_model(m, boxes);
+  std::vector<uint32_t> states(static_cast<size_t>(m.lanes()), kStateLow);
+  ReverseWords words;
+  walk_backwards(job.cuts, m.lanes(), [&](size_t box, int64_t at, int lane) {
+    const Table& table = m.tables[m.table_of[job.contexts[box][static_cast<size_t>(at)]]];
+    const uint8_t symbol = job.coded[box][static_cast<size_t>(at)];
+    rans_put(states[static_cast<size_t>(lane)], table.begins[symbol], table.widths[symbol], words);
+  });
+  for (int lane = m.lanes(); lane-- > 0;) put_state(states[static_cast<size_t>(lane)], words);
+  words.append_to(out);
+  return out;
+}
+
+}  // namespace
+
+std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels,
+                                  const Hints& hints) {
+  Job job;
+  Model& m = job.model;
+  m.levels = levels;
+  m.arity = levels == 2 || levels == 3 ? 3 : 1;
+  uint64_t group_activity = 0, group_weights = 0, symbols = 0;
+  const uint8_t* at = codes;
+  for (size_t b = 0; b < boxes.size(); ++b) {
+    job.cuts.emplace_back(boxes[b], m.arity);
+    job.symbols.push_back(symbols_of_box(at, boxes[b], job.cuts[b], levels, m.arity));
+    symbols += job.symbols[b].size();
+    for (int64_t i = 0; i < boxes[b].weights(); ++i) group_activity += hints.activity[b][*at++];
+    group_weights += static_cast<uint64_t>(boxes[b].weights());
+  }
+  // A lane costs two bytes, so that small groups have few of them.
+  m.lanes_log2 = symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
+
+  m.boxes.assign(boxes.size(), BoxClasses());
+  find_contexts(job, boxes);
+  make_tables(job);
+  std::vector<uint8_t> plain = write(job, boxes);
+
+  at = codes;
+  for (size_t b = 0; b < boxes.size(); ++b) {
+    m.boxes[b] = classes_of_box(at, boxes[b], job.cuts[b], job.symbols[b], m.symbols(), m.arity, hints.activity[b],
+                                group_activity, group_weights);
+    if (!hints.offsets.empty()) m.boxes[b].offset = hints.offsets[b];
+    at += boxes[b].weights();
+  }
+  const bool neighbours = std::any_of(job.cuts.begin(), job.cuts.end(), [](const Cut& cut) { return cut.rows > 1; });
+  if (neighbours) choose_neighbours(m, job.symbols, hints);
+  find_contexts(job, boxes);
+  make_tables(job);
+  std::vector<uint8_t> modelled = write(job, boxes);
+  return modelled.size() < plain.size() ? modelled : plain;
+}
+
+}  // namespace tersify

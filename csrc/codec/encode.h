@@ -1,0 +1,28 @@
+#pragma once
+
+#include "model.h"
+
+namespace tersify {
+
+// What the encoder may know about the meaning of codes; it decides only how small the result is.
+struct Hints {
+  std::vector<std::vector<uint8_t>> activity;   // per box and code: how far the level is from zero
+  std::vector<uint8_t> order;                   // the codes sorted by their level
+  std::vector<uint8_t> offsets;                 // per box: its density class, where the caller knows better
+};
+
+// The smallest of the codings this encoder knows.
+std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels, const Hints& hints);
+
+// Joins contexts whose symbols are distributed alike, as long as that saves bits: within slices of `slice`
+// contexts first, then among all. Integer arithmetic only.
+// Returns per context the number of its table (0 where it never occurs) and fills `tables` with counts.
+std::vector<uint8_t> cluster(const std::vector<std::vector<uint32_t>>& counts, size_t slice, int max_tables,
+                             std::vector<std::vector<uint32_t>>& tables);
+
+// log2(value) in 1/65536; value >= 1.
+uint32_t log2_fixed(uint32_t value);
+// The bits an ideal coder needs for all the counted symbols, in 1/65536.
+uint64_t ideal_bits(const uint32_t* counts, size_t size);
+
+}  // namespace tersify

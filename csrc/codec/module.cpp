@@ -1,0 +1,74 @@
+// The Python face of the coders: flat numpy arrays in and out, the interpreter free while they work.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include "decode.h"
+#include "encode.h"
+
+namespace nb = nanobind;
+using namespace tersify;
+
+namespace {
+
+using Codes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Sizes = nb::ndarray<const int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Activity = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+std::vector<Box> boxes_of(const Sizes& sizes, size_t codes) {
+  std::vector<Box> boxes;
+  for (size_t i = 0; i < sizes.shape(0); ++i)
+    boxes.push_back({sizes(i, 0), sizes(i, 1), sizes(i, 2), sizes(i, 3)});
+  check_boxes(boxes);
+  size_t total = 0;
+  for (const Box& box : boxes) total += static_cast<size_t>(box.weights());
+  require(total == codes, "the boxes do not hold as many codes as the array");
+  return boxes;
+}
+
+void check_levels(int levels) { require(levels >= 1 && levels <= 256, "levels must be 1 to 256"); }
+
+nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes order, Codes offsets) {
+  check_levels(levels);
+  const std::vector<Box> boxes = boxes_of(sizes, codes.size());
+  require(activity.shape(0) == boxes.size() && activity.shape(1) == static_cast<size_t>(levels) &&
+              order.size() == static_cast<size_t>(levels),
+          "activity needs a row per box and, like order, an entry per level");
+  for (size_t i = 0; i < codes.size(); ++i) require(codes(i) < levels, "a code is outside the levels");
+  for (size_t i = 0; i < order.size(); ++i) require(order(i) < levels, "order is not a permutation of the levels");
+  require(offsets.size() == 0 || offsets.size() == boxes.size(), "offsets need an entry per box");
+  for (size_t i = 0; i < offsets.size(); ++i) require(offsets(i) < kDensities, "an offset must be 0 to 15");
+  Hints hints;
+  for (size_t b = 0; b < boxes.size(); ++b)
+    hints.activity.emplace_back(&activity(b, 0), &activity(b, 0) + levels);
+  hints.order.assign(order.data(), order.data() + order.size());
+  hints.offsets.assign(offsets.data(), offsets.data() + offsets.size());
+  std::vector<uint8_t> out;
+  {
+    nb::gil_scoped_release free;
+    out = encode_codes(codes.data(), boxes, levels, hints);
+  }
+  return nb::bytes(out.data(), out.size());
+}
+
+void decode(nb::bytes data, Sizes sizes, int levels, Output out, const std::string& path) {
+  check_levels(levels);
+  const std::vector<Box> boxes = boxes_of(sizes, out.size());
+  const RowDecoder decoder = path_named(path.empty() ? best_path() : path);
+  const uint8_t* begin = static_cast<const uint8_t*>(data.data());
+  const size_t size = data.size();
+  nb::gil_scoped_release free;
+  decode_codes(begin, size, boxes, levels, out.data(), decoder);
+}
+
+}  // namespace
+
+NB_MODULE(_codec, m) {
+  nb::exception<Malformed>(m, "Malformed", PyExc_ValueError);
+  m.def("encode_codes", &encode, nb::arg("codes"), nb::arg("boxes"), nb::arg("levels"), nb::arg("activity"),
+        nb::arg("order"), nb::arg("offsets"));
+  m.def("decode_codes", &decode, nb::arg("data"), nb::arg("boxes"), nb::arg("levels"), nb::arg("out"),
+        nb::arg("path") = "");
+  m.def("best_path", &best_path);
+}

@@ -1,0 +1,35 @@
+"""The loss: cross-entropy and, with a teacher, the distance to the teacher's softened answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tersify.lab.trainer.config import TrainConfig
+from tersify.lab.trainer.stored import load_network
+
+
+class Objective:
+    """`(1 − w)·CE + w·T²·KL(teacher/T ‖ student/T)` with w = `teacher_weight`, T = `teacher_temperature`."""
+
+    def __init__(self, config: TrainConfig, device: torch.device, memory_format: torch.memory_format) -> None:
+        self._config = config
+        self._teacher: Callable[[Tensor], Tensor] | None = None
+        if config.teacher:
+            teacher = load_network(Path(config.teacher)).to(device, memory_format=memory_format)  # type: ignore[call-overload]
+            self._teacher = torch.compile(teacher, mode=config.compile) if config.compile != "off" else teacher
+
+    def __call__(self, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+        loss = F.cross_entropy(logits, labels, label_smoothing=self._config.label_smoothing)
+        if self._teacher is None:
+            return loss
+        weight, temperature = self._config.teacher_weight, self._config.teacher_temperature
+        with torch.no_grad():
+            wanted = F.log_softmax(self._teacher(images).float() / temperature, 1)
+        given = F.log_softmax(logits.float() / temperature, 1)
+        distance = F.kl_div(given, wanted, reduction="batchmean", log_target=True)
+        return (1 - weight) * loss + weight * temperature**2 * distance

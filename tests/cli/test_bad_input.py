@@ -1,0 +1,141 @@
+"""A user's mistake: one sentence with the value, the rule and the remedy, exit code 2, nothing written."""
+
+import pytest
+
+from tersify.cli import main
+
+GOOD = {"--data": "digits", "--recipe": "ternary-log", "--epochs": "1", "--device": "cpu"}
+
+
+def compress(out, target="digits-cnn", **flags):
+    given = GOOD | {f"--{key.replace('_', '-')}": value for key, value in flags.items()}
+    return main(["compress", target, "--out", str(out), *(part for pair in given.items() for part in pair)])
+
+
+def one_sentence(capsys):
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ({"target": "resnet-20"}, ["'resnet-20'", "nearest: 'resnet20'"]),
+        ({"target": "no_such.py:net"}, ["'no_such.py'"]),
+        ({"data": "cifar01"}, ["'cifar01'", "cifar10"]),
+        ({"recipe": "ternary-lag"}, ["'ternary-lag'", "ternary-log"]),
+        ({"epochs": "0"}, ["epochs must be at least 1, got 0"]),
+        ({"lr": "-1"}, ["lr must be above 0, got -1"]),
+        ({"set": "optimiser=sgd"}, ["'optimiser'", "nearest: 'optimizer'"]),
+        ({"set": "optimizer"}, ["--set takes KEY=VALUE, got 'optimizer'"]),
+        ({"set": "augmentation={cutuot=4}"}, ["'cutuot'", "cutout"]),
+        ({"option": "widht=2"}, ["'widht'", "nearest: 'width'"]),
+        ({"weights": "nowhere.safetensors"}, ["no weights at nowhere.safetensors"]),
+        ({"device": "tpu3000"}, ["'tpu3000'"]),
+        ({"compile": "fast"}, ["compile must be one of"]),
+    ],
+)
+def test_a_bad_argument_is_explained_and_writes_nothing(flags, wanted, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert compress(out, **flags) == 2
+    sentence = one_sentence(capsys)
+    for part in wanted:
+        assert part in sentence
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "wanted"),
+    [
+        ('{ method = "ternery" }', ["ternery", "ternary"]),
+        ('{ method = "ternary", regime = "cubic" }', ["cubic"]),
+        ('{ method = "ternary", delta = 0.1 }', ["delta"]),
+        ('{ method = "ternary", delta0 = 0.0 }', ["delta0", "0"]),
+        ('{ method = "ternary", cap = 1.5 }', ["cap", "1.5"]),
+        ('{ method = "ternary", speed = -1.0 }', ["speed", "-1"]),
+    ],
+)
+def test_a_bad_recipe_is_explained_and_writes_nothing(methods, wanted, tmp_path, capsys):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(f"[[rules]]\nmethods = [{methods}]\n")
+    assert compress(tmp_path / "out", recipe=str(recipe)) == 2
+    sentence = one_sentence(capsys)
+    assert all(part in sentence for part in wanted), sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rule_that_matches_nothing_names_the_nearest_weights(tmp_path, capsys):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('[[rules]]\nweights = "classifer*"\nmethods = [{ method = "ternary" }]\n')
+    assert compress(tmp_path / "out", recipe=str(recipe)) == 2
+    assert "classifer*" in one_sentence(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_data_root_and_a_cut_cifar_file_are_named(tmp_path, capsys):
+    (tmp_path / "root").mkdir()
+    flags = {"target": "resnet20", "data": "cifar10", "data_root": str(tmp_path / "root")}
+    assert compress(tmp_path / "out", **flags) == 2
+    assert "cifar-10" in one_sentence(capsys)
+    folder = tmp_path / "root" / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+        (folder / name).write_bytes(b"short")
+    assert compress(tmp_path / "out", **flags) == 2
+    assert "bytes" in one_sentence(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("precious")
+    assert compress(tmp_path) == 2
+    assert "is not empty" in one_sentence(capsys)
+    assert (
+        main(["compress", "digits-cnn", "--out", str(tmp_path), "--resume", *(p for kv in GOOD.items() for p in kv)])
+        == 2
+    )
+    assert "holds no run that could be resumed" in one_sentence(capsys)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("command", [["eval", "--data", "digits"], ["inspect"]])
+def test_a_file_that_is_missing_or_no_terse_file_is_named(command, tmp_path, capsys):
+    path = tmp_path / "net.terse"
+    assert main([command[0], str(path), *command[1:]]) == 2
+    assert "net.terse" in one_sentence(capsys)
+    path.write_bytes(b"PK not a terse file")
+    assert main([command[0], str(path), *command[1:]]) == 2
+    one_sentence(capsys)
+
+
+def test_a_file_may_not_choose_which_code_runs(tmp_path, capsys):
+    import torch
+
+    import tersify
+
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef net(): ...\n")
+    metadata = {"target": {"name": f"{tmp_path / 'evil.py'}:net", "options": {}}}
+    path = tmp_path / "net.terse"
+    tersify.save(tersify.CompressedModel({"w": torch.zeros(2)}, metadata=metadata), path)
+    assert main(["eval", str(path), "--data", "digits"]) == 2
+    assert "--target" in one_sentence(capsys)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_unknown_experiments_and_rows_name_the_known_ones(tmp_path, capsys):
+    assert main(["reproduce", "ternary-table3"]) == 2
+    assert "nearest: 'ternary-table2'" in one_sentence(capsys)
+    assert main(["reproduce", "ternary-table2", "--row", "logg", "--out", str(tmp_path)]) == 2
+    assert "nearest: 'log'" in one_sentence(capsys)
+    assert main(["reproduce"]) == 2
+    assert "--list" in one_sentence(capsys)
+
+
+def test_a_missing_or_unknown_option_exits_with_2(capsys):
+    assert main(["compress", "digits-cnn"]) == 2
+    assert main(["compress", "--no-such-flag"]) == 2
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,117 @@
+"""The commands through `main`, as a shell calls them, in one process because importing torch takes seconds."""
+
+import json
+
+import pytest
+
+import tersify
+from tersify.cli import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "digits"
+    code = main(
+        ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--epochs", "2", "--out", str(out)]
+        + ["--option", "width=0.5", "--set", "batch_size=64", "--lr", "0.01", "--device", "cpu", "--dense-twin"]
+    )
+    assert code == 0
+    return out
+
+
+def test_compress_leaves_a_whole_run_directory(run):
+    assert {p.name for p in run.iterdir()} == {
+        "model.terse", "metrics.json", "history.jsonl", "recipe.toml", "checkpoint", "dense-twin",
+    }  # fmt: skip
+    metrics = json.loads((run / "metrics.json").read_text())
+    wanted = ["accuracy", "top3", "top5", "accuracy_best", "best_epoch", "sparsity", "entropy_bits", "file_bytes"]
+    wanted += ["dense_bytes", "train_seconds", "dense_accuracy"]
+    assert all(isinstance(metrics[key], (int, float)) for key in wanted)
+    assert metrics["file_bytes"] == (run / "model.terse").stat().st_size
+    assert metrics["accuracy"] <= metrics["accuracy_best"]
+    twin = json.loads((run / "dense-twin" / "metrics.json").read_text())
+    assert metrics["dense_accuracy"] == twin["accuracy"]
+
+
+def test_the_history_has_a_row_for_each_epoch_with_the_session_s_figures(run):
+    rows = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert rows[0]["Δ"] < rows[1]["Δ"]
+    assert {"loss", "train_accuracy", "accuracy", "top3", "top5", "lr", "sparsity", "entropy_bits", "seconds"} <= set(
+        rows[0]
+    )
+
+
+def test_the_recipe_in_the_directory_is_the_one_that_ran(run):
+    assert tersify.Recipe.load(run / "recipe.toml") == tersify.Recipe.load("ternary-log")
+
+
+def test_eval_needs_only_the_file_and_agrees_with_the_metrics(run, capsys):
+    assert main(["eval", str(run / "model.terse"), "--data", "digits", "--device", "cpu", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert {key: figures[key] for key in ("accuracy", "top3", "top5")} == {
+        key: metrics[key] for key in ("accuracy", "top3", "top5")
+    }
+
+
+def test_compress_starts_from_given_weights(run, tmp_path, capsys):
+    common = ["digits-cnn", "--data", "digits", "--option", "width=0.5", "--device", "cpu", "--epochs", "1"]
+    weights = str(run / "dense-twin" / "model.terse")
+    tuned = [
+        "compress",
+        *common,
+        "--recipe",
+        "none",
+        "--weights",
+        weights,
+        "--lr",
+        "1e-6",
+        "--out",
+        str(tmp_path / "a"),
+    ]
+    assert main(tuned) == 0
+    # At this learning rate nothing is learned; from random weights the accuracy would be about 10 %.
+    assert json.loads((tmp_path / "a" / "metrics.json").read_text())["accuracy"] > 60
+    assert main([*tuned[:-1], str(tmp_path / "b"), "--option", "width=1"]) == 2
+    assert "shape" in capsys.readouterr().err
+
+
+def test_the_demo_prints_both_networks_side_by_side(tmp_path, capsys):
+    assert main(["demo", "--quick", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    table = [line for line in printed.splitlines() if line.startswith("│")]
+    assert "dense twin" in table[0]
+    assert "ternary-log" in table[1]
+    assert all("%" in line and "B" in line and " s " in line for line in table)
+    assert (tmp_path / "ternary-log" / "model.terse").is_file()
+
+
+def test_reproduce_prints_published_ours_and_the_difference(tmp_path, capsys):
+    rows = ["--row", "ec2t-1", "--row", "log"]
+    assert main(["reproduce", "ternary-table2", "--smoke", "--out", str(tmp_path / "r"), *rows]) == 0
+    results = json.loads((tmp_path / "r" / "results.json").read_text())
+    assert [row["id"] for row in results["rows"]] == ["fp20", "ec2t-1", "log"]
+    log = results["rows"][-1]
+    assert log["published"]["accuracy"] == 93.27
+    assert log["difference"]["accuracy"] == pytest.approx(log["ours"]["accuracy"]["mean"] - 93.27)
+    assert {"commit", "machine", "versions", "seeds", "wall_seconds", "figures"} <= set(results)
+    assert "93.27" in capsys.readouterr().out
+    assert main(["reproduce", "ternary-table2", "--smoke", "--out", str(tmp_path / "r"), *rows]) == 2
+    assert "is not empty; add --resume" in capsys.readouterr().err
+
+
+def test_every_experiment_of_the_package_describes_trainings_that_can_start(tmp_path):
+    from tersify.lab.experiments import Experiment, experiments
+
+    assert "ternary-table2" in experiments()
+    for name in experiments():
+        whole = Experiment.load(name)
+        for experiment in (whole, whole.as_smoke()):
+            for row in experiment.rows:
+                experiment.job(row, experiment.seeds[0], tmp_path)
+
+
+def test_version_and_help_answer_without_torch(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"tersify {tersify.__version__}"

@@ -1,0 +1,43 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import tersify
+from tersify.cli import main
+
+COMMAND = ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--epochs", "8"]
+COMMAND += ["--option", "width=0.5", "--device", "cpu", "--set", "batch_size=32"]
+
+
+def rows(out):
+    history = out / "history.jsonl"
+    return len(history.read_text().splitlines()) if history.exists() else 0
+
+
+def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(tmp_path, capsys):
+    out = tmp_path / "a run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tersify", *COMMAND, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(tersify.__file__).parent.parent)},
+    )
+    deadline = time.monotonic() + 60
+    while rows(out) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    assert f"--out '{out}' --resume" in error
+    assert not (out / "metrics.json").exists()
+
+    assert main([*COMMAND, "--out", str(out), "--resume"]) == 0
+    assert json.loads((out / "metrics.json").read_text())["epochs"] == 8
+    first_shown = capsys.readouterr().out.split("epoch ")[1]
+    assert not first_shown.startswith("1/")
