@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,19 +120,26 @@ def compile(  # noqa: A001  (the public name is tersify.compile)
     _check_example(given)
     if precision in ("fp16", "int8"):
         warnings.warn(f"no {precision} kernels for this CPU; compiling in fp32", RuntimeWarning, stacklevel=2)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            captured, out_spec = capture(model, given)
-    finally:
-        model.train(was_training)
+    with _eval_mode(model), torch.no_grad():
+        captured, out_spec = capture(model, given)
     plan = fuse(captured)
     module = extension()
     if module is None:
         return CompiledModule(plan, out_spec, None)
     count = threads or min(torch.get_num_threads(), os.cpu_count() or 1)
     return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count)))
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    if not model.training or isinstance(model, torch.fx.GraphModule):  # an exported graph's mode is fixed
+        yield
+        return
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
 
 
 def _check_example(example: tuple[Tensor, ...]) -> None:
