@@ -89,7 +89,7 @@ struct PoolTask {
 
 // A flat tensor seen as an image, and its lanes.
 struct LaneView {
-  int images, rows, cols, tile_h, tile_w;
+  int images, rows, cols, tile_h, tile_w, channel_vectors;
   int n, c, h, w;
   ptrdiff_t stride_n, stride_c, stride_y, stride_x;  // of the flat side, in elements
 };

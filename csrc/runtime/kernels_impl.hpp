@@ -221,7 +221,7 @@ inline LaneStart lane_start(const LaneView& v, int lane) {
 
 template <bool into_lanes>
 void exchange(const LaneView& v, float* flat, char* lanes, int group, int c_begin, int c_end) {
-  const size_t channel_bytes = size_t(v.tile_h) * v.tile_w * kBytes;
+  const size_t channel_bytes = size_t(v.channel_vectors) * kBytes;
   for (int l = 0; l < kLanes; ++l) {
     const LaneStart at = lane_start(v, l);
     const int image = group * v.images + at.image;
@@ -284,7 +284,7 @@ void global_mean(const LaneView& v, const char* lanes, float* flat, int group, c
   const bool whole = v.rows * v.tile_h == v.h && v.cols * v.tile_w == v.w;
   const float share = 1.0f / (float(v.h) * v.w);
   for (int c = 0; c < v.c; ++c) {
-    const char* channel = lanes + (size_t(group) * v.c + c) * v.tile_h * v.tile_w * kBytes;
+    const char* channel = lanes + (size_t(group) * v.c + c) * v.channel_vectors * kBytes;
     Vec sum{};
     for (int y = 0; y < v.tile_h; ++y)
       for (int x = 0; x < v.tile_w; ++x) {

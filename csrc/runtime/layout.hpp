@@ -21,6 +21,8 @@ struct Layout {
   int lanes() const { return images * rows * cols; }
   int groups(int n) const { return (n + images - 1) / images; }
   int positions() const { return tile_h * tile_w; }
+  // Vectors from one channel to the next. Powers of two would send every channel to the same cache sets.
+  int channel_vectors() const { return positions() + (positions() % 8 == 0); }
   bool operator==(const Layout& o) const {
     return images == o.images && rows == o.rows && cols == o.cols && tile_h == o.tile_h && tile_w == o.tile_w;
   }

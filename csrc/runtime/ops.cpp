@@ -63,8 +63,8 @@ struct ConvStep {
     t.chunk_begin = splits[range];
     t.chunk_end = splits[range + 1];
     t.finish = finish->view();
-    t.input_channel_bytes = size_t(from.positions()) * bytes;
-    t.output_channel_bytes = size_t(to.positions()) * bytes;
+    t.input_channel_bytes = size_t(from.channel_vectors()) * bytes;
+    t.output_channel_bytes = size_t(to.channel_vectors()) * bytes;
     t.output_row_bytes = size_t(to.tile_w) * bytes;
     t.scratch = scratch;
     if (!buffers) return t;
@@ -145,8 +145,8 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
            const size_t at = (size_t(place.y) * to.tile_w + place.x) * bytes;
            PoolTask t{};
            t.patch = geometry->view(place, static_cast<int>(bytes));
-           t.input_channel_bytes = from.positions() * bytes;
-           t.output_channel_bytes = to.positions() * bytes;
+           t.input_channel_bytes = from.channel_vectors() * bytes;
+           t.output_channel_bytes = to.channel_vectors() * bytes;
            t.output_row_bytes = to.tile_w * bytes;
            t.input = b[source] + group * in.c * t.input_channel_bytes;
            t.output = b[target] + group * out.c * t.output_channel_bytes + at;

@@ -38,7 +38,7 @@ Image Schedule::image(int value) const {
 
 size_t Schedule::bytes(const Image& image, const Layout& layout) const {
   if (layout.flat()) return size_t(image.n) * image.c * image.h * image.w * sizeof(float);
-  return size_t(layout.groups(image.n)) * image.c * layout.positions() * kernels().vector_bytes;
+  return size_t(layout.groups(image.n)) * image.c * layout.channel_vectors() * kernels().vector_bytes;
 }
 
 int Schedule::new_buffer(Where where, size_t bytes, int number) {
@@ -85,7 +85,7 @@ int Schedule::need(int value, const Layout& layout) {
 
 LaneView Schedule::lane_view(const Image& i, const Layout& l) const {
   const ptrdiff_t plane = ptrdiff_t(i.h) * i.w;
-  return {l.images, l.rows, l.cols, l.tile_h, l.tile_w, i.n, i.c, i.h, i.w, plane * i.c, plane, i.w, 1};
+  return {l.images, l.rows, l.cols, l.tile_h, l.tile_w, l.channel_vectors(), i.n, i.c, i.h, i.w, plane * i.c, plane, i.w, 1};
 }
 
 void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_lanes) {

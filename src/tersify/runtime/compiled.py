@@ -122,7 +122,11 @@ def compile(  # noqa: A001  (the public name is tersify.compile)
         warnings.warn(f"no {precision} kernels for this CPU; compiling in fp32", RuntimeWarning, stacklevel=2)
     with _eval_mode(model), torch.no_grad():
         captured, out_spec = capture(model, given)
-    plan = fuse(captured)
+    return build(fuse(captured), out_spec, threads=threads)
+
+
+def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledModule:
+    """Pack a plan for the kernels of this CPU; without them it runs in plain torch."""
     module = extension()
     if module is None:
         return CompiledModule(plan, out_spec, None)
