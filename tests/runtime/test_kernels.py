@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime_plans import assert_close, compiled, conv_shape, plan_of, random_weight, relu
 
 from tersify.runtime.plan import Finish, Node
-
-from runtime_plans import assert_close, compiled, conv_shape, plan_of, random_weight, relu
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
@@ -110,9 +109,7 @@ def test_the_whole_finish_of_a_sum(isa, act):
     g = torch.Generator().manual_seed(3)
     constants = [torch.randn(10, generator=g, dtype=torch.float64) for _ in range(4)]
     ends = {"relu": {"low": 0.0}, "clamp": {"low": -0.5, "high": 0.25}}.get(act, {"act": act})
-    finish = Finish(
-        scale=constants[0], shift=constants[1], scale2=constants[2], shift2=constants[3], **ends
-    )
+    finish = Finish(scale=constants[0], shift=constants[1], scale2=constants[2], shift2=constants[3], **ends)
     node = conv_node(6, 10, (9, 9), THREE, residual="r", finish=finish)
     plan = plan_of(node, inputs={"x": (6, 9, 9), "r": (10, 9, 9)})
     assert_close(plan, [torch.randn(3, 6, 9, 9), torch.randn(3, 10, 9, 9)])

@@ -183,7 +183,7 @@ def _write_models(model: nn.Module, example: Tensor, folder: Path, *, quantized:
 def _quantize_onnx(example: Tensor, folder: Path) -> None:
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    class Images(CalibrationDataReader):  # type: ignore[misc]
+    class Images(CalibrationDataReader):
         def __init__(self) -> None:
             self._rest = iter(example.numpy())
 

@@ -40,9 +40,7 @@ def capture(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[Plan, Any]:
             if _fold_constant(node, context):
                 continue
             nodes.append(_lowered(node, context))
-    plan = Plan(
-        inputs=tuple(inputs), nodes=tuple(nodes), outputs=outputs, constants=context.constants, batch=batch
-    )
+    plan = Plan(inputs=tuple(inputs), nodes=tuple(nodes), outputs=outputs, constants=context.constants, batch=batch)
     return plan.live(), program.call_spec.out_spec
 
 
@@ -106,10 +104,14 @@ def _torch_call(node: torch.fx.Node, reason: str) -> Node:
         inputs=tuple(n.name for n in node.all_input_nodes),
         shape=shape,
         call=node.target,
-        args=torch.fx.map_arg(node.args, lambda n: Ref(n.name)),
-        kwargs=torch.fx.map_arg(node.kwargs, lambda n: Ref(n.name)),
+        args=_with_refs(node.args),
+        kwargs=_with_refs(node.kwargs),
         reason=reason,
     )
+
+
+def _with_refs(arguments: Any) -> Any:
+    return torch.fx.map_arg(arguments, lambda n: Ref(n.name))  # type: ignore[arg-type, return-value]
 
 
 def resolve(argument: Any, values: Mapping[str, Any]) -> Any:

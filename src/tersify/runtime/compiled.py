@@ -47,11 +47,11 @@ class CompiledModule(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         self._check(inputs)
-        with torch.no_grad():
-            if self._stages is None:
+        if self._stages is None:
+            with torch.no_grad():
                 outputs = run_reference(self.plan, inputs)
-            else:
-                outputs = self._run_stages(self._stages, inputs)
+        else:
+            outputs = self._run_stages(self._stages, inputs)
         return pytree.tree_unflatten(list(outputs), self._out_spec)
 
     def weight_bytes(self) -> int:
@@ -65,8 +65,9 @@ class CompiledModule(nn.Module):
             values |= self.plan.constants
         for stage in stages:
             if stage.segment is None:
-                for node in stage.nodes:
-                    values[node.name] = run_node(node, values, torch.float32)
+                with torch.no_grad():
+                    for node in stage.nodes:
+                        values[node.name] = run_node(node, values, torch.float32)
             else:
                 taken = [values[name].contiguous() for name in stage.inputs]
                 given = torch.ops.tersify.run(taken, stage.segment.number)
@@ -101,7 +102,7 @@ class CompiledModule(nn.Module):
                 )
 
 
-def compile(  # noqa: A001  (the public name is tersify.compile)
+def compile(
     model: nn.Module,
     example: Tensor | tuple[Tensor, ...],
     *,

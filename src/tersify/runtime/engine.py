@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import warnings
@@ -22,7 +23,7 @@ ISA_VARIABLE = "TERSIFY_ISA"
 def extension() -> ModuleType | None:
     """The compiled kernels, or None after one warning."""
     try:
-        from tersify import _runtime
+        return importlib.import_module("tersify._runtime")
     except ImportError as error:
         warnings.warn(
             f"tersify's compiled kernels are missing ({error}); plans run in plain torch. "
@@ -31,7 +32,6 @@ def extension() -> ModuleType | None:
             stacklevel=3,
         )
         return None
-    return _runtime
 
 
 def chosen_isa(module: ModuleType) -> str:

@@ -44,7 +44,9 @@ def _merged(node: Node, nodes: dict[str, Node], readers: dict[str, int]) -> Node
     producer = nodes.get(node.inputs[0])
     if producer is None or producer.kind not in SUMS or readers[producer.name] != 1 or producer.finish.activates:
         return None
-    if producer.shape != node.shape or (producer.kind == "linear" and len(node.shape) > 1 and node.finish.scale is not None):
+    if producer.shape != node.shape:
+        return None
+    if producer.kind == "linear" and len(node.shape) > 1 and node.finish.scale is not None:
         return None  # behind a linear layer of a sequence the channels of a norm are not the features
     finish = _chained(producer, node.finish)
     return None if finish is None else replace(producer, finish=finish)
@@ -52,16 +54,16 @@ def _merged(node: Node, nodes: dict[str, Node], readers: dict[str, int]) -> Node
 
 def _chained(producer: Node, then: Finish) -> Finish | None:
     first = producer.finish
-    activation = {"act": then.act, "low": then.low, "high": then.high}
+    activated = replace(first, act=then.act, low=then.low, high=then.high)
     if then.scale is None and then.shift is None:
-        return replace(first, **activation)
+        return activated
     if producer.residual is None:
         scale, shift = _compose(first.scale, first.shift, then.scale, then.shift)
-        return replace(first, scale=scale, shift=shift, **activation)
+        return replace(activated, scale=scale, shift=shift)
     if producer.kind == "mean":
         return None
     scale2, shift2 = _compose(first.scale2, first.shift2, then.scale, then.shift)
-    return replace(first, scale2=scale2, shift2=shift2, **activation)
+    return replace(activated, scale2=scale2, shift2=shift2)
 
 
 def _compose(

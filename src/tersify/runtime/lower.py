@@ -259,7 +259,7 @@ def _view(node: fx.Node, context: Context) -> Node:
     a = _arguments(node)
     if a.get("train", False):
         raise CannotLower("it drops at random")
-    source = a.get("self", a.get("input"))
+    source = a["self"] if "self" in a else a["input"]
     context.shape(source)
     return Node(name=node.name, kind="view", inputs=(source.name,), shape=context.shape(node))
 

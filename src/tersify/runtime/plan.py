@@ -42,9 +42,7 @@ class Finish:
         if self.act != "clamp":
             parts.append(self.act)
         elif self.activates:
-            parts.append(
-                "relu" if (self.low, self.high) == (0, math.inf) else f"clamp {self.low:g}..{self.high:g}"
-            )
+            parts.append("relu" if (self.low, self.high) == (0, math.inf) else f"clamp {self.low:g}..{self.high:g}")
         return ", ".join(parts)
 
 

@@ -61,7 +61,7 @@ def _as(dtype: torch.dtype, constant: Tensor) -> Tensor:
 def _conv(node: Node, sources: list[Tensor], dtype: torch.dtype) -> Tensor:
     assert node.weight is not None
     weight = node.weight.values.to(dtype)
-    kh, kw, sh, sw, ph, pw, dh, dw = node.options["window"]
+    sh, sw, ph, pw, dh, dw = node.options["window"][2:]
     groups = node.options["groups"]
     if weight.ndim == 3:
         return F.conv1d(sources[0], weight, None, sw, pw, dw, groups)
