@@ -76,6 +76,15 @@ NB_MODULE(_runtime, m) {
                            std::move(table), finish, residual);
            },
            "value"_a, "window"_a, "groups"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "residual"_a)
+      .def("narrow_conv",
+           [](Engine& e, int in, const std::vector<int>& window, int groups, const Floats& weight,
+              const FinishData& finish, int residual, std::tuple<float, float, float> output) {
+             return e.narrow_conv(in, window_of(window), groups, weight.data(), int(weight.shape(0)), finish, residual,
+                                  {std::get<0>(output), std::get<1>(output), std::get<2>(output)});
+           },
+           "value"_a, "window"_a, "groups"_a, "weight"_a, "finish"_a, "residual"_a, "output"_a)
+      .def("quantize",
+           [](Engine& e, int value, float scale, float low, float high) { e.quantize(value, {scale, low, high}); })
       .def("linear",
            [](Engine& e, int in, const Floats& weight, const std::string& kind, std::vector<float> table,
               const FinishData& finish) {

@@ -33,6 +33,7 @@ Engine::~Engine() = default;
 
 int Engine::input(Shape shape) {
   shapes_.push_back(shape);
+  quants_.emplace_back();
   inputs_.push_back(static_cast<int>(shapes_.size()) - 1);
   return inputs_.back();
 }
@@ -40,15 +41,17 @@ int Engine::input(Shape shape) {
 int Engine::add(std::vector<int> inputs, Shape shape, std::function<void(Schedule&, const Op&)> plan) {
   for (int value : inputs) shapes_.at(value);  // throws for a value that does not exist
   shapes_.push_back(shape);
+  quants_.emplace_back();
   const int output = static_cast<int>(shapes_.size()) - 1;
   ops_.push_back({std::move(inputs), output, std::move(plan)});
   return output;
 }
 
 std::shared_ptr<SparseWeights> Engine::pack(const DenseWeight& weight, const Window& window, ValueKind kind,
-                                            std::vector<float> table) {
-  const int block = choose_block(window, weight.channels, kernels_.vector_bytes, kernels_.patch_limit);
-  auto packed = std::make_shared<SparseWeights>(weight, kind, std::move(table), block);
+                                            std::vector<float> table, int narrow_high) {
+  int block = choose_block(window, weight.channels, kernels_.vector_bytes, kernels_.patch_limit);
+  if (narrow_high) block = narrow_block(weight, block, narrow_high);
+  auto packed = std::make_shared<SparseWeights>(weight, kind, std::move(table), block, narrow_high);
   weight_bytes_ += packed->resident_bytes();
   return packed;
 }

@@ -55,6 +55,10 @@ class Engine {
   int input(Shape shape);
   int conv(int in, const Window& window, int groups, const float* weight, int rows, ValueKind kind,
            std::vector<float> table, FinishData finish, int residual);
+  // The same on 16-bit lanes: signs only; `in`, `residual` and the output are quantized values.
+  int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
+                  int residual, Quant output);
+  void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
              FinishData finish);
   int pool(int in, const Window& window, bool is_max, bool count_padding);
@@ -86,12 +90,13 @@ class Engine {
   template <class T>
   std::vector<T*> skip_images(const std::vector<T*>& pointers, const std::vector<int>& values, int images) const;
   std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, ValueKind kind,
-                                      std::vector<float> table);
+                                      std::vector<float> table, int narrow_high = 0);
 
   Isa isa_;
   const Kernels& kernels_;
   Pool pool_;
   std::vector<Shape> shapes_;
+  std::vector<Quant> quants_;  // one a value
   std::vector<Op> ops_;
   std::vector<int> inputs_, outputs_;
   std::map<std::pair<int, int>, std::unique_ptr<Schedule>> schedules_;  // by batch size and threads

@@ -9,28 +9,28 @@ namespace {
 int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
 // For each lane the lane that holds (y, x) of its neighbourhood, −1 where that is outside the image.
-std::vector<int32_t> lane_sources(const Image& image, const Layout& layout, int y, int x) {
+std::vector<int16_t> lane_sources(const Image& image, const Layout& layout, int y, int x) {
   const int shift_y = floor_div(y, layout.tile_h), shift_x = floor_div(x, layout.tile_w);
-  std::vector<int32_t> lanes;
+  std::vector<int16_t> lanes;
   for (int i = 0; i < layout.images; ++i)
     for (int ty = 0; ty < layout.rows; ++ty)
       for (int tx = 0; tx < layout.cols; ++tx) {
         const int sy = ty + shift_y, sx = tx + shift_x;
         const bool inside = sy >= 0 && sy < layout.rows && sx >= 0 && sx < layout.cols &&
                             ty * layout.tile_h + y < image.h && tx * layout.tile_w + x < image.w;
-        lanes.push_back(inside ? (i * layout.rows + sy) * layout.cols + sx : -1);
+        lanes.push_back(static_cast<int16_t>(inside ? (i * layout.rows + sy) * layout.cols + sx : -1));
       }
   return lanes;
 }
 
 class LaneTable {
  public:
-  explicit LaneTable(std::vector<int32_t>& out) : out_(out) {}
+  explicit LaneTable(std::vector<int16_t>& out) : out_(out) {}
 
-  int32_t find(const std::vector<int32_t>& lanes) {
+  int32_t find(const std::vector<int16_t>& lanes) {
     bool straight = true, fill = true;
     for (size_t l = 0; l < lanes.size(); ++l) {
-      straight = straight && lanes[l] == static_cast<int32_t>(l);
+      straight = straight && lanes[l] == static_cast<int16_t>(l);
       fill = fill && lanes[l] < 0;
     }
     if (straight) return kStraight;
@@ -41,8 +41,8 @@ class LaneTable {
   }
 
  private:
-  std::vector<int32_t>& out_;
-  std::map<std::vector<int32_t>, int32_t> known_;
+  std::vector<int16_t>& out_;
+  std::map<std::vector<int16_t>, int32_t> known_;
 };
 
 }  // namespace

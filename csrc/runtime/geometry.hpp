@@ -31,7 +31,7 @@ struct Geometry {
   };
   std::vector<Place> places;
   std::vector<CopyRun> runs;
-  std::vector<int32_t> lane_table;
+  std::vector<int16_t> lane_table;
   std::vector<uint32_t> offsets;  // (channel in block, tap) → bytes
 
   PatchView view(const Place& place, int vector_bytes) const;

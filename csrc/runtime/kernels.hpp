@@ -25,7 +25,14 @@ struct Row {
   uint16_t row;    // counted from the chunk's first
   uint16_t count;  // its entries here, with the two flags below
 };
-constexpr uint16_t kFirst = 0x8000, kLast = 0x4000, kCountMask = 0x3fff;
+constexpr uint16_t kFirst = 0x8000, kLast = 0x4000;
+constexpr uint16_t kFlush = 0x2000;  // narrow sums would overflow in the next block: move them to the wide ones
+constexpr uint16_t kCountMask = 0x1fff;
+
+// Whole numbers in 16-bit lanes that stand for numbers × scale; scale 0: not quantized.
+struct Quant {
+  float scale = 0, low = 0, high = 0;
+};
 
 struct Unit {
   const Row* rows;
@@ -33,6 +40,7 @@ struct Unit {
   const uint16_t* entries;  // Sign: index × 2 + sign; otherwise the index of (channel in block, tap)
   const uint8_t* codes;     // Table
   const float* values;      // Float
+  const uint16_t* plus;     // narrow: how many of a row's entries are +1; they come first
 };
 
 struct Chunk {  // a range of output channels
@@ -49,7 +57,7 @@ constexpr int32_t kStraight = -1, kFill = -2;
 struct PatchView {  // one patch of outputs and what of the input it looks at
   const CopyRun* runs;
   int run_count;
-  const int32_t* lane_table;
+  const int16_t* lane_table;
   size_t footprint_bytes;  // per channel
   size_t pitch_bytes;      // between footprint rows
   int h, w;
@@ -71,6 +79,8 @@ struct ConvTask {
   char* output;          // the patch's first vector in channel 0
   const char* residual;  // the same place of the other summand; may be null
   size_t output_channel_bytes, output_row_bytes;
+  bool flushes;  // narrow: some row has wide sums
+  Quant residual_quant, output_quant;
   char* scratch;
 };
 
@@ -99,9 +109,15 @@ struct Kernels {
   int patch_limit;  // accumulators a patch may take
   size_t (*conv_scratch_bytes)(const ConvTask&);
   void (*conv)(const ConvTask&);
+  size_t (*narrow_conv_scratch_bytes)(const ConvTask&);
+  void (*narrow_conv)(const ConvTask&);  // signs only; 16-bit activations and sums
   void (*pool)(const PoolTask&);
   void (*to_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
   void (*from_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
+  void (*to_narrow_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end,
+                          const Quant&);
+  void (*from_narrow_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end,
+                            const Quant&);
   // out[i] = finish(a[i] (×|+) b[i]) with one channel's constants over the whole run; b may be null.
   void (*elementwise)(float* out, const float* a, const float* b, bool multiply, size_t count, const Finish&,
                       int channel);

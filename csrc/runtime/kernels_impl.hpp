@@ -44,24 +44,45 @@ inline float activate(float v, const Finish& f) {
   return v > f.high ? f.high : v;
 }
 
-inline Vec permute(Vec v, const int32_t* lanes, float fill) {
-  Vec out;
-  for (int l = 0; l < kLanes; ++l) out[l] = lanes[l] < 0 ? fill : v[lanes[l] & (kLanes - 1)];
-  return out;
+template <class Number>
+inline void permute_lanes(char* to, const char* from, const int16_t* lanes, Number fill) {
+  Number in[kBytes / sizeof(Number)], out[kBytes / sizeof(Number)];
+  memcpy(in, from, kBytes);
+  for (int l = 0; l < int(kBytes / sizeof(Number)); ++l) out[l] = lanes[l] < 0 ? fill : in[lanes[l]];
+  memcpy(to, out, kBytes);
 }
 
-#if defined(__AVX512F__)
-inline Vec permute_zero(Vec v, const int32_t* lanes) {
-  IntVec index;
-  memcpy(&index, lanes, kBytes);
-  const IntVec picked = (IntVec)__builtin_shuffle(v, index);
-  return (Vec)(picked & (index >= 0));
-}
-#else
-inline Vec permute_zero(Vec v, const int32_t* lanes) { return permute(v, lanes, 0.0f); }
+inline void permute(char* to, const char* from, const int16_t* lanes, float fill) {
+#if defined(__AVX512BW__) && !defined(__clang__)
+  if (fill == 0.0f) {
+    typedef int16_t Half __attribute__((vector_size(kBytes / 2)));
+    Half narrow;
+    memcpy(&narrow, lanes, sizeof narrow);
+    const IntVec index = __builtin_convertvector(narrow, IntVec);
+    store(to, (Vec)((IntVec)__builtin_shuffle(load(from), index) & (index >= 0)));
+    return;
+  }
 #endif
+  permute_lanes<float>(to, from, lanes, fill);
+}
 
-void gather_footprint(const PatchView& patch, const char* channel, char* target, float fill) {
+inline void permute(char* to, const char* from, const int16_t* lanes, int16_t fill) {
+#if defined(__AVX512BW__) && !defined(__clang__)
+  typedef int16_t Shorts __attribute__((vector_size(kBytes)));
+  Shorts index, in;
+  memcpy(&index, lanes, sizeof index);
+  memcpy(&in, from, sizeof in);
+  const Shorts out = __builtin_shuffle(in, index) & (index >= 0);
+  memcpy(to, &out, sizeof out);
+  (void)fill;
+#else
+  permute_lanes<int16_t>(to, from, lanes, fill);
+#endif
+}
+
+// Number: float, or int16_t for narrow lanes, whose fill is always 0.
+template <class Number>
+void gather_footprint(const PatchView& patch, const char* channel, char* target, Number fill) {
   for (int r = 0; r < patch.run_count; ++r) {
     const CopyRun run = patch.runs[r];
     char* to = target + size_t(run.target) * kBytes;
@@ -69,13 +90,10 @@ void gather_footprint(const PatchView& patch, const char* channel, char* target,
     if (run.lanes == kStraight) {
       for (int i = 0; i < run.count; ++i) store(to + i * kBytes, load(from + i * kBytes));
     } else if (run.lanes == kFill) {
-      for (int i = 0; i < run.count; ++i) store(to + i * kBytes, Vec{} + fill);
+      for (int i = 0; i < run.count; ++i) store(to + i * kBytes, Vec{} + float(fill));
     } else {
-      const int32_t* lanes = patch.lane_table + run.lanes;
-      if (fill == 0.0f)
-        for (int i = 0; i < run.count; ++i) store(to + i * kBytes, permute_zero(load(from + i * kBytes), lanes));
-      else
-        for (int i = 0; i < run.count; ++i) store(to + i * kBytes, permute(load(from + i * kBytes), lanes, fill));
+      const int16_t* lanes = patch.lane_table + run.lanes;
+      for (int i = 0; i < run.count; ++i) permute(to + i * kBytes, from + i * kBytes, lanes, fill);
     }
   }
 }
@@ -160,15 +178,9 @@ RowsFn rows_function(int h, int w, ValueKind kind) {
   }
 }
 
-size_t conv_scratch_bytes(const ConvTask& t) {
-  size_t rows = 0;
-  for (int c = t.chunk_begin; c < t.chunk_end; ++c) rows += t.chunks[c].rows;
-  return t.patch.footprint_bytes * t.block_channels + rows * (size_t(t.patch.h) * t.patch.w * kBytes);
-}
-
-void conv(const ConvTask& t) {
-  const RowsFn rows = rows_function(t.patch.h, t.patch.w, t.kind);
-  const size_t waiting_bytes = size_t(t.patch.h) * t.patch.w * kBytes;
+// The loop around the rows: block by block of input channels, all the task's output channels each.
+template <class Number>
+void conv_blocks(const ConvTask& t, RowsFn rows, size_t waiting_bytes) {
   char* footprint = t.scratch;
   char* sums = t.scratch + t.patch.footprint_bytes * t.block_channels;
   for (int b = 0; b < t.blocks; ++b) {
@@ -178,14 +190,26 @@ void conv(const ConvTask& t) {
     const int begin = b * t.block_channels;
     const int end = begin + t.block_channels < t.channels ? begin + t.block_channels : t.channels;
     for (int c = begin; c < end; ++c)
-      gather_footprint(t.patch, t.input + c * t.input_channel_bytes,
-                       footprint + (c - begin) * t.patch.footprint_bytes, 0.0f);
+      gather_footprint<Number>(t.patch, t.input + c * t.input_channel_bytes,
+                               footprint + (c - begin) * t.patch.footprint_bytes, Number(0));
     char* waiting = sums;
     for (int c = t.chunk_begin; c < t.chunk_end; ++c) {
       rows(t, t.units[c * t.blocks + b], t.chunks[c].first_row, footprint, waiting);
       waiting += t.chunks[c].rows * waiting_bytes;
     }
   }
+}
+
+size_t scratch_bytes(const ConvTask& t, size_t waiting_bytes) {
+  size_t rows = 0;
+  for (int c = t.chunk_begin; c < t.chunk_end; ++c) rows += t.chunks[c].rows;
+  return t.patch.footprint_bytes * t.block_channels + rows * waiting_bytes;
+}
+
+size_t conv_waiting_bytes(const ConvTask& t) { return size_t(t.patch.h) * t.patch.w * kBytes; }
+size_t conv_scratch_bytes(const ConvTask& t) { return scratch_bytes(t, conv_waiting_bytes(t)); }
+void conv(const ConvTask& t) {
+  conv_blocks<float>(t, rows_function(t.patch.h, t.patch.w, t.kind), conv_waiting_bytes(t));
 }
 
 void pool(const PoolTask& t) {
@@ -325,8 +349,22 @@ void layer_norm(float* out, const float* in, int count, const float* weight, con
   }
 }
 
-const Kernels kKernels{kBytes,       TERSIFY_PATCH_LIMIT, conv_scratch_bytes, conv,        pool,    to_lanes,
-                       from_lanes,   elementwise,         elementwise_rows,   global_mean, softmax, layer_norm};
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify
+
+#include "narrow_impl.hpp"
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+const Kernels kKernels{
+    kBytes,           TERSIFY_PATCH_LIMIT, conv_scratch_bytes, conv,        narrow_conv_scratch_bytes,
+    narrow_conv,      pool,                to_lanes,           from_lanes,  to_narrow_lanes,
+    from_narrow_lanes, elementwise,        elementwise_rows,   global_mean, softmax,
+    layer_norm,
+};
 
 }  // namespace
 }  // namespace TERSIFY_NAMESPACE

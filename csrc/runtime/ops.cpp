@@ -19,13 +19,14 @@ int output_size(int in, int kernel, int stride, int pad, int dilation) {
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // The layouts of a window operation: input first. Keeps what the input has where that is nearly as good.
-std::pair<Layout, Layout> window_layouts(const Schedule& s, const Image& in, const Image& out, const Window& w,
-                                         const Layout* current) {
+std::pair<Layout, Layout> window_layouts(const Schedule& s, int value, const Image& out, const Window& w, int lanes) {
+  const Image in = s.image(value);
+  const Layout* current = s.lanes_of(value, lanes);
   const int limit = s.kernels().patch_limit;
   // Every tile must cover its share of the input, also where the window ends before it.
   const Image cover{out.n, out.c, std::max(out.h, ceil_div(in.h, w.stride_h)),
                     std::max(out.w, ceil_div(in.w, w.stride_w))};
-  Layout best = choose_layout(cover, s.lanes(), limit);
+  Layout best = choose_layout(cover, lanes, limit);
   if (current && current->tile_h % w.stride_h == 0 && current->tile_w % w.stride_w == 0) {
     Layout kept = *current;
     kept.tile_h /= w.stride_h;
@@ -49,6 +50,8 @@ struct ConvStep {
   Layout from, to;
   int source, target, residual;  // buffers; residual −1: none
   std::vector<int> splits;       // first chunk of each range, and the end
+  bool narrow = false;
+  Quant residual_quant, output_quant;
 
   ConvTask task(char* const* buffers, int number, char* scratch) const {
     const int bytes = kernels->vector_bytes, ranges = static_cast<int>(splits.size()) - 1;
@@ -66,6 +69,8 @@ struct ConvStep {
     t.input_channel_bytes = size_t(from.channel_vectors()) * bytes;
     t.output_channel_bytes = size_t(to.channel_vectors()) * bytes;
     t.output_row_bytes = size_t(to.tile_w) * bytes;
+    t.residual_quant = residual_quant;
+    t.output_quant = output_quant;
     t.scratch = scratch;
     if (!buffers) return t;
     const size_t at = group * t.output_channel_bytes * out.c + (size_t(place.y) * to.tile_w + place.x) * bytes;
@@ -96,13 +101,14 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   auto shared = std::make_shared<ConvStep>(std::move(step));
   Step out;
   out.tasks = groups * static_cast<int>(shared->geometry.places.size() * (shared->splits.size() - 1));
+  const auto scratch_bytes = shared->narrow ? k.narrow_conv_scratch_bytes : k.conv_scratch_bytes;
   for (size_t r = 0; r + 1 < shared->splits.size(); ++r)
-    out.scratch_bytes = std::max(out.scratch_bytes, k.conv_scratch_bytes(shared->task(nullptr, int(r), nullptr)));
+    out.scratch_bytes = std::max(out.scratch_bytes, scratch_bytes(shared->task(nullptr, int(r), nullptr)));
   out.reads = {shared->source};
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};
   out.run = [shared](char* const* buffers, int task, char* scratch) {
-    shared->kernels->conv(shared->task(buffers, task, scratch));
+    (shared->narrow ? shared->kernels->narrow_conv : shared->kernels->conv)(shared->task(buffers, task, scratch));
   };
   s.add(std::move(out));
 }
@@ -110,7 +116,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
 void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool count_padding) {
   const Kernels* k = &s.kernels();
   const Image in = s.image(op.inputs[0]), out = s.image(op.output);
-  const auto [from, to] = window_layouts(s, in, out, window, s.lanes_of(op.inputs[0]));
+  const auto [from, to] = window_layouts(s, op.inputs[0], out, window, s.lanes());
   const int source = s.need(op.inputs[0], from), target = s.give(op.output, to);
   auto geometry = std::make_shared<Geometry>(
       make_geometry(in, from, to, window, k->vector_bytes, k->patch_limit, 1));
@@ -162,22 +168,56 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
 
 }  // namespace
 
+namespace {
+
+Shape conv_shape(const Shape& i, const Window& w, int channels) {
+  return {channels, output_size(i.h, w.kernel_h, w.stride_h, w.pad_h, w.dilation_h),
+          output_size(i.w, w.kernel_w, w.stride_w, w.pad_w, w.dilation_w)};
+}
+
+std::function<void(Schedule&, const Op&)> conv_plan(std::shared_ptr<SparseWeights> weights, FinishData finish,
+                                                    const Window& w, int in, int residual, bool narrow) {
+  auto constants = std::make_shared<FinishData>(std::move(finish));
+  return [=](Schedule& s, const Op& op) {
+    const Image input = s.image(in), output = s.image(op.output);
+    const auto [from, to] = window_layouts(s, in, output, w, narrow ? s.narrow_lanes() : s.lanes());
+    const int source = s.need(in, from), other = residual < 0 ? -1 : s.need(residual, to);
+    const int target = s.give(op.output, to);
+    const Quant other_quant = residual < 0 ? Quant{} : s.quant(residual);
+    add_conv(s,
+             {nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, narrow, other_quant,
+              s.quant(op.output)},
+             w);
+  };
+}
+
+std::vector<int> with_residual(int in, int residual) {
+  return residual < 0 ? std::vector<int>{in} : std::vector<int>{in, residual};
+}
+
+constexpr int kNarrowHigh = 255;
+
+}  // namespace
+
 int Engine::conv(int in, const Window& w, int groups, const float* weight, int rows, ValueKind kind,
                  std::vector<float> table, FinishData finish, int residual) {
   const Shape i = shapes_.at(in);
-  const Shape o{rows, output_size(i.h, w.kernel_h, w.stride_h, w.pad_h, w.dilation_h),
-                output_size(i.w, w.kernel_w, w.stride_w, w.pad_w, w.dilation_w)};
   auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, kind, std::move(table));
-  auto constants = std::make_shared<FinishData>(std::move(finish));
-  std::vector<int> inputs{in};
-  if (residual >= 0) inputs.push_back(residual);
-  return add(inputs, o, [=](Schedule& s, const Op& op) {
-    const Image input = s.image(in), output = s.image(op.output);
-    const auto [from, to] = window_layouts(s, input, output, w, s.lanes_of(in));
-    const int source = s.need(in, from), other = residual < 0 ? -1 : s.need(residual, to);
-    const int target = s.give(op.output, to);
-    add_conv(s, {nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}}, w);
-  });
+  return add(with_residual(in, residual), conv_shape(i, w, rows),
+             conv_plan(std::move(weights), std::move(finish), w, in, residual, false));
+}
+
+int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight, int rows, FinishData finish,
+                        int residual, Quant output) {
+  for (const Quant& q : {quants_.at(in), residual < 0 ? output : quants_.at(residual), output})
+    if (q.scale <= 0 || q.high > kNarrowHigh || (q.low < 0 && std::max(-q.low, q.high) > kNarrowHigh / 2))
+      throw std::invalid_argument("narrow lanes hold 0..255 or -127..127 with a positive scale");
+  const Shape i = shapes_.at(in);
+  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, ValueKind::Sign, {}, kNarrowHigh);
+  const int value = add(with_residual(in, residual), conv_shape(i, w, rows),
+                        conv_plan(std::move(weights), std::move(finish), w, in, residual, true));
+  quantize(value, output);
+  return value;
 }
 
 int Engine::linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
@@ -200,16 +240,15 @@ int Engine::linear(int in, int features, const float* weight, int rows, ValueKin
     };
     const int source = s.temporary(s.bytes(input, lanes)), target = s.temporary(s.bytes(output, lanes));
     s.add_exchange(view(input), s.need(in, {}), source, true);
-    add_conv(s, {nullptr, {}, weights, constants, input, output, lanes, lanes, source, target, -1, {}}, Window{});
+    add_conv(s, {nullptr, {}, weights, constants, input, output, lanes, lanes, source, target, -1, {}, false, {}, {}}, Window{});
     s.add_exchange(view(output), target, s.give(op.output, {}), false);
   });
 }
 
 int Engine::pool(int in, const Window& w, bool is_max, bool count_padding) {
   const Shape i = shapes_.at(in);
-  const Shape o{i.c, output_size(i.h, w.kernel_h, w.stride_h, w.pad_h, w.dilation_h),
-                output_size(i.w, w.kernel_w, w.stride_w, w.pad_w, w.dilation_w)};
-  return add({in}, o, [=](Schedule& s, const Op& op) { add_pool(s, op, w, is_max, count_padding); });
+  return add({in}, conv_shape(i, w, i.c),
+             [=](Schedule& s, const Op& op) { add_pool(s, op, w, is_max, count_padding); });
 }
 
 int Engine::global_mean(int in, FinishData finish) {
@@ -217,7 +256,7 @@ int Engine::global_mean(int in, FinishData finish) {
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{i.c, 1, 1}, [=](Schedule& s, const Op& op) {
     const Image image = s.image(in);
-    const Layout* current = s.lanes_of(in);
+    const Layout* current = s.lanes_of(in, s.lanes());
     const Layout layout = current ? *current : choose_layout(image, s.lanes(), s.kernels().patch_limit);
     const int source = s.need(in, layout), target = s.give(op.output, {});
     const LaneView view = s.lane_view(image, layout);
@@ -234,8 +273,8 @@ int Engine::elementwise(int a, int b, bool multiply, FinishData finish) {
   std::vector<int> inputs{a};
   if (b >= 0) inputs.push_back(b);
   return add(inputs, shape, [=](Schedule& s, const Op& op) {
-    const Layout* current = s.lanes_of(a);
-    if (!current && b >= 0) current = s.lanes_of(b);
+    const Layout* current = s.lanes_of(a, s.lanes());
+    if (!current && b >= 0) current = s.lanes_of(b, s.lanes());
     const Layout layout = current ? *current : Layout{};
     const int first = s.need(a, layout), second = b < 0 ? -1 : s.need(b, layout);
     const int target = s.give(op.output, layout);
@@ -272,7 +311,7 @@ int Engine::concatenate(const std::vector<int>& inputs) {
   return add(inputs, shape, [=](Schedule& s, const Op& op) {
     const Layout* current = nullptr;
     for (int value : inputs)
-      if (!current) current = s.lanes_of(value);
+      if (!current) current = s.lanes_of(value, s.lanes());
     const Layout layout = current ? *current : Layout{};
     const Image out = s.image(op.output);
     const int groups = layout.flat() ? out.n : layout.groups(out.n);

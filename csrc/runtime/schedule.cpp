@@ -62,9 +62,9 @@ int Schedule::give(int value, const Layout& layout) {
 
 void Schedule::alias(int value, int other) { homes_[value].push_back({{}, need(other, {})}); }
 
-const Layout* Schedule::lanes_of(int value) const {
+const Layout* Schedule::lanes_of(int value, int lanes) const {
   for (const Home& home : homes_[value])
-    if (!home.layout.flat()) return &home.layout;
+    if (home.layout.lanes() == lanes) return &home.layout;
   return nullptr;
 }
 
@@ -74,12 +74,12 @@ int Schedule::need(int value, const Layout& layout) {
   if (layout.flat()) {
     const Home from = homes_[value].front();
     const int to = give(value, layout);
-    add_exchange(lane_view(image(value), from.layout), from.buffer, to, false);
+    add_exchange(lane_view(image(value), from.layout), from.buffer, to, false, quant(value));
     return to;
   }
   const int from = need(value, {});
   const int to = give(value, layout);
-  add_exchange(lane_view(image(value), layout), from, to, true);
+  add_exchange(lane_view(image(value), layout), from, to, true, quant(value));
   return to;
 }
 
@@ -88,14 +88,19 @@ LaneView Schedule::lane_view(const Image& i, const Layout& l) const {
   return {l.images, l.rows, l.cols, l.tile_h, l.tile_w, l.channel_vectors(), i.n, i.c, i.h, i.w, plane * i.c, plane, i.w, 1};
 }
 
-void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_lanes) {
+void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant) {
   const int groups = (view.n + view.images - 1) / view.images;
   const int parts = std::clamp(4 * threads() / groups, 1, view.c);
   const Kernels* k = &kernels();
+  const bool narrow = view.images * view.rows * view.cols == narrow_lanes();
   add({groups * parts, 0, {from}, {to}, [=](char* const* b, int task, char*) {
          const int group = task / parts, part = task % parts;
          const int begin = view.c * part / parts, end = view.c * (part + 1) / parts;
-         if (into_lanes)
+         if (narrow && into_lanes)
+           k->to_narrow_lanes(view, reinterpret_cast<const float*>(b[from]), b[to], group, begin, end, quant);
+         else if (narrow)
+           k->from_narrow_lanes(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end, quant);
+         else if (into_lanes)
            k->to_lanes(view, reinterpret_cast<const float*>(b[from]), b[to], group, begin, end);
          else
            k->from_lanes(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end);

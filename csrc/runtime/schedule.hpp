@@ -18,15 +18,17 @@ class Schedule {
   int threads() const { return threads_; }
   void add_cost(double vector_operations) { cost_ += vector_operations; }
   int lanes() const { return kernels().vector_bytes / 4; }
+  int narrow_lanes() const { return kernels().vector_bytes / 2; }
   Image image(int value) const;
   int need(int value, const Layout& layout);  // the buffer that holds `value` so; converts where none does
   int give(int value, const Layout& layout);  // a new buffer for `value`
   int temporary(size_t bytes);
-  const Layout* lanes_of(int value) const;  // a lane layout the value already has, or null
+  const Layout* lanes_of(int value, int lanes) const;  // such a layout that the value already has, or null
+  const Quant& quant(int value) const { return engine_.quants_[value]; }
   void alias(int value, int other);         // the same flat bytes under another shape
   void add(Step step) { steps_.push_back(std::move(step)); }
   LaneView lane_view(const Image& image, const Layout& layout) const;
-  void add_exchange(const LaneView& view, int from, int to, bool into_lanes);
+  void add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant = {});
   size_t bytes(const Image& image, const Layout& layout) const;
 
   // For the engine.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
 from tersify.runtime.op import Segment
 from tersify.runtime.plan import Node, Plan
+from tersify.runtime.quantize import quantize
 from tersify.runtime.reference import run_node, run_reference
 
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
@@ -108,10 +109,14 @@ def compile(
     *,
     precision: str = "fp32",
     threads: int | None = None,
+    calibration: Iterable[Tensor | tuple[Tensor, ...]] | None = None,
 ) -> CompiledModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
-    precision "fp32" is exact up to the order of sums. `threads` defaults to what torch uses.
+    precision "fp32" is exact up to the order of sums, and what "auto" means where nothing smaller was asked for.
+    "int8" runs ternary convolutions on 8-bit activations, whose ranges come from the `calibration` batches, or
+    from the example. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
+    `threads` defaults to what torch uses.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
@@ -119,11 +124,15 @@ def compile(
         raise ValueError(f"threads must be 1..1024, got {threads}")
     given = (example,) if isinstance(example, Tensor) else tuple(example)
     _check_example(given)
-    if precision in ("fp16", "int8"):
-        warnings.warn(f"no {precision} kernels for this CPU; compiling in fp32", RuntimeWarning, stacklevel=2)
+    if precision == "fp16":
+        warnings.warn("there are no fp16 kernels yet; compiling in fp32", RuntimeWarning, stacklevel=2)
     with _eval_mode(model), torch.no_grad():
         captured, out_spec = capture(model, given)
-    return build(fuse(captured), out_spec, threads=threads)
+    plan = fuse(captured)
+    if precision == "int8":
+        batches = [given] if calibration is None else [(b,) if isinstance(b, Tensor) else b for b in calibration]
+        plan = quantize(plan, batches)
+    return build(plan, out_spec, threads=threads)
 
 
 def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledModule:
@@ -132,7 +141,7 @@ def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledM
     if module is None:
         return CompiledModule(plan, out_spec, None)
     count = threads or min(torch.get_num_threads(), os.cpu_count() or 1)
-    return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count)))
+    return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count, plan.quants)))
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import importlib
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tersify.runtime.plan import Finish, Node
+from tersify.runtime.plan import Finish, Node, Quant
 
 ISA_VARIABLE = "TERSIFY_ISA"
 
@@ -55,8 +56,9 @@ def engine_shape(shape: Sequence[int]) -> tuple[int, int, int]:
 class EngineBuilder:
     """Adds nodes to a C++ engine and remembers which of its values is which."""
 
-    def __init__(self, module: ModuleType, threads: int) -> None:
+    def __init__(self, module: ModuleType, threads: int, quants: Mapping[str, Quant]) -> None:
         self._module = module
+        self._quants = quants
         self.engine: Any = module.Engine(chosen_isa(module), threads)
         self._values: dict[str, int] = {}
         self._shapes: dict[int, tuple[int, int, int]] = {}
@@ -103,6 +105,8 @@ class EngineBuilder:
         assert node.weight is not None
         weight = node.weight
         rows = weight.values.shape[0]
+        if node.name in self._quants:
+            return self._narrow_conv(node, rows), engine_shape(node.shape)
         value = self.engine.conv(
             self._source(node),
             list(node.options["window"]),
@@ -114,6 +118,27 @@ class EngineBuilder:
             -1 if node.residual is None else self._values[node.residual],
         )
         return value, engine_shape(node.shape)
+
+    def _narrow_conv(self, node: Node, rows: int) -> int:
+        assert node.weight is not None
+        for name in node.reads:
+            q = self._quants[name]
+            self.engine.quantize(self._values[name], q.scale, q.low, q.high)
+        # The sums count whole numbers; the input's scale makes them numbers again.
+        input_scale = self._quants[node.inputs[0]].scale
+        ones = torch.ones(rows, dtype=torch.float64)
+        scale = (ones if node.finish.scale is None else node.finish.scale) * input_scale
+        output = self._quants[node.name]
+        value: int = self.engine.narrow_conv(
+            self._source(node),
+            list(node.options["window"]),
+            node.options["groups"],
+            node.weight.values.contiguous(),
+            self._finish(replace(node.finish, scale=scale), rows),
+            -1 if node.residual is None else self._values[node.residual],
+            (output.scale, output.low, output.high),
+        )
+        return value
 
     def _linear(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         assert node.weight is not None

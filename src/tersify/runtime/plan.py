@@ -46,6 +46,15 @@ class Finish:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Quant:
+    """Whole numbers low..high that stand for themselves × scale."""
+
+    scale: float
+    low: int
+    high: int
+
+
 @dataclass(frozen=True)
 class Ref:
     """The place of a value in the arguments of a torch call."""
@@ -103,18 +112,25 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Nodes in order. `batch` is the only batch size the plan may run, or None for any."""
+    """Nodes in order. `batch` is the only batch size the plan may run, or None for any.
+
+    A convolution whose output is in `quants` is narrow: it reads and writes quantized values.
+    """
 
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, Tensor]
     batch: int | None = None
+    quants: Mapping[str, Quant] = field(default_factory=dict)
+
+    def narrow(self, node: Node) -> bool:
+        return node.kind == "conv" and node.name in self.quants
 
     def describe(self) -> str:
         """One line an operation, and how many stayed torch calls."""
         torch_calls = sum(node.kind == "torch" for node in self.nodes)
-        lines = [node.describe() for node in self.nodes]
+        lines = [node.describe() + ("; int8 activations" if self.narrow(node) else "") for node in self.nodes]
         lines.append(f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls")
         return "\n".join(lines)
 

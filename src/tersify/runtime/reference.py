@@ -10,17 +10,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tersify.runtime.capture import resolve
-from tersify.runtime.plan import Finish, Node, Plan
+from tersify.runtime.plan import Finish, Node, Plan, Quant
 
 
 def run_reference(plan: Plan, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The outputs of `plan`, computed in the type of the inputs."""
-    dtype = inputs[0].dtype
+    values = run_values(plan, inputs)
+    return tuple(values[name] for name in plan.outputs)
+
+
+def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
+    """Every value of the plan by its name."""
+    dtype = next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
     values: dict[str, Any] = {name: _as(dtype, constant) for name, constant in plan.constants.items()}
     values |= {i.name: x for i, x in zip(plan.inputs, inputs, strict=True)}
     for node in plan.nodes:
-        values[node.name] = run_node(node, values, dtype)
-    return tuple(values[name] for name in plan.outputs)
+        if plan.narrow(node):
+            read = {name: quantized(values[name], plan.quants[name]) for name in node.reads}
+            values[node.name] = quantized(run_node(node, read, dtype), plan.quants[node.name])
+        else:
+            values[node.name] = run_node(node, values, dtype)
+    return values
+
+
+def quantized(x: Tensor, quant: Quant) -> Tensor:
+    """The nearest numbers that the quantization can express."""
+    return (x / quant.scale).round().clamp(quant.low, quant.high) * quant.scale
 
 
 def run_node(node: Node, values: dict[str, Any], dtype: torch.dtype) -> Any:
