@@ -87,11 +87,11 @@ NB_MODULE(_runtime, m) {
            [](Engine& e, int value, float scale, float low, float high) { e.quantize(value, {scale, low, high}); })
       .def("linear",
            [](Engine& e, int in, const Floats& weight, const std::string& kind, std::vector<float> table,
-              const FinishData& finish) {
+              const FinishData& finish, bool narrow) {
              return e.linear(in, int(weight.shape(1)), weight.data(), int(weight.shape(0)), kind_of(kind),
-                             std::move(table), finish);
+                             std::move(table), finish, narrow);
            },
-           "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a)
+           "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "narrow"_a)
       .def("pool",
            [](Engine& e, int in, const std::vector<int>& window, bool is_max, bool count_padding) {
              return e.pool(in, window_of(window), is_max, count_padding);

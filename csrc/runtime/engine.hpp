@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gemv.hpp"
 #include "geometry.hpp"
 #include "isa.hpp"
 #include "kernels.hpp"
@@ -60,7 +61,7 @@ class Engine {
                   int residual, Quant output);
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
-             FinishData finish);
+             FinishData finish, bool narrow);  // narrow: single vectors of activations are rounded to 8 bits
   int pool(int in, const Window& window, bool is_max, bool count_padding);
   int global_mean(int in, FinishData finish);
   int elementwise(int a, int b, bool multiply, FinishData finish);  // b < 0: none

@@ -97,6 +97,20 @@ struct PoolTask {
   char* scratch;
 };
 
+constexpr int kGemvRows = 64;  // rows that share the reading of an activation
+constexpr int kTritsPerWord = 18, kNarrowTritsPerWord = 9, kNibblesPerWord = 8;
+
+struct GemvTask {
+  const uint32_t* words;  // 16-bit words where narrow
+  const float* tables;    // trits: 32 sums for each three activations (16-bit where narrow); nibbles: the activations
+  const float* levels;    // nibbles: 16 of them, the first 0
+  float scale;            // narrow: of the activations
+  int rows, features;
+  int block_begin, block_end;  // of kGemvRows rows
+  float* out;
+  Finish finish;
+};
+
 // A flat tensor seen as an image, and its lanes.
 struct LaneView {
   int images, rows, cols, tile_h, tile_w, channel_vectors;
@@ -125,6 +139,12 @@ struct Kernels {
   void (*elementwise_rows)(float* out, const float* a, const float* b, bool multiply, int channels, const Finish&);
   // Means of `channels` channels of one image group, as rows [image][channel].
   void (*global_mean)(const LaneView&, const char* lanes, float* flat, int group, const Finish&);
+  // Null where the instruction set has no permutation wide enough.
+  void (*trit_tables)(const float* x, int features, float* tables);
+  void (*trit_gemv)(const GemvTask&);
+  float (*narrow_trit_tables)(const float* x, int features, int16_t* tables);
+  void (*narrow_trit_gemv)(const GemvTask&);
+  void (*nibble_gemv)(const GemvTask&);
   void (*softmax)(float* out, const float* in, int count);
   void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
 };

@@ -354,15 +354,33 @@ void layer_norm(float* out, const float* in, int count, const float* weight, con
 }  // namespace tersify
 
 #include "narrow_impl.hpp"
+#include "gemv_impl.hpp"
 
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
 const Kernels kKernels{
-    kBytes,           TERSIFY_PATCH_LIMIT, conv_scratch_bytes, conv,        narrow_conv_scratch_bytes,
-    narrow_conv,      pool,                to_lanes,           from_lanes,  to_narrow_lanes,
-    from_narrow_lanes, elementwise,        elementwise_rows,   global_mean, softmax,
+    kBytes,
+    TERSIFY_PATCH_LIMIT,
+    conv_scratch_bytes,
+    conv,
+    narrow_conv_scratch_bytes,
+    narrow_conv,
+    pool,
+    to_lanes,
+    from_lanes,
+    to_narrow_lanes,
+    from_narrow_lanes,
+    elementwise,
+    elementwise_rows,
+    global_mean,
+    TERSIFY_GEMV(trit_tables),
+    TERSIFY_GEMV(trit_gemv),
+    TERSIFY_GEMV(narrow_trit_tables),
+    TERSIFY_GEMV(narrow_trit_gemv),
+    TERSIFY_GEMV(nibble_gemv),
+    softmax,
     layer_norm,
 };
 

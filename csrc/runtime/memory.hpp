@@ -21,6 +21,7 @@ class AlignedBytes {
     size_ = bytes;
   }
   char* data() { return data_.get(); }
+  const char* data() const { return data_.get(); }
   size_t size() const { return size_; }
 
  private:

@@ -121,6 +121,23 @@ def test_calibration_batches_set_the_ranges():
     assert fast.plan.quants[fast.plan.inputs[0].name].scale == pytest.approx(10 / 255)
 
 
+@pytest.mark.parametrize(("rows", "features"), [(64, 4096), (130, 1000)])
+def test_a_large_ternary_linear_layer_rounds_single_vectors_to_127_levels(rows, features):
+    layer = nn.Linear(features, rows)
+    layer.weight.data = layer.weight.data.sign() * (torch.rand_like(layer.weight) < 0.6)
+    x = torch.randn(1, features)
+    exact = compile(layer, x, threads=2)(x)
+    fast = compile(layer, x, precision="int8", threads=2)(x)
+    step = x.abs().max() / 127
+    with torch.no_grad():
+        rounded = layer((x / step).round() * step)
+    if ISAS[-1] == "avx512":
+        assert torch.allclose(fast, rounded, rtol=1e-4, atol=1e-4)
+        assert not torch.equal(fast, exact)
+    else:
+        assert torch.allclose(fast, exact)
+
+
 def test_fp16_warns_and_stays_exact():
     layer = nn.Linear(4, 3)
     with pytest.warns(RuntimeWarning, match="no fp16 kernels yet"):

@@ -150,6 +150,7 @@ class EngineBuilder:
             weight.kind,
             [] if weight.table is None else weight.table.tolist(),
             self._finish(node.finish, rows),
+            bool(node.options.get("int8", False)),
         )
         per_image = math.prod(self._shapes[self._source(node)]) // features
         return value, (1, per_image, rows)

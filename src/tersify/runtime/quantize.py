@@ -1,4 +1,4 @@
-"""Which convolutions of a plan may run on 8-bit activations, and the scale of every value they touch."""
+"""Which layers of a plan may run on 8-bit activations, and the scale of every value that needs a fixed one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 <
 
 
 def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]]) -> Plan:
-    """The plan with `quants` for the ternary convolutions; every other node stays as it is."""
+    """The plan with `quants` for the ternary convolutions, and ternary linear layers marked "int8".
+
+    A linear layer's single vectors find their own scale when they come; every other node stays as it is.
+    """
+    plan = replace(plan, nodes=tuple(_marked(node) for node in plan.nodes))
     narrow = [node for node in plan.nodes if _can_be_narrow(node)]
     touched = {name for node in narrow for name in (node.name, *node.reads)}
     if not touched:
@@ -30,6 +34,12 @@ def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]]) -> Plan:
                 low[name] = min(low[name], float(values[name].min()))
                 high[name] = max(high[name], float(values[name].max()))
     return replace(plan, quants={name: _quant(low[name], high[name]) for name in touched})
+
+
+def _marked(node: Node) -> Node:
+    if node.kind != "linear" or node.weight is None or node.weight.kind != "sign":
+        return node
+    return replace(node, options={**node.options, "int8": True})
 
 
 def _can_be_narrow(node: Node) -> bool:
