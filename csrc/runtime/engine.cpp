@@ -52,7 +52,7 @@ std::shared_ptr<SparseWeights> Engine::pack(const DenseWeight& weight, const Win
   int block = choose_block(window, weight.channels, kernels_.vector_bytes, kernels_.patch_limit);
   if (narrow_high) block = narrow_block(weight, block, narrow_high);
   auto packed = std::make_shared<SparseWeights>(weight, kind, std::move(table), block, narrow_high);
-  weight_bytes_ += packed->resident_bytes();
+  weight_sizes_.push_back([packed] { return packed->resident_bytes(); });
   return packed;
 }
 
@@ -123,6 +123,12 @@ void Engine::run(int n, const std::vector<const float*>& inputs, const std::vect
   const int apart = size ? n / round * round : 0;
   if (apart) run_portions(apart / size, size, inputs, outputs);
   if (n > apart) run_together(n - apart, skip_images(inputs, inputs_, apart), skip_images(outputs, outputs_, apart));
+}
+
+size_t Engine::weight_bytes() const {
+  size_t bytes = 0;
+  for (const auto& size : weight_sizes_) bytes += size();
+  return bytes;
 }
 
 size_t Engine::arena_bytes() const {

@@ -77,7 +77,7 @@ class Engine {
   int threads() const { return pool_.threads(); }
   Isa isa() const { return isa_; }
   Shape shape(int value) const { return shapes_.at(value); }
-  size_t weight_bytes() const { return weight_bytes_; }
+  size_t weight_bytes() const;  // of the packed forms that exist by now
   size_t arena_bytes() const;
 
  private:
@@ -104,7 +104,7 @@ class Engine {
   std::map<int, int> portions_;
   std::vector<AlignedBytes> arenas_, scratch_;  // one a thread
   std::mutex running_;
-  size_t weight_bytes_ = 0;
+  std::vector<std::function<size_t()>> weight_sizes_;
 };
 
 }  // namespace tersify

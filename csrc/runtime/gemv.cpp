@@ -7,10 +7,13 @@
 namespace tersify {
 namespace {
 
+int weights_per_word(GemvKind kind) {
+  if (kind == GemvKind::Nibbles) return kNibblesPerWord;
+  return kind == GemvKind::Trits ? kTritsPerWord : kNarrowTritsPerWord;
+}
+
 int words_of(GemvKind kind, int features) {
-  const int per_word = kind == GemvKind::Trits         ? kTritsPerWord
-                       : kind == GemvKind::NarrowTrits ? kNarrowTritsPerWord
-                                                       : kNibblesPerWord;
+  const int per_word = weights_per_word(kind);
   return (features + per_word - 1) / per_word;
 }
 
@@ -66,6 +69,26 @@ GemvWeights::GemvWeights(const DenseWeight& w, GemvKind kind, const std::vector<
       reinterpret_cast<uint32_t*>(words_.data())[at] = word;
     }
   }
+}
+
+std::vector<float> GemvWeights::unpack() const {
+  std::vector<float> dense(size_t(rows_) * features_);
+  const int words = words_of(kind_, features_);
+  const int per_word = weights_per_word(kind_);
+  for (int row = 0; row < rows_; ++row)
+    for (int f = 0; f < features_; ++f) {
+      const size_t at = (size_t(row / kGemvRows) * words + f / per_word) * kGemvRows + row % kGemvRows;
+      const int k = f % per_word;
+      if (kind_ == GemvKind::Nibbles) {
+        dense[size_t(row) * features_ + f] = levels_[reinterpret_cast<const uint32_t*>(words_.data())[at] >> (4 * k) & 15];
+        continue;
+      }
+      const uint32_t word = kind_ == GemvKind::Trits ? reinterpret_cast<const uint32_t*>(words_.data())[at]
+                                                     : reinterpret_cast<const uint16_t*>(words_.data())[at];
+      const int code = word >> (5 * (k / 3)) & 31, place = k % 3;
+      dense[size_t(row) * features_ + f] = float((place == 0 ? code : place == 1 ? code / 3 : code / 9) % 3 - 1);
+    }
+  return dense;
 }
 
 size_t GemvWeights::table_bytes() const {

@@ -28,6 +28,7 @@ class GemvWeights {
   // The whole input's tables; returns the scale of narrow ones.
   float make_tables(const Kernels& kernels, const float* x, char* tables) const;
   void multiply(const Kernels& kernels, GemvTask task) const;
+  std::vector<float> unpack() const;  // the dense weights again
   size_t resident_bytes() const { return words_.size() + sizeof levels_; }
 
  private:

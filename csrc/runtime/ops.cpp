@@ -251,32 +251,43 @@ void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr
 
 }  // namespace
 
+// The weights of a linear layer: for single vectors, for many, or both, each packed when it is first needed.
+struct LinearWeights {
+  std::shared_ptr<GemvWeights> vectors;
+  std::shared_ptr<SparseWeights> lists;
+  double nonzeros;
+};
+
 int Engine::linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
                    FinishData finish, bool narrow) {
   const Shape i = shapes_.at(in);
   const int per_image = i.numel() / features;
   const DenseWeight dense{weight, rows, features, 1, 1};
-  std::shared_ptr<GemvWeights> vectors;
+  const size_t weights = size_t(rows) * features;
+  auto packed = std::make_shared<LinearWeights>();
+  packed->nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
   const GemvKind few = kind == ValueKind::Table ? GemvKind::Nibbles : narrow ? GemvKind::NarrowTrits : GemvKind::Trits;
-  if (kind != ValueKind::Float && size_t(rows) * features >= kGemvLeast && GemvWeights::possible(kernels_, few, table)) {
-    vectors = std::make_shared<GemvWeights>(dense, few, table);
-    weight_bytes_ += vectors->resident_bytes();
+  if (kind != ValueKind::Float && weights >= kGemvLeast && GemvWeights::possible(kernels_, few, table)) {
+    packed->vectors = std::make_shared<GemvWeights>(dense, few, table);
+    weight_sizes_.push_back([packed] { return packed->vectors->resident_bytes(); });
+  } else {
+    packed->lists = pack(dense, Window{}, kind, table);
   }
-  auto weights = pack(dense, Window{}, kind, std::move(table));
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
     const int count = s.n() * per_image;
     // A matrix product is a 1×1 convolution over one image whose width is the rows of the input.
     const Image input{1, features, 1, count}, output{1, rows, 1, count};
     const Layout lanes = choose_layout(output, s.lanes(), s.kernels().patch_limit);
-    const double together = layout_cost(lanes, 1, s.kernels().patch_limit) * double(weights->nonzeros());
+    const double together = layout_cost(lanes, 1, s.kernels().patch_limit) * packed->nonzeros;
     const double apart = double(count) * rows * features * kGemvPerWeight;
-    if (vectors && apart < together) {
+    if (packed->vectors && apart < together) {
       const int source = s.need(in, {}), target = s.give(op.output, {});
-      for (int v = 0; v < count; ++v) add_gemv(s, vectors, constants, source, target, v);
+      for (int v = 0; v < count; ++v) add_gemv(s, packed->vectors, constants, source, target, v);
       s.add_cost(apart);
       return;
     }
+    if (!packed->lists) packed->lists = s.pack({packed->vectors->unpack().data(), rows, features, 1, 1}, kind, table);
     auto view = [&](const Image& image) {
       LaneView v = s.lane_view(image, lanes);
       v.stride_n = v.stride_y = 0;
@@ -287,7 +298,7 @@ int Engine::linear(int in, int features, const float* weight, int rows, ValueKin
     const int source = s.temporary(s.bytes(input, lanes)), target = s.temporary(s.bytes(output, lanes));
     s.add_exchange(view(input), s.need(in, {}), source, true);
     add_conv(s,
-             {nullptr, {}, weights, constants, input, output, lanes, lanes, source, target, -1, {}, false, {}, {}},
+             {nullptr, {}, packed->lists, constants, input, output, lanes, lanes, source, target, -1, {}, false, {}, {}},
              Window{});
     s.add_exchange(view(output), target, s.give(op.output, {}), false);
   });

@@ -13,7 +13,7 @@ constexpr double kNearBytes = 2 << 20;
 
 }  // namespace
 
-Schedule::Schedule(const Engine& engine, int n, int threads)
+Schedule::Schedule(Engine& engine, int n, int threads)
     : engine_(engine), n_(n), threads_(threads), homes_(engine.shapes_.size()) {
   for (size_t i = 0; i < engine.inputs_.size(); ++i) {
     const int value = engine.inputs_[i];

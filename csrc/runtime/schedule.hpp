@@ -10,7 +10,7 @@ namespace tersify {
 class Schedule {
  public:
   // Steps for batches of n, each step cut for `threads`.
-  Schedule(const Engine& engine, int n, int threads);
+  Schedule(Engine& engine, int n, int threads);
 
   // For the operations.
   int n() const { return n_; }
@@ -27,6 +27,9 @@ class Schedule {
   const Quant& quant(int value) const { return engine_.quants_[value]; }
   void alias(int value, int other);         // the same flat bytes under another shape
   void add(Step step) { steps_.push_back(std::move(step)); }
+  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, ValueKind kind, std::vector<float> table) {
+    return engine_.pack(weight, Window{}, kind, std::move(table));
+  }
   LaneView lane_view(const Image& image, const Layout& layout) const;
   void add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant = {});
   size_t bytes(const Image& image, const Layout& layout) const;
@@ -54,7 +57,7 @@ class Schedule {
   int new_buffer(Where where, size_t bytes, int number = 0);
   void place_buffers();
 
-  const Engine& engine_;
+  Engine& engine_;
   int n_, threads_;
   std::vector<Buffer> buffers_;
   std::vector<std::vector<Home>> homes_;

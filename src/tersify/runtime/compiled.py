@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -95,9 +96,9 @@ class CompiledModule(nn.Module):
                     f"input {wanted.name!r} has shape {tuple(given.shape)}, the example had (batch, "
                     f"{', '.join(map(str, wanted.shape))}); compile again for another size"
                 )
-            if len(given) != len(inputs[0]):
+            if given.shape[0] != inputs[0].shape[0]:
                 raise ValueError(f"the inputs have different batch sizes: {len(inputs[0])} and {len(given)}")
-            if self.plan.batch is not None and len(given) != self.plan.batch:
+            if self.plan.batch is not None and given.shape[0] != self.plan.batch:
                 raise ValueError(
                     f"this network could only be captured for batches of {self.plan.batch}, got {len(given)}"
                 )
@@ -196,4 +197,5 @@ def _segment(
     for node in run:
         builder.add(node)
     builder.outputs(outputs)
-    return Segment(builder.engine, tuple(shapes[name] for name in outputs))
+    sizes = tuple(math.prod(shapes[name]) for name in inputs)
+    return Segment(builder.engine, sizes, tuple(shapes[name] for name in outputs))

@@ -11,10 +11,11 @@ from torch import Tensor
 
 
 class Segment:
-    """A C++ engine with the shapes of what it returns. Operators take numbers, not objects: hence `number`."""
+    """A C++ engine with the sizes of what it takes and returns. Operators take numbers, not objects: hence `number`."""
 
-    def __init__(self, engine: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(self, engine: Any, input_sizes: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> None:
         self.engine = engine
+        self.input_sizes = input_sizes  # numbers per image
         self.shapes = shapes
         self.number = next(_NUMBERS)
         _SEGMENTS[self.number] = self
@@ -34,9 +35,16 @@ def _run(inputs: list[Tensor], segment: int) -> list[Tensor]:
     found = _SEGMENTS.get(segment)
     if found is None:
         raise ValueError(f"segment {segment} belongs to a compiled network that no longer exists; compile it again")
+    batch = inputs[0].shape[0]
+    for x, size in zip(inputs, found.input_sizes, strict=True):
+        if x.dtype != torch.float32 or x.numel() != batch * size or not x.is_contiguous():
+            raise ValueError(
+                f"tersify::run takes contiguous float32 of {batch}×{size} numbers, got {x.dtype} {x.shape}"
+            )
     outputs = found.empty_outputs(inputs[0])
-    if len(inputs[0]):
-        found.engine.run(len(inputs[0]), [x.detach() for x in inputs], outputs)
+    if batch:
+        # Addresses, not tensors: wrapping each one would cost more than a small network.
+        found.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
     return outputs
 
 

@@ -44,6 +44,19 @@ def _torch_compile(folder: Path, batch: int, threads: int) -> Run:
     return lambda x: module(torch.from_numpy(x)).numpy()
 
 
+def _torch_int8(folder: Path, batch: int, threads: int) -> Run:
+    """Weights of 8 bits, activations quantized as they come: what torch offers for linear layers."""
+    import torch
+    from torch.ao.nn.quantized import dynamic
+
+    (weight,) = _torch_module(folder, threads).state_dict().values()
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight.data = weight
+    layer.qconfig = torch.ao.quantization.default_dynamic_qconfig
+    quantized = dynamic.Linear.from_float(layer)
+    return lambda x: quantized(torch.from_numpy(x)).numpy()
+
+
 def _tersify(precision: str) -> Loader:
     def load(folder: Path, batch: int, threads: int) -> Run:
         import torch
@@ -104,8 +117,10 @@ def _deepsparse(folder: Path, batch: int, threads: int) -> Run:
 LOADERS: dict[str, Loader] = {
     "torch": _torch_eager,
     "torch.compile": _torch_compile,
+    "torch-int8": _torch_int8,
     "onnxruntime": _onnxruntime("model.onnx"),
     "onnxruntime-int8": _onnxruntime("model-int8.onnx"),
+    "onnxruntime-int4": _onnxruntime("model-int4.onnx"),
     "openvino": _openvino(False),
     "openvino-int8": _openvino(True),
     "deepsparse": _deepsparse,

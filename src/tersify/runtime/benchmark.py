@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
 import os
 import signal
 import statistics
@@ -33,6 +35,7 @@ class BenchRow:
     threads: int
     times: list[float] = field(default_factory=list, repr=False)
     cpu_times: list[float] = field(default_factory=list, repr=False)  # of the whole process
+    round_medians: list[float] = field(default_factory=list, repr=False)
     missing: str = ""
 
     @property
@@ -50,6 +53,12 @@ class BenchRow:
             return 0.0
         low, _, high = statistics.quantiles(self.times, n=4)
         return high - low
+
+
+def speedup(ours: BenchRow, theirs: BenchRow) -> float:
+    """How many times faster ours is: the median over the rounds, in each of which both were timed."""
+    pairs = zip(ours.round_medians, theirs.round_medians, strict=True)
+    return statistics.median(other / own for own, other in pairs)
 
 
 class _Worker:
@@ -116,7 +125,7 @@ def bench(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_models(model, example, folder, quantized="onnxruntime-int8" in peers)
+        _write_models(model, example, folder, wanted=peers)
         workers = {peer: _Worker(peer, folder, threads) for peer in peers}
         try:
             rows = {(p, b): BenchRow(peer=p, batch=b, threads=threads) for p in peers for b in batches}
@@ -129,6 +138,8 @@ def bench(
                         if row.missing:
                             continue
                         answer = worker.ask(do="time", batch=batch, seconds=seconds)
+                        if "ms" in answer:
+                            row.round_medians.append(statistics.median(answer["ms"]))
                         row.times.extend(answer.get("ms", ()))
                         row.cpu_times.extend(answer.get("cpu_ms", ()))
                         row.missing = answer.get("error", "")
@@ -149,14 +160,12 @@ def _measure_errors(
 
 
 def _exact(model: nn.Module, example: Tensor) -> Any:
-    import copy
-
     with torch.no_grad():
         return copy.deepcopy(model).double()(example.double()).numpy()
 
 
-def _write_models(model: nn.Module, example: Tensor, folder: Path, *, quantized: bool) -> None:
-    """The same network for every engine: model.pt2, model.onnx, model-int8.onnx, and inputs.npy."""
+def _write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Sequence[str]) -> None:
+    """The same network for every engine: model.pt2, model.onnx, its 8- and 4-bit forms, and inputs.npy."""
     np.save(folder / "inputs.npy", example.numpy())
     shown = torch.cat([example, example])[: max(2, len(example))]
     with warnings.catch_warnings(), torch.no_grad():
@@ -174,8 +183,10 @@ def _write_models(model: nn.Module, example: Tensor, folder: Path, *, quantized:
                 output_names=["y"],
                 dynamic_axes={"x": {0: "n"}, "y": {0: "n"}},
             )
-            if quantized:
+            if "onnxruntime-int8" in wanted:
                 _quantize_onnx(example, folder)
+            if "onnxruntime-int4" in wanted:
+                _quantize_onnx_4bit(folder)
         except ImportError:
             return  # the peers that need the file will say that it is missing
 
@@ -191,6 +202,7 @@ def _quantize_onnx(example: Tensor, folder: Path) -> None:
             image = next(self._rest, None)
             return None if image is None else {"x": image[None]}
 
+    logging.getLogger().setLevel(logging.ERROR)  # it advises, at length, a step that this graph does not need
     quantize_static(
         folder / "model.onnx",
         folder / "model-int8.onnx",
@@ -200,3 +212,22 @@ def _quantize_onnx(example: Tensor, folder: Path) -> None:
         weight_type=QuantType.QInt8,
         per_channel=True,
     )
+
+
+def _quantize_onnx_4bit(folder: Path) -> None:
+    """Matrix products with weights in blocks of 4 bits, the smallest that ONNX Runtime has."""
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    # The quantizer looks for MatMul; the exporter writes Gemm.
+    graph = onnx.load(folder / "model.onnx")
+    for node in graph.graph.node:
+        if node.op_type == "Gemm" and len(node.input) == 2:
+            weight = next(i for i in graph.graph.initializer if i.name == node.input[1])
+            dense = onnx.numpy_helper.to_array(weight).T.copy()
+            weight.CopyFrom(onnx.numpy_helper.from_array(dense, weight.name))
+            node.op_type = "MatMul"
+            del node.attribute[:]
+    quantizer = MatMulNBitsQuantizer(graph, block_size=32, is_symmetric=True, accuracy_level=4)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(folder / "model-int4.onnx"))
