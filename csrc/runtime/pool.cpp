@@ -1,0 +1,89 @@
+#include "pool.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tersify {
+namespace {
+
+// Waits in three tempers: the next layer is usually microseconds away, another process may want the
+// core, and an idle network must cost nothing.
+constexpr int kSpins = 1000;
+constexpr int kYields = 60;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+template <class Ready>
+bool spin_until(const Ready& ready) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (ready()) return true;
+    pause_briefly();
+  }
+  for (int i = 0; i < kYields; ++i) {
+    if (ready()) return true;
+    std::this_thread::yield();
+  }
+  return ready();
+}
+
+}  // namespace
+
+Pool::Pool(int threads) {
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+}
+
+Pool::~Pool() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+    ++epoch_;
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void Pool::drain(int thread) {
+  for (int task; (task = next_.fetch_add(1)) < tasks_;) job_.call(job_.self, task, thread);
+}
+
+void Pool::run(int tasks, const Job& job) {
+  if (tasks <= 1 || workers_.empty()) {
+    for (int task = 0; task < tasks; ++task) job.call(job.self, task, 0);
+    return;
+  }
+  job_ = job;
+  tasks_ = tasks;
+  next_ = 0;
+  busy_ = static_cast<int>(workers_.size());
+  ++epoch_;
+  if (sleepers_ > 0) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    wake_.notify_all();
+  }
+  drain(0);
+  while (!spin_until([this] { return busy_ == 0; })) std::this_thread::yield();
+}
+
+void Pool::work(int thread) {
+  uint64_t seen = 0;
+  for (;;) {
+    auto called = [&] { return epoch_ != seen; };
+    if (!spin_until(called)) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      ++sleepers_;
+      wake_.wait(lock, called);
+      --sleepers_;
+    }
+    seen = epoch_;
+    if (stop_) return;
+    drain(thread);
+    --busy_;
+  }
+}
+
+}  // namespace tersify
