@@ -98,7 +98,8 @@ def main() -> None:
         medians = {name: statistics.median(values) for name, values in times.items()}
         overhead = 100 * (medians["ternary-log"] / medians["plain"] - 1)
         print(
-            f"  {mode:<9} plain {medians['plain']:9.2f} ms   ternary {medians['ternary-log']:9.2f} ms   overhead {overhead:+.1f} %"
+            f"  {mode:<9} plain {medians['plain']:9.2f} ms   ternary {medians['ternary-log']:9.2f} ms"
+            f"   overhead {overhead:+.1f} %"
         )
         figures |= {f"{mode}_{name}_ms": value for name, value in medians.items()} | {
             f"{mode}_overhead_percent": overhead

@@ -105,25 +105,28 @@ std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
   return out;
 }
 
-}  // namespace
+// A lane costs two bytes, so that small groups have few of them.
+int lanes_log2_for(uint64_t symbols) {
+  return symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
+}
 
-std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels,
-                                  const Hints& hints) {
+// The smaller of a coding without and one with density classes and neighbours.
+std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int arity,
+                                       const Hints& hints, int lanes_log2) {
   Job job;
   Model& m = job.model;
   m.levels = levels;
-  m.arity = levels == 2 || levels == 3 ? 3 : 1;
+  m.arity = arity;
   uint64_t group_activity = 0, group_weights = 0, symbols = 0;
   const uint8_t* at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
-    job.cuts.emplace_back(boxes[b], m.arity);
-    job.symbols.push_back(symbols_of_box(at, boxes[b], job.cuts[b], levels, m.arity));
+    job.cuts.emplace_back(boxes[b], arity);
+    job.symbols.push_back(symbols_of_box(at, boxes[b], job.cuts[b], levels, arity));
     symbols += job.symbols[b].size();
     for (int64_t i = 0; i < boxes[b].weights(); ++i) group_activity += hints.activity[b][*at++];
     group_weights += static_cast<uint64_t>(boxes[b].weights());
   }
-  // A lane costs two bytes, so that small groups have few of them.
-  m.lanes_log2 = symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
+  m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(symbols);
 
   m.boxes.assign(boxes.size(), BoxClasses());
   find_contexts(job, boxes);
@@ -132,17 +135,39 @@ std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& 
 
   at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
-    m.boxes[b] = classes_of_box(at, boxes[b], job.cuts[b], job.symbols[b], m.symbols(), m.arity, hints.activity[b],
+    m.boxes[b] = classes_of_box(at, boxes[b], job.cuts[b], job.symbols[b], m.symbols(), arity, hints.activity[b],
                                 group_activity, group_weights);
     if (!hints.offsets.empty()) m.boxes[b].offset = hints.offsets[b];
     at += boxes[b].weights();
   }
   const bool neighbours = std::any_of(job.cuts.begin(), job.cuts.end(), [](const Cut& cut) { return cut.rows > 1; });
+  const bool one_density = std::all_of(m.boxes.begin(), m.boxes.end(), [&](const BoxClasses& box) {
+    return box.filters.empty() && box.channels.empty() && box.offset == m.boxes[0].offset;
+  });
+  if (one_density && !neighbours) return plain;
   if (neighbours) choose_neighbours(m, job.symbols, hints);
   find_contexts(job, boxes);
   make_tables(job);
   std::vector<uint8_t> modelled = write(job, boxes);
   return modelled.size() < plain.size() ? modelled : plain;
+}
+
+}  // namespace
+
+std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels,
+                                  const Hints& hints, int lanes_log2) {
+  const bool few = levels == 2 || levels == 3;
+  std::vector<uint8_t> best = encode_with_arity(codes, boxes, levels, few ? 3 : 1, hints, lanes_log2);
+  // Threes decode fastest. Where filters are short and not a multiple of three, their padding shows.
+  const bool padded = std::any_of(boxes.begin(), boxes.end(), [](const Box& box) {
+    return box.taps == 1 && box.channels % 3 != 0 && box.channels < 256;
+  });
+  for (const int arity : {2, 4}) {
+    if (!few || !padded) break;
+    std::vector<uint8_t> made = encode_with_arity(codes, boxes, levels, arity, hints, lanes_log2);
+    if (made.size() < best.size()) best = std::move(made);
+  }
+  return best;
 }
 
 }  // namespace tersify

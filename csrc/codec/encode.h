@@ -11,8 +11,9 @@ struct Hints {
   std::vector<uint8_t> offsets;                 // per box: its density class, where the caller knows better
 };
 
-// The smallest of the codings this encoder knows.
-std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels, const Hints& hints);
+// The smallest of the codings this encoder knows; `lanes_log2` below zero leaves the lanes to it.
+std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels, const Hints& hints,
+                                  int lanes_log2);
 
 // Joins contexts whose symbols are distributed alike, as long as that saves bits: within slices of `slice`
 // contexts first, then among all. Integer arithmetic only.

@@ -179,9 +179,9 @@ Model read_model(const uint8_t* data, size_t bytes, const std::vector<Box>& boxe
   require(bytes >= 8, "a group of codes has at least 8 bytes");
   Model model;
   model.levels = levels;
+  require(data[0] <= 5, "a stream has more than 32 lanes");
   model.lanes_log2 = data[0];
   model.arity = data[1];
-  require(model.lanes() <= kMaxLanes && data[0] <= 5, "a stream has more than 32 lanes");
   require(model.arity >= 1 && model.arity <= 8, "a symbol must have 1 to 8 codes");
   require(data[2] < 8, "a stream has unknown flags");
   model.mirror = data[2] & 1;

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "decode.h"
 #include "encode.h"
@@ -29,8 +30,10 @@ std::vector<Box> boxes_of(const Sizes& sizes, size_t codes) {
 
 void check_levels(int levels) { require(levels >= 1 && levels <= 256, "levels must be 1 to 256"); }
 
-nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes order, Codes offsets) {
+nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes order, Codes offsets,
+                 int lanes_log2) {
   check_levels(levels);
+  require(lanes_log2 <= 5, "at most 32 lanes");
   const std::vector<Box> boxes = boxes_of(sizes, codes.size());
   require(activity.shape(0) == boxes.size() && activity.shape(1) == static_cast<size_t>(levels) &&
               order.size() == static_cast<size_t>(levels),
@@ -47,7 +50,7 @@ nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes 
   std::vector<uint8_t> out;
   {
     nb::gil_scoped_release free;
-    out = encode_codes(codes.data(), boxes, levels, hints);
+    out = encode_codes(codes.data(), boxes, levels, hints, lanes_log2);
   }
   return nb::bytes(out.data(), out.size());
 }
@@ -55,7 +58,7 @@ nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes 
 void decode(nb::bytes data, Sizes sizes, int levels, Output out, const std::string& path) {
   check_levels(levels);
   const std::vector<Box> boxes = boxes_of(sizes, out.size());
-  const RowDecoder decoder = path_named(path.empty() ? best_path() : path);
+  const RowDecoder decoder = path_named(path.empty() ? paths().front() : path);
   const uint8_t* begin = static_cast<const uint8_t*>(data.data());
   const size_t size = data.size();
   nb::gil_scoped_release free;
@@ -67,8 +70,9 @@ void decode(nb::bytes data, Sizes sizes, int levels, Output out, const std::stri
 NB_MODULE(_codec, m) {
   nb::exception<Malformed>(m, "Malformed", PyExc_ValueError);
   m.def("encode_codes", &encode, nb::arg("codes"), nb::arg("boxes"), nb::arg("levels"), nb::arg("activity"),
-        nb::arg("order"), nb::arg("offsets"));
+        nb::arg("order"), nb::arg("offsets"),
+        nb::arg("lanes_log2") = -1);
   m.def("decode_codes", &decode, nb::arg("data"), nb::arg("boxes"), nb::arg("levels"), nb::arg("out"),
         nb::arg("path") = "");
-  m.def("best_path", &best_path);
+  m.def("paths", &paths);
 }

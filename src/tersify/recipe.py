@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tersify.methods import Method, Site, from_table, nearest
-from tersify.toml import write_toml
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tersify.toml import read_toml, write_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +98,7 @@ class Recipe:
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
-        try:
-            document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"the recipe is not valid TOML: {error}") from None
+        document = read_toml(text, "the recipe")
         _check_keys("a recipe", document, ["description", "rules", "train"])
         rules = document.get("rules")
         if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):

@@ -80,9 +80,8 @@ class Session:
             step=step, steps=self.epochs * self.steps_per_epoch,
             epoch=1 + step / self.steps_per_epoch, epochs=self.epochs,
         )  # fmt: skip
-        for site in self.sites:
-            for transform in site.chain:
-                transform.project_(site.latent)
+        for work in self._work:
+            work.method.project_(work.bound)
         for work in self._work:
             work.method.update(work.bound, Step(progress, self.model, inputs, targets))
 

@@ -1,11 +1,24 @@
-"""Writes the TOML that recipes need: scalars, lists, tables and lists of tables. Reading is tomllib's."""
+"""TOML in and out. Reading is tomllib's; writing covers what recipes need: scalars, lists and tables."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(text: str, what: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{what} is not valid TOML: {error}") from None
 
 
 def write_toml(document: Mapping[str, Any]) -> str:

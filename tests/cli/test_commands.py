@@ -7,21 +7,27 @@ import pytest
 import tersify
 from tersify.cli import main
 
+RECIPE = """
+[[rules]]
+methods = [{ method = "ternary", regime = "linear", delta0 = 0.1, speed = 0.5, cap = 0.9 }]
+"""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    out = tmp_path_factory.mktemp("run") / "digits"
-    code = main(
-        ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--epochs", "2", "--out", str(out)]
-        + ["--option", "width=0.5", "--set", "batch_size=64", "--lr", "0.01", "--device", "cpu", "--dense-twin"]
-    )
-    assert code == 0
-    return out
+    home = tmp_path_factory.mktemp("run")
+    (home / "mine.toml").write_text(RECIPE)
+    command = "compress digits-cnn --data digits --epochs 2 --dense-twin --device cpu --option width=0.5"
+    flags = "--set batch_size=64 --set augmentation={cutout=2} --lr 0.01 --tensorboard"
+    places = ["--recipe", str(home / "mine.toml"), "--out", str(home / "digits")]
+    assert main([*command.split(), *flags.split(), *places]) == 0
+    return home / "digits"
 
 
 def test_compress_leaves_a_whole_run_directory(run):
     assert {p.name for p in run.iterdir()} == {
-        "model.terse", "metrics.json", "history.jsonl", "recipe.toml", "checkpoint", "dense-twin",
+        "model.terse", "metrics.json", "history.jsonl", "recipe.toml", "latents.json", "report.html", "checkpoint",
+        "dense-twin", "tensorboard",
     }  # fmt: skip
     metrics = json.loads((run / "metrics.json").read_text())
     wanted = ["accuracy", "top3", "top5", "accuracy_best", "best_epoch", "sparsity", "entropy_bits", "file_bytes"]
@@ -42,8 +48,22 @@ def test_the_history_has_a_row_for_each_epoch_with_the_session_s_figures(run):
     )
 
 
+def test_the_latents_of_every_compressed_weight_are_counted_in_the_same_bins(run):
+    histograms = json.loads((run / "latents.json").read_text())
+    sizes = {name: t.numel() for name, t in tersify.open(run / "model.terse").read().compressed().items()}
+    assert {name: sum(h["counts"]) for name, h in histograms.items()} == sizes
+    assert len({tuple(h["edges"]) for h in histograms.values()}) == 1
+    assert not (run / "dense-twin" / "latents.json").exists()
+
+
+def test_the_page_of_a_run_shows_it_beside_its_dense_twin(run):
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "points against the dense twin" in page
+    assert 'id="run0-latents"' in page
+
+
 def test_the_recipe_in_the_directory_is_the_one_that_ran(run):
-    assert tersify.Recipe.load(run / "recipe.toml") == tersify.Recipe.load("ternary-log")
+    assert tersify.Recipe.load(run / "recipe.toml") == tersify.Recipe.from_toml(RECIPE)
 
 
 def test_eval_needs_only_the_file_and_agrees_with_the_metrics(run, capsys):
@@ -53,6 +73,22 @@ def test_eval_needs_only_the_file_and_agrees_with_the_metrics(run, capsys):
     assert {key: figures[key] for key in ("accuracy", "top3", "top5")} == {
         key: metrics[key] for key in ("accuracy", "top3", "top5")
     }
+
+
+def test_inspect_lists_every_tensor_as_a_table_and_as_json(run, capsys):
+    assert main(["inspect", str(run / "model.terse"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert facts["file_bytes"] == metrics["file_bytes"]
+    assert facts["sparsity"] == pytest.approx(metrics["sparsity"])
+    assert facts["metadata"]["target"]["name"] == "digits-cnn"
+    assert main(["inspect", str(run / "model.terse")]) == 0
+    printed = capsys.readouterr().out
+    assert all(row["name"] in printed for row in facts["tensors"])
+
+
+def test_tensorboard_gets_its_file_on_request(run):
+    assert len(list((run / "tensorboard").glob("events.*"))) == 1
 
 
 def test_compress_starts_from_given_weights(run, tmp_path, capsys):
@@ -85,6 +121,8 @@ def test_the_demo_prints_both_networks_side_by_side(tmp_path, capsys):
     assert "ternary-log" in table[1]
     assert all("%" in line and "B" in line and " s " in line for line in table)
     assert (tmp_path / "ternary-log" / "model.terse").is_file()
+    assert (tmp_path / "report.html").as_uri() in printed
+    assert "the best of 2 runs" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_reproduce_prints_published_ours_and_the_difference(tmp_path, capsys):

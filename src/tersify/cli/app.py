@@ -10,6 +10,7 @@ from tersify.cli.compress import compress
 from tersify.cli.demo import demo
 from tersify.cli.evaluate import evaluate
 from tersify.cli.inspect import inspect
+from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app.command()(compress)
 app.command("eval")(evaluate)
 app.command()(demo)
 app.command()(inspect)
+app.command()(report)
 app.command()(reproduce)
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tersify.toml import read_toml
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -30,8 +26,8 @@ def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
         if not equals or not key.strip():
             raise ValueError(f"{flag} takes KEY=VALUE, got {text!r}; for example {flag} width=2")
         try:
-            result[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+            result[key.strip()] = read_toml(f"value = {value}", flag)["value"]
+        except ValueError:
             result[key.strip()] = value.strip()
     return result
 

@@ -22,23 +22,17 @@ def demo(
     """Train a small network on digits twice, dense and sparse ternary, and compare the two files."""
     from tersify.cli.tables import print_metrics, wide_console
     from tersify.lab.trainer import display_for
-    from tersify.lab.trainer.demo import demo_job
+    from tersify.lab.trainer.demo import run_demo
+    from tersify.report import write_report
 
     if resume and out is None:
         raise ValueError("--resume needs the directory of the demo to go on with; give it with --out")
     console = wide_console()
-    job = demo_job(seed=seed, quick=quick)
     with contextlib.ExitStack() as stack:
         home = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tersify-demo-")))
         if out is not None:
             stack.enter_context(resumable(context, out))
-        rows = {
-            name: each.run(home / folder, resume=resume, display=display_for(console, name))
-            for name, folder, each in (
-                ("dense twin", "dense", job.dense_twin()),
-                ("ternary-log", "ternary-log", job),
-            )
-        }
+        rows = run_demo(home, seed=seed, quick=quick, resume=resume, display=lambda name: display_for(console, name))
         print_metrics(console, rows)
     dense, terse = rows["dense twin"], rows["ternary-log"]
     console.print(
@@ -47,6 +41,6 @@ def demo(
         highlight=False,
     )
     if out is not None:
-        console.print(
-            f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits", highlight=False, soft_wrap=True
-        )
+        page = write_report([out]).resolve()
+        hints = f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits\nThe page: {page.as_uri()}"
+        console.print(hints, highlight=False, markup=False, soft_wrap=True)

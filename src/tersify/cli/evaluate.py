@@ -24,12 +24,13 @@ def evaluate(
 ) -> None:
     """Load FILE, run it in fp32 on the test set, and print top-1, top-3 and top-5."""
     from tersify.lab import dataset
+    from tersify.lab.trainer import check_fits, load_network, pick_device
     from tersify.lab.trainer import evaluate as measure
-    from tersify.lab.trainer import load_network, pick_device
 
     net = load_network(file, target=target, options=pairs(option, "--option"))
     loaded = dataset(data, root=data_root)
     where = pick_device(device)
+    check_fits(net, loaded)
     figures = measure(net.to(where), loaded, loaded.test, device=where, amp=False)
     if as_json:
         typer.echo(json.dumps(figures | {"file_bytes": file.stat().st_size, "images": len(loaded.test)}))

@@ -26,11 +26,16 @@ def inspect(
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
     console = wide_console()
+    tables = {key: value for key, value in facts.items() if _is_table(value)}
+    for key, rows in tables.items():
+        console.print(_table(key, rows))
     for key, value in facts.items():
-        if isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
-            console.print(_table(key, value))
-        elif value not in (None, "", {}, []):
+        if key not in tables and value not in (None, "", {}, []):
             console.print(f"{key}: {_text(value)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

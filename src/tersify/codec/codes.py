@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 import torch
 
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box
+from tersify.codec.native import Codes, decode_rans, encode_rans
 from tersify.tensor import bits_for, pack_bits, unpack_bits
 
 
-def encode_codes(blocks: list[tuple[Box, np.ndarray]], levels: int) -> tuple[str, bytes]:
-    """The codec's name and the bytes for flat uint8 codes below `levels`."""
-    joined = np.concatenate([codes for _, codes in blocks])
-    return "packed", pack_bits(torch.from_numpy(joined), bits_for(levels)).numpy().tobytes()
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What the encoder may know about codes. It changes how small the result is, and nothing else."""
+
+    activity: Codes  # (boxes, levels): how far each level is from zero
+    order: Codes  # the codes, sorted by level
+    offsets: Codes = field(
+        default_factory=lambda: np.zeros(0, np.uint8)
+    )  # per box, 0..15: boxes that should share statistics have equal offsets
 
 
-def decode_codes(codec: str, data: bytes, boxes: list[Box], levels: int) -> list[np.ndarray]:
-    """The flat codes of every box."""
-    if codec != "packed":
-        raise TerseFileError(f"unknown codec {codec!r}; a newer tersify may know it")
-    count = sum(box.weights for box in boxes)
+def encode_codes(
+    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, *, worth_coding: bool = True
+) -> tuple[str, bytes]:
+    """The codec's name and the bytes, for the flat codes of all boxes; packed if not `worth_coding`."""
     bits = bits_for(levels)
-    if len(data) != (count * bits + 7) // 8:
-        raise TerseFileError(f"{count} codes of {bits} bits do not fill {len(data)} bytes")
-    joined = unpack_bits(torch.frombuffer(bytearray(data), dtype=torch.uint8), bits, count).numpy()
-    if joined.size and int(joined.max()) >= levels:
-        raise TerseFileError(f"code {int(joined.max())} is outside the {levels} levels")
-    return np.split(joined, np.cumsum([box.weights for box in boxes])[:-1])
+    coded = None
+    if worth_coding:
+        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
+    if coded is not None and len(coded) < (codes.size * bits + 7) // 8:
+        return "rans", coded
+    return "packed", pack_bits(torch.from_numpy(codes), bits).numpy().tobytes()
+
+
+def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
+    """Decode into `out`, which has exactly one byte per code of the boxes."""
+    if codec == "rans":
+        decode_rans(data, boxes, levels, out)
+    elif codec == "packed":
+        bits = bits_for(levels)
+        if len(data) != (out.size * bits + 7) // 8:
+            raise TerseFileError(f"{out.size} codes of {bits} bits do not fill {len(data)} bytes")
+        if out.size:
+            out[:] = unpack_bits(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), bits, out.size).numpy()
+    else:
+        raise TerseFileError(f"unknown codec {codec!r}; a newer tersify may know it")
+    if out.size and int(out.max()) >= levels:
+        raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,11 @@ class Sections:
     """The sections of an open file, read one at a time; every offset is checked before any read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        with self.path.open("rb") as file:
-            self.file_bytes = os.fstat(file.fileno()).st_size
-            self._spans, self.version, self._data_start = _read_header(file, self.file_bytes)
+        # The descriptor stays open, so that a file replaced in the meantime cannot mix with the old one.
+        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        weakref.finalize(self, os.close, self._file)
+        self.file_bytes = os.fstat(self._file).st_size
+        self._spans, self.version, self._data_start = self._read_header()
 
     def names(self) -> list[str]:
         return list(self._spans)
@@ -83,41 +85,43 @@ class Sections:
 
     def read(self, name: str) -> bytes:
         begin, end = self._span(name)
-        with self.path.open("rb") as file:
-            file.seek(self._data_start + begin)
-            data = file.read(end - begin)
-        if len(data) != end - begin:
-            raise TerseFileError(f"section {name!r} has {end - begin} bytes, the file gave {len(data)}")
-        return data
+        return self._read_at(self._data_start + begin, end - begin)
 
     def _span(self, name: str) -> tuple[int, int]:
         if name not in self._spans:
             raise TerseFileError(f"the file has no section {name!r}")
         return self._spans[name]
 
+    def _read_at(self, offset: int, count: int) -> bytes:
+        pieces = []
+        while count > 0:
+            piece = os.pread(self._file, count, offset)
+            if not piece:
+                raise TerseFileError(f"the file ends {count} bytes too early")
+            pieces.append(piece)
+            offset += len(piece)
+            count -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-def _read_header(file: Any, file_bytes: int) -> tuple[dict[str, tuple[int, int]], str, int]:
-    prefix = file.read(8)
-    if len(prefix) < 8:
-        raise TerseFileError(f"a .terse file has at least 8 bytes, got {len(prefix)}")
-    (header_bytes,) = struct.unpack("<Q", prefix)
-    if header_bytes > min(MAX_HEADER_BYTES, file_bytes - 8):
-        raise TerseFileError(f"the header claims {header_bytes} bytes, the file has {file_bytes}")
-    header = parse_json(file.read(header_bytes), "header")
-    metadata = header.pop("__metadata__", None)
-    if not isinstance(metadata, dict) or not isinstance(metadata.get(VERSION_KEY), str):
-        raise TerseFileError("a safetensors file, but not a .terse file: its metadata has no 'terse' version")
-    spans: dict[str, tuple[int, int]] = {}
-    for name, entry in header.items():
-        spans[name] = _span_of(name, entry)
-    end = 0
-    for name, (begin, stop) in sorted(spans.items(), key=lambda item: item[1]):
-        if begin != end:
-            raise TerseFileError(f"section {name!r} begins at {begin}, the one before it ends at {end}")
-        end = stop
-    if 8 + header_bytes + end != file_bytes:
-        raise TerseFileError(f"the sections end at byte {8 + header_bytes + end}, the file at {file_bytes}")
-    return spans, metadata[VERSION_KEY], 8 + header_bytes
+    def _read_header(self) -> tuple[dict[str, tuple[int, int]], str, int]:
+        if self.file_bytes < 8:
+            raise TerseFileError(f"a .terse file has at least 8 bytes, got {self.file_bytes}")
+        (header_bytes,) = struct.unpack("<Q", self._read_at(0, 8))
+        if header_bytes > min(MAX_HEADER_BYTES, self.file_bytes - 8):
+            raise TerseFileError(f"the header claims {header_bytes} bytes, the file has {self.file_bytes}")
+        header = parse_json(self._read_at(8, header_bytes), "header")
+        metadata = header.pop("__metadata__", None)
+        if not isinstance(metadata, dict) or not isinstance(metadata.get(VERSION_KEY), str):
+            raise TerseFileError("not a .terse file: the header's metadata has no 'terse' version")
+        spans = {name: _span_of(name, entry) for name, entry in header.items()}
+        end = 0
+        for name, (begin, stop) in sorted(spans.items(), key=lambda item: item[1]):
+            if begin != end:
+                raise TerseFileError(f"section {name!r} begins at {begin}, the one before it ends at {end}")
+            end = stop
+        if 8 + header_bytes + end != self.file_bytes:
+            raise TerseFileError(f"the sections end at byte {8 + header_bytes + end}, the file at {self.file_bytes}")
+        return spans, metadata[VERSION_KEY], 8 + header_bytes
 
 
 def _span_of(name: str, entry: Any) -> tuple[int, int]:
@@ -134,6 +138,8 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object, without the extensions of Python's parser and without duplicate keys."""
     try:
         parsed = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if b"\\u" in data:
+            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise TerseFileError(f"the {what} is not valid JSON: {problem}") from None
     if not isinstance(parsed, dict):

@@ -3,41 +3,73 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-BLOCK_WEIGHTS = 1 << 22
+BLOCK_ELEMENTS = 1 << 22
 MAX_TAPS = 1 << 12
+OWN_BOX_ELEMENTS = 512
 
 
 class Box(NamedTuple):
-    """A run of `filters * channels * taps` codes in row-major order."""
+    """A run of `filters * channels * taps` codes in row-major order; `width` is that of a kernel's row."""
 
     filters: int
     channels: int
     taps: int
+    width: int
 
     @property
-    def weights(self) -> int:
+    def elements(self) -> int:
         return self.filters * self.channels * self.taps
 
 
 def box_of(shape: tuple[int, ...]) -> Box:
-    """Filters × channels × taps of a whole tensor; a vector is one filter."""
+    """The box of a whole tensor of codes; a vector is one filter."""
     if len(shape) < 2:
-        return Box(1, math.prod(shape), 1)
+        return flat_box(math.prod(shape))
     taps = math.prod(shape[2:])
-    return Box(shape[0], shape[1], taps) if taps <= MAX_TAPS else Box(shape[0], shape[1] * taps, 1)
+    if taps > MAX_TAPS:
+        return Box(shape[0], shape[1] * taps, 1, 1)
+    return Box(shape[0], shape[1], taps, shape[-1] if taps > 1 else 1)
 
 
-def blocks_of(shape: tuple[int, ...]) -> list[Box]:
-    """The blocks a tensor is stored in, in row-major order; each has at most `BLOCK_WEIGHTS` weights."""
-    whole = box_of(shape)
-    if whole.weights <= BLOCK_WEIGHTS:
-        return [whole] if whole.weights else []
-    row = whole.channels * whole.taps
-    if row <= BLOCK_WEIGHTS:
-        step = BLOCK_WEIGHTS // row
-        return [Box(min(step, whole.filters - f), whole.channels, whole.taps) for f in range(0, whole.filters, step)]
-    step = BLOCK_WEIGHTS // whole.taps
-    row_blocks = [Box(1, min(step, whole.channels - c), whole.taps) for c in range(0, whole.channels, step)]
-    return row_blocks * whole.filters
+def flat_box(elements: int) -> Box:
+    return Box(1, elements, 1, 1)
+
+
+def count_blocks(box: Box) -> int:
+    """How many blocks `blocks_of` gives, without making them."""
+    if box.elements <= BLOCK_ELEMENTS:
+        return min(box.elements, 1)
+    row = box.channels * box.taps
+    if row <= BLOCK_ELEMENTS:
+        return -(-box.filters // (BLOCK_ELEMENTS // row))
+    return -(-box.channels // (BLOCK_ELEMENTS // box.taps)) * box.filters
+
+
+def blocks_of(box: Box) -> list[Box]:
+    """The blocks a box is stored in, in row-major order; each has at most `BLOCK_ELEMENTS` elements."""
+    filters, channels, taps, width = box
+    if box.elements <= BLOCK_ELEMENTS:
+        return [box] if box.elements else []
+    if channels * taps <= BLOCK_ELEMENTS:
+        step = BLOCK_ELEMENTS // (channels * taps)
+        return [Box(min(step, filters - f), channels, taps, width) for f in range(0, filters, step)]
+    step = BLOCK_ELEMENTS // taps
+    row = [Box(1, min(step, channels - c), taps, width) for c in range(0, channels, step)]
+    return row * filters
+
+
+def boxes_of_arrays(arrays: Sequence[tuple[str, int]]) -> list[Box]:
+    """The boxes of a group of arrays, given as (kind, elements): small arrays of a kind share one."""
+    boxes: list[Box] = []
+    pooled_kind: str | None = None
+    for kind, elements in arrays:
+        small = elements < OWN_BOX_ELEMENTS
+        if small and kind == pooled_kind:
+            boxes[-1] = flat_box(boxes[-1].elements + elements)
+        else:
+            boxes.append(flat_box(elements))
+        pooled_kind = kind if small else None
+    return boxes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,15 +14,18 @@ from torch import Tensor, nn
 
 from tersify.codec.codes import decode_codes
 from tersify.codec.container import Sections
-from tersify.codec.directory import DTYPES, Directory, Entry, Stored, unpack_directory
+from tersify.codec.directory import Directory, unpack_directory
+from tersify.codec.entries import DTYPES, Entry, Stored
 from tersify.codec.errors import TerseFileError
-from tersify.codec.floats import decode_planes
-from tersify.codec.layout import Box, blocks_of
-from tersify.codec.writer import VERSION, suffix
+from tersify.codec.members import ArrayGroup, CodeGroup, Contents, contents_of
+from tersify.codec.native import Codes
+from tersify.codec.planes import decode_planes
+from tersify.codec.writer import VERSION
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import load_state
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
+MIN_DIRECTORY_BYTES = 1 << 16
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -30,9 +34,10 @@ def load(
     into: Module,
     *,
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
+    threads: int | None = None,
 ) -> Module:
     """Fill a plain module with the file's weights, bit-equal, and leave the packed form on it."""
-    load_state(open(path, max_decoded_bytes=max_decoded_bytes).read(), into)
+    load_state(open(path, max_decoded_bytes=max_decoded_bytes).read(threads=threads), into)
     return into
 
 
@@ -47,16 +52,34 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def __init__(self, path: str | os.PathLike[str], *, max_decoded_bytes: int) -> None:
         self._sections = Sections(path)
         _check_version(self._sections.version)
-        self.directory: Directory = unpack_directory(self._sections.read("directory"))
-        self._entries = {entry.name: entry for entry in self.directory.entries}
         self._max_decoded_bytes = max_decoded_bytes
-        self._members = _members(self.directory.entries)
-        self._last_codes: tuple[int, list[np.ndarray]] | None = None
-        self._last_arrays: tuple[int, list[bytes]] | None = None
+        # Parsed JSON takes some twenty times its text, so that the text may take a small share only.
+        directory_bytes = max(MIN_DIRECTORY_BYTES, max_decoded_bytes // 16)
+        self.directory: Directory = unpack_directory(self._sections.read("directory"), max_bytes=directory_bytes)
+        self._entries = {entry.name: entry for entry in self.directory.entries}
+        self.contents: Contents = contents_of(self.directory)
+        self._recent: dict[int, Codes] = {}
         self.aliases = self.directory.aliases
         self.recipe = self.directory.recipe
         self.metadata = self.directory.metadata
         self.provenance = self.directory.provenance
+
+    @property
+    def file_bytes(self) -> int:
+        return self._sections.file_bytes
+
+    @property
+    def version(self) -> str:
+        return self._sections.version
+
+    def group_bytes(self, index: int) -> int:
+        """The size of a group on disk."""
+        return self._sections.size_bytes(f"g{index}")
+
+    def coders(self, entry: Entry) -> str:
+        """The coder of a tensor's codes, or of its values where it is dense."""
+        spans = self.contents.spans(entry, "codes" if entry.dense is None else "dense")
+        return "+".join(sorted({self.directory.groups[group].codec for group, _, _ in spans})) or "none"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -64,88 +87,65 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self.aliases
+
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
         entry = self._entries[self.aliases.get(name, name)]
-        self._allow(entry.decoded_bytes, f"{entry.name!r}")
-        return self._tensor(entry)
+        groups = self.contents.groups_of(entry)
+        self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
+        decoded = {g: self._recent[g] if g in self._recent else self._decode(g) for g in groups}
+        tensor = self._tensor(entry, decoded, copy=True)
+        self._recent = decoded  # the pools among them: the next tensor is often in the same ones
+        return tensor
 
-    def read(self) -> CompressedModel:
-        """Every tensor, decoded."""
-        self._allow(sum(entry.decoded_bytes for entry in self._entries.values()), "the whole file")
-        tensors = {name: self._tensor(entry) for name, entry in self._entries.items()}
+    def read(self, *, threads: int | None = None) -> CompressedModel:
+        """Every tensor, decoded by `threads` threads (as many as there are processors)."""
+        groups = self.contents.all_groups()
+        total = sum(entry.decoded_bytes for entry in self._entries.values())
+        self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
+        workers = min(threads or os.cpu_count() or 1, len(groups))
+        if workers > 1:
+            with ThreadPoolExecutor(workers) as pool:
+                decoded = dict(zip(groups, pool.map(self._decode, groups), strict=True))
+        else:
+            decoded = {group: self._decode(group) for group in groups}
+        tensors = {name: self._tensor(entry, decoded, copy=False) for name, entry in self._entries.items()}
         return CompressedModel(tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata)
 
-    def _tensor(self, entry: Entry) -> CompressedTensor | Tensor:
-        if entry.dense is not None:
-            return self._array(entry, "dense", entry.dense)
-        pieces = [
-            self._codes(group)[self._members[group].index((entry.name, block))]
-            for block, group in enumerate(entry.code_groups)
-        ]
-        codes = np.concatenate(pieces) if len(pieces) != 1 else pieces[0].copy()
+    def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, copy: bool) -> CompressedTensor | Tensor:
         parts = {
-            part: self._array(entry, part, stored)
-            for part in ("codebook", "values", "scale")
-            if (stored := getattr(entry, part)) is not None
+            part: _array(self.contents.take(decoded, entry, part, copy=copy), stored, entry.name)
+            for part, stored in entry.parts().items()
         }
+        if entry.dense is not None:
+            return parts["dense"]
+        codes = self.contents.take(decoded, entry, "codes", copy=copy)
         try:
             return CompressedTensor(
                 shape=entry.shape,
-                codes=torch.from_numpy(codes.astype(np.uint8, copy=False)).reshape(entry.shape),
+                codes=torch.from_numpy(codes).reshape(entry.shape),
                 axis=entry.axis,
                 format=entry.format,
-                **parts,  # type: ignore[arg-type]
+                **parts,
             )
         except ValueError as problem:
             raise TerseFileError(f"{entry.name!r}: {problem}") from None
 
-    def _array(self, entry: Entry, part: str, stored: Stored) -> Tensor:
-        raw = self._arrays(stored.group)[self._members[stored.group].index((entry.name, part))]
-        flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
-        if stored.dtype == "BOOL" and raw and max(raw) > 1:
-            raise TerseFileError(f"{entry.name!r} has a truth value other than 0 and 1")
-        return flat.view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
-
-    def _codes(self, group: int) -> list[np.ndarray]:
-        if self._last_codes is None or self._last_codes[0] != group:
-            boxes, levels = self._boxes(group)
-            self._allow(sum(box.weights for box in boxes), f"group {group}")
-            data = self._checked(group)
-            self._last_codes = group, decode_codes(self.directory.groups[group].codec, data, boxes, levels)
-        return self._last_codes[1]
-
-    def _boxes(self, group: int) -> tuple[list[Box], int]:
-        boxes = []
-        alphabets = set()
-        for name, block in self._members[group]:
-            if isinstance(block, str):
-                raise TerseFileError(f"group {group} holds codes and arrays")
-            boxes.append(blocks_of(self._entries[name].shape)[block])
-            alphabets.add(self._entries[name].levels)
-        if len(alphabets) != 1:
-            raise TerseFileError(f"group {group} mixes alphabets of {sorted(alphabets)} codes")
-        return boxes, alphabets.pop()
-
-    def _arrays(self, group: int) -> list[bytes]:
-        if self._last_arrays is None or self._last_arrays[0] != group:
-            sizes = []
-            for name, part in self._members[group]:
-                if not isinstance(part, str):
-                    raise TerseFileError(f"group {group} holds codes and arrays")
-                stored: Stored = getattr(self._entries[name], part)
-                sizes.append((DTYPES[stored.dtype].itemsize, stored.stored_bytes))
-            self._allow(sum(total for _, total in sizes), f"group {group}")
-            codec = self.directory.groups[group].codec
-            if codec != "planes":
-                raise TerseFileError(f"unknown codec {codec!r}; a newer tersify may know it")
-            self._last_arrays = group, decode_planes(self._checked(group), sizes)
-        return self._last_arrays[1]
-
-    def _checked(self, group: int) -> bytes:
-        data = self._sections.read(f"g{group}")
-        if zlib.crc32(data) != self.directory.groups[group].crc32:
-            raise TerseFileError(f"group {group} is damaged: its checksum does not match")
-        return data
+    def _decode(self, index: int) -> Codes:
+        """The codes, or the bytes of the arrays, of one group."""
+        group = self.contents.group(index)
+        data = self._sections.read(f"g{index}")
+        if zlib.crc32(data) != self.directory.groups[index].crc32:
+            raise TerseFileError(f"group {index} is damaged: its checksum does not match")
+        codec = self.directory.groups[index].codec
+        if isinstance(group, CodeGroup):
+            out = np.empty(group.elements, np.uint8)
+            decode_codes(codec, data, group.boxes, group.levels, out)
+            return out
+        if codec != "planes":
+            raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")
+        return _decode_arrays(data, group)
 
     def _allow(self, size_bytes: int, what: str) -> None:
         if size_bytes > self._max_decoded_bytes:
@@ -154,24 +154,19 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
             )
 
 
-def _members(entries: list[Entry]) -> dict[int, list[tuple[str, Any]]]:
-    """What each group holds, in its order: (name, block number) for codes, (name, part) for arrays."""
-    codes: dict[int, list[tuple[str, Any]]] = {}
-    arrays: dict[int, list[tuple[str, Any]]] = {}
-    for entry in entries:
-        for block, group in enumerate(entry.code_groups):
-            codes.setdefault(group, []).append((entry.name, block))
-        for part in ("dense", "codebook", "values", "scale"):
-            stored = getattr(entry, part)
-            if stored is not None:
-                arrays.setdefault(stored.group, []).append((entry.name, part))
-    for group, members in arrays.items():
-        members.sort(key=lambda member: suffix(member[0]))
-        codes.setdefault(group, []).extend(members)
-    return codes
+def _decode_arrays(data: bytes, group: ArrayGroup) -> Codes:
+    dtype = DTYPES[group.dtype]
+    return decode_planes(data, group.arrays, dtype.itemsize, is_float=dtype.is_floating_point)
+
+
+def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
+    if stored.dtype == "BOOL" and raw.size and int(raw.max()) > 1:
+        raise TerseFileError(f"{name!r} has a truth value other than 0 and 1")
+    if raw.size == 0:
+        return torch.empty(stored.shape, dtype=DTYPES[stored.given])
+    return torch.from_numpy(raw).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
 
 
 def _check_version(version: str) -> None:
-    major = version.partition(".")[0]
-    if major != VERSION.partition(".")[0]:
+    if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise TerseFileError(f"the file has format version {version}, this tersify reads {VERSION}; upgrade tersify")

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 import zlib
 from collections.abc import Mapping
-from importlib import metadata as installed
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tersify.codec.codes import encode_codes
+from tersify.codec.codes import Meaning, encode_codes
 from tersify.codec.container import write_sections
-from tersify.codec.directory import DTYPE_NAMES, Directory, Entry, Group, Stored, pack_directory
-from tersify.codec.floats import encode_planes
-from tersify.codec.layout import BLOCK_WEIGHTS, Box, blocks_of
+from tersify.codec.directory import Directory, Group, pack_directory
+from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
+from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
+from tersify.codec.native import Codes
+from tersify.codec.planes import encode_planes
 from tersify.tensor import CompressedTensor
 
 VERSION = "1.0"
-POOL_BYTES = 1 << 26
 
 
 def save(
@@ -33,8 +35,8 @@ def save(
 ) -> int:
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
 
-    Lossless by default. `floats="fp16"` stores 32-bit floats (codebooks, scales, dense tensors) in
-    half precision; they are given back as 32-bit floats with the rounded values.
+    Lossless by default. `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
+    in half precision; they are given back as 32-bit floats with the rounded values.
     """
     if floats not in ("as-is", "fp16"):
         raise ValueError(f"floats must be 'as-is' or 'fp16', got {floats!r}")
@@ -47,38 +49,39 @@ def save(
         aliases=dict(getattr(model, "aliases", {})),
         recipe=getattr(model, "recipe", None),
         metadata=dict(getattr(model, "metadata", {})),
-        provenance=getattr(model, "provenance", None) or provenance(),
+        provenance=_provenance(),
     )
     return write_sections(path, {"directory": pack_directory(directory), **sections}, VERSION)
 
 
-def provenance() -> dict[str, Any]:
-    """What made the file, and when."""
+def _provenance() -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "tersify": _version("tersify"),
+        "tersify": sys.modules["tersify"].__version__,  # an import would tie shipping to training
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return installed.version(package)
-    except installed.PackageNotFoundError:
-        return "unknown"
+@dataclass
+class _Pool:
+    """A group in the making."""
+
+    elements: int = 0
+    boxes: list[Box] = field(default_factory=list)
+    codes: list[Codes] = field(default_factory=list)
+    codebooks: list[Tensor | None] = field(default_factory=list)
+    arrays: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class _Plan:
-    """Decides which group each part goes to, and keeps what the group must hold."""
+    """Decides which group each part goes to: small parts share one, a large part fills several."""
 
     def __init__(self, *, half: bool) -> None:
         self._half = half
-        self._kinds: list[int] = []  # per group: the levels of its codes, 0 for arrays
-        self._codes: dict[int, list[tuple[Box, np.ndarray]]] = {}
-        self._arrays: dict[int, list[tuple[str, int, bytes]]] = {}
-        self._open: dict[int, tuple[int, int]] = {}  # kind → (the pool that still has room, its size)
+        self._groups: list[tuple[int | str, _Pool]] = []  # the levels of codes or the dtype of arrays
+        self._open: dict[int | str, int] = {}
 
     def add(self, name: str, tensor: CompressedTensor | Tensor) -> Entry:
         if not isinstance(name, str):
@@ -87,66 +90,103 @@ class _Plan:
             return self._add_compressed(name, tensor)
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name!r} must be a CompressedTensor or a Tensor, got {type(tensor).__name__}")
-        return Entry(name=name, shape=tuple(tensor.shape), dense=self._store(name, tensor))
+        return Entry(name=name, shape=tuple(tensor.shape), dense=self._store(name, "dense", tensor))
 
     def _add_compressed(self, name: str, tensor: CompressedTensor) -> Entry:
         flat = tensor.codes.detach().cpu().contiguous().reshape(-1).numpy()
-        groups = []
-        at = 0
-        for box in blocks_of(tensor.shape):
-            group = self._pool(tensor.levels or 2, box.weights, BLOCK_WEIGHTS)
-            self._codes.setdefault(group, []).append((box, flat[at : at + box.weights]))
-            groups.append(group)
-            at += box.weights
-        parts = {"codebook": tensor.codebook, "values": tensor.values, "scale": tensor.scale}
-        stored = {part: self._store(name, t) for part, t in parts.items() if t is not None}
+        first, pieces = self._place(tensor.levels or 2, box_of(tensor.shape))
+        for pool, box, at in pieces:
+            pool.boxes.append(box)
+            pool.codes.append(flat[at : at + box.elements])
+            pool.codebooks.append(tensor.codebook)
+        fields = {"codebook": tensor.codebook, "values": tensor.values, "scale": tensor.scale}
+        parts = {part: self._store(name, part, t) for part, t in fields.items() if t is not None}
         return Entry(
             name=name,
             shape=tensor.shape,
-            code_groups=tuple(groups),
+            code_group=first,
             axis=tensor.axis,
             format=dict(tensor.format),
-            **stored,  # type: ignore[arg-type]
+            **parts,
         )
 
-    def _store(self, name: str, tensor: Tensor) -> Stored:
+    def _store(self, name: str, part: str, tensor: Tensor) -> Stored:
         if tensor.dtype not in DTYPE_NAMES:
-            raise ValueError(
-                f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPE_NAMES.values())}"
-            )
-        given = DTYPE_NAMES[tensor.dtype]
+            raise ValueError(f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPES)}")
         plain = tensor.detach().cpu()
         if self._half and plain.dtype == torch.float32:
-            plain = plain.half()
-            if not bool(torch.isfinite(plain).eq(torch.isfinite(tensor.detach().cpu())).all()):
-                raise ValueError(f"{name!r} has values beyond the range of fp16; save with floats='as-is'")
-        data = plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        group = self._pool(0, len(data), POOL_BYTES)
-        self._arrays.setdefault(group, []).append((suffix(name), plain.dtype.itemsize, data))
-        return Stored(shape=tuple(tensor.shape), dtype=DTYPE_NAMES[plain.dtype], given=given, group=group)
+            plain = _halved(plain, name)
+        dtype = DTYPE_NAMES[plain.dtype]
+        data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
+        first, pieces = self._place(dtype, flat_box(plain.numel()))
+        width = plain.dtype.itemsize
+        for pool, box, at in pieces:
+            pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width].tobytes()))
+        return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
 
-    def _pool(self, kind: int, size: int, limit: int) -> int:
-        group, used = self._open.get(kind, (-1, limit))
-        if group < 0 or used + size > limit:
-            self._kinds.append(kind)
-            group, used = len(self._kinds) - 1, 0
-        self._open[kind] = (group, used + size)
-        return group
+    def _place(self, key: int | str, whole: Box) -> tuple[int, list[tuple[_Pool, Box, int]]]:
+        """The first group of a part, and for each of its blocks the pool, the box and its first element."""
+        blocks = blocks_of(whole)
+        if not blocks:
+            return 0, []
+        pooled = len(blocks) == 1
+        index = self._open.get(key, -1) if pooled else -1
+        if index < 0 or self._groups[index][1].elements + whole.elements > BLOCK_ELEMENTS:
+            index = len(self._groups)
+            self._groups += [(key, _Pool()) for _ in blocks]
+            if pooled:
+                self._open[key] = index
+        placed = []
+        at = 0
+        for offset, box in enumerate(blocks):
+            pool = self._groups[index + offset][1]
+            pool.elements += box.elements
+            placed.append((pool, box, at))
+            at += box.elements
+        return index, placed
 
     def encode(self) -> tuple[dict[str, bytes], list[Group]]:
         sections: dict[str, bytes] = {}
         groups = []
-        for index, levels in enumerate(self._kinds):
-            if levels:
-                codec, data = encode_codes(self._codes.pop(index), levels)
-            else:
-                runs = sorted(self._arrays.pop(index), key=lambda run: run[0])
-                codec, data = "planes", encode_planes([(width, raw) for _, width, raw in runs])
+        for index, (key, pool) in enumerate(self._groups):
+            codec, data = _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key)
             sections[f"g{index}"] = data
             groups.append(Group(codec=codec, crc32=zlib.crc32(data)))
         return sections, groups
 
 
-def suffix(name: str) -> str:
-    """The last part of a dotted name: arrays of one kind lie together in their group."""
-    return name.rpartition(".")[2]
+def _halved(plain: Tensor, name: str) -> Tensor:
+    halved = plain.half()
+    if not torch.equal(halved.isinf(), plain.isinf()):
+        raise ValueError(f"{name!r} has values beyond ±65504, the range of fp16; save with floats='as-is'")
+    return halved
+
+
+def _encode_codes(pool: _Pool, levels: int) -> tuple[str, bytes]:
+    codebooks = [_mean_levels(codebook, levels) for codebook in pool.codebooks]
+    meaning = Meaning(
+        activity=np.stack([_activity(codebook) for codebook in codebooks]),
+        order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(np.uint8),
+    )
+    return encode_codes(np.concatenate(pool.codes), pool.boxes, levels, meaning)
+
+
+def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
+    """The level behind each code, over all rows of a codebook; a mask has the levels 0 and 1."""
+    if codebook is None:
+        return np.array([0.0, 1.0])
+    flat = codebook.detach().cpu().double().reshape(-1, levels).numpy()
+    return np.nan_to_num(flat.mean(0) if len(flat) else np.zeros(levels), posinf=0.0, neginf=0.0)
+
+
+def _activity(levels: np.ndarray) -> Codes:
+    sizes = np.abs(levels)
+    return np.round(sizes * (255.0 / sizes.max())).astype(np.uint8) if sizes.max() > 0 else sizes.astype(np.uint8)
+
+
+def _encode_arrays(pool: _Pool, dtype: str) -> tuple[str, bytes]:
+    arrays = sorted(pool.arrays, key=lambda array: array[0].encode())
+    width = DTYPES[dtype].itemsize
+    kinds = [(kind, len(data) // width) for kind, data in arrays]
+    joined = b"".join(data for _, data in arrays)
+    return "planes", encode_planes(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)

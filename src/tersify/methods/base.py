@@ -97,6 +97,11 @@ class Method:
     def bind(self, sites: Sequence[Site]) -> Bound:
         return Bound(sites, [self.transform(site) for site in sites])
 
+    def project_(self, bound: Bound) -> None:
+        """Before each batch: every transform pulls its latent back. A method may do all of them at once."""
+        for site, transform in zip(bound.sites, bound.transforms, strict=True):
+            transform.project_(site.latent)
+
     def update(self, bound: Bound, step: Step) -> None:
         """Move schedules and searches on; called before each batch."""
 

@@ -16,7 +16,13 @@ from tersify.methods.base import (
     check_range,
     register,
 )
-from tersify.methods.threshold import TernaryTransform, check_latent_settings
+from tersify.methods.threshold import (
+    TernaryTransform,
+    check_latent_settings,
+    clip_latents,
+    set_thresholds,
+    ternarize_ahead,
+)
 from tersify.schedules import REGIMES, Schedule, growth
 from tersify.userfile import load_function, names_function
 
@@ -65,10 +71,14 @@ class Ternary(Method):
             site.latent, threshold=self.delta0, clip=self.clip, spread=self.spread, scale=self.scale
         )
 
+    def project_(self, bound: Bound) -> None:
+        if self.clip:
+            clip_latents(bound)
+
     def update(self, bound: Bound, step: Step) -> None:
         threshold = self.schedule(step.progress.epochs)(step.progress)
-        for transform in bound.each(TernaryTransform):
-            transform.threshold.fill_(threshold)
+        set_thresholds(bound, threshold)
+        ternarize_ahead(bound.sites, threshold)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}

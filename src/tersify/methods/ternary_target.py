@@ -23,8 +23,8 @@ class TernaryTarget(Method):
     """−1/0/+1 like 'ternary', with Δ such that a share of all these weights is zero.
 
     The share rises from `start` to `sparsity` by a cubic between the shares `begin` and `end` of training.
-    One Δ serves all weights of the rule, so each layer finds its own share. `spread` and `scale` are those of
-    'ternary'.
+    One Δ serves all weights of the rule, so each layer finds its own share. Latents are not clipped: many would
+    meet at the border, where no threshold can part them. `spread` and `scale` are those of 'ternary'.
     """
 
     sparsity: float = 0.9
@@ -45,7 +45,9 @@ class TernaryTarget(Method):
         check_latent_settings(self.spread, self.scale)
 
     def transform(self, site: Site) -> Transform:
-        return TernaryTransform(site.latent, threshold=0.1, spread=self.spread, scale=self.scale)
+        return TernaryTransform(
+            site.latent, threshold=0.1, clip=False, saturate=False, spread=self.spread, scale=self.scale
+        )
 
     def update(self, bound: Bound, step: Step) -> None:
         progress = step.progress

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Transform, check_choice, check_range, dense, straight_through, ternary_tensor
+from tersify.methods.base import (
+    Bound,
+    Site,
+    Transform,
+    check_choice,
+    check_range,
+    dense,
+    straight_through,
+    ternary_tensor,
+)
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
 
@@ -18,14 +29,84 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
     check_choice("scale", scale, SCALES)
 
 
+class Ahead:
+    """The weight of a latent, computed before it was asked for; good while the latent is unchanged.
+
+    A compiled network computes its own weights and never asks, so nothing is computed for it again.
+    """
+
+    weight: Tensor
+    version = -1
+    wanted = True
+
+    def set(self, weight: Tensor, latent: Tensor) -> None:
+        self.weight, self.latent, self.version = weight, latent, latent._version
+        self.wanted = False
+
+    def is_of(self, latent: Tensor) -> bool:
+        self.wanted = True
+        return latent._version == self.version and latent is self.latent
+
+
+# All sites at once: an eager GPU step is bound by launches, not by arithmetic, so what would be a few kernels for
+# each site is a few for all of them.
+
+
+def clip_latents(bound: Bound) -> None:
+    latents: list[Tensor] = [site.latent for site in bound.sites]
+    torch._foreach_clamp_min_(latents, -1.0)
+    torch._foreach_clamp_max_(latents, 1.0)
+
+
+def set_thresholds(bound: Bound, threshold: float) -> None:
+    buffers = [transform.threshold for transform in bound.each(TernaryTransform)]
+    torch._foreach_copy_(buffers, [torch.full_like(buffers[0], threshold)] * len(buffers))
+
+
+def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
+    """The weights the coming forward pass will ask for, with their straight-through lines.
+
+    Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
+    """
+    ready = [site for site in sites if _may_go_ahead(site.chain)]
+    if not ready:
+        return
+    latents: list[Tensor] = [site.latent for site in ready]
+    edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
+    inside = torch._foreach_clamp_max(torch._foreach_clamp_min(latents, -edge), edge)
+    patterns = torch._foreach_sub(latents, inside)
+    torch._foreach_sign_(patterns)
+    with torch.enable_grad():
+        passed = torch._foreach_sub(latents, [latent.detach() for latent in latents])
+        weights = torch._foreach_add(patterns, passed)
+    for site, weight in zip(ready, weights, strict=True):
+        transform = site.chain[0]
+        assert isinstance(transform, TernaryTransform)
+        transform.ahead.set(weight, site.latent)
+
+
+def _may_go_ahead(chain: list[Transform]) -> bool:
+    """The transform is alone on its clipped latent, and its last pattern was asked for."""
+    first = chain[0]
+    return len(chain) == 1 and isinstance(first, TernaryTransform) and first.clip and first.ahead.wanted
+
+
 class TernaryTransform(Transform):
     threshold: Tensor
 
     def __init__(
-        self, latent: Tensor, *, threshold: float, clip: bool = True, spread: float | None = None, scale: str = "none"
+        self,
+        latent: Tensor,
+        *,
+        threshold: float,
+        clip: bool = True,
+        saturate: bool = True,
+        spread: float | None = None,
+        scale: str = "none",
     ) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.saturate = clip, saturate
+        self.ahead = Ahead()
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
@@ -45,14 +126,13 @@ class TernaryTransform(Transform):
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
 
     def forward(self, latent: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and self.ahead.is_of(latent):
+            return self.ahead.weight if self.factor is None else self.ahead.weight * self.factor()
         # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
         # latent could otherwise never come back.
-        value = straight_through(self.pattern(latent.detach()), latent.clamp(-1.0, 1.0))
+        passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
+        value = straight_through(self.pattern(latent.detach()), passed)
         return value if self.factor is None else value * self.factor()
-
-    def project_(self, latent: Tensor) -> None:
-        if self.clip:
-            latent.clamp_(-1.0, 1.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         pattern = self.pattern(dense(upstream))

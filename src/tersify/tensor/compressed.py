@@ -104,7 +104,8 @@ class CompressedTensor:
         else:
             assert self.codebook is not None
             if self.axis is None:
-                dense = self.codebook[self.codes.int()]
+                # index_select is several times faster than indexing, and this is most of a load's time
+                dense = self.codebook.index_select(0, self.codes.reshape(-1).int()).reshape(self.shape)
             else:
                 per_slice = self.codes.movedim(self.axis, 0).reshape(self.shape[self.axis], -1).long()
                 moved = (self.shape[self.axis], *self.shape[: self.axis], *self.shape[self.axis + 1 :])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
@@ -12,12 +11,7 @@ from typing import Any
 from tersify.lab.names import unknown
 from tersify.lab.trainer import Job, TrainConfig
 from tersify.recipe import Recipe
-from tersify.toml import write_toml
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tersify.toml import read_toml, write_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +71,7 @@ class Experiment:
 
     @classmethod
     def from_toml(cls, name: str, text: str) -> Experiment:
-        document = tomllib.loads(text)
+        document = read_toml(text, f"the experiment {name!r}")
         rows = tuple(_build(Row, table) for table in document.pop("rows", ()))
         return _build(cls, {"name": name, "rows": rows, **document})
 
@@ -85,7 +79,8 @@ class Experiment:
         """The same rows on a small network and little data: shows that the path works, not the figures."""
         own = dict(self.smoke)
         shared = {key: own.pop(key) for key in ("target", "options", "epochs") if key in own}
-        rows = tuple(replace(row, train={}, **shared) for row in self.rows)
+        special = own.pop("rows", {})
+        rows = tuple(replace(row, train={}, **shared, **special.get(row.id, {})) for row in self.rows)
         return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
 
     def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:

@@ -7,18 +7,21 @@ from collections.abc import Sequence
 
 def scaled_channels(channels: Sequence[int], width: float) -> list[int]:
     """Every channel count times `width`, rounded, at least 1."""
-    if not 0 < width <= 64:
-        raise ValueError(f"width must be above 0 and at most 64, got {width}")
+    _check_factor("width", width)
     return [max(1, round(count * width)) for count in channels]
 
 
 def scaled_blocks(blocks: int, depth: float) -> int:
     """The number of blocks a stage gets, at least 1."""
-    if not 0 < depth <= 64:
-        raise ValueError(f"depth must be above 0 and at most 64, got {depth}")
+    _check_factor("depth", depth)
     return max(1, round(blocks * depth))
 
 
 def check_count(name: str, value: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number from 1 on, got {value!r}")
+
+
+def _check_factor(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or not 0 < value <= 64:
+        raise ValueError(f"{name} must be above 0 and at most 64, got {value!r}")

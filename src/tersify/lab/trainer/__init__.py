@@ -3,7 +3,7 @@
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display, display_for
-from tersify.lab.trainer.evaluation import evaluate
+from tersify.lab.trainer.evaluation import check_fits, evaluate
 from tersify.lab.trainer.job import Job
 from tersify.lab.trainer.loop import pick_device
 from tersify.lab.trainer.run import train
@@ -14,6 +14,7 @@ __all__ = [
     "Job",
     "RunDirectory",
     "TrainConfig",
+    "check_fits",
     "display_for",
     "evaluate",
     "load_network",

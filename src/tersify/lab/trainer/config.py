@@ -53,8 +53,12 @@ class TrainConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "milestones", tuple(self.milestones))
-        object.__setattr__(self, "rates", tuple(self.rates))
+        for name in ("milestones", "rates"):
+            if not isinstance(getattr(self, name), (list, tuple)):
+                raise ValueError(f"{name} must be a list of numbers, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not isinstance(self.augmentation, Mapping):
+            raise ValueError(f"augmentation must be a table such as {{ cutout = 8 }}, got {self.augmentation!r}")
         object.__setattr__(self, "augmentation", MappingProxyType(dict(self.augmentation)))
         for spec in dataclasses.fields(self):
             _check_type(spec.name, str(spec.type), getattr(self, spec.name))

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
 from tersify.lab.trainer.config import TrainConfig
+from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.job import Job
 from tersify.recipe import Recipe
 
@@ -21,6 +28,32 @@ lr = 0.01
 schedule = "cosine"
 batch_size = 32
 """
+
+
+def run_demo(
+    home: Path,
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    resume: bool = False,
+    display: Callable[[str], Display] = lambda label: Display(),
+) -> dict[str, dict[str, float]]:
+    """Train both networks into `home/dense` and `home/ternary-log`; the metrics of each by its name."""
+    job = demo_job(seed=seed, quick=quick)
+    jobs = {"dense twin": (home / "dense", job.dense_twin()), "ternary-log": (home / "ternary-log", job)}
+    with _one_thread():
+        return {name: j.run(out, resume=resume, display=display(name)) for name, (out, j) in jobs.items()}
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Batches this small gain little from a second thread, and lose much where cores are shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def demo_job(*, seed: int = 0, quick: bool = False) -> Job:

@@ -14,7 +14,7 @@ _FREE_SETTINGS = ("device", "compile")
 
 
 class RunDirectory:
-    """Paths and small files of one run: model.terse, metrics.json, history.jsonl, recipe.toml, checkpoint/."""
+    """Paths and small files of one run: model.terse, metrics.json, history.jsonl, recipe.toml, latents.json, …"""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,6 +22,7 @@ class RunDirectory:
         self.metrics = path / "metrics.json"
         self.history = path / "history.jsonl"
         self.recipe = path / "recipe.toml"
+        self.latents = path / "latents.json"
         self.checkpoint = path / "checkpoint" / "last.pt"
         self.identity = path / "checkpoint" / "run.json"
 

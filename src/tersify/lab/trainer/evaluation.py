@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tersify.lab.data import Data, Split, normalize
 from tersify.lab.metrics import topk_accuracy
@@ -22,6 +22,27 @@ def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device
             logits.append(model(normalize(images.to(device), data)).float())
     scores = topk_accuracy(torch.cat(logits), split.labels.to(device), (1, 3, 5))
     return {"accuracy": scores[1], "top3": scores[3], "top5": scores[5]}
+
+
+def check_fits(model: nn.Module, data: Data) -> None:
+    """One image through the network (both on the CPU), so that a mismatch is told before anything starts."""
+    image = data.test.images[:1]
+    shape = "×".join(map(str, data.shape))
+    try:
+        with _eval_mode(model), torch.no_grad():
+            logits = model(normalize(image, data))
+    except RuntimeError as error:
+        raise ValueError(
+            f"the network does not take the {shape} images of {data.name!r} ({str(error).splitlines()[0]}); "
+            "choose another network or data set, or give its options"
+        ) from None
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"the network must return logits as one tensor, got a {type(logits).__name__}")
+    if logits.ndim != 2 or logits.shape[1] < data.classes:
+        raise ValueError(
+            f"the network gives {tuple(logits.shape)} for one image of {data.name!r}, which has {data.classes} "
+            f"classes; give the option classes={data.classes}"
+        )
 
 
 @contextlib.contextmanager

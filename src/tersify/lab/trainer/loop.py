@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,12 @@ from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
-from tersify.lab.trainer.evaluation import evaluate
+from tersify.lab.trainer.evaluation import check_fits, evaluate
 from tersify.lab.trainer.feed import Feed, seed_of, to_device
 from tersify.lab.trainer.objective import Objective
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
-from tersify.tensor import CompressedModel
+from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -31,6 +32,7 @@ class Loop:
     """A network in training. `run_epoch` is a function of the state and the epoch's number alone."""
 
     def __init__(self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None) -> None:
+        check_fits(model, data)
         self.config = config
         self.device = pick_device(config.device)
         on_cuda = self.device.type == "cuda"
@@ -109,6 +111,14 @@ class Loop:
         with self._averaged():
             return self.session.pack()
 
+    def latent_histograms(self) -> dict[str, dict[str, list[float]]]:
+        """One histogram for each compressed weight, all with the same bins."""
+        with self._averaged():
+            latents = self.session.latents()
+            limit = max((float(t.abs().max()) for t in latents.values() if t.numel()), default=0.0)
+            # Ternary latents end at ±1; the few beyond it elsewhere may share the outermost bins.
+            return {name: latent_histogram(t, limit=min(limit, 1.0) or 1.0) for name, t in latents.items()}
+
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.in_place() if self.average else contextlib.nullcontext()
 
@@ -132,11 +142,10 @@ def pick_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name!r} is not available here; use device 'cpu' or 'auto'")
     return device
 
@@ -144,9 +153,12 @@ def pick_device(name: str) -> torch.device:
 def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
     base = data.augmentation if config.augment else Augmentation()
     known = tuple(vars(base))
-    for key in config.augmentation:
+    for key, value in config.augmentation.items():
         if key not in known:
             raise unknown("augmentation", key, known)
+        wanted = type(getattr(base, key))
+        if type(value) is not wanted:
+            raise ValueError(f"augmentation {key} must be of type {wanted.__name__}, got {value!r}")
     return replace(base, **config.augmentation)
 
 

@@ -19,6 +19,7 @@ class Training(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def status(self) -> dict[str, float]: ...
+    def latents(self) -> dict[str, Tensor]: ...
 
 
 class PlainSession:
@@ -56,4 +57,7 @@ class PlainSession:
         return None
 
     def status(self) -> dict[str, float]:
+        return {}
+
+    def latents(self) -> dict[str, Tensor]:
         return {}

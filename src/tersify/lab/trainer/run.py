@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,6 +65,8 @@ def train(
     packed.recipe = recipe_toml or None
     packed.metadata |= facts
     codec.save(packed, directory.model)
+    if histograms := loop.latent_histograms():
+        directory.write_text(directory.latents, json.dumps(histograms) + "\n")
     metrics = _metrics(directory, history, blank, loop) | {"dense_bytes": packed.dense_bytes()}
     directory.write_metrics(metrics)
     return metrics

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -20,11 +19,10 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
     """Fill `model` from a .terse, .safetensors or torch checkpoint; nothing in the file is executed."""
     if not path.is_file():
         raise ValueError(f"no weights at {path}; --weights names a .terse, .safetensors or torch file")
-    if path.suffix == ".terse":
-        return codec.load(path, into=model)
     state = _read_state(path)
     own = model.state_dict()
-    missing = sorted(own.keys() - state.keys())
+    # Old checkpoints have no batch counters; torch fills them in.
+    missing = sorted(name for name in own.keys() - state.keys() if not name.endswith("num_batches_tracked"))
     extra = sorted(state.keys() - own.keys())
     wrong = [name for name, tensor in state.items() if name in own and tensor.shape != own[name].shape]
     if missing or extra or wrong:
@@ -40,11 +38,13 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".terse":
+        return codec.open(path).read().state_dict()
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, Exception) as error:  # torch raises many kinds for a damaged file
+    except Exception as error:  # torch raises many kinds for a damaged file
         raise ValueError(
             f"{path} holds no plain weights ({type(error).__name__}); save a state dict, best as .safetensors"
         ) from error

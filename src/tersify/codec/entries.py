@@ -1,0 +1,202 @@
+"""What the directory says about one tensor, checked in every number before anything believes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tersify.codec.errors import TerseFileError
+from tersify.codec.layout import Box, box_of, count_blocks, flat_box
+
+MAX_DIMENSIONS = 32
+MAX_ELEMENTS = 1 << 48
+
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+PARTS = {"dense": "d", "codebook": "b", "values": "v", "scale": "m"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A dense array: its shape, the dtype on disk, the dtype it is given back in, its first group."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    given: str
+    group: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def box(self) -> Box:
+        return flat_box(self.elements)
+
+    @property
+    def given_bytes(self) -> int:
+        return self.elements * DTYPES[self.given].itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One tensor: dense (`dense` alone), or `codes` with a codebook or with values."""
+
+    name: str
+    shape: tuple[int, ...]
+    dense: Stored | None = None
+    code_group: int = 0
+    codebook: Stored | None = None
+    values: Stored | None = None
+    scale: Stored | None = None
+    axis: int | None = None
+    format: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def levels(self) -> int:
+        """Size of the alphabet of the codes."""
+        return 2 if self.codebook is None else self.codebook.shape[-1]
+
+    @property
+    def box(self) -> Box:
+        return box_of(self.shape)
+
+    def parts(self) -> dict[str, Stored]:
+        """The dense arrays by the name of the field that holds them."""
+        return {part: stored for part in PARTS if (stored := getattr(self, part)) is not None}
+
+    @property
+    def decoded_bytes(self) -> int:
+        codes = 0 if self.dense is not None else math.prod(self.shape)
+        return codes + sum(stored.given_bytes for stored in self.parts().values())
+
+
+def kind_of(part: str, name: str) -> str:
+    """Arrays of one kind lie together in their group: the part's letter and the end of the dotted name."""
+    return PARTS[part] + name.rpartition(".")[2]
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    made: dict[str, Any] = {"n": entry.name, "s": list(entry.shape)}
+    for part, stored in entry.parts().items():
+        dtype = stored.dtype if stored.dtype == stored.given else f"{stored.dtype}>{stored.given}"
+        sizes = {"dense": (), "codebook": (entry.levels,)}.get(part, stored.shape)
+        made[PARTS[part]] = [dtype, stored.group, *sizes]
+    if entry.dense is None:
+        made["c"] = entry.code_group
+    if entry.axis is not None:
+        made["a"] = entry.axis
+    if entry.format:
+        made["f"] = dict(entry.format)
+    return made
+
+
+def entry_from_json(item: Any, groups: int) -> Entry:
+    plain = typed(item, dict, "a tensor")
+    name = typed(plain.get("n"), str, "a tensor's name")
+    shape = _shape(plain.get("s"), name)
+    if "d" in plain:
+        dtypes, group, sizes = _reference(plain["d"], name)
+        _require(not sizes, f"{name!r} has a dense part with sizes")
+        return Entry(name=name, shape=shape, dense=_stored(dtypes, group, shape, groups, name))
+    code_group = typed(plain.get("c"), int, f"the codes of {name!r}")
+    _check_groups(code_group, box_of(shape), groups, name)
+    axis = plain.get("a")
+    if axis is not None:
+        _require(type(axis) is int and 0 <= axis < len(shape), f"{name!r} has axis {axis!r} and shape {shape}")
+    _require(("b" in plain) != ("v" in plain), f"{name!r} needs a codebook or values, not both and not neither")
+    codebook = values = scale = None
+    if "b" in plain:
+        dtypes, group, sizes = _reference(plain["b"], name)
+        _require(len(sizes) == 1 and 1 <= sizes[0] <= 256, f"{name!r} has levels {sizes}, 1..256 are allowed")
+        rows = () if axis is None else (shape[axis],)
+        codebook = _stored(dtypes, group, (*rows, *sizes), groups, name)
+    else:
+        dtypes, group, sizes = _reference(plain["v"], name)
+        _require(len(sizes) == 1 and sizes[0] <= math.prod(shape), f"{name!r} has values {sizes} and shape {shape}")
+        values = _stored(dtypes, group, sizes, groups, name)
+    if "m" in plain:
+        dtypes, group, sizes = _reference(plain["m"], name)
+        _require(_broadcasts(sizes, shape), f"{name!r} has a scale of shape {sizes} and shape {shape}")
+        scale = _stored(dtypes, group, sizes, groups, name)
+    facts = typed(plain.get("f", {}), dict, f"the format of {name!r}")
+    _require(all(type(fact) is int for fact in facts.values()), f"the format of {name!r} must be whole numbers")
+    return Entry(
+        name=name,
+        shape=shape,
+        code_group=code_group,
+        codebook=codebook,
+        values=values,
+        scale=scale,
+        axis=axis,
+        format=facts,
+    )
+
+
+def _reference(item: Any, name: str) -> tuple[str, int, tuple[int, ...]]:
+    """`[dtype, group, *sizes]`."""
+    listed = typed(item, list, f"a part of {name!r}")
+    _require(len(listed) >= 2, f"a part of {name!r} needs a dtype and a group")
+    dtypes = typed(listed[0], str, f"the dtype of {name!r}")
+    return dtypes, typed(listed[1], int, f"the group of {name!r}"), _shape(listed[2:], name)
+
+
+def _stored(dtypes: str, group: int, shape: tuple[int, ...], groups: int, name: str) -> Stored:
+    dtype, arrow, given = dtypes.partition(">")
+    if not arrow:
+        given = dtype
+    if dtype not in DTYPES or given not in DTYPES:
+        raise TerseFileError(f"{name!r} has the unknown dtype {dtypes!r}; a newer tersify may know it")
+    _require(math.prod(n for n in shape if n) <= MAX_ELEMENTS, f"{name!r} has a part of the shape {shape}")
+    stored = Stored(shape=shape, dtype=dtype, given=given, group=group)
+    _check_groups(group, stored.box, groups, name)
+    return stored
+
+
+def _check_groups(first: int, box: Box, groups: int, name: str) -> None:
+    blocks = count_blocks(box)
+    _require(
+        blocks == 0 or 0 <= first <= groups - blocks,
+        f"{name!r} is in {blocks} groups from {first} on, the file has {groups}",
+    )
+
+
+def _shape(item: Any, name: str) -> tuple[int, ...]:
+    sizes = typed(item, list, f"the shape of {name!r}")
+    fine = len(sizes) <= MAX_DIMENSIONS and all(type(n) is int and 0 <= n <= MAX_ELEMENTS for n in sizes)
+    _require(fine and math.prod(n for n in sizes if n) <= MAX_ELEMENTS, f"{name!r} has an impossible shape")
+    return tuple(sizes)
+
+
+def _broadcasts(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
+    if len(small) > len(large):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
+
+
+def _require(fine: bool, problem: str) -> None:
+    if not fine:
+        raise TerseFileError(problem)
+
+
+def typed(item: Any, wanted: type, what: str) -> Any:
+    if not isinstance(item, wanted) or (wanted is int and type(item) is bool):
+        raise TerseFileError(f"{what} must be a {wanted.__name__}, got {type(item).__name__}")
+    return item

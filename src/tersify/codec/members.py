@@ -1,0 +1,123 @@
+"""What lies where: which blocks of which parts a group holds, and where a part is found in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tersify.codec.directory import Directory
+from tersify.codec.entries import DTYPES, Entry, kind_of
+from tersify.codec.errors import TerseFileError
+from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, count_blocks
+from tersify.codec.native import Codes
+
+Place = tuple[str, str, int]  # tensor, part ("codes" or a field), number of the block
+
+
+@dataclass
+class CodeGroup:
+    levels: int
+    boxes: list[Box] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def elements(self) -> int:
+        return sum(box.elements for box in self.boxes)
+
+    @property
+    def decoded_bytes(self) -> int:
+        return self.elements
+
+
+@dataclass
+class ArrayGroup:
+    dtype: str
+    arrays: list[tuple[str, int]] = field(default_factory=list)  # (kind, elements)
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def elements(self) -> int:
+        return sum(elements for _, elements in self.arrays)
+
+    @property
+    def decoded_bytes(self) -> int:
+        return self.elements * DTYPES[self.dtype].itemsize
+
+
+class Contents:
+    """The groups of a file, and the bytes of every part inside the decoded groups."""
+
+    def __init__(self, groups: dict[int, CodeGroup | ArrayGroup]) -> None:
+        self._groups = groups
+        self._spans: dict[Place, tuple[int, int, int]] = {}  # group, first byte, end
+        for index, group in groups.items():
+            if isinstance(group, CodeGroup):
+                sizes = [box.elements for box in group.boxes]
+            else:
+                width = DTYPES[group.dtype].itemsize
+                sizes = [elements * width for _, elements in group.arrays]
+            at = 0
+            for place, size in zip(group.places, sizes, strict=True):
+                self._spans[place] = (index, at, at + size)
+                at += size
+
+    def group(self, index: int) -> CodeGroup | ArrayGroup:
+        return self._groups[index]
+
+    def all_groups(self) -> list[int]:
+        return sorted(self._groups)
+
+    def groups_of(self, entry: Entry) -> list[int]:
+        return sorted({span[0] for part in parts_of(entry) for span in self.spans(entry, part)})
+
+    def decoded_bytes(self, groups: list[int]) -> int:
+        return sum(self._groups[index].decoded_bytes for index in groups)
+
+    def take(self, decoded: dict[int, Codes], entry: Entry, part: str, *, copy: bool) -> Codes:
+        """The bytes of a part. A group that holds nothing else is handed over and leaves `decoded`."""
+        pieces = []
+        for group, begin, end in self.spans(entry, part):
+            alone = len(self._groups[group].places) == 1
+            data = decoded.pop(group) if alone else decoded[group][begin:end]
+            pieces.append(data.copy() if copy and not alone else data)
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+
+    def spans(self, entry: Entry, part: str) -> list[tuple[int, int, int]]:
+        """Per block of a part: its group, and its first and last byte in the decoded group."""
+        return [self._spans[entry.name, part, block] for block in range(count_blocks(parts_of(entry)[part]))]
+
+
+def parts_of(entry: Entry) -> dict[str, Box]:
+    """Every part of a tensor with its whole box."""
+    codes = {} if entry.dense is not None else {"codes": entry.box}
+    return codes | {part: stored.box for part, stored in entry.parts().items()}
+
+
+def contents_of(directory: Directory) -> Contents:
+    groups: dict[int, CodeGroup | ArrayGroup] = {}
+    for entry in directory.entries:
+        if entry.dense is None:
+            for block, box in enumerate(blocks_of(entry.box)):
+                code_group = groups.setdefault(entry.code_group + block, CodeGroup(entry.levels))
+                if not isinstance(code_group, CodeGroup) or code_group.levels != entry.levels:
+                    raise TerseFileError(f"group {entry.code_group + block} mixes codes of different kinds")
+                code_group.boxes.append(box)
+                code_group.places.append((entry.name, "codes", block))
+        for part, stored in entry.parts().items():
+            for block, box in enumerate(blocks_of(stored.box)):
+                array_group = groups.setdefault(stored.group + block, ArrayGroup(stored.dtype))
+                if not isinstance(array_group, ArrayGroup) or array_group.dtype != stored.dtype:
+                    raise TerseFileError(f"group {stored.group + block} mixes arrays of different kinds")
+                array_group.arrays.append((kind_of(part, entry.name), box.elements))
+                array_group.places.append((entry.name, part, block))
+    for index, group in groups.items():
+        if group.elements > BLOCK_ELEMENTS:
+            raise TerseFileError(f"group {index} holds {group.elements} elements, {BLOCK_ELEMENTS} are allowed")
+        if isinstance(group, ArrayGroup):
+            order = sorted(range(len(group.arrays)), key=lambda i, g=group: g.arrays[i][0].encode())  # type: ignore[misc]
+            group.arrays = [group.arrays[i] for i in order]
+            group.places = [group.places[i] for i in order]
+    return Contents(groups)

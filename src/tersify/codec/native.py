@@ -1,0 +1,59 @@
+"""The compiled coders, or one clear warning and the reference decoder where they are missing."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from tersify.codec import reference
+from tersify.codec.errors import TerseFileError
+from tersify.codec.layout import Box
+
+Codes = npt.NDArray[np.uint8]
+
+
+@functools.cache
+def extension() -> ModuleType | None:
+    try:
+        _codec = importlib.import_module("tersify._codec")
+    except ImportError:
+        warnings.warn(
+            "tersify._codec is not built: .terse files are read slowly, in pure Python, and written larger; "
+            "`pip install tersify` builds it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return _codec
+
+
+def encode_rans(
+    codes: Codes, boxes: Sequence[Box], levels: int, activity: Codes, order: Codes, offsets: Codes
+) -> bytes | None:
+    """The stream of docs/format.md, section 6; None where the extension is missing."""
+    native = extension()
+    if native is None:
+        return None
+    return native.encode_codes(codes, _sizes(boxes), levels, activity, order, offsets)
+
+
+def decode_rans(data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
+    """Decode into `out`, which has exactly one byte per code of the boxes."""
+    native = extension()
+    if native is None:
+        out[:] = np.frombuffer(reference.decode_rans(data, [tuple(box) for box in boxes], levels), np.uint8)
+        return
+    try:
+        native.decode_codes(data, _sizes(boxes), levels, out)
+    except native.Malformed as problem:
+        raise TerseFileError(f"a damaged stream: {problem}") from None
+
+
+def _sizes(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
+    return np.array(boxes, np.int64).reshape(-1, 4)

@@ -1,0 +1,87 @@
+import dataclasses
+
+import pytest
+import torch
+
+from tersify.lab import dataset, network
+from tersify.lab.data import Split
+from tersify.lab.trainer import Display, TrainConfig, evaluate, train
+from tersify.lab.trainer.loop import Loop
+from tersify.recipe import Recipe
+
+CPU = torch.device("cpu")
+
+
+def small_digits(count=200):
+    data = dataset("digits")
+    cut = [Split(s.images[:count], s.labels[:count]) for s in (data.train, data.test)]
+    return dataclasses.replace(data, train=cut[0], test=cut[1])
+
+
+def loop(recipe=None, **settings):
+    torch.manual_seed(3)
+    config = TrainConfig.from_mapping({"epochs": 2, "batch_size": 50, "device": "cpu", **settings})
+    return Loop(network("digits-cnn", width=0.5), small_digits(), config, recipe)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "adadelta"])
+def test_every_optimizer_lowers_the_loss(optimizer):
+    rate = {"adam": 5e-3, "adamw": 5e-3, "sgd": 0.05, "adadelta": 1.0}[optimizer]
+    trained = loop(optimizer=optimizer, lr=rate)
+    losses = [trained.run_epoch(epoch, Display())["loss"] for epoch in (1, 2, 3)]
+    assert losses[2] < losses[0]
+
+
+def test_the_rate_of_the_schedule_reaches_the_optimizer():
+    trained = loop(lr=0.5, schedule="multistep", milestones=[2], rates=[0.25], optimizer="sgd")
+    assert trained.run_epoch(1, Display())["lr"] == 0.5
+    trained.run_epoch(2, Display())
+    assert [group["lr"] for group in trained.optimizer.param_groups] == [0.25]
+
+
+def test_the_session_steps_once_for_each_batch_of_the_epoch():
+    recipe = Recipe.from_toml('[[rules]]\nmethods = [{ method = "ternary", regime = "linear" }]\n')
+    trained = loop(recipe)
+    trained.run_epoch(1, Display())
+    assert trained.session.state_dict()["steps_done"] == trained.feed.steps == 4
+
+
+def test_bf16_and_channels_last_train_on_the_cpu_too():
+    trained = loop(amp=True, channels_last=True)
+    row = trained.run_epoch(1, Display())
+    assert row["loss"] < 5
+    assert all(p.dtype == torch.float32 for p in trained.model.parameters())
+
+
+def test_the_average_lags_behind_and_leaves_the_weights_alone():
+    trained = loop(ema=0.99, lr=0.05)
+    before = {name: t.clone() for name, t in trained.model.named_parameters()}
+    trained.run_epoch(1, Display())
+    live = {name: t.clone() for name, t in trained.model.named_parameters()}
+    averaged = trained.pack().state_dict()
+    for name, now in trained.model.named_parameters():
+        assert torch.equal(now, live[name])
+    name = "features.0.weight"
+    assert (averaged[name] - before[name]).norm() < (live[name] - before[name]).norm()
+
+
+def test_evaluation_counts_the_ranks_and_puts_the_mode_back():
+    data = small_digits(20)
+
+    class Constant(torch.nn.Module):
+        def forward(self, x):
+            assert not self.training
+            return torch.arange(10.0).expand(len(x), 10)  # class 9 first, then 8, 7, …
+
+    model = Constant().train()
+    figures = evaluate(model, data, data.test, device=CPU, amp=False)
+    assert model.training
+    for key, k in (("accuracy", 1), ("top3", 3), ("top5", 5)):
+        assert figures[key] == pytest.approx(100 * float((data.test.labels >= 10 - k).float().mean()))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_the_remedy(tmp_path):
+    data = small_digits()
+    config = TrainConfig(epochs=2, lr=1e30, optimizer="sgd", device="cpu")
+    with pytest.raises(ValueError, match="start again with a learning rate below 1e\\+30"):
+        train(network("digits-cnn", width=0.5), data, config, out=tmp_path / "out")

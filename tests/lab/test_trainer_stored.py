@@ -1,0 +1,55 @@
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tersify.lab import network
+from tersify.lab.trainer import load_weights
+
+
+def half_width():
+    return network("digits-cnn", width=0.5)
+
+
+def same(a, b):
+    return all(torch.equal(t, b.state_dict()[name]) for name, t in a.state_dict().items())
+
+
+def test_weights_come_from_safetensors_and_torch_files(tmp_path):
+    source = half_width()
+    save_file(source.state_dict(), tmp_path / "net.safetensors")
+    torch.save({"state_dict": source.state_dict(), "epoch": 3}, tmp_path / "net.pt")
+    for name in ("net.safetensors", "net.pt"):
+        assert same(source, load_weights(half_width(), tmp_path / name))
+
+
+def test_a_checkpoint_without_batch_counters_is_taken(tmp_path):
+    source = half_width()
+    state = {k: v for k, v in source.state_dict().items() if not k.endswith("num_batches_tracked")}
+    save_file(state, tmp_path / "old.safetensors")
+    loaded = load_weights(half_width(), tmp_path / "old.safetensors")
+    assert torch.equal(loaded.state_dict()["features.0.weight"], source.state_dict()["features.0.weight"])
+
+
+def test_the_pretrained_resnet_20_fits_by_name(shared):
+    load_weights(network("resnet20"), shared / "weights" / "cifar10_resnet20.safetensors")
+    with pytest.raises(ValueError, match=r"it lacks 'layer1\.3"):
+        load_weights(network("resnet32"), shared / "weights" / "cifar10_resnet20.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04\x95"])
+@pytest.mark.parametrize("name", ["net.pt", "net.safetensors", "net.terse"])
+def test_a_file_without_weights_is_refused_in_one_sentence(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=r"."):
+        load_weights(half_width(), tmp_path / name)
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    torch.save({"weight": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(ValueError, match="holds no plain weights"):
+        load_weights(half_width(), tmp_path / "evil.pt")
+    assert not (tmp_path / "ran").exists()
