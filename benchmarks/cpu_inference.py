@@ -160,9 +160,8 @@ def main() -> None:
     figures["compile_seconds"] = time.perf_counter() - start
     fast(images[:1])
     figures["weight_share"] = fast.weight_bytes() / sum(4 * p.numel() for p in model.parameters() if p.ndim > 1)
-    print(
-        f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{1 / figures['weight_share']:.1f} of dense fp32"
-    )
+    share = 1 / figures["weight_share"]
+    print(f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{share:.1f} of dense fp32")
     names = ("torch", "onnxruntime", "openvino", "nncf")
     versions = {n: v for n in names if (v := _version(n))}
     report("cpu_inference", figures, json_path=arguments.json, versions=versions, rounds=rounds)

@@ -95,19 +95,27 @@ void nibble_gemv(const GemvTask& t) {
 
 // Activations rounded to 127 levels of their largest; returns the scale.
 float narrow_trit_tables(const float* x, int features, int16_t* tables) {
-  float largest = 0;
-  for (int i = 0; i < features; ++i) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-  const float scale = largest > 0 ? largest / 127.0f : 1.0f, inverse = 1.0f / scale;
+  __m512 largest = _mm512_setzero_ps();
+  for (int i = 0; i < features; i += 16) {
+    const __mmask16 inside = features - i >= 16 ? 0xffff : (1u << (features - i)) - 1;
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(inside, x + i)));
+  }
+  const float top = _mm512_reduce_max_ps(largest), scale = top > 0 ? top / 127.0f : 1.0f, inverse = 1.0f / scale;
   const Patterns p = trit_patterns();
-  int16_t signs[3][32];
-  for (int i = 0; i < 3; ++i)
-    for (int code = 0; code < 32; ++code) signs[i][code] = int16_t(p.sign[i][code]);
+  __m512i signs[3];
+  for (int i = 0; i < 3; ++i) {
+    alignas(64) int16_t sign[32];
+    for (int code = 0; code < 32; ++code) sign[code] = int16_t(p.sign[i][code]);
+    signs[i] = _mm512_load_si512(sign);
+  }
   const int count = (features + kNarrowTritsPerWord - 1) / kNarrowTritsPerWord * (kNarrowTritsPerWord / 3);
   for (int t = 0; t < count; ++t) {
-    int16_t v[3];
-    for (int i = 0; i < 3; ++i) v[i] = 3 * t + i < features ? int16_t(rintf(x[3 * t + i] * inverse)) : int16_t(0);
-    for (int code = 0; code < 32; ++code)
-      tables[t * 32 + code] = int16_t(v[0] * signs[0][code] + v[1] * signs[1][code] + v[2] * signs[2][code]);
+    __m512i sum = _mm512_setzero_si512();
+    for (int i = 0; i < 3 && 3 * t + i < features; ++i) {
+      const int level = _mm_cvtss_si32(_mm_set_ss(x[3 * t + i] * inverse));  // to nearest, ties to even
+      sum = _mm512_add_epi16(sum, _mm512_mullo_epi16(signs[i], _mm512_set1_epi16(int16_t(level))));
+    }
+    _mm512_store_si512(tables + t * 32, sum);
   }
   return scale;
 }

@@ -9,8 +9,11 @@ namespace {
 
 // Waits in three tempers: the next layer is usually microseconds away, another process may want the
 // core, and an idle network must cost nothing.
-constexpr int kSpins = 1000;
+constexpr int kSpins = 3000;
 constexpr int kYields = 60;
+
+constexpr uint64_t kNextJob = uint64_t{1} << 32;
+int unclaimed(uint64_t state) { return static_cast<int>(state % kNextJob); }
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -41,14 +44,20 @@ Pool::~Pool() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
-    ++epoch_;
+    state_ += kNextJob;
   }
   wake_.notify_all();
   for (auto& worker : workers_) worker.join();
 }
 
 void Pool::drain(int thread) {
-  for (int task; (task = next_.fetch_add(1)) < tasks_;) job_.call(job_.self, task, thread);
+  for (uint64_t state = state_; unclaimed(state) > 0;) {
+    if (!state_.compare_exchange_weak(state, state - 1)) continue;
+    // Claimed: until it is done the job cannot end, so job_ and tasks_ stay as they are.
+    job_.call(job_.self, tasks_ - unclaimed(state), thread);
+    ++done_;
+    state = state_;
+  }
 }
 
 void Pool::run(int tasks, const Job& job) {
@@ -58,31 +67,29 @@ void Pool::run(int tasks, const Job& job) {
   }
   job_ = job;
   tasks_ = tasks;
-  next_ = 0;
-  busy_ = static_cast<int>(workers_.size());
-  ++epoch_;
+  done_ = 0;
+  state_ = (state_ / kNextJob + 1) * kNextJob + static_cast<uint32_t>(tasks);
   if (sleepers_ > 0) {
     std::lock_guard<std::mutex> lock(mutex_);
     wake_.notify_all();
   }
   drain(0);
-  while (!spin_until([this] { return busy_ == 0; })) std::this_thread::yield();
+  while (!spin_until([&] { return done_ == tasks; })) std::this_thread::yield();
 }
 
 void Pool::work(int thread) {
   uint64_t seen = 0;
   for (;;) {
-    auto called = [&] { return epoch_ != seen; };
+    auto called = [&] { return state_ / kNextJob != seen; };
     if (!spin_until(called)) {
       std::unique_lock<std::mutex> lock(mutex_);
       ++sleepers_;
       wake_.wait(lock, called);
       --sleepers_;
     }
-    seen = epoch_;
+    seen = state_ / kNextJob;
     if (stop_) return;
     drain(thread);
-    --busy_;
   }
 }
 

@@ -43,9 +43,10 @@ class Pool {
   std::vector<std::thread> workers_;
   Job job_{};
   int tasks_ = 0;
-  std::atomic<int> next_{0};
-  std::atomic<int> busy_{0};
-  std::atomic<uint64_t> epoch_{0};
+  // The number of the job in the upper half, its unclaimed tasks in the lower: a thread that comes late can
+  // neither claim a task of a job it has not seen nor be waited for.
+  std::atomic<uint64_t> state_{0};
+  std::atomic<int> done_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;

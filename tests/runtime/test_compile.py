@@ -85,6 +85,7 @@ class Mixed(nn.Module):
         self.norm = nn.BatchNorm2d(12)
         self.depthwise = nn.Conv2d(12, 12, 3, padding="same", groups=12)
         self.point = nn.Conv2d(12, 20, 1)
+        self.last = nn.Conv2d(32, 32, 1)
         self.head = nn.Linear(32, 7)
 
     def forward(self, x):
@@ -92,7 +93,7 @@ class Mixed(nn.Module):
         y = F.gelu(self.point(F.hardtanh(self.depthwise(x))))
         y = torch.cat([y, x], 1)
         y = F.max_pool2d(y, 3, 2, 1)
-        y = torch.cumsum(y, 1)  # no kernel
+        y = torch.cumsum(F.relu(self.last(y)), 1)  # cumsum has no kernel, and what it reads is fused away
         y = F.relu6(y) * y
         pooled = F.adaptive_avg_pool2d(y, 1).flatten(1)
         return {"logits": self.head(pooled).softmax(-1), "features": pooled}
@@ -112,6 +113,15 @@ def test_a_layer_without_a_kernel_stays_a_torch_call_and_is_named():
     assert "torch call" in fast.plan.describe()
     assert "cumsum" in fast.plan.describe()
     assert sum(node.kind == "torch" for node in fast.plan.nodes) == 1
+
+
+@pytest.mark.parametrize("size", [(4, 2), (3, 1), (5, 2)])
+def test_adaptive_pooling_has_a_kernel_where_its_windows_are_equal(size):
+    model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.AdaptiveAvgPool2d(size)).eval()
+    fast = compile(model, torch.randn(2, 3, 12, 8))
+    x = torch.randn(3, 3, 12, 8)
+    assert close(fast, model, x)
+    assert any(node.kind == "torch" for node in fast.plan.nodes) == (size == (5, 2))
 
 
 class Tokens(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -112,14 +111,3 @@ def _torch_call(node: torch.fx.Node, reason: str) -> Node:
 
 def _with_refs(arguments: Any) -> Any:
     return torch.fx.map_arg(arguments, lambda n: Ref(n.name))  # type: ignore[arg-type, return-value]
-
-
-def resolve(argument: Any, values: Mapping[str, Any]) -> Any:
-    """The arguments of a torch call with the values in their places."""
-    if isinstance(argument, Ref):
-        return values[argument.name]
-    if isinstance(argument, (list, tuple)):
-        return type(argument)(resolve(item, values) for item in argument)
-    if isinstance(argument, dict):
-        return {key: resolve(item, values) for key, item in argument.items()}
-    return argument

@@ -18,7 +18,7 @@ def fuse(plan: Plan) -> Plan:
     nodes: dict[str, Node] = {}
     renamed: dict[str, str] = {}
     for node in plan.nodes:
-        node = _renamed(node, renamed)
+        node = node.with_names(renamed)
         merged = _merged(node, nodes, readers)
         if merged is None:
             nodes[node.name] = node
@@ -28,11 +28,6 @@ def fuse(plan: Plan) -> Plan:
             readers[merged.name] = readers.get(node.name, 0)
     outputs = tuple(renamed.get(name, name) for name in plan.outputs)
     return replace(plan, nodes=tuple(nodes.values()), outputs=outputs).live()
-
-
-def _renamed(node: Node, renamed: dict[str, str]) -> Node:
-    residual = None if node.residual is None else renamed.get(node.residual, node.residual)
-    return replace(node, inputs=tuple(renamed.get(n, n) for n in node.inputs), residual=residual)
 
 
 def _merged(node: Node, nodes: dict[str, Node], readers: dict[str, int]) -> Node | None:
@@ -96,7 +91,7 @@ def _without_trivial_views(plan: Plan) -> Plan:
     nodes: dict[str, Node] = {}
     renamed: dict[str, str] = {}
     for node in plan.nodes:
-        node = _renamed(node, renamed)
+        node = node.with_names(renamed)
         shapes[node.name] = node.shape
         source = node.inputs[0] if node.kind == "view" else ""
         if node.kind == "view" and shapes[source] == node.shape:

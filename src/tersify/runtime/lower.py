@@ -225,9 +225,15 @@ def _pool(node: fx.Node, context: Context) -> Node:
 @_for(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default)
 def _adaptive_pool(node: fx.Node, context: Context) -> Node:
     a = _arguments(node)
-    if any(n != 1 for n in context.shape(node)[1:]):
-        raise CannotLower("only pooling to one place has a kernel")
-    return _mean_node(node, context, a["self"])
+    given, wanted = context.shape(a["self"]), context.shape(node)
+    if all(n == 1 for n in wanted[1:]):
+        return _mean_node(node, context, a["self"])
+    if any(g % w for g, w in zip(given[1:], wanted[1:], strict=True)):
+        raise CannotLower("its windows have different sizes")
+    kernel = [g // w for g, w in zip(given[1:], wanted[1:], strict=True)]
+    window = _window(_pair(kernel, len(kernel)), {"stride": kernel, "padding": [0] * len(kernel)}, len(kernel))
+    options = {"window": window, "max": False, "count_padding": True}
+    return Node(name=node.name, kind="pool", inputs=(a["self"].name,), shape=wanted, options=options)
 
 
 @_for(aten.mean.dim)

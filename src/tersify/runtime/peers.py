@@ -52,7 +52,7 @@ def _torch_int8(folder: Path, batch: int, threads: int) -> Run:
     (weight,) = _torch_module(folder, threads).state_dict().values()
     layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     layer.weight.data = weight
-    layer.qconfig = torch.ao.quantization.default_dynamic_qconfig
+    layer.qconfig = torch.ao.quantization.default_dynamic_qconfig  # type: ignore[assignment]
     quantized = dynamic.Linear.from_float(layer)
     return lambda x: quantized(torch.from_numpy(x)).numpy()
 

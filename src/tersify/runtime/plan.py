@@ -62,6 +62,17 @@ class Ref:
     name: str
 
 
+def resolve(argument: Any, values: Mapping[str, Any]) -> Any:
+    """The arguments of a torch call with the values in their places."""
+    if isinstance(argument, Ref):
+        return values[argument.name]
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(resolve(item, values) for item in argument)
+    if isinstance(argument, Mapping):
+        return {key: resolve(item, values) for key, item in argument.items()}
+    return argument
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """One operation.
@@ -84,6 +95,21 @@ class Node:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+
+    def with_names(self, renamed: Mapping[str, str]) -> Node:
+        """The same node reading the values under their new names."""
+
+        def new(name: str) -> str:
+            return renamed.get(name, name)
+
+        names: dict[str, Any] = {name: Ref(new(name)) for name in self.inputs}
+        return replace(
+            self,
+            inputs=tuple(new(name) for name in self.inputs),
+            residual=None if self.residual is None else new(self.residual),
+            args=resolve(self.args, names),
+            kwargs=resolve(self.kwargs, names),
+        )
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tersify.runtime.capture import resolve
-from tersify.runtime.plan import Finish, Node, Plan, Quant
+from tersify.runtime.plan import Finish, Node, Plan, Quant, resolve
 
 
 def run_reference(plan: Plan, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
