@@ -54,15 +54,22 @@ class Session:
         self._names = list(model.state_dict())
         self._work: list[_Work] = []
         self.sites: list[Site] = []
-        # Nothing is installed before the whole recipe is known to fit.
-        for rule, sites in recipe.assign(find_sites(model)):
-            for method in rule.methods if sites else ():
+        try:
+            self._install()
+        except Exception:
+            for site in self.sites:
+                uninstall(site)
+            raise
+
+    def _install(self) -> None:
+        for rule, sites in self.recipe.assign(find_sites(self.model)):
+            if rule.methods:
+                self.sites += sites
+            for method in rule.methods:
                 bound = method.bind(sites)
                 for site, transform in zip(sites, bound.transforms, strict=True):
                     install(site, transform)
                 self._work.append(_Work(method, bound))
-            if rule.methods:
-                self.sites += sites
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
@@ -88,7 +95,7 @@ class Session:
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
         terms = [t.penalty(s.latent) for s in self.sites for t in s.chain]
-        total = torch.zeros((), device=self.sites[0].latent.device)
+        total = torch.zeros((), device=next(self.model.parameters()).device)
         for term in terms:
             if term is not None:
                 total = total + term
@@ -110,7 +117,7 @@ class Session:
             else:
                 first_name[id(held)] = name
                 packed[name] = _pack_site(site) if site else held.detach().clone()
-        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.to_toml())
+        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay."""
@@ -144,14 +151,14 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "recipe": self.recipe.to_toml(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
+            "recipe": self.recipe.describe(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
             "steps_done": self._steps_done,
             "shared": [w.bound.shared.state_dict() if w.bound.shared else {} for w in self._work],
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a checkpoint stopped; load the model's own state dict too."""
-        if state["recipe"] != self.recipe.to_toml():
+        if state["recipe"] != self.recipe.describe():
             raise ValueError("the checkpoint was made with another recipe; resume with the recipe it was made with")
         for what in ("epochs", "steps_per_epoch"):
             if state[what] != getattr(self, what):

@@ -90,6 +90,11 @@ def _check_names(packed: CompressedModel, into: nn.Module) -> None:
             raise ValueError(
                 f"{name!r} has shape {tuple(packed[name].shape)} in the file, {tuple(tensor.shape)} in the module"
             )
+        if packed[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"{name!r} is {packed[name].dtype} in the file, {tensor.dtype} in the module; "
+                f"load into a module of the file's dtype, then convert it"
+            )
 
 
 def _some(names: list[str]) -> str:
