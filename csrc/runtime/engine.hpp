@@ -90,8 +90,9 @@ class Engine {
   void run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
   template <class T>
   std::vector<T*> skip_images(const std::vector<T*>& pointers, const std::vector<int>& values, int images) const;
-  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, ValueKind kind,
-                                      std::vector<float> table, int narrow_high = 0);
+  // `output`: the size of the image that the weights will make.
+  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, const Shape& output,
+                                      ValueKind kind, std::vector<float> table, int narrow_high = 0);
 
   Isa isa_;
   const Kernels& kernels_;

@@ -98,17 +98,26 @@ void gather_footprint(const PatchView& patch, const char* channel, char* target,
   }
 }
 
-void finish_patch(const ConvTask& t, const char* sums, int channel) {
-  const Finish& f = t.finish;
+// A channel's finish with everything before the activation folded into sum × a + b + residual × c.
+struct Folded {
+  float a, b, c;
+};
+
+inline Folded fold(const Finish& f, int channel) {
   const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
-  const float scale2 = f.scale2 ? f.scale2[channel] : 1.0f, shift2 = f.scale2 ? f.shift2[channel] : 0.0f;
+  if (!f.scale2) return {scale, shift, 1.0f};
+  const float scale2 = f.scale2[channel];
+  return {scale * scale2, shift * scale2 + f.shift2[channel], scale2};
+}
+
+void finish_patch(const ConvTask& t, const char* sums, int channel) {
+  const Folded f = fold(t.finish, channel);
   for (int y = t.patch.skip_h; y < t.patch.h; ++y) {
     const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
     for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
-      Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * scale + shift;
-      if (t.residual) v += load(t.residual + at + size_t(x) * kBytes);
-      if (f.scale2) v = v * scale2 + shift2;
-      store(t.output + at + size_t(x) * kBytes, activate(v, f));
+      Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
+      if (t.residual) v += load(t.residual + at + size_t(x) * kBytes) * f.c;
+      store(t.output + at + size_t(x) * kBytes, activate(v, t.finish));
     }
   }
 }

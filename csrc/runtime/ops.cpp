@@ -202,8 +202,9 @@ constexpr int kNarrowHigh = 255;
 int Engine::conv(int in, const Window& w, int groups, const float* weight, int rows, ValueKind kind,
                  std::vector<float> table, FinishData finish, int residual) {
   const Shape i = shapes_.at(in);
-  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, kind, std::move(table));
-  return add(with_residual(in, residual), conv_shape(i, w, rows),
+  const Shape o = conv_shape(i, w, rows);
+  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, kind, std::move(table));
+  return add(with_residual(in, residual), o,
              conv_plan(std::move(weights), std::move(finish), w, in, residual, false));
 }
 
@@ -213,8 +214,9 @@ int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight
     if (q.scale <= 0 || q.high > kNarrowHigh || (q.low < 0 && std::max(-q.low, q.high) > kNarrowHigh / 2))
       throw std::invalid_argument("narrow lanes hold 0..255 or -127..127 with a positive scale");
   const Shape i = shapes_.at(in);
-  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, ValueKind::Sign, {}, kNarrowHigh);
-  const int value = add(with_residual(in, residual), conv_shape(i, w, rows),
+  const Shape o = conv_shape(i, w, rows);
+  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, ValueKind::Sign, {}, kNarrowHigh);
+  const int value = add(with_residual(in, residual), o,
                         conv_plan(std::move(weights), std::move(finish), w, in, residual, true));
   quantize(value, output);
   return value;
@@ -222,6 +224,7 @@ int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight
 
 namespace {
 
+constexpr Shape kManyRows{1, 1, 256};     // as an image: rows of a matrix product are its places
 constexpr int kGemvLeast = 1 << 14;       // weights: below, packing them twice gains nothing
 constexpr double kGemvPerWeight = 0.048;  // measured, in vector operations
 
@@ -271,7 +274,7 @@ int Engine::linear(int in, int features, const float* weight, int rows, ValueKin
     packed->vectors = std::make_shared<GemvWeights>(dense, few, table);
     weight_sizes_.push_back([packed] { return packed->vectors->resident_bytes(); });
   } else {
-    packed->lists = pack(dense, Window{}, kind, table);
+    packed->lists = pack(dense, Window{}, kManyRows, kind, table);
   }
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
@@ -287,7 +290,7 @@ int Engine::linear(int in, int features, const float* weight, int rows, ValueKin
       s.add_cost(apart);
       return;
     }
-    if (!packed->lists) packed->lists = s.pack({packed->vectors->unpack().data(), rows, features, 1, 1}, kind, table);
+    if (!packed->lists) packed->lists = s.pack({packed->vectors->unpack().data(), rows, features, 1, 1}, kManyRows, kind, table);
     auto view = [&](const Image& image) {
       LaneView v = s.lane_view(image, lanes);
       v.stride_n = v.stride_y = 0;

@@ -51,7 +51,7 @@ class SparseWeights {
 };
 
 // Input channels whose footprints under one patch share the first-level cache with the sums.
-int choose_block(const Window& window, int channels, int vector_bytes, int patch_limit);
+int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch);
 
 // The same or fewer, so that no row can overflow a 16-bit sum within one block.
 int narrow_block(const DenseWeight& weight, int block_channels, int narrow_high);
