@@ -73,10 +73,8 @@ class Engine {
 
   void run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
 
-  const Kernels& kernels() const { return kernels_; }
   int threads() const { return pool_.threads(); }
   Isa isa() const { return isa_; }
-  Shape shape(int value) const { return shapes_.at(value); }
   size_t weight_bytes() const;  // of the packed forms that exist by now
   size_t arena_bytes() const;
 

@@ -24,9 +24,7 @@ class SparseWeights {
 
   void fill(ConvTask& task) const;
   int chunks() const { return static_cast<int>(chunks_.size()); }
-  int rows_of_chunk(int chunk) const { return chunks_[chunk].rows; }
   int rows() const { return rows_; }
-  int channels() const { return channels_; }
   int block_channels() const { return block_channels_; }
   size_t nonzeros() const { return entries_.size(); }
   size_t resident_bytes() const;
