@@ -1,0 +1,8 @@
+"""The network in integers, bit for bit as a circuit computes it."""
+
+from tersify.runtime.fixed.layer import VARIANTS, FixedLayer
+from tersify.runtime.fixed.network import FixedNetwork, fixed_network
+from tersify.runtime.fixed.numbers import ROUNDINGS, Format, Ints, Monitor, Node, quantize, shift_right
+
+__all__ = ["ROUNDINGS", "VARIANTS", "FixedLayer", "FixedNetwork", "Format", "Ints", "Monitor", "Node", "fixed_network",
+           "quantize", "shift_right"]  # fmt: skip
