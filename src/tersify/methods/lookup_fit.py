@@ -42,7 +42,7 @@ def fit_table(rows: Floats, method: Lookup, importance: Floats | None = None) ->
     form = TableFormat(n=method.n, m=method.m, sign_in_code=method.sign_in_code,
                        integer_bits=integer_bits(rows, method.integer_bits))  # fmt: skip
     low, high = form.lowest * form.step, form.highest * form.step
-    saturated = int(((rows < low - form.step / 2) | (rows > high + form.step / 2)).sum())
+    saturated = int((np.abs(rows) > 2.0**form.integer_bits).sum())
     if method.placement == "uniform":
         return _uniform(np.clip(rows, low, high), method, form, saturated)
     if method.fit in ("optimal", "sensitivity"):

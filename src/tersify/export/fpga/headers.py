@@ -36,12 +36,13 @@ def c_header(layers: list[FixedLayer]) -> str:
     for number, layer in enumerate(layers, 1):
         lines.append("")
         lines += [f"#define {PREFIX}{number}_{key} {value}" for key, value in parameters(layer).items()]
+        size = 1 << layer.table.format.n
         words = ", ".join(str(word) for word in layer.table.words[0].tolist())
         inner = ", ".join(str(int(flag)) for flag in layer.table.internal[0].tolist())
         lines += [f"/* word · 2^-{layer.table.format.fraction}, internal words · 2^-"
                   f"{layer.table.format.fraction + layer.table.format.k} */",
-                  f"static const int layer{number}_words[{1 << layer.table.format.n}] = {{{words}}};",
-                  f"static const unsigned char layer{number}_internal[{1 << layer.table.format.n}] = {{{inner}}};"]  # fmt: skip
+                  f"static const int layer{number}_words[{size}] = {{{words}}};",
+                  f"static const unsigned char layer{number}_internal[{size}] = {{{inner}}};"]  # fmt: skip
     return "\n".join([*lines, "", "#endif", ""])
 
 

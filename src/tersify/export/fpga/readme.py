@@ -40,8 +40,9 @@ clean:
 
 def readme(network: FixedNetwork, counts: list[Counts]) -> str:
     layers = "\n".join(
-        f"| layer{number} | {name} | {layer.inputs} → {layer.outputs} | {layer.table.format.n} | {layer.table.format.m} "
-        f"| {layer.table.format.k} | {layer.table.format.integer_bits} | {layer.accumulator.width} "
+        f"| layer{number} | {name} | {layer.inputs} → {layer.outputs} | {layer.table.format.n} "
+        f"| {layer.table.format.m} | {layer.table.format.k} | {layer.table.format.integer_bits} "
+        f"| {layer.accumulator.width} "
         f"| {layer.table.code_bytes():,} | {layer.table.table_bytes()} |"
         for number, (name, layer) in enumerate(network.layers.items(), 1)
     )
@@ -57,8 +58,8 @@ they have k more fraction bits, so an external word counts 2^k times as much. Wr
 - `manifest.json`: shapes, formats, shifts, rounding, and the sha256 of every file.
 - `layerN_lut.mem`: {{internal, word}} for each code, hexadecimal. `layerN_codes.mem`: one code a line, row-major
   (output, input). `layerN_codes.bin`: the same codes packed, least significant bit first. `layerN_bias.mem`: biases.
-- `tersify_decoder.v` (table), `tersify_lane.v` (decoder, shift, multiply-accumulate), `tersify_layer.v` (sequencer, bias,
-  ReLU, rounding, saturation). `SHIFT_PRODUCT` chooses between widening the weight and shifting the product.
+- `tersify_decoder.v` (table), `tersify_lane.v` (decoder, shift, multiply-accumulate), `tersify_layer.v` (sequencer,
+  bias, ReLU, rounding, saturation). `SHIFT_PRODUCT` chooses between widening the weight and shifting the product.
 - `layerN_inputs.mem`, `layerN_expected.mem`: golden vectors from the integer simulation.
 
 `make sim` runs them through both variants in Icarus Verilog and prints PASS; `make synth` counts cells with yosys.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tersify.runtime.fixed import FixedLayer
 
-TARGETS = {"iCE40": "synth_ice40 -dsp", "Xilinx 7": "synth_xilinx -family xc7"}
+TARGETS = {"iCE40": "synth_ice40 -dsp", "Xilinx 7": "synth_xilinx -family xc7 -flatten"}
 PLAIN_MAC = """
 module plain_mac #(parameter ACC_WIDTH = 32) (
     input wire clk, input wire load, input wire signed [ACC_WIDTH-1:0] start_value, input wire enable,
@@ -74,8 +74,7 @@ def synthesize(folder: Path, layer: FixedLayer) -> list[Counts]:
 def _cells(command: list[str], folder: Path, top: str, values: dict[str, int], synth: str) -> dict[str, int]:
     sources = "plain_mac.v" if top == "plain_mac" else "tersify_decoder.v tersify_lane.v"
     chosen = " ".join(f"-set {key} {value}" for key, value in values.items())
-    script = f"read_verilog {sources}; chparam {chosen} {top}; {synth} -top {top} -flatten; tee -q -o stat.json stat -json"
-    script = script.replace(" -flatten", "" if synth.startswith("synth_ice40") else " -flatten")
+    script = f"read_verilog {sources}; chparam {chosen} {top}; {synth} -top {top}; tee -q -o stat.json stat -json"
     done = subprocess.run([*command, "-q", "-p", script], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"yosys failed on {top}: {done.stderr.strip() or done.stdout.strip()}")

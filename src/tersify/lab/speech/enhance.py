@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tersify.lab.speech.network import FRAMES
+from tersify.lab.networks.speech import FRAMES
 from tersify.lab.speech.spectrum import Framing, istft, stft
 
 

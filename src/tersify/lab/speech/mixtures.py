@@ -46,7 +46,9 @@ class Corpus:
 
     def __post_init__(self) -> None:
         if not (self.root / "speech").is_dir() or not (self.root / "noise").is_dir():
-            raise ValueError(f"{str(self.root)!r} must hold the folders speech and noise, each with train, valid and test")
+            raise ValueError(
+                f"{str(self.root)!r} must hold the folders speech and noise, each with train, valid and test"
+            )
 
     def files(self, part: str, split: str) -> list[str]:
         found = [p for p in sorted((self.root / part / split).glob("*")) if p.suffix in (".flac", ".wav")]

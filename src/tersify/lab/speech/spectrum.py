@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tersify.lab.networks.speech import BINS
+
 RATE = 8000
-BINS = 129
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import tersify
 from tersify import codec
 from tersify.lab.experiments.provenance import provenance
+from tersify.lab.networks.speech import HEADS, SpeechMlp
 from tersify.lab.speech.measure import Scores, score
 from tersify.lab.speech.mixtures import Corpus, Mixture
-from tersify.lab.speech.network import HEADS, SpeechMlp
 from tersify.lab.speech.training import SpeechTraining, train
 from tersify.methods import Lookup
 from tersify.recipe import Recipe, Rule

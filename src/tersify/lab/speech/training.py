@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from tersify.lab.networks.speech import FLOOR, FRAMES, SpeechMlp
 from tersify.lab.speech.mixtures import Corpus, Mixture
-from tersify.lab.speech.network import FRAMES, SpeechMlp
 from tersify.lab.speech.spectrum import Framing, stft
-
-LOSS_POWER = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,7 @@ class SpeechTraining:
     batch: int = 512
     lr: float = 2e-3
     seed: int = 1
-    framing: Framing = Framing()
+    framing: Framing = field(default_factory=Framing)
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1:
@@ -52,10 +50,19 @@ class Frames:
         return self.noisy[last[:, None] + torch.arange(1 - FRAMES, 1)], self.clean[last]
 
 
-def spectral_loss(estimate: Tensor, clean: Tensor) -> Tensor:
-    """Mean squared error of the roots of the magnitudes."""
-    # The root's slope is infinite at zero, where a cut-off spectrum often is.
-    return ((estimate + 1e-8) ** LOSS_POWER - clean**LOSS_POWER).square().mean()
+def gain_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
+    """Mean squared error of estimate / noisy against the best gain up to 1, so that quiet bins count like loud ones."""
+    level = noisy.clamp(min=FLOOR)
+    return (estimate / level - (clean / level).clamp(max=1.0)).square().mean()
+
+
+def spectral_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
+    """Mean squared error of the roots of the magnitudes, so that a spectrum is judged as one, loud bins first."""
+    # The root's slope is infinite at zero.
+    return ((estimate + 1e-8).sqrt() - clean.sqrt()).square().mean()
+
+
+LOSSES = {"mask": gain_loss, "spectrum": spectral_loss}
 
 
 def train(
@@ -63,6 +70,7 @@ def train(
 ) -> SpeechMlp:
     """Train in place and return the model in eval mode; the same seed gives the same network."""
     torch.manual_seed(settings.seed)
+    loss_of = LOSSES[model.head]
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     for epoch in range(settings.epochs):
@@ -78,7 +86,7 @@ def train(
         total = 0.0
         for index in torch.randperm(len(frames))[: steps * settings.batch].split(settings.batch):
             noisy, clean = frames.batch(index)
-            loss = spectral_loss(model(noisy), clean)
+            loss = loss_of(model(noisy), noisy[:, -1], clean)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ def fixed_network(
     names = [n for n, t in model.items() if isinstance(t, CompressedTensor) and len(t.shape) == 2]
     if not names:
         raise ValueError("the model has no compressed matrix; compress its layers with the method 'lookup'")
+    _check_chain(model, names)
     input = input or Format(width=ACTIVATION_BITS, fraction=4)
     width = model[names[0]].shape[1]
     if sample is None:
@@ -70,7 +72,6 @@ def fixed_network(
         values = layer(values)
         input = layer.output
         layers[name.removesuffix(".weight")] = layer
-    _check_chain(layers)
     return FixedNetwork(layers)
 
 
@@ -105,11 +106,11 @@ def _bias(bias: CompressedTensor | Tensor | None, outputs: int) -> tuple[Ints, F
     return quantize(real, form8, name="bias"), form8
 
 
-def _check_chain(layers: Mapping[str, FixedLayer]) -> None:
-    pairs: Sequence[tuple[str, FixedLayer]] = list(layers.items())
-    for (before, a), (behind, b) in zip(pairs, pairs[1:]):  # noqa: B905
-        if a.outputs != b.inputs:
+def _check_chain(model: Mapping[str, CompressedTensor | Tensor], names: Sequence[str]) -> None:
+    for before, behind in itertools.pairwise(names):
+        outputs, inputs = model[before].shape[0], model[behind].shape[1]
+        if outputs != inputs:
             raise ValueError(
-                f"{before!r} has {a.outputs} outputs and {behind!r} {b.inputs} inputs; "
+                f"{before!r} has {outputs} outputs and {behind!r} {inputs} inputs; "
                 "only a plain chain of fully connected layers has a circuit here"
             )

@@ -32,7 +32,7 @@ class Format:
         return (1 << (self.width - (1 if self.signed else 0))) - 1
 
     def real(self, integers: Ints) -> npt.NDArray[np.float64]:
-        return integers * 2.0**-self.fraction
+        return integers.astype(np.float64) * 2.0**-self.fraction
 
 
 def _floor(values: Ints, bits: int) -> Ints:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tersify.lab.speech.spectrum import BINS
-
+BINS = 129
 FRAMES = 8
 HIDDEN = 256
 HEADS = ("mask", "spectrum")
 FLOOR = 1e-3
-POWER = 0.5
+MOST = 8.0  # no bin is moved by more than this many nepers
 
 
 class SpeechMlp(nn.Module):
     """Magnitudes of eight frames (N, 8, 129) → clean magnitudes of the last one (N, 129).
 
-    It sees logarithms, standardised per bin. The mask head scales the noisy magnitude; the spectrum head
-    gives the root of the magnitude itself: the noisy one, moved by the network, cut off at zero.
+    It sees logarithms, standardised per bin. The mask head scales the noisy magnitude by 0…1. The spectrum head
+    gives the logarithm of the magnitude itself, as the noisy one moved by the network: without that residual 256
+    units cannot carry a spectrum through, and with roots instead of logarithms every loudness is a new task.
     """
 
     mean: Tensor
@@ -54,7 +54,7 @@ class SpeechMlp(nn.Module):
         """What the last layer says about the last frame, as magnitudes."""
         if self.head == "mask":
             return torch.sigmoid(raw) * noisy
-        return torch.relu(noisy**POWER + raw) ** (1 / POWER)
+        return torch.exp(noisy.clamp(min=FLOOR).log() + raw.clamp(-MOST, MOST))
 
 
 def speech_mlp(*, head: str = "mask") -> nn.Module:
