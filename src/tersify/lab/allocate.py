@@ -114,20 +114,21 @@ def knapsack(table: dict[str, list[Choice]], limit_bytes: int) -> Plan:
         raise ValueError(f"the smallest choices take {least:,} bytes, the budget is {limit_bytes:,}; give it more")
     # Sizes are rounded up to cells, so no plan exceeds the limit; one just above the least may fit only the least.
     cell = max(limit_bytes / CELLS, 1.0)
-    best = np.zeros(CELLS + 1)
+    capacity = int(limit_bytes // cell)
+    best = np.zeros(capacity + 1)
     picks: list[np.ndarray] = []
     names = list(table)
     for name in names:
-        reached = np.full((len(table[name]), CELLS + 1), np.inf)
+        reached = np.full((len(table[name]), capacity + 1), np.inf)
         for index, choice in enumerate(table[name]):
             cells = int(np.ceil(choice.size_bytes / cell))
-            if cells <= CELLS:
-                reached[index, cells:] = best[: CELLS + 1 - cells] + choice.damage
+            if cells <= capacity:
+                reached[index, cells:] = best[: capacity + 1 - cells] + choice.damage
         picks.append(reached.argmin(0))
         best = reached.min(0)
-    if not np.isfinite(best[CELLS]):
+    if not np.isfinite(best[capacity]):
         return Plan({name: min(table[name], key=lambda c: (c.size_bytes, c.damage)) for name in names})
-    left, chosen = CELLS, {}
+    left, chosen = capacity, {}
     for name, pick in zip(reversed(names), reversed(picks), strict=True):
         choice = table[name][int(pick[left])]
         chosen[name] = choice
