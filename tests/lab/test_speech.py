@@ -14,6 +14,7 @@ from tersify.lab import network
 from tersify.lab.networks.speech import SpeechMlp
 from tersify.lab.speech import Corpus, Framing, SpeechTraining, audio, enhance, istft, mix, snr_db, stft, train
 from tersify.lab.speech.enhance import stacked
+from tersify.lab.speech.figures import reproduce_figure, rows
 from tersify.lab.speech.measure import Scores, score
 from tersify.lab.speech.table3 import ROWS, quantized, reproduce, stored_bytes
 from tersify.lab.speech.training import Frames
@@ -178,3 +179,18 @@ def test_a_person_can_listen(small_corpus, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_noisy_test_mixtures_have_the_stoi_their_readme_states(shared):
     assert score(None, Corpus(shared / "speech").listed("test")).mean_stoi == pytest.approx(0.7664, abs=5e-5)
+
+
+@pytest.mark.parametrize("figure", ["lut-fig3", "lut-fig4"])
+def test_figures_have_the_papers_four_approaches_in_two_groups(figure):
+    for bars in rows(figure).values():
+        assert [row.name for row in bars] == ["U", "UVBS", "RS", "RSVB"]
+        swept = [row.first if bars[0].first != bars[1].first else row.second for row in bars]
+        assert [method.shift for method in swept] == [False, True, False, True]
+
+
+def test_a_figure_in_small_is_drawn(small_corpus, tmp_path):
+    pytest.importorskip("plotly", reason="needs plotly")
+    results = reproduce_figure("lut-fig4", small_corpus, tmp_path, smoke=True)
+    assert set(results["spectrum"]["groups"]["4 bits in both layers"]) == {"U", "UVBS", "RS", "RSVB"}
+    assert (tmp_path / "lut-fig4.html").stat().st_size > 10_000

@@ -10,18 +10,31 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-SPEECH_EXPERIMENTS = {"lut-table3": "STOI and bytes of the quantized speech network, both heads"}
+SPEECH_EXPERIMENTS = {
+    "lut-table3": "STOI and bytes of the quantized speech network, both heads",
+    "lut-fig3": "uniform or range split, with and without shift, one layer at a time",
+    "lut-fig4": "the same at 4 bits",
+}
 
 
 def reproduce_speech(experiment: str, *, smoke: bool, resume: bool, out: Path | None, data_root: Path | None) -> None:
-    """Train both heads where they are not there yet, quantize, measure, and print published beside ours."""
+    """Train both heads where they are not there yet, quantize, measure, and print published beside ours.
+
+    Figures use the networks of `lut-table3` where --out is the same.
+    """
     from tersify.cli.tables import wide_console
     from tersify.lab.data.roots import data_root as root_of
     from tersify.lab.networks.speech import HEADS
+    from tersify.lab.speech.figures import reproduce_figure
     from tersify.lab.speech.table3 import reproduce
 
+    speech = root_of(data_root) / "speech"
     home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
-    results = reproduce(root_of(data_root) / "speech", home, smoke=smoke, resume=resume, tell=typer.echo)
+    if experiment != "lut-table3":
+        reproduce_figure(experiment, speech, home, smoke=smoke, tell=typer.echo)
+        typer.echo(f"{home / experiment}.html")
+        return
+    results = reproduce(speech, home, smoke=smoke, resume=resume, tell=typer.echo)
     console = wide_console()
     for head in HEADS:
         console.print(_table(head, results))
