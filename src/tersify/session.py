@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tersify.calibration import Calibration, squared_gradients
 from tersify.methods import Bound, Method, Site, Step
-from tersify.recipe import Recipe
+from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
 
 
-def attach(model: nn.Module, recipe: str | Path | Recipe, *, epochs: int = 1, steps_per_epoch: int = 1) -> Session:
-    """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`."""
+def attach(
+    model: nn.Module,
+    recipe: str | Path | Recipe,
+    *,
+    epochs: int = 1,
+    steps_per_epoch: int = 1,
+    calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+) -> Session:
+    """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
+
+    `calibration` holds batches (inputs, targets) for methods that ask how much each weight matters; with a
+    loss other than cross-entropy, give a `Calibration`.
+    """
     for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
         if value < 1:
             raise ValueError(f"{what} must be at least 1, got {value}")
-    return Session(model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch)
+    return Session(
+        model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch,
+        calibration=None if calibration is None else Calibration.of(calibration),
+    )  # fmt: skip
 
 
 @torch.no_grad()
-def compress_(model: nn.Module, recipe: str | Path | Recipe) -> CompressedModel:
+def compress_(
+    model: nn.Module,
+    recipe: str | Path | Recipe,
+    *,
+    calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+) -> CompressedModel:
     """Compress without training: the model's weights become the compressed ones, in place."""
-    session = attach(model, recipe)
+    session = attach(model, recipe, calibration=calibration)
     session.advance_to_end()
     packed = session.pack()
     session.bake_()
@@ -47,7 +68,15 @@ class Session:
     them; `session.state_dict()` holds the position in time and state that several weights share.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, *, epochs: int, steps_per_epoch: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        calibration: Calibration | None = None,
+    ) -> None:
         self.model, self.recipe = model, recipe
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._steps_done = 0
@@ -55,14 +84,15 @@ class Session:
         self._work: list[_Work] = []
         self.sites: list[Site] = []
         try:
-            self._install()
+            self._install(calibration)
         except Exception:
             for site in self.sites:
                 uninstall(site)
             raise
 
-    def _install(self) -> None:
-        for rule, sites in self.recipe.assign(find_sites(self.model)):
+    def _install(self, calibration: Calibration | None) -> None:
+        for rule, found in self.recipe.assign(find_sites(self.model)):
+            sites = _calibrated(self.model, rule, found, calibration)
             if rule.methods:
                 self.sites += sites
             for method in rule.methods:
@@ -169,6 +199,20 @@ class Session:
         for work, shared in zip(self._work, state["shared"], strict=True):
             if work.bound.shared is not None:
                 work.bound.shared.load_state_dict(shared)
+
+
+def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Calibration | None) -> list[Site]:
+    """The sites with their sensitivity, where a method of the rule needs it."""
+    needing = [method.name for method in rule.methods if method.needs_calibration]
+    if not needing or not sites:
+        return sites
+    if calibration is None:
+        raise ValueError(
+            f"rule {rule.weights!r}: {needing[0]!r} as set there needs data; "
+            "give calibration= batches of (inputs, targets)"
+        )
+    measured = squared_gradients(model, sites, calibration)
+    return [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
 
 
 def _pack_site(site: Site) -> CompressedTensor:

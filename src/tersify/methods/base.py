@@ -23,6 +23,7 @@ class Site:
     aliases: tuple[str, ...]
     latent: nn.Parameter
     chain: list[Transform] = field(default_factory=list)
+    sensitivity: Tensor | None = None  # mean squared gradients over the calibration batches, where there are any
 
     @torch.no_grad()
     def entering(self, transform: Transform | None = None) -> Tensor:
@@ -90,6 +91,11 @@ class Method:
     name: ClassVar[str]
     quantizes: ClassVar[bool] = True
     keeps_zeros: ClassVar[bool] = True
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether its sites must carry their sensitivity, which takes data."""
+        return False
 
     def transform(self, site: Site) -> Transform:
         raise NotImplementedError
