@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tersify.cli.bench import bench
 from tersify.cli.compress import compress
 from tersify.cli.demo import demo
 from tersify.cli.evaluate import evaluate
@@ -24,6 +25,7 @@ app.command()(compress)
 app.command("eval")(evaluate)
 app.command()(demo)
 app.command()(inspect)
+app.command()(bench)
 app.command()(report)
 app.command()(reproduce)
 

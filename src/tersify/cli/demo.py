@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tersify.cli.common import resumable
+from tersify.cli.example import show_example
 
 
 def demo(
@@ -44,3 +45,5 @@ def demo(
         page = write_report([out]).resolve()
         hints = f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits\nThe page: {page.as_uri()}"
         console.print(hints, highlight=False, markup=False, soft_wrap=True)
+    if not quick:
+        show_example(console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import logging
 import os
@@ -173,6 +174,8 @@ def _write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Se
         warnings.simplefilter("ignore")
         dynamic = ({0: torch.export.Dim("batch", min=1)},)
         torch.export.save(torch.export.export(model, (shown,), dynamic_shapes=dynamic), folder / "model.pt2")
+        if importlib.util.find_spec("onnx") is None:
+            return  # the peers that need the file will say that it is missing
         try:
             torch.onnx.export(
                 model,

@@ -48,7 +48,11 @@ class Job:
         RunDirectory(out).check_usable(resume=resume)
         data = self.load_data()
         options = self._options(data)
-        metadata: dict[str, Any] = {"target": {"name": self.target, "options": options}, "data": self.data}
+        metadata: dict[str, Any] = {
+            "target": {"name": self.target, "options": options},
+            "data": self.data,
+            "input": list(data.shape),
+        }
         if self.weights is not None:
             metadata["weights"] = self.weights.name
         return train(
