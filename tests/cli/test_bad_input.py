@@ -144,3 +144,19 @@ def test_a_missing_or_unknown_option_exits_with_2(capsys):
     assert main(["compress", "digits-cnn"]) == 2
     assert main(["compress", "--no-such-flag"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_names_in_a_file_neither_style_the_table_nor_steer_the_terminal(tmp_path, capsys):
+    import torch
+
+    import tersify
+
+    path = tmp_path / "net.terse"
+    tersify.save({"[/b]w": torch.zeros(2), "\x1b]0;owned\x07\x9b31m\u202ev": torch.zeros(2)}, path)
+    for flags in ([], ["--json"]):
+        assert main(["inspect", str(path), *flags]) == 0
+        printed = capsys.readouterr().out
+        assert "[/b]w" in printed
+        assert not set(printed) & set("\x1b\x07\x9b\u202e")
+    assert main(["eval", str(path), "--data", "digits", "--target", "digits-cnn"]) == 2
+    assert "\x1b" not in one_sentence(capsys)

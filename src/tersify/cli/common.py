@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tersify.cli import INTERRUPTED
 from tersify.toml import read_toml
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
-
-INTERRUPTED = 130
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:

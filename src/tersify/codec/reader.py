@@ -81,6 +81,11 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         spans = self.contents.spans(entry, "codes" if entry.dense is None else "dense")
         return "+".join(sorted({self.directory.groups[group].codec for group, _, _ in spans})) or "none"
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape under every name, aliases too, without decoding anything."""
+        own = {name: entry.shape for name, entry in self._entries.items()}
+        return own | {alias: own[name] for alias, name in self.aliases.items()}
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

@@ -13,7 +13,7 @@ from tersify.lab.networks import network, networks
 from tersify.userfile import load_function, names_function
 
 
-def resolve_target(target: str, **options: Any) -> nn.Module:
+def resolve_target(target: str, /, **options: Any) -> nn.Module:
     """A reference network's name, `file.py:function`, `torchvision:NAME`, `timm:NAME` or `hf:PATH`."""
     if names_function(target):
         model = load_function(target)(**options)

@@ -27,7 +27,7 @@ def networks() -> list[str]:
     return sorted(_BUILDERS)
 
 
-def network(name: str, **options: Any) -> nn.Module:
+def network(name: str, /, **options: Any) -> nn.Module:
     """A fresh reference network. All take `classes`, `in_channels`, and the multipliers `width`, `depth`."""
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tersify import codec
 from tersify.lab.networks import networks
 from tersify.lab.targets import resolve_target
+from tersify.tensor.model import check_names
 
 
 def load_weights(model: nn.Module, path: Path) -> nn.Module:
@@ -20,19 +21,11 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
     if not path.is_file():
         raise ValueError(f"no weights at {path}; --weights names a .terse, .safetensors or torch file")
     state = _read_state(path)
-    own = model.state_dict()
-    # Old checkpoints have no batch counters; torch fills them in.
-    missing = sorted(name for name in own.keys() - state.keys() if not name.endswith("num_batches_tracked"))
-    extra = sorted(state.keys() - own.keys())
-    wrong = [name for name, tensor in state.items() if name in own and tensor.shape != own[name].shape]
-    if missing or extra or wrong:
-        problem = (
-            f"lacks {missing[0]!r}" if missing
-            else f"has {extra[0]!r}, which the network lacks" if extra
-            else f"has {wrong[0]!r} in shape {tuple(state[wrong[0]].shape)}, "
-                 f"the network in {tuple(own[wrong[0]].shape)}"
-        )  # fmt: skip
-        raise ValueError(f"{path.name} does not fit {type(model).__name__}: it {problem}; check the target's options")
+    try:
+        # Old checkpoints have no batch counters; torch fills them in.
+        check_names({name: tuple(t.shape) for name, t in state.items()}, model, may_lack="num_batches_tracked")
+    except ValueError as problem:
+        raise ValueError(f"{path} does not fit: {problem}; check the target's options") from None
     model.load_state_dict(state)
     return model
 
@@ -50,7 +43,8 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         ) from error
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+    plain = isinstance(state, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in state.items())
+    if not plain:
         raise ValueError(f"{path} holds no state dict (name → tensor); save one, best as .safetensors")
     return state
 
@@ -62,12 +56,26 @@ def load_network(path: Path, *, target: str | None = None, options: Mapping[str,
     from elsewhere must not choose which code runs here.
     """
     if target is None:
-        stored = codec.open(path).metadata.get("target")
-        name = stored.get("name") if isinstance(stored, dict) else None
-        if name not in networks():
-            raise ValueError(
-                f"{path} names no reference network of ours (target {name!r}); say what it is with --target"
-            )
-        assert isinstance(stored, dict)
-        target, options = name, stored.get("options") or {}
+        target, options = _own_target(path)
     return codec.load(path, into=resolve_target(target, **(options or {}))).eval()
+
+
+def _own_target(path: Path) -> tuple[str, dict[str, Any]]:
+    """What the file says it is, believed only where a network of that name has just the file's tensors."""
+    file = codec.open(path)
+    stored = file.metadata.get("target")
+    stored = stored if isinstance(stored, dict) else {}
+    name, options = stored.get("name"), stored.get("options") or {}
+    if not isinstance(name, str) or name not in networks():
+        raise ValueError(f"{path} names no reference network of ours (target {name!r}); say what it is with --target")
+    if not isinstance(options, dict):
+        raise ValueError(f"{path} gives its network the options {options!r}, which are no table; use --target")
+    try:
+        # Without memory, so that a file cannot ask for more of it than its own tensors take.
+        with torch.device("meta"):
+            skeleton = resolve_target(name, **options)
+        check_names(file.shapes(), skeleton)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as problem:
+        why = str(problem).partition("\n")[0]
+        raise ValueError(f"{path} is not the network {name} it claims to be: {why}; use --target") from None
+    return name, options
