@@ -5,7 +5,7 @@ import torch
 
 from tersify.lab import dataset, network
 from tersify.lab.data import Split
-from tersify.lab.trainer import Display, TrainConfig, evaluate, train
+from tersify.lab.trainer import Display, TrainConfig, check_fits, evaluate, train
 from tersify.lab.trainer.loop import Loop
 from tersify.recipe import Recipe
 
@@ -85,3 +85,13 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_remedy(tmp_path):
     config = TrainConfig(epochs=2, lr=1e30, optimizer="sgd", device="cpu")
     with pytest.raises(ValueError, match="start again with a learning rate below 1e\\+30"):
         train(network("digits-cnn", width=0.5), data, config, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("error", [TypeError("needs a mask"), KeyError("x"), ValueError(""), NotImplementedError()])
+def test_a_forward_that_raises_is_told_before_anything_starts(error):
+    class Broken(torch.nn.Module):
+        def forward(self, x):
+            raise error
+
+    with pytest.raises(ValueError, match=f"Broken does not take the 1×8×8 images of 'digits' .{type(error).__name__}"):
+        check_fits(Broken(), small_digits())

@@ -11,6 +11,7 @@ from tersify.lab.trainer.checkpoint import replacing
 
 # A run may move to another device, or be compiled there, and still be the same run.
 _FREE_SETTINGS = ("device", "compile")
+_ALWAYS_MEASURED = ("accuracy", "accuracy_best", "best_epoch", "file_bytes", "train_seconds")
 
 
 class RunDirectory:
@@ -46,7 +47,7 @@ class RunDirectory:
             with replacing(self.identity) as file:
                 file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
             return
-        difference = _difference(json.loads(self.identity.read_text()), json.loads(json.dumps(identity)))
+        difference = _difference(_read_object(self.identity), json.loads(json.dumps(identity)))
         if difference:
             raise ValueError(
                 f"{self.path} holds a run with other settings: {difference}; "
@@ -69,11 +70,25 @@ class RunDirectory:
         self.write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
 
     def read_metrics(self) -> dict[str, float]:
-        return json.loads(self.metrics.read_text())
+        metrics = _read_object(self.metrics)
+        for key in _ALWAYS_MEASURED:
+            if not isinstance(metrics.get(key), (int, float)):
+                raise ValueError(f"{self.metrics} has no number for {key!r}; delete it and resume to measure again")
+        return metrics
 
     def write_text(self, path: Path, text: str) -> None:
         with replacing(path) as file:
             file.write(text.encode())
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is not JSON ({error}); give another --out") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it must hold a JSON object, not a {type(found).__name__}")
+    return found
 
 
 def _difference(old: Any, new: Any, name: str = "") -> str | None:

@@ -31,11 +31,12 @@ def check_fits(model: nn.Module, data: Data) -> None:
     try:
         with _eval_mode(model), torch.no_grad():
             logits = model(normalize(image, data))
-    except RuntimeError as error:
+    except Exception as error:  # anybody's forward: what it raises is not known here
+        why = str(error).partition("\n")[0]
         raise ValueError(
-            f"the network does not take the {shape} images of {data.name!r} ({str(error).splitlines()[0]}); "
-            "choose another network or data set, or give its options"
-        ) from None
+            f"{type(model).__name__} does not take the {shape} images of {data.name!r} "
+            f"({type(error).__name__}: {why}); choose another network or data set, or give its options"
+        ) from error
     if not isinstance(logits, Tensor):
         raise ValueError(f"the network must return logits as one tensor, got a {type(logits).__name__}")
     if logits.ndim != 2 or logits.shape[1] < data.classes:

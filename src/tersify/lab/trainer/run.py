@@ -77,7 +77,14 @@ def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = []
     if directory.checkpoint.is_file():
         state = read_checkpoint(directory.checkpoint)
-        loop.load_state_dict(state)
+        try:
+            loop.load_state_dict(state)
+        except (KeyError, TypeError, RuntimeError) as error:
+            why = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{directory.checkpoint} does not fit this network ({type(error).__name__}: {why}); "
+                "resume with the network it was made with, or give another --out"
+            ) from error
         history = state["history"]
     directory.write_history(history)
     return history
