@@ -29,6 +29,7 @@ def one_sentence(capsys):
         ({"data": "cifar01"}, ["'cifar01'", "cifar10"]),
         ({"recipe": "ternary-lag"}, ["'ternary-lag'", "ternary-log"]),
         ({"epochs": "0"}, ["epochs must be at least 1, got 0"]),
+        ({"lr": "inf"}, ["lr must be a finite number, got inf"]),
         ({"lr": "-1"}, ["lr must be above 0, got -1"]),
         ({"set": "optimiser=sgd"}, ["'optimiser'", "nearest: 'optimizer'"]),
         ({"set": "optimizer"}, ["--set takes KEY=VALUE, got 'optimizer'"]),

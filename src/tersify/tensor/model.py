@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.measures import entropy_bits, sparsity_percent
@@ -87,7 +88,7 @@ def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_l
             f"missing in the file {_some(missing)}, unknown to the module {_some(unknown)}"
         )
     for name, shape in shapes.items():
-        if shape != tuple(own[name].shape):
+        if not is_lazy(own[name]) and shape != tuple(own[name].shape):
             raise ValueError(f"{name!r} has shape {shape} in the file, {tuple(own[name].shape)} in the module")
 
 

@@ -31,7 +31,7 @@ class RunDirectory:
         """Refuse a place that holds anything but a run to be resumed; cheap, so it can come first."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; the output must be a directory: give another --out")
-        if self._is_empty():
+        if self._is_empty() or self._never_got_anywhere():
             return
         if not resume:
             raise ValueError(
@@ -43,7 +43,7 @@ class RunDirectory:
     def claim(self, identity: Mapping[str, Any], *, resume: bool) -> None:
         """Make the directory this run's own, or say why it cannot be; nothing is overwritten then."""
         self.check_usable(resume=resume)
-        if self._is_empty():
+        if self._is_empty() or self._never_got_anywhere():
             with replacing(self.identity) as file:
                 file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
             return
@@ -56,6 +56,11 @@ class RunDirectory:
 
     def _is_empty(self) -> bool:
         return not self.path.exists() or not any(self.path.iterdir())
+
+    def _never_got_anywhere(self) -> bool:
+        """A run of ours that ended before its first checkpoint: nothing in it is worth keeping."""
+        kept = (self.checkpoint, self.model, self.metrics)
+        return self.identity.is_file() and not any(path.exists() for path in kept)
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         with replacing(self.history) as file:

@@ -24,8 +24,11 @@ def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device
     return {"accuracy": scores[1], "top3": scores[3], "top5": scores[5]}
 
 
-def check_fits(model: nn.Module, data: Data) -> None:
-    """One image through the network (both on the CPU), so that a mismatch is told before anything starts."""
+def check_fits(model: nn.Module, data: Data) -> int:
+    """One image through the network (both on the CPU), so that a mismatch is told before anything starts.
+
+    Returns how many logits the network gives.
+    """
     image = data.test.images[:1]
     shape = "×".join(map(str, data.shape))
     try:
@@ -44,6 +47,7 @@ def check_fits(model: nn.Module, data: Data) -> None:
             f"the network gives {tuple(logits.shape)} for one image of {data.name!r}, which has {data.classes} "
             f"classes; give the option classes={data.classes}"
         )
+    return logits.shape[1]
 
 
 @contextlib.contextmanager
