@@ -71,3 +71,16 @@ def test_weights_under_names_that_are_no_text_are_refused(tmp_path):
     torch.save({"a": torch.zeros(1), 1: torch.zeros(1)}, tmp_path / "mixed.pt")
     with pytest.raises(ValueError, match="holds no state dict"):
         load_weights(half_width(), tmp_path / "mixed.pt")
+
+
+def test_weights_that_are_no_numbers_are_named(tmp_path):
+    state = half_width().state_dict()
+    state["features.0.weight"][0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    with pytest.raises(ValueError, match=r"nan\.safetensors holds NaN in 'features\.0\.weight'"):
+        load_weights(half_width(), tmp_path / "nan.safetensors")
+
+
+def test_options_without_a_target_are_not_ignored(tmp_path):
+    with pytest.raises(ValueError, match="--option width belongs to --target"):
+        load_network(tmp_path / "net.terse", options={"width": 3})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tersify.runtime.benchmark import BenchRow
+
+MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
 
 
 def bench(
@@ -65,12 +68,15 @@ def input_shape(file: Path, shape: str | None) -> tuple[int, ...]:
     from tersify import codec
 
     stored = codec.open(file).metadata.get("input")
-    if shape is None and isinstance(stored, list):
-        return tuple(int(n) for n in stored)
-    try:
-        return tuple(int(n) for n in (shape or "").split(","))
-    except ValueError:
-        raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
+    if shape is not None or stored is None:
+        try:
+            stored = [int(n) for n in (shape or "").split(",")]
+        except ValueError:
+            raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
+    fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
+    if not fits or math.prod(stored) > MAX_INPUT:
+        raise ValueError(f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32")
+    return tuple(stored)
 
 
 def speed_table(rows: list[BenchRow], errors: dict[str, float]) -> Table:

@@ -26,6 +26,9 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
         check_names({name: tuple(t.shape) for name, t in state.items()}, model, may_lack="num_batches_tracked")
     except ValueError as problem:
         raise ValueError(f"{path} does not fit: {problem}; check the target's options") from None
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and bool(tensor.float().isnan().any()):
+            raise ValueError(f"{path} holds NaN in {name!r}, from which nothing can be trained; use other weights")
     model.load_state_dict(state)
     return model
 
@@ -56,6 +59,11 @@ def load_network(path: Path, *, target: str | None = None, options: Mapping[str,
     from elsewhere must not choose which code runs here.
     """
     if target is None:
+        if options:
+            raise ValueError(
+                f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
+                f"would come from {path}; give --target as well, or leave --option out"
+            )
         target, options = _own_target(path)
     return codec.load(path, into=resolve_target(target, **(options or {}))).eval()
 
