@@ -181,3 +181,18 @@ def test_names_in_a_file_neither_style_the_table_nor_steer_the_terminal(tmp_path
         assert not set(printed) & set("\x1b\x07\x9b\u202e")
     assert main(["eval", str(path), "--data", "digits", "--target", "digits-cnn"]) == 2
     assert "\x1b" not in one_sentence(capsys)
+
+
+def test_the_most_memory_a_file_may_take_can_be_lowered(tmp_path, capsys):
+    import tersify
+    from tersify.lab import network
+
+    path = tmp_path / "net.terse"
+    metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}}
+    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    limit = ["--max-decoded-bytes", "1000"]
+    for command in (["inspect", str(path)], ["eval", str(path), "--data", "digits"], ["bench", str(path)]):
+        assert main([*command, *limit]) == 2
+        assert "max_decoded_bytes allows 1000" in one_sentence(capsys)
+    assert compress(tmp_path / "out", weights=str(path), option="width=0.25", max_decoded_bytes="1000") == 2
+    assert "max_decoded_bytes allows 1000" in one_sentence(capsys)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,6 +34,7 @@ def bench(
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write the figures here; beside a model.terse the report shows them.")
     ] = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Time FILE compiled by Tersify against PyTorch, ONNX Runtime and others that are installed."""
     import torch
@@ -44,7 +45,7 @@ def bench(
     from tersify.runtime.benchmark import bench as measure
     from tersify.runtime.peers import LOADERS
 
-    net = load_network(file, target=target, options=pairs(option, "--option"))
+    net = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
     torch.manual_seed(0)
     images = torch.randn(max(batch or [8]), *input_shape(file, shape))
     wanted = [*(peer or ["torch", "torch.compile", "onnxruntime"]), "tersify"]

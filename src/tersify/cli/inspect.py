@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tersify.cli.common import MaxDecodedBytes, allowed
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -16,12 +18,13 @@ if TYPE_CHECKING:
 def inspect(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Per tensor: shape, levels, sparsity, entropy and bytes; and what the file says about itself."""
     from tersify import codec
     from tersify.cli.tables import plain, wide_console
 
-    facts = codec.inspect(file)
+    facts = codec.inspect(file, **allowed(max_decoded_bytes))
     if as_json:
         typer.echo(json.dumps(facts))
         return

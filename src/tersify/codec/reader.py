@@ -23,7 +23,7 @@ from tersify.codec.native import Codes
 from tersify.codec.planes import decode_planes
 from tersify.codec.writer import VERSION
 from tersify.tensor import CompressedModel, CompressedTensor
-from tersify.tensor.model import load_state
+from tersify.tensor.model import check_names, load_state
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
 MIN_DIRECTORY_BYTES = 1 << 16
@@ -38,11 +38,12 @@ def load(
     threads: int | None = None,
 ) -> Module:
     """Fill a plain module with the file's weights, bit-equal, and leave the packed form on it."""
-    packed = open(path, max_decoded_bytes=max_decoded_bytes).read(threads=threads)
+    file = open(path, max_decoded_bytes=max_decoded_bytes)
     try:
-        load_state(packed, into)
+        check_names(file.shapes(), into)  # before anything is decoded
     except ValueError as problem:
         raise ValueError(f"{os.fspath(path)}: {problem}") from None
+    load_state(file.read(threads=threads), into)
     return into
 
 
@@ -167,7 +168,8 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def _allow(self, size_bytes: int, what: str) -> None:
         if size_bytes > self._max_decoded_bytes:
             raise TerseFileError(
-                f"{what} decodes to {size_bytes} bytes, max_decoded_bytes allows {self._max_decoded_bytes}"
+                f"{what} decodes to {size_bytes} bytes, max_decoded_bytes allows "
+                f"{self._max_decoded_bytes}; allow more if you trust the file"
             )
 
 

@@ -11,16 +11,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tersify import codec
+from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.networks import networks
 from tersify.lab.targets import resolve_target
 from tersify.tensor.model import check_names
 
 
-def load_weights(model: nn.Module, path: Path) -> nn.Module:
+def load_weights(model: nn.Module, path: Path, *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> nn.Module:
     """Fill `model` from a .terse, .safetensors or torch checkpoint; nothing in the file is executed."""
     if not path.is_file():
         raise ValueError(f"no weights at {path}; --weights names a .terse, .safetensors or torch file")
-    state = _read_state(path)
+    state = _read_state(path, max_decoded_bytes)
     try:
         # Old checkpoints have no batch counters; torch fills them in.
         check_names({name: tuple(t.shape) for name, t in state.items()}, model, may_lack="num_batches_tracked")
@@ -33,9 +34,9 @@ def load_weights(model: nn.Module, path: Path) -> nn.Module:
     return model
 
 
-def _read_state(path: Path) -> dict[str, Tensor]:
+def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
     if path.suffix == ".terse":
-        return codec.open(path).read().state_dict()
+        return codec.open(path, max_decoded_bytes=max_decoded_bytes).read().state_dict()
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -52,7 +53,13 @@ def _read_state(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def load_network(path: Path, *, target: str | None = None, options: Mapping[str, Any] | None = None) -> nn.Module:
+def load_network(
+    path: Path,
+    *,
+    target: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
+) -> nn.Module:
     """The network of a .terse file, in eval mode.
 
     Without `target` the file's own metadata names it, and then only a reference network is built: a file
@@ -65,7 +72,8 @@ def load_network(path: Path, *, target: str | None = None, options: Mapping[str,
                 f"would come from {path}; give --target as well, or leave --option out"
             )
         target, options = _own_target(path)
-    return codec.load(path, into=resolve_target(target, **(options or {}))).eval()
+    network = resolve_target(target, **(options or {}))
+    return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
 
 
 def _own_target(path: Path) -> tuple[str, dict[str, Any]]:
