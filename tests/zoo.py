@@ -72,6 +72,8 @@ VARIANTS = [
     {"method": "uniform", "bits": 3, "symmetric": False},
     {"method": "uniform", "bits": 4, "symmetric": False, "per_channel": True},
     {"method": "uniform", "bits": 2, "per_channel": True},
+    {"method": "lookup", "n": 2, "m": 6, "fit": "lloyd", "per_channel": True, "force_zero": True},
+    {"method": "lookup", "n": 3, "fit": "paper", "sign_in_code": True},
 ]
 
 

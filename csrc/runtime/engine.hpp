@@ -73,10 +73,8 @@ class Engine {
 
   void run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
 
-  const Kernels& kernels() const { return kernels_; }
   int threads() const { return pool_.threads(); }
   Isa isa() const { return isa_; }
-  Shape shape(int value) const { return shapes_.at(value); }
   size_t weight_bytes() const;  // of the packed forms that exist by now
   size_t arena_bytes() const;
 
@@ -90,8 +88,9 @@ class Engine {
   void run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
   template <class T>
   std::vector<T*> skip_images(const std::vector<T*>& pointers, const std::vector<int>& values, int images) const;
-  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, ValueKind kind,
-                                      std::vector<float> table, int narrow_high = 0);
+  // `output`: the size of the image that the weights will make.
+  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, const Shape& output,
+                                      ValueKind kind, std::vector<float> table, int narrow_high = 0);
 
   Isa isa_;
   const Kernels& kernels_;

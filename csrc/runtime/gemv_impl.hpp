@@ -11,7 +11,7 @@ namespace TERSIFY_NAMESPACE {
 namespace {
 
 constexpr int kStreams = kGemvRows / 16;
-static_assert(kGemvRows == 64, "four vectors of rows share each table load");
+constexpr int kNarrowStreams = kGemvRows / 32;
 
 struct Patterns {
   float sign[3][32];
@@ -49,7 +49,7 @@ void finish_rows(const __m512* sums, float* out, int first, int rows, const Fini
   }
 }
 
-// words: [block of 64 rows][word][4][16]
+// words: [block of rows][word][stream][16]
 void trit_gemv(const GemvTask& t) {
   const int words = (t.features + kTritsPerWord - 1) / kTritsPerWord;
   for (int block = t.block_begin; block < t.block_end; ++block) {
@@ -71,7 +71,7 @@ void trit_gemv(const GemvTask& t) {
   }
 }
 
-// words: [block of 64 rows][word][4][16], eight codes of four bits a word
+// words: [block of rows][word][stream][16], eight codes of four bits a word
 void nibble_gemv(const GemvTask& t) {
   const int words = (t.features + kNibblesPerWord - 1) / kNibblesPerWord;
   const __m512 levels = _mm512_loadu_ps(t.levels);
@@ -120,7 +120,7 @@ float narrow_trit_tables(const float* x, int features, int16_t* tables) {
   return scale;
 }
 
-// words: [block of 64 rows][word][2][32] of 16 bits. 28 words add at most 28 · 9 · 127 < 2^15.
+// words: [block of rows][word][stream][32] of 16 bits. 28 words add at most 28 · 9 · 127 < 2^15.
 void narrow_trit_gemv(const GemvTask& t) {
   constexpr int kWordsPerSum = 28;
   const int words = (t.features + kNarrowTritsPerWord - 1) / kNarrowTritsPerWord;
@@ -130,19 +130,20 @@ void narrow_trit_gemv(const GemvTask& t) {
     __m512i wide[kStreams] = {};
     for (int begin = 0; begin < words; begin += kWordsPerSum) {
       const int end = begin + kWordsPerSum < words ? begin + kWordsPerSum : words;
-      __m512i sums[2] = {};
+      __m512i sums[kNarrowStreams] = {};
       for (int w = begin; w < end; ++w, word += kGemvRows) {
         const int16_t* table = tables + size_t(w) * 3 * 32;
-        __m512i codes[2] = {_mm512_load_si512(word), _mm512_load_si512(word + 32)};
-        UNROLL for (int k = 0; k < 3; ++k) {
-          const __m512i looked_up = _mm512_load_si512(table + k * 32);
-          UNROLL for (int j = 0; j < 2; ++j) {
-            sums[j] = _mm512_add_epi16(sums[j], _mm512_permutexvar_epi16(codes[j], looked_up));
-            codes[j] = _mm512_srli_epi16(codes[j], 5);
-          }
+        const __m512i tables_now[3] = {_mm512_load_si512(table), _mm512_load_si512(table + 32),
+                                       _mm512_load_si512(table + 64)};
+        UNROLL for (int j = 0; j < kNarrowStreams; ++j) {
+          const __m512i codes = _mm512_load_si512(word + 32 * j);
+          const __m512i first = _mm512_permutexvar_epi16(codes, tables_now[0]);
+          const __m512i second = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 5), tables_now[1]);
+          const __m512i third = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 10), tables_now[2]);
+          sums[j] = _mm512_add_epi16(_mm512_add_epi16(sums[j], first), _mm512_add_epi16(second, third));
         }
       }
-      UNROLL for (int j = 0; j < 2; ++j) {
+      UNROLL for (int j = 0; j < kNarrowStreams; ++j) {
         const __m256i low = _mm512_castsi512_si256(sums[j]), high = _mm512_extracti64x4_epi64(sums[j], 1);
         wide[2 * j] = _mm512_add_epi32(wide[2 * j], _mm512_cvtepi16_epi32(low));
         wide[2 * j + 1] = _mm512_add_epi32(wide[2 * j + 1], _mm512_cvtepi16_epi32(high));

@@ -63,11 +63,6 @@ Axis make_axis(int patch, int kernel, int stride, int pad, int dilation) {
   return axis;
 }
 
-bool compatible(const Layout& from, const Layout& to, const Window& window) {
-  return from.images == to.images && from.rows == to.rows && from.cols == to.cols &&
-         from.tile_h == to.tile_h * window.stride_h && from.tile_w == to.tile_w * window.stride_w;
-}
-
 PatchView Geometry::view(const Place& place, int vector_bytes) const {
   return PatchView{runs.data() + place.run_begin,
                    place.run_end - place.run_begin,

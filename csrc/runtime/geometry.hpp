@@ -40,7 +40,4 @@ struct Geometry {
 Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window,
                        int vector_bytes, int patch_limit, int block_channels);
 
-// Whether outputs in `to` can be computed from inputs in `from` lane by lane.
-bool compatible(const Layout& from, const Layout& to, const Window& window);
-
 }  // namespace tersify

@@ -97,7 +97,7 @@ struct PoolTask {
   char* scratch;
 };
 
-constexpr int kGemvRows = 64;  // rows that share the reading of an activation
+constexpr int kGemvRows = 128;  // rows that share the reading of an activation
 constexpr int kTritsPerWord = 18, kNarrowTritsPerWord = 9, kNibblesPerWord = 8;
 
 struct GemvTask {

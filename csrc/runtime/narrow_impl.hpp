@@ -23,10 +23,7 @@ inline void narrow_to(char* p, IntVec v) {
 }
 
 // Round to nearest, ties to even: the sum with 1.5 × 2^23 has the integer in its lowest bits.
-inline IntVec quantized(Vec v, const Quant& q, float inverse) {
-  const Vec shifted = clamp(v * inverse, q.low, q.high) + 12582912.0f;
-  return (IntVec)shifted - 0x4b400000;
-}
+inline IntVec rounded(Vec v) { return (IntVec)(v + 12582912.0f) - 0x4b400000; }
 
 // A row's place in the scratch: the narrow sums of the patch, then, where any row flushes, the wide ones.
 inline size_t narrow_waiting_bytes(const ConvTask& t) {
@@ -34,11 +31,18 @@ inline size_t narrow_waiting_bytes(const ConvTask& t) {
 }
 
 void finish_narrow(const ConvTask& t, const char* sums, int channel) {
-  const Finish& f = t.finish;
+  const Quant& q = t.output_quant;
+  const float inverse = 1.0f / q.scale;
+  // A clamp and the rounding are one: everything is counted in steps of the output. A curve comes between them.
+  const bool curved = t.finish.act != Act::Clamp;
+  const float unit = curved ? 1.0f : inverse;
+  Folded f = fold(t.finish, channel);
+  f.a *= unit;
+  f.b *= unit;
+  f.c *= unit * t.residual_quant.scale;
+  const float low = curved || t.finish.low * inverse < q.low ? q.low : t.finish.low * inverse;
+  const float high = curved || t.finish.high * inverse > q.high ? q.high : t.finish.high * inverse;
   const char* wides = sums + size_t(t.patch.h) * t.patch.w * kBytes;
-  const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
-  const float scale2 = f.scale2 ? f.scale2[channel] : 1.0f, shift2 = f.scale2 ? f.shift2[channel] : 0.0f;
-  const float inverse = 1.0f / t.output_quant.scale;
   for (int y = t.patch.skip_h; y < t.patch.h; ++y) {
     const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
     for (int x = t.patch.skip_w; x < t.patch.w; ++x)
@@ -47,10 +51,10 @@ void finish_narrow(const ConvTask& t, const char* sums, int channel) {
         const size_t target = at + size_t(x) * kBytes + half * (kBytes / 2);
         IntVec sum = widen(sums + place + half * (kBytes / 2));
         if (t.flushes) sum += *reinterpret_cast<const IntVec*>(wides + 2 * place + half * kBytes);
-        Vec v = __builtin_convertvector(sum, Vec) * scale + shift;
-        if (t.residual) v += __builtin_convertvector(widen(t.residual + target), Vec) * t.residual_quant.scale;
-        if (f.scale2) v = v * scale2 + shift2;
-        narrow_to(t.output + target, quantized(activate(v, f), t.output_quant, inverse));
+        Vec v = __builtin_convertvector(sum, Vec) * f.a + f.b;
+        if (t.residual) v += __builtin_convertvector(widen(t.residual + target), Vec) * f.c;
+        if (curved) v = activate(v, t.finish) * inverse;
+        narrow_to(t.output + target, rounded(clamp(v, low, high)));
       }
   }
 }

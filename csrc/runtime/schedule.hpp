@@ -27,8 +27,9 @@ class Schedule {
   const Quant& quant(int value) const { return engine_.quants_[value]; }
   void alias(int value, int other);         // the same flat bytes under another shape
   void add(Step step) { steps_.push_back(std::move(step)); }
-  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, ValueKind kind, std::vector<float> table) {
-    return engine_.pack(weight, Window{}, kind, std::move(table));
+  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Shape& output, ValueKind kind,
+                                      std::vector<float> table) {
+    return engine_.pack(weight, Window{}, output, kind, std::move(table));
   }
   LaneView lane_view(const Image& image, const Layout& layout) const;
   void add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant = {});

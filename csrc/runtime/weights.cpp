@@ -42,10 +42,7 @@ bool mark_flushes(std::vector<std::vector<Pending>>& blocks, int rows, int limit
 
 }  // namespace
 
-int choose_block(const Window& window, int channels, int vector_bytes, int patch_limit) {
-  const Patch patch = window.kernel_h == 1 && window.kernel_w == 1
-                          ? Patch{1, patch_limit}
-                          : choose_patch(Layout{1, 1, 1, 4, 4}, patch_limit);
+int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch) {
   const Axis y = make_axis(patch.h, window.kernel_h, window.stride_h, window.pad_h, window.dilation_h);
   const Axis x = make_axis(patch.w, window.kernel_w, window.stride_w, window.pad_w, window.dilation_w);
   const size_t bytes = y.input.size() * x.input.size() * vector_bytes;

@@ -24,9 +24,7 @@ class SparseWeights {
 
   void fill(ConvTask& task) const;
   int chunks() const { return static_cast<int>(chunks_.size()); }
-  int rows_of_chunk(int chunk) const { return chunks_[chunk].rows; }
   int rows() const { return rows_; }
-  int channels() const { return channels_; }
   int block_channels() const { return block_channels_; }
   size_t nonzeros() const { return entries_.size(); }
   size_t resident_bytes() const;
@@ -51,7 +49,7 @@ class SparseWeights {
 };
 
 // Input channels whose footprints under one patch share the first-level cache with the sums.
-int choose_block(const Window& window, int channels, int vector_bytes, int patch_limit);
+int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch);
 
 // The same or fewer, so that no row can overflow a 16-bit sum within one block.
 int narrow_block(const DenseWeight& weight, int block_channels, int narrow_high);

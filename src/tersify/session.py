@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tersify.calibration import Calibration, squared_gradients
 from tersify.methods import Bound, Method, Site, Step
-from tersify.recipe import Recipe
+from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
 
 
-def attach(model: nn.Module, recipe: str | Path | Recipe, *, epochs: int = 1, steps_per_epoch: int = 1) -> Session:
-    """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`."""
+def attach(
+    model: nn.Module,
+    recipe: str | Path | Recipe,
+    *,
+    epochs: int = 1,
+    steps_per_epoch: int = 1,
+    calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+) -> Session:
+    """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
+
+    `calibration` holds batches (inputs, targets) for methods that ask how much each weight matters; with a
+    loss other than cross-entropy, give a `Calibration`.
+    """
     for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
         if value < 1:
             raise ValueError(f"{what} must be at least 1, got {value}")
-    return Session(model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch)
+    return Session(
+        model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch,
+        calibration=None if calibration is None else Calibration.of(calibration),
+    )  # fmt: skip
 
 
 @torch.no_grad()
-def compress_(model: nn.Module, recipe: str | Path | Recipe) -> CompressedModel:
+def compress_(
+    model: nn.Module,
+    recipe: str | Path | Recipe,
+    *,
+    calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+) -> CompressedModel:
     """Compress without training: the model's weights become the compressed ones, in place."""
-    session = attach(model, recipe)
+    session = attach(model, recipe, calibration=calibration)
     session.advance_to_end()
     packed = session.pack()
     session.bake_()
@@ -47,22 +68,38 @@ class Session:
     them; `session.state_dict()` holds the position in time and state that several weights share.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, *, epochs: int, steps_per_epoch: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        calibration: Calibration | None = None,
+    ) -> None:
         self.model, self.recipe = model, recipe
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._steps_done = 0
         self._names = list(model.state_dict())
         self._work: list[_Work] = []
         self.sites: list[Site] = []
-        # Nothing is installed before the whole recipe is known to fit.
-        for rule, sites in recipe.assign(find_sites(model)):
-            for method in rule.methods if sites else ():
+        try:
+            self._install(calibration)
+        except Exception:
+            for site in self.sites:
+                uninstall(site)
+            raise
+
+    def _install(self, calibration: Calibration | None) -> None:
+        for rule, found in self.recipe.assign(find_sites(self.model)):
+            sites = _calibrated(self.model, rule, found, calibration)
+            if rule.methods:
+                self.sites += sites
+            for method in rule.methods:
                 bound = method.bind(sites)
                 for site, transform in zip(sites, bound.transforms, strict=True):
                     install(site, transform)
                 self._work.append(_Work(method, bound))
-            if rule.methods:
-                self.sites += sites
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
@@ -88,7 +125,7 @@ class Session:
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
         terms = [t.penalty(s.latent) for s in self.sites for t in s.chain]
-        total = torch.zeros((), device=self.sites[0].latent.device)
+        total = torch.zeros((), device=next(self.model.parameters()).device)
         for term in terms:
             if term is not None:
                 total = total + term
@@ -110,7 +147,7 @@ class Session:
             else:
                 first_name[id(held)] = name
                 packed[name] = _pack_site(site) if site else held.detach().clone()
-        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.to_toml())
+        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay."""
@@ -144,14 +181,14 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "recipe": self.recipe.to_toml(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
+            "recipe": self.recipe.describe(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
             "steps_done": self._steps_done,
             "shared": [w.bound.shared.state_dict() if w.bound.shared else {} for w in self._work],
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a checkpoint stopped; load the model's own state dict too."""
-        if state["recipe"] != self.recipe.to_toml():
+        if state["recipe"] != self.recipe.describe():
             raise ValueError("the checkpoint was made with another recipe; resume with the recipe it was made with")
         for what in ("epochs", "steps_per_epoch"):
             if state[what] != getattr(self, what):
@@ -162,6 +199,20 @@ class Session:
         for work, shared in zip(self._work, state["shared"], strict=True):
             if work.bound.shared is not None:
                 work.bound.shared.load_state_dict(shared)
+
+
+def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Calibration | None) -> list[Site]:
+    """The sites with their sensitivity, where a method of the rule needs it."""
+    needing = [method.name for method in rule.methods if method.needs_calibration]
+    if not needing or not sites:
+        return sites
+    if calibration is None:
+        raise ValueError(
+            f"rule {rule.weights!r}: {needing[0]!r} as set there needs data; "
+            "give calibration= batches of (inputs, targets)"
+        )
+    measured = squared_gradients(model, sites, calibration)
+    return [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
 
 
 def _pack_site(site: Site) -> CompressedTensor:

@@ -8,6 +8,8 @@ from torch import nn
 
 from tersify.lab import augment, dataset, network, networks, normalize, set_seed, topk_accuracy
 
+IMAGE_NETWORKS = [name for name in networks() if name != "speech-mlp"]
+
 
 def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
@@ -33,7 +35,7 @@ def test_published_weights_load_strictly(layers: int, shared: Path) -> None:
     network(f"resnet{layers}").load_state_dict(weights, strict=True)
 
 
-@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("name", IMAGE_NETWORKS)
 @pytest.mark.parametrize("options", [{}, {"width": 0.5, "depth": 2.0, "classes": 7, "in_channels": 2}])
 def test_every_network_answers_one_logit_per_class(name: str, options: dict[str, float]) -> None:
     small = {"inflate": 1} if name == "resnet20-star" else {}
@@ -43,7 +45,7 @@ def test_every_network_answers_one_logit_per_class(name: str, options: dict[str,
     assert model(torch.rand(2, int(channels), side, side)).shape == (2, options.get("classes", 10))
 
 
-@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("name", IMAGE_NETWORKS)
 @pytest.mark.parametrize("option", ["width", "depth"])
 def test_a_multiplier_of_two_makes_every_network_larger_and_a_half_smaller(name: str, option: str) -> None:
     small, plain, large = (parameters(network(name, **{option: by})) for by in (0.5, 1.0, 2.0))

@@ -37,6 +37,14 @@ def test_latents_that_outgrow_one_do_not_empty_the_network():
     assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.1)
 
 
+@pytest.mark.parametrize("steps", [3, 12, 24, 100])
+def test_a_short_run_reaches_the_share_too(steps):
+    session = tersify.attach(nn.Linear(50, 50), recipe_of((TernaryTarget(sparsity=0.9),)), epochs=steps)
+    for _ in range(steps):
+        session.step()
+    assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.2)
+
+
 def test_compression_without_training_meets_the_share_at_once():
     model = nn.Linear(100, 100)
     assert tersify.compress_(model, recipe_of((TernaryTarget(sparsity=0.8),))).sparsity_percent() == pytest.approx(80)

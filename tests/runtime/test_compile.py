@@ -247,6 +247,29 @@ def test_bad_options_are_refused(options, message):
         compile(nn.Linear(4, 3), torch.randn(1, 4), **options)
 
 
+class FixedBatch(nn.Module):
+    def forward(self, x):
+        return torch.relu(x.reshape(2, 3, 4))
+
+
+def test_a_model_that_fixes_its_batch_size_runs_that_one_and_refuses_others():
+    fast = compile(FixedBatch(), torch.randn(2, 12))
+    x = torch.randn(2, 12)
+    assert torch.equal(fast(x), FixedBatch()(x))
+    with pytest.raises(ValueError, match="only be captured for batches of 2, got 3"):
+        fast(torch.randn(3, 12))
+
+
+class Fickle(nn.Module):
+    def forward(self, x):
+        return x + 1 if float(x.sum()) > 0 else x - 1
+
+
+def test_a_model_that_export_cannot_capture_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"torch.export cannot capture Fickle"):
+        compile(Fickle(), torch.randn(2, 3))
+
+
 def test_an_example_without_a_batch_is_refused():
     with pytest.raises(ValueError, match="needs a batch in front"):
         compile(nn.Linear(4, 3), torch.randn(0, 4))

@@ -44,6 +44,14 @@ def test_groups_of_levels_are_counted_by_their_own_zero():
     assert sparsity_percent([CompressedTensor(shape=(2, 3), codes=codes, codebook=codebook, axis=0)]) == 50
 
 
+def test_a_scale_of_zero_makes_zeros():
+    tensor = ternary([0, 2, 2])
+    scaled = CompressedTensor(
+        shape=(4,), codes=tensor.codes, codebook=tensor.codebook, scale=torch.tensor([0.0, 1, 1, 1])
+    )
+    assert sparsity_percent([scaled]) == 25
+
+
 def test_empty_input_measures_as_zero():
     assert sparsity_percent([]) == 0.0
     assert entropy_bits([]) == 0.0

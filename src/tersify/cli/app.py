@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from tersify.cli.allocate import allocate
 from tersify.cli.bench import bench
 from tersify.cli.compress import compress
 from tersify.cli.demo import demo
+from tersify.cli.enhance import enhance
 from tersify.cli.evaluate import evaluate
+from tersify.cli.export import export
 from tersify.cli.inspect import inspect
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
@@ -21,9 +24,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(allocate)
 app.command()(compress)
 app.command("eval")(evaluate)
 app.command()(demo)
+app.command()(enhance)
+app.add_typer(export, name="export")
 app.command()(inspect)
 app.command()(bench)
 app.command()(report)

@@ -30,17 +30,23 @@ def reproduce(
     ] = None,
 ) -> None:
     """Train the rows of EXPERIMENT and print published, ours and the difference."""
+    from tersify.cli.speech_tables import SPEECH_EXPERIMENTS, reproduce_speech
     from tersify.cli.tables import wide_console
     from tersify.lab import experiments as lab
     from tersify.lab.trainer import display_for
 
     if list_them:
+        for name, title in SPEECH_EXPERIMENTS.items():
+            typer.echo(f"{name}: {title}")
         for name in lab.experiments():
             each = lab.Experiment.load(name)
             typer.echo(f"{name}: {each.title} ({', '.join(r.id for r in each.rows)})")
         return
     if experiment is None:
         raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
+    if experiment in SPEECH_EXPERIMENTS:
+        reproduce_speech(experiment, smoke=smoke, resume=resume, out=out, data_root=data_root)
+        return
     chosen = lab.Experiment.load(experiment)
     chosen = (chosen.as_smoke() if smoke else chosen).chosen(row, seed)
     home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)

@@ -39,11 +39,11 @@ def load(
 ) -> Module:
     """Fill a plain module with the file's weights, bit-equal, and leave the packed form on it."""
     file = open(path, max_decoded_bytes=max_decoded_bytes)
-    try:
+    with _naming(path):
         check_names(file.shapes(), into)  # before anything is decoded
-    except ValueError as problem:
-        raise ValueError(f"{os.fspath(path)}: {problem}") from None
-    load_state(file.read(threads=threads), into)
+    packed = file.read(threads=threads)
+    with _naming(path):
+        load_state(packed, into)
     return into
 
 
@@ -180,6 +180,8 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except TerseFileError as problem:
         raise TerseFileError(f"{os.fspath(path)}: {problem}") from None
+    except ValueError as problem:
+        raise ValueError(f"{os.fspath(path)}: {problem}") from None
 
 
 def _decode_arrays(data: bytes, group: ArrayGroup) -> Codes:

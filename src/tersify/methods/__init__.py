@@ -14,6 +14,7 @@ from tersify.methods.base import (
 from tersify.methods.binary import BinaryConnect
 from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
+from tersify.methods.lookup import Lookup
 from tersify.methods.prune import Magnitude
 from tersify.methods.ternary import Ternary
 from tersify.methods.ternary_target import TernaryTarget
@@ -27,6 +28,7 @@ __all__ = [
     "BitNet",
     "Bound",
     "EntropyConstrainedTernary",
+    "Lookup",
     "Magnitude",
     "Method",
     "Site",

@@ -23,6 +23,7 @@ class Site:
     aliases: tuple[str, ...]
     latent: nn.Parameter
     chain: list[Transform] = field(default_factory=list)
+    sensitivity: Tensor | None = None  # mean squared gradients over the calibration batches, where there are any
 
     @torch.no_grad()
     def entering(self, transform: Transform | None = None) -> Tensor:
@@ -91,6 +92,11 @@ class Method:
     quantizes: ClassVar[bool] = True
     keeps_zeros: ClassVar[bool] = True
 
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether its sites must carry their sensitivity, which takes data."""
+        return False
+
     def transform(self, site: Site) -> Transform:
         raise NotImplementedError
 
@@ -147,7 +153,22 @@ def from_table(table: Mapping[str, Any]) -> Method:
     for key in settings:
         if key not in known:
             raise ValueError(f"method {name!r} has no setting {key!r}; {nearest(key, known)}")
+    for spec in fields(cls):
+        if spec.name in settings:
+            _check_type(f"{name}: {spec.name}", str(spec.type), settings[spec.name])
     return cls(**settings)
+
+
+def _check_type(what: str, annotation: str, value: object) -> None:
+    """A value from TOML against a field's annotation: text, whole numbers, numbers and yes or no are all there is."""
+    kinds = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+    wanted = [kind for kind in annotation.split(" | ") if kind in kinds]
+    fits = any(isinstance(value, kinds[k]) and (k == "bool" or not isinstance(value, bool)) for k in wanted)
+    if not fits:
+        raise ValueError(f"{what} must be {' or '.join(wanted)}, got {value!r}")
+
+
+MOST_NAMES = 30
 
 
 def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -155,7 +176,9 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     if close:
         return "nearest: " + ", ".join(repr(c) for c in close)
-    return "known: " + ", ".join(sorted(known)) if known else "there is none"
+    shown = sorted(known)[:MOST_NAMES]
+    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    return f"known: {', '.join(shown)}{more}" if shown else "there is none"
 
 
 def check_choice(what: str, value: object, known: Sequence[str]) -> None:
@@ -187,6 +210,8 @@ def scale_gradient(x: Tensor, gain: float) -> Tensor:
 
 def over_channels(x: Tensor, per_channel: bool) -> list[int]:
     """The dimensions a statistic reduces: all, or all but the output channels (axis 0)."""
+    if per_channel and x.ndim < 2:
+        raise ValueError("per_channel needs a weight of two dimensions or more; give a bias its own rule")
     return list(range(1 if per_channel else 0, x.ndim))
 
 

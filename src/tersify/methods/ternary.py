@@ -49,10 +49,10 @@ class Ternary(Method):
     scale: str = "none"
 
     def __post_init__(self) -> None:
-        if isinstance(self.regime, str) and not names_function(self.regime):
+        if not callable(self.regime) and not (isinstance(self.regime, str) and names_function(self.regime)):
             check_choice("regime", self.regime, [*REGIMES, "file.py:function"])
         check_range("delta0 (Δ0)", self.delta0, low=0.0, high=1.0, low_open=True)
-        check_range("speed (M)", self.speed, low=0.0, high=float("inf"))
+        check_range("speed (M)", self.speed, low=0.0, high=1e6)
         check_range("cap (Δf)", self.cap, low=0.0, high=1.0, low_open=True)
         if self.cap < self.delta0:
             raise ValueError(f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}")

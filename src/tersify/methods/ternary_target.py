@@ -11,10 +11,10 @@ from tersify.methods.base import Bound, Method, Site, Step, Transform, check_ran
 from tersify.methods.threshold import TernaryTransform, check_latent_settings
 from tersify.schedules import cubic_ramp
 
-# One threshold is found for the network from at most this many latents, every so many steps: the cost
-# stays the same for a network of any size, and the share of zeros is met within about 0.1 points.
+# One threshold is found for the network from at most this many latents, every 16 steps (oftener in a short
+# run): the cost stays the same for a network of any size, and the share is met within about 0.1 points.
 SAMPLED_LATENTS = 1 << 20
-STEPS_BETWEEN = 16
+MOST_STEPS_BETWEEN = 16
 
 
 @register("ternary-target")
@@ -51,7 +51,8 @@ class TernaryTarget(Method):
 
     def update(self, bound: Bound, step: Step) -> None:
         progress = step.progress
-        if progress.step % STEPS_BETWEEN and progress.step != progress.steps:
+        between = max(1, min(MOST_STEPS_BETWEEN, progress.steps // 50))
+        if progress.step % between and progress.step + 1 < progress.steps:
             return
         share = cubic_ramp(self.start, self.sparsity, self.begin, self.end)(progress)
         threshold = magnitude_quantile([s.entering(t) for s, t in zip(bound.sites, bound.transforms)], share)  # noqa: B905

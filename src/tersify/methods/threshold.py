@@ -30,22 +30,31 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 class Ahead:
-    """The weight of a latent, computed before it was asked for; good while the latent is unchanged.
+    """The pattern of a latent, computed before it was asked for. It is handed out once, and only unchanged.
 
-    A compiled network computes its own weights and never asks, so nothing is computed for it again.
+    A compiled network computes its own patterns and never asks, so nothing is computed for it again.
     """
 
-    weight: Tensor
-    version = -1
-    wanted = True
+    def __init__(self) -> None:
+        self._pattern: Tensor | None = None
+        self._made_from: tuple[object, ...] = ()
+        self.wanted = True
 
-    def set(self, weight: Tensor, latent: Tensor) -> None:
-        self.weight, self.latent, self.version = weight, latent, latent._version
+    def set(self, pattern: Tensor, latent: Tensor, threshold: Tensor) -> None:
+        self._pattern, self._made_from = pattern, _state(latent, threshold)
         self.wanted = False
 
-    def is_of(self, latent: Tensor) -> bool:
+    def take(self, latent: Tensor, threshold: Tensor) -> Tensor | None:
         self.wanted = True
-        return latent._version == self.version and latent is self.latent
+        pattern, self._pattern = self._pattern, None
+        return pattern if self._made_from == _state(latent, threshold) else None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Ahead:
+        return Ahead()
+
+
+def _state(latent: Tensor, threshold: Tensor) -> tuple[object, ...]:
+    return id(latent), latent._version, latent.dtype, latent.device, threshold._version
 
 
 # All sites at once: an eager GPU step is bound by launches, not by arithmetic, so what would be a few kernels for
@@ -64,7 +73,7 @@ def set_thresholds(bound: Bound, threshold: float) -> None:
 
 
 def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
-    """The weights the coming forward pass will ask for, with their straight-through lines.
+    """The patterns the coming forward pass will ask for.
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
     """
@@ -76,13 +85,10 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     inside = torch._foreach_clamp_max(torch._foreach_clamp_min(latents, -edge), edge)
     patterns = torch._foreach_sub(latents, inside)
     torch._foreach_sign_(patterns)
-    with torch.enable_grad():
-        passed = torch._foreach_sub(latents, [latent.detach() for latent in latents])
-        weights = torch._foreach_add(patterns, passed)
-    for site, weight in zip(ready, weights, strict=True):
+    for site, pattern in zip(ready, patterns, strict=True):
         transform = site.chain[0]
         assert isinstance(transform, TernaryTransform)
-        transform.ahead.set(weight, site.latent)
+        transform.ahead.set(pattern, site.latent, transform.threshold)
 
 
 def _may_go_ahead(chain: list[Transform]) -> bool:
@@ -116,7 +122,8 @@ class TernaryTransform(Transform):
             if scale != "none":
                 # The quantized weight starts with the root mean square of the one it replaces.
                 density = (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
-                start = size / density.sqrt()
+                # A weight of zeros must be able to learn, too.
+                start = (size / density.sqrt()).clamp(min=1e-3)
                 per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
@@ -126,12 +133,14 @@ class TernaryTransform(Transform):
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
 
     def forward(self, latent: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and self.ahead.is_of(latent):
-            return self.ahead.weight if self.factor is None else self.ahead.weight * self.factor()
         # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
-        # latent could otherwise never come back.
-        passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
-        value = straight_through(self.pattern(latent.detach()), passed)
+        # latent could otherwise never come back. A pattern made ahead belongs to a latent inside.
+        ahead = None
+        if self.training and not torch.compiler.is_compiling():
+            ahead = self.ahead.take(latent, self.threshold)
+        pattern = self.pattern(latent.detach()) if ahead is None else ahead
+        passed = latent.clamp(-1.0, 1.0) if self.saturate and ahead is None else latent
+        value = straight_through(pattern, passed)
         return value if self.factor is None else value * self.factor()
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:

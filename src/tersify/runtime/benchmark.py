@@ -41,7 +41,8 @@ class BenchRow:
 
     @property
     def median_ms(self) -> float:
-        return statistics.median(self.times)
+        """Of the rounds' medians: a round that a neighbour disturbed counts as one, however few its calls."""
+        return statistics.median(self.round_medians)
 
     @property
     def best_ms(self) -> float:

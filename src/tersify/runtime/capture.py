@@ -51,9 +51,17 @@ def _export(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[torch.export
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return torch.export.export(model, shown, dynamic_shapes=(dynamic,) if _variadic(model) else dynamic), None
-        except Exception:
-            return torch.export.export(model, example), len(example[0])
+            shapes = (dynamic,) if _variadic(model) else dynamic
+            return torch.export.export(model, shown, dynamic_shapes=shapes), None
+        except Exception:  # of many kinds: some models fix their batch size
+            try:
+                return torch.export.export(model, example), len(example[0])
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+                raise ValueError(
+                    f"torch.export cannot capture {type(model).__name__}: {reason}; compile the part of the model "
+                    "that it can capture"
+                ) from error
 
 
 def _variadic(model: nn.Module) -> bool:

@@ -10,10 +10,13 @@ from tersify.tensor.measures import (
     sparsity_percent,
 )
 from tersify.tensor.model import CompressedModel
+from tersify.tensor.table import Table, TableFormat
 
 __all__ = [
     "CompressedModel",
     "CompressedTensor",
+    "Table",
+    "TableFormat",
     "bits_for",
     "code_counts",
     "entropy_bits",

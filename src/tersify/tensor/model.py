@@ -71,6 +71,12 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
     """Write the weights of `packed` into a plain module and leave the packed form on it."""
     names = [*packed, *packed.aliases]
     check_names({name: tuple(packed[name].shape) for name in names}, into)
+    for name, tensor in into.state_dict().items():
+        if packed[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"{name!r} is {packed[name].dtype} in the file, {tensor.dtype} in the module; "
+                f"load into a module of the file's dtype, then convert it"
+            )
     with torch.no_grad():
         into.load_state_dict(packed.state_dict(), strict=False)
     object.__setattr__(into, PACKED_ATTRIBUTE, packed)

@@ -14,10 +14,12 @@ from tersify.lab.networks.digits_cnn import digits_cnn
 from tersify.lab.networks.resnet_cifar import cifar_resnet
 from tersify.lab.networks.resnet_star import resnet20_star
 from tersify.lab.networks.scaling import check_count
+from tersify.lab.networks.speech import speech_mlp
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "digits-cnn": digits_cnn,
     "resnet20-star": resnet20_star,
+    "speech-mlp": speech_mlp,
     **{f"resnet{layers}": partial(cifar_resnet, layers) for layers in (20, 32, 44, 56)},
 }
 
@@ -28,7 +30,7 @@ def networks() -> list[str]:
 
 
 def network(name: str, /, **options: Any) -> nn.Module:
-    """A fresh reference network. All take `classes`, `in_channels`, and the multipliers `width`, `depth`."""
+    """A fresh reference network. For images they take `classes`, `in_channels`, and multipliers `width`, `depth`."""
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
     build = _BUILDERS[name]

@@ -1,0 +1,88 @@
+"""`tersify allocate`: a method and a width for each layer, from measured sensitivity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tersify.cli.common import pairs
+
+if TYPE_CHECKING:
+    from tersify.lab.allocate import Plan
+
+
+def allocate(
+    target: Annotated[str, typer.Argument(help="The network: a reference network's name or file.py:function.")],
+    weights: Annotated[Path, typer.Option(help="Its trained weights: .terse, .safetensors or a torch checkpoint.")],
+    data: Annotated[str, typer.Option(help="digits, cifar10, cifar100, mnist, a folder or file.py:function.")],
+    out: Annotated[Path, typer.Option(help="The recipe to write.")],
+    budget: Annotated[int | None, typer.Option(help="Bytes that codes and tables may take.")] = None,
+    drop: Annotated[float | None, typer.Option(help="Or: points of accuracy that may be lost.")] = None,
+    images: Annotated[int, typer.Option(help="Training images that sensitivity is measured on.")] = 500,
+    plot: Annotated[Path | None, typer.Option(help="Write the trade-off curve as HTML (needs plotly).")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
+) -> None:
+    """Quantize one layer at a time, fill the budget by the knapsack, and write the recipe.
+
+    With --drop, plans along the curve are measured on the training images that measured sensitivity does not use.
+    """
+    import copy
+
+    import torch
+
+    import tersify
+    from tersify.lab import dataset, normalize, resolve_target
+    from tersify.lab.allocate import Budget, candidates, knapsack, measure, smallest_within, trade_off
+    from tersify.lab.data import Split
+    from tersify.lab.trainer import evaluate
+    from tersify.lab.trainer.stored import load_weights
+
+    wanted = Budget(bytes=budget, drop=drop)
+    loaded = dataset(data, root=data_root)
+    model = load_weights(resolve_target(target, **pairs(option, "--option")), weights).eval()
+    order = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))
+    seen, held = order[:images], order[images : 5 * images]
+    inputs = [normalize(part, loaded) for part in loaded.train.images[seen].split(250)]
+    table = measure(model, inputs, candidates(), typer.echo)
+    plans = trade_off(table)
+
+    def quality(plan: Plan) -> float:
+        changed = copy.deepcopy(model)
+        tersify.compress_(changed, plan.recipe())
+        split = Split(loaded.train.images[held], loaded.train.labels[held])
+        return evaluate(changed, loaded, split, device=torch.device("cpu"), amp=False)["accuracy"]
+
+    if wanted.bytes is not None:
+        chosen = knapsack(table, wanted.bytes)
+    else:
+        assert wanted.drop is not None
+        split = Split(loaded.train.images[held], loaded.train.labels[held])
+        before = evaluate(model, loaded, split, device=torch.device("cpu"), amp=False)["accuracy"]
+        chosen, after = smallest_within(plans, quality, before - wanted.drop)
+        typer.echo(
+            f"{before:.2f} % before, {after:.2f} % after, on {len(held):,} training images that sensitivity did not see"
+        )
+    for plan in plans:
+        typer.echo(f"{plan.size_bytes:>12,} bytes   predicted damage {plan.damage:.3g}")
+    out.write_text(chosen.recipe().to_toml(), encoding="utf-8")
+    typer.echo(f"{out}: {chosen.size_bytes:,} bytes of codes and tables, predicted damage {chosen.damage:.3g}")
+    if plot:
+        _plot(plans, chosen, plot)
+        typer.echo(f"{plot}: the trade-off curve")
+
+
+def _plot(plans: Sequence[Plan], chosen: Plan, path: Path) -> None:
+    try:
+        import plotly.graph_objects as go
+    except ImportError:
+        raise ValueError("plotting needs the package plotly; pip install plotly") from None
+    figure = go.Figure()
+    sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
+    figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")
+    figure.add_scatter(x=[chosen.size_bytes], y=[chosen.damage], mode="markers", name="chosen", marker={"size": 14})
+    figure.update_layout(xaxis_title="bytes of codes and tables", yaxis_title="predicted damage", yaxis_type="log")
+    figure.write_html(str(path), include_plotlyjs=True)

@@ -1,0 +1,86 @@
+"""`tersify export`: a folder for an FPGA, or an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tersify.cli.common import pairs
+
+export = typer.Typer(
+    help="Hand a .terse file over: a folder for an FPGA, or an ONNX file.", no_args_is_help=True, add_completion=False
+)
+SHAPES = {"speech-mlp": (8, 129), "digits-cnn": (1, 8, 8)}
+IMAGE = (3, 32, 32)
+
+
+@export.command()
+def fpga(
+    file: Annotated[Path, typer.Argument(help="A .terse file whose matrices are lookup tables.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
+    vectors: Annotated[int, typer.Option(help="Golden vectors for the testbench.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the golden vectors.")] = 0,
+    input_fraction: Annotated[int, typer.Option(help="Fraction bits of the 8-bit inputs.")] = 4,
+    rounding: Annotated[str, typer.Option(help="half-up or floor.")] = "half-up",
+    synth: Annotated[bool, typer.Option("--synth", help="Count cells with yosys, for the README.")] = False,
+) -> None:
+    """Tables, codes, Verilog, golden vectors, a Makefile and a README."""
+    from tersify import codec
+    from tersify.export.fpga import export_fpga
+    from tersify.runtime.fixed import Format, fixed_network
+
+    network = fixed_network(codec.open(file), input=Format(width=8, fraction=input_fraction), rounding=rounding)
+    manifest = export_fpga(network, out, vectors=vectors, seed=seed, synth=synth)
+    for name, layer in manifest["layers"].items():
+        typer.echo(
+            f"{name}: {layer['inputs']} → {layer['outputs']}, {layer['n']}-bit codes, k = {layer['k']}: "
+            f"{layer['code_bytes']:,} bytes of codes, {layer['table_bytes']} of table, {layer['bias_bytes']} of biases"
+        )
+    typer.echo(f"{out}: `make sim` runs {manifest['vectors']} golden vectors, `make synth` counts cells")
+
+
+@export.command()
+def onnx(
+    file: Annotated[Path, typer.Argument(help="A .terse file.")],
+    out: Annotated[Path, typer.Option(help="The ONNX file to write.")],
+    integer: Annotated[bool, typer.Option("--integer", help="The exact integer network (int8 in, int8 out).")] = False,
+    target: Annotated[
+        str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
+    ] = None,
+    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Shape of one input, such as 3,32,32.")] = None,
+) -> None:
+    """Codes and tables as they are in the file, with Gather; ONNX Runtime expands them when it loads."""
+    import torch
+
+    from tersify import codec
+    from tersify.export.onnx_graph import export_onnx
+    from tersify.export.onnx_integer import export_integer_onnx
+    from tersify.lab.trainer import load_network
+    from tersify.runtime.fixed import fixed_network
+
+    opened = codec.open(file)
+    if integer:
+        export_integer_onnx(fixed_network(opened), out)
+        typer.echo(f"{out}: {out.stat().st_size:,} bytes, integers from end to end")
+        return
+    model = load_network(file, target=target, options=pairs(option, "--option"))
+    stored = opened.metadata.get("target")
+    name = target or (stored.get("name", "") if isinstance(stored, dict) else "")
+    example = torch.rand(2, *(_numbers(shape) if shape else SHAPES.get(name, IMAGE)))
+    counts = export_onnx(model, opened, example, out)
+    typer.echo(
+        f"{out}: {out.stat().st_size:,} bytes, {counts['tables']} weights as tables, {counts['dense']} dense tensors"
+    )
+
+
+def _numbers(shape: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in shape.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"--shape takes sizes such as 3,32,32, got {shape!r}")
+    return sizes

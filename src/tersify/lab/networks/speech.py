@@ -1,0 +1,61 @@
+"""The paper's network, 8 stacked frames of 129 bins → 256 → 129, with a mask or a spectrum at its end."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+BINS = 129
+FRAMES = 8
+HIDDEN = 256
+HEADS = ("mask", "spectrum")
+FLOOR = 1e-3
+MOST = 8.0  # no bin is moved by more than this many nepers
+
+
+class SpeechMlp(nn.Module):
+    """Magnitudes of eight frames (N, 8, 129) → clean magnitudes of the last one (N, 129).
+
+    It sees logarithms, standardised per bin. The mask head scales the noisy magnitude by 0…1. The spectrum head
+    gives the logarithm of the magnitude itself, as the noisy one moved by the network: without that residual 256
+    units cannot carry a spectrum through, and with roots instead of logarithms every loudness is a new task.
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, head: str = "mask", dropout: float = 0.2) -> None:
+        super().__init__()
+        if head not in HEADS:
+            raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
+        self.head = head
+        self.hidden = nn.Linear(FRAMES * BINS, HIDDEN)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(HIDDEN, BINS)
+        self.register_buffer("mean", torch.zeros(BINS))
+        self.register_buffer("spread", torch.ones(BINS))
+
+    @torch.no_grad()
+    def standardise_(self, magnitudes: Tensor) -> None:
+        """Take mean and spread of every bin from frames (N, 129)."""
+        logs = magnitudes.clamp(min=FLOOR).log()
+        self.mean.copy_(logs.mean(0))
+        self.spread.copy_(logs.std(0))
+
+    def features(self, magnitudes: Tensor) -> Tensor:
+        logs = magnitudes.clamp(min=FLOOR).log()
+        return ((logs - self.mean) / self.spread).flatten(1)
+
+    def forward(self, magnitudes: Tensor) -> Tensor:
+        hidden = self.dropout(torch.relu(self.hidden(self.features(magnitudes))))
+        return self.apply_head(self.output(hidden), magnitudes[:, -1])
+
+    def apply_head(self, raw: Tensor, noisy: Tensor) -> Tensor:
+        """What the last layer says about the last frame, as magnitudes."""
+        if self.head == "mask":
+            return torch.sigmoid(raw) * noisy
+        return torch.exp(noisy.clamp(min=FLOOR).log() + raw.clamp(-MOST, MOST))
+
+
+def speech_mlp(*, head: str = "mask") -> nn.Module:
+    return SpeechMlp(head)

@@ -1,0 +1,54 @@
+"""Sound files as mono 8 kHz, read with soundfile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.signal import resample_poly
+from torch import Tensor
+
+from tersify.lab.speech.spectrum import RATE
+
+
+def read(path: str | Path) -> Tensor:
+    """(samples,) at 8 kHz. Channels are averaged and other rates resampled; an empty file is an error."""
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"no sound file at {str(file)!r}")
+    soundfile = _soundfile()
+    try:
+        samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise ValueError(f"{str(file)!r} is no sound file that libsndfile reads ({error})") from None
+    if not len(samples):
+        raise ValueError(f"{str(file)!r} holds no samples")
+    mono = samples.mean(axis=1)
+    if rate != RATE:
+        mono = resample_poly(mono, RATE, rate).astype(np.float32)
+    if not np.isfinite(mono).all():
+        raise ValueError(f"{str(file)!r} holds samples that are not finite")
+    return torch.from_numpy(mono)
+
+
+def facts(path: str | Path) -> tuple[int, int]:
+    """Sample rate and channels of a file, for a message about a conversion."""
+    info = _soundfile().info(str(path))
+    return info.samplerate, info.channels
+
+
+def write(path: str | Path, signal: Tensor) -> int:
+    """16-bit mono at 8 kHz; the number of samples beyond full scale, which are clipped."""
+    clipped = int((signal.abs() > 1).sum())
+    _soundfile().write(str(path), signal.clamp(-1, 1).numpy(), RATE, subtype="PCM_16")
+    return clipped
+
+
+def _soundfile() -> Any:
+    try:
+        import soundfile
+    except ImportError:
+        raise ValueError("reading sound needs the package soundfile; pip install 'tersify[speech]'") from None
+    return soundfile

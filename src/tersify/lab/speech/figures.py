@@ -1,0 +1,87 @@
+"""`lut-fig3` and `lut-fig4`: uniform or range split, with and without the shift, layer by layer and at 4 bits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tersify.lab.experiments.provenance import provenance
+from tersify.lab.networks.speech import HEADS
+from tersify.lab.speech.measure import score
+from tersify.lab.speech.mixtures import Corpus
+from tersify.lab.speech.table3 import Row, fixed_point, quantized, trained
+from tersify.lab.speech.training import SpeechTraining
+from tersify.methods import Lookup
+
+APPROACHES = ("U", "UVBS", "RS", "RSVB")
+
+
+def approach(name: str, bits: int) -> Lookup:
+    """The paper's four: U, UVBS, RS and RSVB, for weights in (−1, 1)."""
+    shift = name in ("UVBS", "RSVB")
+    if name in ("U", "UVBS"):
+        return Lookup(n=bits, m=bits, placement="uniform", fit="nearest", shift=shift, integer_bits=0)
+    return Lookup(n=bits, m=8, fit="paper", ratio=1.0, shift=shift, integer_bits=0)
+
+
+def rows(figure: str) -> dict[str, list[Row]]:
+    """The figure's groups of bars."""
+    if figure == "lut-fig3":
+        return {
+            "1st layer swept, 2nd 8-U": [Row(a, approach(a, 8), fixed_point(8)) for a in APPROACHES],
+            "2nd layer swept, 1st 8-U": [Row(a, fixed_point(8), approach(a, 8)) for a in APPROACHES],
+        }
+    return {
+        "4 bits in both layers": [Row(a, approach(a, 4), approach(a, 4)) for a in APPROACHES],
+        "4 bits, then 8-U": [Row(a, approach(a, 4), fixed_point(8)) for a in APPROACHES],
+    }
+
+
+def reproduce_figure(
+    figure: str,
+    root: Path,
+    out: Path,
+    *,
+    smoke: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measure the figure's bars for both heads; networks already trained in `out` are used again."""
+    corpus = Corpus(root)
+    mixtures = corpus.listed("test", 3 if smoke else None)
+    mixed = score(None, mixtures)
+    results: dict[str, Any] = {"name": figure, "mixtures": len(mixtures), "mix": mixed.mean_stoi, **provenance()}
+    for head in HEADS:
+        model = trained(head, corpus, SpeechTraining(epochs=1 if smoke else SpeechTraining.epochs), out, tell)
+        unquantized = score(model, mixtures)
+        results[head] = {"float": unquantized.mean_stoi, "groups": {}}
+        for group, bars in rows(figure).items():
+            found = {}
+            for row in bars:
+                scores = score(quantized(model, row)[0], mixtures)
+                mean, error = scores.minus(unquantized)
+                found[row.name] = {"stoi": scores.mean_stoi, "minus_float": mean, "standard_error": error}
+                tell(f"{head}: {group}: {row.name}: STOI {scores.mean_stoi:.4f}")
+            results[head]["groups"][group] = found
+    (out / f"{figure}.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    _draw(results, out / f"{figure}.html")
+    return results
+
+
+def _draw(results: dict[str, Any], path: Path) -> None:
+    try:
+        import plotly.graph_objects as go
+        from plotly.subplots import make_subplots
+    except ImportError:
+        raise ValueError("figures need the package plotly; pip install plotly") from None
+    figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS])
+    for column, head in enumerate(HEADS, 1):
+        for group, found in results[head]["groups"].items():
+            errors = {"array": [bar["standard_error"] for bar in found.values()]}
+            heights = [bar["stoi"] for bar in found.values()]
+            figure.add_trace(go.Bar(name=group, x=list(found), y=heights, error_y=errors), row=1, col=column)
+        for name, level in (("mixture", results["mix"]), ("unquantized", results[head]["float"])):
+            figure.add_hline(y=level, line_dash="dot", annotation_text=name, row=1, col=column)
+    figure.update_yaxes(title="STOI", range=[0.4, 0.9])
+    figure.write_html(str(path), include_plotlyjs=True)

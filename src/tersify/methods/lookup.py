@@ -1,0 +1,206 @@
+"""Codes of n bits for a small table of m-bit words, with a virtual bit shift (Nicodemo et al. 2020)."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    check_choice,
+    dense,
+    register,
+    straight_through,
+)
+from tersify.methods.lookup_fit import MOST_FRACTION_BITS, Fitted, fit_table
+from tersify.methods.lookup_split import interval_counts
+from tersify.methods.relative import RelativeLevels
+from tersify.tensor import CompressedTensor, TableFormat
+
+FITS = ("paper", "nearest", "lloyd", "optimal", "sensitivity")
+
+
+@register("lookup")
+@dataclass(frozen=True, kw_only=True)
+class Lookup(Method):
+    """Each weight becomes one of 2^n words of m bits; words near zero count in steps 2^k times finer.
+
+    fit: `paper` (interval means, codes by interval), `nearest` (the paper's levels, codes by distance),
+    `lloyd` (Lloyd's steps from there), `optimal` (the least squared error that such a table can have) and
+    `sensitivity` (the same, each weight counted by its squared gradient over the calibration batches).
+    placement: where the first three put their intervals, `range-split` by `ratio`, `p_start`, `p_stop`, or
+    `uniform`, which is plain n-bit fixed point. shift: whether k may differ from 0; without `k` it is chosen.
+    integer_bits: bits before the point, chosen where not given; weights beyond them go to the largest word
+    and are counted. In training the codes follow the latents, and with `learn` the table is learned too.
+    """
+
+    n: int = 4
+    m: int = 8
+    fit: str = "optimal"
+    placement: str = "range-split"
+    shift: bool = True
+    ratio: float | None = None
+    p_start: float = 0.04
+    p_stop: float = 0.96
+    k: int | None = None
+    integer_bits: int | None = None
+    sign_in_code: bool = False
+    per_channel: bool = False
+    force_zero: bool = False
+    learn: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("fit", self.fit, FITS)
+        check_choice("placement", self.placement, ("range-split", "uniform"))
+        _check_integer("n", self.n, 1, 8)
+        _check_integer("m", self.m, self.n, 10)
+        if self.k is not None:
+            _check_integer("k", self.k, 0, MOST_FRACTION_BITS - self.m)
+            if self.k and not self.shift:
+                raise ValueError(f"k = {self.k} is a shift; set shift = true, or leave k out")
+        if self.integer_bits is not None:
+            _check_integer("integer_bits", self.integer_bits, -MOST_FRACTION_BITS, 16)
+        if not 0 < self.p_start < self.p_stop < 1:
+            raise ValueError(f"0 < p_start < p_stop < 1 must hold, got {self.p_start} and {self.p_stop}")
+        if self.ratio is not None and not 0 < self.ratio < 2**self.n:
+            raise ValueError(f"ratio must lie between 0 and 2^n = {2**self.n}, got {self.ratio!r}")
+        if self.placement == "uniform" and self.fit not in ("paper", "nearest"):
+            raise ValueError(f"a uniform placement leaves nothing to fit; set fit = 'nearest', got {self.fit!r}")
+        if self.placement == "range-split" and (self.ratio is not None or self.fit in ("paper", "nearest", "lloyd")):
+            interval_counts(self.n, self.ratio or 1.0, self.p_start, self.p_stop)
+
+    @property
+    def keeps_zeros(self) -> bool:  # type: ignore[override]
+        return self.force_zero or self.placement == "uniform"
+
+    @property
+    def needs_calibration(self) -> bool:
+        return self.fit == "sensitivity"
+
+    def transform(self, site: Site) -> Transform:
+        return LookupTransform(self, site)
+
+    def update(self, bound: Bound, step: Step) -> None:
+        # Without training, a pruner before this one reaches its share of zeros only now.
+        at_once = step.progress.step == step.progress.steps
+        for site, transform in zip(bound.sites, bound.each(LookupTransform), strict=True):
+            if not at_once:
+                transform.in_training.fill_(True)
+            elif site.chain[0] is not transform and not transform.in_training:
+                transform.take_(self.fitted(site, site.entering(transform)))
+
+    def status(self, bound: Bound) -> dict[str, float]:
+        saturated = sum(int(t.saturated) for t in bound.each(LookupTransform))
+        return {"saturated": float(saturated)} if saturated else {}
+
+    def fitted(self, site: Site, weight: Tensor) -> Fitted:
+        """The table for this weight, or an error that names it."""
+        rows = weight.detach().double().cpu().reshape(len(weight) if self.per_channel else 1, -1).numpy()
+        if not np.isfinite(rows).all():
+            raise ValueError(f"{site.name!r} holds NaN or infinite weights; a table cannot be fitted to them")
+        if self.placement != "uniform" and rows.shape[1] < 2**self.n:
+            raise ValueError(
+                f"{site.name!r} has {rows.shape[1]} weights for a table of {2**self.n}; take fewer bits"
+                f"{', one table for the tensor' if self.per_channel else ''} or leave it out with a rule of its own"
+            )
+        importance = None
+        if site.sensitivity is not None and self.fit == "sensitivity":
+            importance = site.sensitivity.double().cpu().reshape(rows.shape).numpy()
+        result = fit_table(rows, self, importance)
+        if result.saturated:
+            warnings.warn(
+                f"{site.name!r}: {result.saturated} of {rows.size} weights lie beyond the table's format and go to its "
+                f"largest words (integer_bits = {result.format.integer_bits})",
+                stacklevel=2,
+            )
+        return result
+
+
+class LookupTransform(Transform):
+    edges: Tensor
+    steps: Tensor
+    shift_and_integer_bits: Tensor
+    saturated: Tensor
+    in_training: Tensor
+
+    def __init__(self, method: Lookup, site: Site) -> None:
+        super().__init__()
+        self.method = method
+        weight = site.entering()
+        tables = len(weight) if method.per_channel else 1
+        shape = (tables, 2**method.n)
+        self.levels = RelativeLevels(weight.new_zeros(shape), members=weight.numel() // tables)
+        self.levels.factor.requires_grad_(method.learn)
+        self.register_buffer("steps", weight.new_zeros(shape))
+        self.register_buffer("edges", weight.new_zeros(tables, 2**method.n - 1))
+        self.register_buffer("shift_and_integer_bits", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("saturated", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("in_training", torch.zeros((), dtype=torch.bool))
+        self.take_(method.fitted(site, weight))
+
+    @torch.no_grad()
+    def take_(self, fitted: Fitted) -> None:
+        form = fitted.format
+        internal = form.is_internal(fitted.levels)
+        self.levels.start.copy_(torch.from_numpy(fitted.levels))
+        self.levels.factor.fill_(1.0)
+        self.steps.copy_(torch.from_numpy(np.where(internal, form.fine_step, form.step)))
+        self.edges.copy_(torch.from_numpy(fitted.edges))
+        self.shift_and_integer_bits.copy_(torch.tensor([form.k, form.integer_bits]))
+        self.saturated.fill_(fitted.saturated)
+
+    def format(self) -> TableFormat:
+        k, integer_bits = self.shift_and_integer_bits.tolist()
+        method = self.method
+        return TableFormat(n=method.n, m=method.m, k=k, integer_bits=integer_bits, sign_in_code=method.sign_in_code)
+
+    def words(self) -> Tensor:
+        """The levels as the words can store them, ascending; a learned level stays in its partition."""
+        lowest, highest = word_range(self.method)
+        levels = self.levels()
+        stored = (levels.detach() / self.steps).round().clamp(lowest, highest) * self.steps
+        return straight_through(stored, levels).sort(dim=1).values
+
+    def codes(self, rows: Tensor, words: Tensor) -> Tensor:
+        own_intervals = self.method.fit == "paper" and self.method.placement == "range-split"
+        edges = self.edges if own_intervals else (words[:, 1:] + words[:, :-1]) / 2
+        return torch.searchsorted(edges.contiguous(), rows.contiguous(), right=True)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        rows = latent.detach().reshape(len(self.edges), -1)
+        words = self.words()
+        codes = self.codes(rows, words.detach())
+        return straight_through(words.gather(1, codes).reshape(latent.shape), latent)
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        weight = dense(upstream)
+        words = self.words().detach()
+        codes = self.codes(weight.reshape(len(words), -1), words)
+        # Code 0 must be the zero level where there is one, so each table starts there and wraps around.
+        zero = (words == 0).int().argmax(1, keepdim=True)
+        order = (torch.arange(words.shape[1], device=words.device) + zero) % words.shape[1]
+        codebook = words.gather(1, order)
+        codes = ((codes - zero) % words.shape[1]).to(torch.uint8).reshape(weight.shape)
+        one_table = not self.method.per_channel
+        return CompressedTensor(
+            shape=tuple(weight.shape), codes=codes, codebook=codebook[0] if one_table else codebook,
+            axis=None if one_table else 0, format=self.format().to_mapping(saturated=int(self.saturated)),
+        )  # fmt: skip
+
+
+def word_range(method: Lookup) -> tuple[int, int]:
+    form = TableFormat(n=method.n, m=method.m, sign_in_code=method.sign_in_code)
+    return form.lowest, form.highest
+
+
+def _check_integer(what: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{what} must be {low}..{high}, got {value!r}")

@@ -1,0 +1,143 @@
+"""The whole speech enhancer in integers, from samples to samples: spectra, features, network, gains, spectra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from tersify.runtime.fixed.cordic import Cordic
+from tersify.runtime.fixed.fft import FixedFft
+from tersify.runtime.fixed.network import FixedNetwork, fixed_network
+from tersify.runtime.fixed.numbers import Format, Ints, Monitor, quantize, shift_right
+from tersify.tensor import CompressedTensor
+
+FRAMES, BINS, POINTS = 8, 129, 256
+SAMPLE = Format(width=16, fraction=15)
+WINDOW = Format(width=16, fraction=15, signed=False)
+GUARD = 8  # more fraction bits inside the transform, where 1/256 comes off
+SPECTRUM = Format(width=26, fraction=15)
+LOG_FRACTION, LOG_TABLE_BITS = 12, 8
+SLOPE = Format(width=18, fraction=12)
+GAIN_FRACTION = 14
+FLOOR = 1e-3  # magnitudes below it count as it, as in training
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FixedSpeech:
+    """Made by `fixed_speech` from a compressed speech-mlp; `head` is mask or spectrum."""
+
+    network: FixedNetwork
+    head: str
+    slope: Ints
+    offset: Ints
+    window: int = 128
+    fft: FixedFft = field(default_factory=FixedFft)
+    cordic: Cordic = field(default_factory=Cordic)
+
+    def __call__(self, samples: npt.NDArray[np.floating], monitor: Monitor | None = None) -> Ints:
+        """Real samples in (−1, 1) → enhanced samples, 16-bit integers of fraction 15."""
+        if samples.ndim != 1 or not len(samples):
+            raise ValueError(f"a signal must be one row of samples, got shape {samples.shape}")
+        monitor = monitor or Monitor()
+        signal = quantize(samples, SAMPLE, monitor, "samples")
+        re, im = self.analyse(signal, monitor)
+        magnitude, phase = self.cordic.polar(re, im)
+        magnitude = monitor.see("magnitude", magnitude, SPECTRUM)
+        features = monitor.see("features", self.features(magnitude), self.network.input)
+        raw = self.network(_stacked(features), monitor)
+        cleaner = shift_right(magnitude * self.gains()[raw + 128], GAIN_FRACTION)
+        cleaner = monitor.see("enhanced magnitude", cleaner, SPECTRUM)
+        return self.synthesise(*self.cordic.rectangular(cleaner, phase), len(signal), monitor)
+
+    def analyse(self, signal: Ints, monitor: Monitor) -> tuple[Ints, Ints]:
+        """Windowed frames through the FFT, the first 129 bins of each; 1/256 of it comes off in the stages."""
+        hop = self.window // 2
+        frames = -(-len(signal) // hop) + 1
+        padded = np.pad(signal, (hop, hop * frames - len(signal)))
+        rows = np.lib.stride_tricks.sliding_window_view(padded, self.window)[::hop]
+        hann = quantize(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window), WINDOW, monitor, "window")
+        windowed = shift_right(rows * hann, WINDOW.fraction - GUARD)
+        windowed = np.pad(windowed, ((0, 0), (0, POINTS - self.window)))
+        re, im = self.fft(windowed, np.zeros_like(windowed), monitor)
+        return re[:, :BINS], im[:, :BINS]
+
+    def features(self, magnitude: Ints) -> Ints:
+        """Standardised logarithms: log2 of the integer, times a slope and plus an offset for each bin, to 8 bits."""
+        least = round(FLOOR * 2**SPECTRUM.fraction)
+        logs = log2(np.maximum(magnitude, least))
+        shift = LOG_FRACTION + SLOPE.fraction - self.network.input.fraction
+        return shift_right(logs * self.slope + self.offset, shift)
+
+    def gains(self) -> Ints:
+        """What the last layer's 8-bit answer multiplies the magnitude by: a table of 256 words."""
+        raw = list(self.network.layers.values())[-1].output.real(np.arange(-128, 128))
+        gain = 1 / (1 + np.exp(-raw)) if self.head == "mask" else np.exp(np.clip(raw, -8, 8))
+        return np.rint(gain * 2**GAIN_FRACTION).astype(np.int64)
+
+    def synthesise(self, re: Ints, im: Ints, samples: int, monitor: Monitor) -> Ints:
+        """The inverse FFT without shifts (the forward one has divided already), and overlap-add."""
+        mirrored = re[:, -2:0:-1], im[:, -2:0:-1]
+        whole = np.concatenate([re, mirrored[0]], axis=1), np.concatenate([im, -mirrored[1]], axis=1)
+        back = FixedFft(width=self.fft.width + 2, twiddle_width=self.fft.twiddle_width, shifts=(0,) * 8)
+        pieces, _ = back.inverse(*whole, monitor)
+        hop = self.window // 2
+        added = np.zeros(hop * (len(pieces) - 1) + POINTS, np.int64)
+        for number, piece in enumerate(pieces):
+            added[number * hop : number * hop + POINTS] += piece
+        return monitor.see("output", shift_right(added[hop : hop + samples], GUARD), SAMPLE)
+
+
+def log2(values: Ints) -> Ints:
+    """log2 of positive integers with 12 fraction bits: the leading one, and a table for what follows it."""
+    whole = np.floor(np.log2(values.astype(np.float64))).astype(np.int64)
+    below = np.where(whole >= LOG_TABLE_BITS, values >> np.maximum(whole - LOG_TABLE_BITS, 0),
+                     values << np.maximum(LOG_TABLE_BITS - whole, 0)) - (1 << LOG_TABLE_BITS)  # fmt: skip
+    mantissas = np.log2(1 + (np.arange(1 << LOG_TABLE_BITS) + 0.5) / (1 << LOG_TABLE_BITS))
+    table = np.rint(mantissas * 2**LOG_FRACTION).astype(np.int64)
+    return (whole << LOG_FRACTION) + table[below]
+
+
+def fixed_speech(
+    model: Mapping[str, CompressedTensor | Tensor],
+    *,
+    head: str,
+    window: int = 128,
+    rounding: str = "half-up",
+    sample: npt.NDArray[np.floating] | None = None,
+) -> FixedSpeech:
+    """The integer enhancer of a compressed speech-mlp; `sample` is a typical signal, for the points of activations."""
+    if head not in ("mask", "spectrum"):
+        raise ValueError(f"head must be mask or spectrum, got {head!r}")
+    if window not in (128, 256):
+        raise ValueError(f"the window must have 128 or 256 samples, got {window}")
+    mean, spread = (_real(model[name]) for name in ("mean", "spread"))
+    # ln(magnitude) = (log2(integer) − fraction) · ln 2
+    slope = np.log(2) / spread
+    offset = -mean / spread - SPECTRUM.fraction * slope
+    draft = FixedSpeech(
+        network=fixed_network(model, rounding=rounding), head=head, window=window,
+        slope=quantize(slope, SLOPE, name="slope"),
+        offset=np.rint(offset * 2 ** (LOG_FRACTION + SLOPE.fraction)).astype(np.int64),
+    )  # fmt: skip
+    if sample is None:
+        return draft
+    monitor = Monitor()
+    magnitude, _ = draft.cordic.polar(*draft.analyse(quantize(sample, SAMPLE, monitor, "sample"), monitor))
+    stack = draft.network.input.real(_stacked(draft.features(magnitude)))
+    return replace(draft, network=fixed_network(model, rounding=rounding, sample=stack))
+
+
+def _real(tensor: CompressedTensor | Tensor) -> npt.NDArray[np.float64]:
+    dense = tensor.to_dense() if isinstance(tensor, CompressedTensor) else tensor
+    return dense.detach().cpu().double().numpy()
+
+
+def _stacked(features: Ints) -> Ints:
+    """(frames, 129) → (frames, 8 · 129): each frame behind the seven before it."""
+    padded = np.concatenate([np.repeat(features[:1], FRAMES - 1, axis=0), features])
+    views = np.lib.stride_tricks.sliding_window_view(padded, FRAMES, axis=0)
+    return views.transpose(0, 2, 1).reshape(len(features), -1)
