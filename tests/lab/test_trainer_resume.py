@@ -113,6 +113,34 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"epoch": 1}, "is no checkpoint of a training run: it must hold epoch, history"),
+        ({"epoch": 1, "history": [], "model": {}, "optimizer": {}, "session": {}, "average": {}}, "does not fit"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_named(content, sentence, tmp_path):
+    spec = spec_of("dense with cosine and momentum", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        job_of(spec).run(tmp_path, display=InterruptInEpoch(2))
+    torch.save(content, tmp_path / "checkpoint" / "last.pt")
+    with pytest.raises(ValueError, match=rf"last\.pt {sentence}"):
+        job_of(spec).run(tmp_path, resume=True)
+
+
+def test_damaged_json_in_a_run_directory_is_named(tmp_path):
+    spec = spec_of("dense with cosine and momentum", tmp_path)
+    spec["train"]["epochs"] = 1
+    job_of(spec).run(tmp_path)
+    for name, text in [
+        ("metrics.json", "[]"), ("metrics.json", "{}"), ("metrics.json", "{"), ("checkpoint/run.json", "{\xff")
+    ]:  # fmt: skip
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+        with pytest.raises(ValueError, match=rf"{name} (is damaged|has no number for 'accuracy')"):
+            job_of(spec).run(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"train": {"lr": 0.1}}, r"train\.lr was 0\.005, now 0\.1"),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tersify.runtime.benchmark import BenchRow
+
+MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
 
 
 def bench(
@@ -31,6 +34,7 @@ def bench(
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write the figures here; beside a model.terse the report shows them.")
     ] = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Time FILE compiled by Tersify against PyTorch, ONNX Runtime and others that are installed."""
     import torch
@@ -41,7 +45,7 @@ def bench(
     from tersify.runtime.benchmark import bench as measure
     from tersify.runtime.peers import LOADERS
 
-    net = load_network(file, target=target, options=pairs(option, "--option"))
+    net = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
     torch.manual_seed(0)
     images = torch.randn(max(batch or [8]), *input_shape(file, shape))
     wanted = [*(peer or ["torch", "torch.compile", "onnxruntime"]), "tersify"]
@@ -65,12 +69,15 @@ def input_shape(file: Path, shape: str | None) -> tuple[int, ...]:
     from tersify import codec
 
     stored = codec.open(file).metadata.get("input")
-    if shape is None and isinstance(stored, list):
-        return tuple(int(n) for n in stored)
-    try:
-        return tuple(int(n) for n in (shape or "").split(","))
-    except ValueError:
-        raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
+    if shape is not None or stored is None:
+        try:
+            stored = [int(n) for n in (shape or "").split(",")]
+        except ValueError:
+            raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
+    fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
+    if not fits or math.prod(stored) > MAX_INPUT:
+        raise ValueError(f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32")
+    return tuple(stored)
 
 
 def speed_table(rows: list[BenchRow], errors: dict[str, float]) -> Table:

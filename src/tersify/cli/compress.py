@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tersify.cli.common import load_recipe, pairs, resumable
+from tersify.cli.common import MaxDecodedBytes, allowed, load_recipe, pairs, resumable
 
 NEARLY_ALL_ZERO = 99.0
 
@@ -37,6 +37,7 @@ def compress(
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
     setting: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for the trainer; repeatable.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard scalars.")] = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml, report.html."""
     from tersify.cli.tables import print_metrics, wide_console
@@ -55,6 +56,7 @@ def compress(
         options=pairs(option, "--option"),
         weights=weights,
         data_root=data_root,
+        **allowed(max_decoded_bytes),
     )
     console = wide_console()
     rows: dict[str, dict[str, Any]] = {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import struct
 import tempfile
 import weakref
@@ -73,11 +75,11 @@ class Sections:
         # The descriptor stays open, so that a file replaced in the meantime cannot mix with the old one.
         self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._file)
-        self.file_bytes = os.fstat(self._file).st_size
+        facts = os.fstat(self._file)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        self.file_bytes = facts.st_size
         self._spans, self.version, self._data_start = self._read_header()
-
-    def names(self) -> list[str]:
-        return list(self._spans)
 
     def size_bytes(self, name: str) -> int:
         begin, end = self._span(name)

@@ -31,6 +31,9 @@ class Split:
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
+        for what, value in (("images", images), ("labels", labels)):
+            if not isinstance(value, Tensor):
+                raise ValueError(f"{what} must be a torch.Tensor, got a {type(value).__name__}")
         fits = images.ndim == 4 if images.dtype == torch.uint8 else images.ndim >= 2
         if images.dtype not in (torch.uint8, torch.float32) or not fits:
             raise ValueError(

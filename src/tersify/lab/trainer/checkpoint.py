@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+_PARTS = {"epoch": int, "history": list, "model": dict, "optimizer": dict, "session": dict, "average": dict}
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
@@ -60,8 +62,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is no checkpoint of a training run ({type(error).__name__}); "
             "delete the run directory and start again"
         ) from error
-    if not isinstance(state, dict) or "epoch" not in state:
-        raise ValueError(f"{path} is no checkpoint of a training run; start again in another directory")
+    if not isinstance(state, dict) or any(not isinstance(state.get(key), kind) for key, kind in _PARTS.items()):
+        raise ValueError(
+            f"{path} is no checkpoint of a training run: it must hold {', '.join(_PARTS)}; "
+            "start again in another directory"
+        )
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -144,5 +145,5 @@ def _check_type(name: str, annotation: str, value: object) -> None:
     wanted = allowed.get(kind, (object,))
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted and object not in wanted):
         raise ValueError(f"{name} must be of type {kind}, got {value!r}")
-    if isinstance(value, float) and value != value:
-        raise ValueError(f"{name} must be a number, got nan")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}")

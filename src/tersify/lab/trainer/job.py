@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import Data, Split, dataset
 from tersify.lab.seeds import set_seed
 from tersify.lab.targets import resolve_target
@@ -36,6 +37,7 @@ class Job:
     weights: Path | None = None
     data_root: Path | None = None
     subset: int | None = None
+    max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES
 
     def run(
         self,
@@ -91,4 +93,8 @@ class Job:
     def _model(self, options: Mapping[str, Any]) -> nn.Module:
         set_seed(seed_of(self.config.seed, 0, "init"))
         model = resolve_target(self.target, **options)
-        return model if self.weights is None else load_weights(model, self.weights)
+        return (
+            model
+            if self.weights is None
+            else load_weights(model, self.weights, max_decoded_bytes=self.max_decoded_bytes)
+        )

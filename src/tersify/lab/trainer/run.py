@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from collections.abc import Mapping
@@ -47,7 +46,6 @@ def train(
     directory = RunDirectory(Path(out))
     recipe_toml = "" if recipe is None else recipe.to_toml()
     facts = dict(metadata or {})
-    blank = copy.deepcopy(model)
     # Whatever may be wrong with the arguments is found before the directory is touched.
     loop = Loop(model, data, config, recipe)
     board = Board(directory.path / "tensorboard", enabled=tensorboard)
@@ -67,7 +65,7 @@ def train(
     codec.save(packed, directory.model)
     if histograms := loop.latent_histograms():
         directory.write_text(directory.latents, json.dumps(histograms) + "\n")
-    metrics = _metrics(directory, history, blank, loop) | {"dense_bytes": packed.dense_bytes()}
+    metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     directory.write_metrics(metrics)
     return metrics
 
@@ -77,7 +75,14 @@ def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = []
     if directory.checkpoint.is_file():
         state = read_checkpoint(directory.checkpoint)
-        loop.load_state_dict(state)
+        try:
+            loop.load_state_dict(state)
+        except (KeyError, TypeError, RuntimeError) as error:
+            why = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{directory.checkpoint} does not fit this network ({type(error).__name__}: {why}); "
+                "resume with the network it was made with, or give another --out"
+            ) from error
         history = state["history"]
     directory.write_history(history)
     return history
@@ -104,9 +109,9 @@ def _run_epochs(
         writer.close()
 
 
-def _metrics(directory: RunDirectory, history: list[dict[str, Any]], blank: nn.Module, loop: Loop) -> dict[str, float]:
+def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop) -> dict[str, float]:
     """The figures of the file as it lies on the disk, loaded into a fresh module and run in fp32."""
-    net = codec.load(directory.model, into=blank).to(loop.device)
+    net = codec.load(directory.model, into=loop.blank).to(loop.device)
     final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
     best = max(history, key=lambda row: row["accuracy"])
     last = history[-1]
@@ -119,6 +124,6 @@ def _metrics(directory: RunDirectory, history: list[dict[str, Any]], blank: nn.M
             "file_bytes": directory.model.stat().st_size,
             "train_seconds": sum(row["seconds"] for row in history),
             "epochs": len(history),
-            "parameters": sum(p.numel() for p in blank.parameters()),
+            "parameters": sum(p.numel() for p in loop.blank.parameters()),
         }
     )
