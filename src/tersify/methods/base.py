@@ -155,7 +155,8 @@ def from_table(table: Mapping[str, Any]) -> Method:
             raise ValueError(f"method {name!r} has no setting {key!r}; {nearest(key, known)}")
     for spec in fields(cls):
         if spec.name in settings:
-            _check_type(f"{name}: {spec.name}", str(spec.type), settings[spec.name])
+            annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
+            _check_type(f"{name}: {spec.name}", annotation, settings[spec.name])
     return cls(**settings)
 
 
@@ -164,7 +165,7 @@ def _check_type(what: str, annotation: str, value: object) -> None:
     kinds = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
     wanted = [kind for kind in annotation.split(" | ") if kind in kinds]
     fits = any(isinstance(value, kinds[k]) and (k == "bool" or not isinstance(value, bool)) for k in wanted)
-    if not fits:
+    if wanted and not fits:
         raise ValueError(f"{what} must be {' or '.join(wanted)}, got {value!r}")
 
 
