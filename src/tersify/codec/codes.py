@@ -46,6 +46,9 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
         bits = bits_for(levels)
         if len(data) != bytes_for(out.size, bits):
             raise TerseFileError(f"{out.size} codes of {bits} bits do not fill {len(data)} bytes")
+        used = out.size * bits % 8
+        if used and data[-1] >> used:
+            raise TerseFileError(f"the last byte of {out.size} codes of {bits} bits is not filled up with zero bits")
         if out.size:
             out[:] = unpack_bits(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), bits, out.size).numpy()
     else:
