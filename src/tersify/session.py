@@ -16,6 +16,7 @@ from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.model import tied
 
 
 def attach(
@@ -134,19 +135,10 @@ class Session:
     @torch.no_grad()
     def pack(self) -> CompressedModel:
         """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
-        packed: dict[str, CompressedTensor | Tensor] = {}
-        aliases: dict[str, str] = {}
         by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
-        first_name: dict[int, str] = {}
-        for name in self._names:
-            site = by_name.get(name)
-            held = site.latent if site else state[name]
-            if id(held) in first_name:
-                aliases[name] = first_name[id(held)]
-            else:
-                first_name[id(held)] = name
-                packed[name] = _pack_site(site) if site else held.detach().clone()
+        held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self._names})
+        packed = {n: _pack_site(by_name[n]) if n in by_name else t.detach().clone() for n, t in held.items()}
         return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:

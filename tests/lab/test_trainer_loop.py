@@ -6,7 +6,7 @@ import torch
 from tersify import codec
 from tersify.lab import dataset, network
 from tersify.lab.data import Data, Split
-from tersify.lab.trainer import Display, TrainConfig, check_fits, evaluate, train
+from tersify.lab.trainer import Display, TrainConfig, check_fits, evaluate, run, train
 from tersify.lab.trainer.loop import Loop
 from tersify.recipe import Recipe
 
@@ -125,3 +125,10 @@ def test_augmentation_of_what_is_no_image_is_refused_before_anything_starts():
     data = Data("rows", rows, rows, 2, (0.5,), (1.0,))
     with pytest.raises(ValueError, match="augmentation is for images"):
         Loop(torch.nn.Linear(5, 2), data, TrainConfig(epochs=1, device="cpu", augmentation={"flip": True}), None)
+
+
+def test_the_best_accuracy_and_its_epoch_belong_together(tmp_path, monkeypatch):
+    config = TrainConfig(epochs=2, batch_size=100, device="cpu")
+    monkeypatch.setattr(run, "evaluate", lambda *a, **k: {"accuracy": 100.0, "top3": 100.0, "top5": 100.0})
+    figures = train(network("digits-cnn", width=0.25), small_digits(), config, out=tmp_path / "run")
+    assert (figures["accuracy_best"], figures["best_epoch"]) == (100.0, 2)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import stat
 import struct
-import tempfile
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from tersify.codec.atomic import replacing
 from tersify.codec.errors import TerseFileError
 
 MAX_HEADER_BYTES = 1 << 24
@@ -21,12 +19,7 @@ VERSION_KEY = "terse"
 
 
 def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], version: str) -> int:
-    """Write the sections in the order given; returns the size of the file.
-
-    A reader sees the old file or the whole new one, never a part: the bytes go to a temporary file
-    in the same folder, to the disk, and then under the final name.
-    """
-    target = Path(path)
+    """Write the sections in the order given, at once; returns the size of the file."""
     header: dict[str, Any] = {"__metadata__": {VERSION_KEY: version}}
     end = 0
     for name, data in sections.items():
@@ -34,38 +27,11 @@ def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], 
         end += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent or ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for data in sections.values():
-                file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    _sync_folder(target.parent)
-    return size
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    with replacing(path) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for data in sections.values():
+            file.write(data)
+        return file.tell()
 
 
 class Sections:

@@ -1,6 +1,6 @@
 """What a weight became: the one value type that every method makes and everything else consumes."""
 
-from tersify.tensor.bits import bits_for, pack_bits, unpack_bits
+from tersify.tensor.bits import bits_for, bytes_for, pack_bits, unpack_bits
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.measures import (
     code_counts,
@@ -18,6 +18,7 @@ __all__ = [
     "Table",
     "TableFormat",
     "bits_for",
+    "bytes_for",
     "code_counts",
     "entropy_bits",
     "latent_histogram",

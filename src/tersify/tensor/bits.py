@@ -22,13 +22,13 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     for place in range(8):
         words |= eights[:, place].astype("<u8") << np.uint64(place * bits)
     packed = words.view(np.uint8).reshape(-1, 8)[:, :bits].reshape(-1)
-    return torch.from_numpy(packed[: _bytes_for(flat.size, bits)].copy())
+    return torch.from_numpy(packed[: bytes_for(flat.size, bits)].copy())
 
 
 def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
     """The inverse of `pack_bits` for `count` codes."""
     _check(bits)
-    needed = _bytes_for(count, bits)
+    needed = bytes_for(count, bits)
     if packed.numel() != needed:
         raise ValueError(f"{count} codes of {bits} bits take {needed} bytes, got {packed.numel()}")
     eights = -(-count // 8)
@@ -43,7 +43,8 @@ def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
     return torch.from_numpy(codes.reshape(-1)[:count])
 
 
-def _bytes_for(count: int, bits: int) -> int:
+def bytes_for(count: int, bits: int) -> int:
+    """Bytes that hold `count` codes of `bits` bits each."""
     return (count * bits + 7) // 8
 
 

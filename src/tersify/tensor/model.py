@@ -67,6 +67,15 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
         return dense | {alias: dense[name] for alias, name in self.aliases.items()}
 
 
+def tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, under the first of its names, and the aliases: further name → first name."""
+    first: dict[int, str] = {}
+    for name, tensor in state.items():
+        first.setdefault(id(tensor), name)
+    aliases = {name: first[id(tensor)] for name, tensor in state.items() if first[id(tensor)] != name}
+    return {name: tensor for name, tensor in state.items() if name not in aliases}, aliases
+
+
 def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
     """Write the weights of `packed` into a plain module and leave the packed form on it."""
     names = [*packed, *packed.aliases]

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tersify.lab.names import unknown
+from tersify.methods.base import check_choice
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "adadelta")
 SCHEDULES = ("constant", "step", "multistep", "cosine")
@@ -67,9 +68,9 @@ class TrainConfig:
         _at_least("batch_size", self.batch_size, 1)
         _at_least("step_epochs", self.step_epochs, 1)
         _at_least("over", self.over, 1)
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("compile", self.compile, COMPILE_MODES)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("compile", self.compile, COMPILE_MODES)
         for name in ("lr", "gamma", "teacher_temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
@@ -116,11 +117,6 @@ class TrainConfig:
         values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
         lists = {key: list(values[key]) for key in ("milestones", "rates")}
         return values | lists | {"augmentation": dict(self.augmentation)}
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def _at_least(name: str, value: float | None, low: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tersify.lab.trainer.checkpoint import replacing
+from tersify.codec.atomic import replacing
 
 # A run may move to another device, or be compiled there, and still be the same run.
 _FREE_SETTINGS = ("device", "compile")
@@ -44,9 +44,12 @@ class RunDirectory:
         """Make the directory this run's own, or say why it cannot be; nothing is overwritten then."""
         self.check_usable(resume=resume)
         if self._is_empty() or self._never_got_anywhere():
+            self.identity.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.identity) as file:
                 file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
             return
+        for left in self.checkpoint.parent.glob(".*.tmp"):  # by a machine that stopped while it wrote
+            left.unlink()
         difference = _difference(_read_object(self.identity), json.loads(json.dumps(identity)))
         if difference:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,10 +56,13 @@ class Job:
             "data": self.data,
             "input": list(data.shape),
         }
+        model = self._model(options)
         if self.weights is not None:
-            metadata["weights"] = self.weights.name
+            # The digest tells one file from another of the same name when the run is resumed.
+            digest = hashlib.sha256(self.weights.read_bytes()).hexdigest()
+            metadata["weights"] = {"name": self.weights.name, "sha256": digest}
         return train(
-            self._model(options),
+            model,
             data,
             self.config,
             out=out,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,17 @@ def train(
     recipe_toml = "" if recipe is None else recipe.to_toml()
     facts = dict(metadata or {})
     # Whatever may be wrong with the arguments is found before the directory is touched.
-    loop = Loop(model, data, config, recipe)
+    rules = None if recipe is None else replace(recipe, description="")  # what it says of itself may change
+    loop = Loop(model, data, config, rules)
     board = Board(directory.path / "tensorboard", enabled=tensorboard)
     directory.claim(
-        {"metadata": facts, "data": data.name, "recipe": recipe_toml, "train": config.to_dict()}, resume=resume
+        {
+            "metadata": facts,
+            "data": data.name,
+            "recipe": "" if rules is None else rules.to_toml(),
+            "train": config.to_dict(),
+        },
+        resume=resume,
     )
     if directory.metrics.is_file():
         return directory.read_metrics()
@@ -113,13 +121,13 @@ def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop)
     """The figures of the file as it lies on the disk, loaded into a fresh module and run in fp32."""
     net = codec.load(directory.model, into=loop.blank).to(loop.device)
     final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
-    best = max(history, key=lambda row: row["accuracy"])
     last = history[-1]
+    best = max([*history, last | final], key=lambda row: row["accuracy"])
     return (
         final
         | {key: last[key] for key in ("sparsity", "entropy_bits") if key in last}
         | {
-            "accuracy_best": max(best["accuracy"], final["accuracy"]),
+            "accuracy_best": best["accuracy"],
             "best_epoch": best["epoch"],
             "file_bytes": directory.model.stat().st_size,
             "train_seconds": sum(row["seconds"] for row in history),
