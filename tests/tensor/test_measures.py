@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tersify import CompressedTensor
-from tersify.tensor import code_counts, entropy_bits, latent_histogram, layer_table, sparsity_percent
+from tersify.tensor import code_counts, entropy_bits, latent_histogram, sparsity_percent
 
 
 def ternary(counts):
@@ -62,8 +62,3 @@ def test_histograms_count_every_weight():
     histogram = latent_histogram(torch.tensor([-3.0, -0.5, 0.0, 0.5, 3.0]), bins=4)
     assert histogram["counts"] == [1, 1, 1, 2]
     assert histogram["edges"] == [-1, -0.5, 0, 0.5, 1]
-
-
-def test_layer_table_has_a_row_for_each_tensor():
-    (row,) = layer_table({"fc.weight": ternary([2, 1, 1])})
-    assert row == {"name": "fc.weight", "shape": [4], "weights": 4, "levels": 3, "sparsity": 50.0, "entropy_bits": 1.5}

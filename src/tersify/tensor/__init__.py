@@ -6,7 +6,6 @@ from tersify.tensor.measures import (
     code_counts,
     entropy_bits,
     latent_histogram,
-    layer_table,
     sparsity_percent,
 )
 from tersify.tensor.model import CompressedModel
@@ -22,7 +21,6 @@ __all__ = [
     "code_counts",
     "entropy_bits",
     "latent_histogram",
-    "layer_table",
     "pack_bits",
     "sparsity_percent",
     "unpack_bits",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -61,21 +60,6 @@ def latent_histogram(latent: Tensor, *, bins: int = 101, limit: float = 1.0) -> 
     values = latent.detach().float().cpu().reshape(-1).clamp(-limit, limit)
     counts, edges = torch.histogram(values, bins=bins, range=(-limit, limit))
     return {"counts": counts.tolist(), "edges": edges.tolist()}
-
-
-def layer_table(tensors: Mapping[str, CompressedTensor]) -> list[dict[str, Any]]:
-    """One row a tensor: its name, shape, weights, levels, sparsity and own entropy."""
-    return [
-        {
-            "name": name,
-            "shape": list(tensor.shape),
-            "weights": tensor.numel(),
-            "levels": tensor.levels,
-            "sparsity": sparsity_percent([tensor]),
-            "entropy_bits": entropy_bits([tensor]),
-        }
-        for name, tensor in tensors.items()
-    ]
 
 
 def _order0_bits(counts: Tensor) -> float:
