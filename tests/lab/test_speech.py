@@ -130,18 +130,27 @@ def test_byte_counts_are_exactly_the_papers(row):
 @pytest.mark.parametrize("head", ["mask", "spectrum"])
 def test_training_makes_the_mixtures_it_saw_clearer(head, small_corpus):
     corpus = Corpus(small_corpus)
-    model = train(SpeechMlp(head), corpus, SpeechTraining(epochs=12, batch=64))
+    model = train(SpeechMlp(head), corpus, SpeechTraining(epochs=8, batch=64))
     mixtures = list(corpus.drawn("train", 3))
     assert score(model, mixtures).minus(score(None, mixtures))[0] > 0.02
     assert all(float(p.detach().abs().max()) <= 1 for p in model.parameters())
 
 
-def test_a_head_that_says_nothing_gives_the_mixture_back():
-    model = SpeechMlp("spectrum").eval()
+def test_a_mask_that_is_open_gives_the_mixture_back():
+    model = SpeechMlp("mask").eval()
     torch.nn.init.zeros_(model.output.weight)
-    torch.nn.init.zeros_(model.output.bias)
+    torch.nn.init.constant_(model.output.bias, 30.0)
     noisy = torch.from_numpy(murmur(3))
     assert torch.allclose(enhance(model, noisy), noisy, atol=2e-3)
+
+
+def test_a_spectrum_head_that_says_nothing_gives_each_bins_mean_level():
+    model = SpeechMlp("spectrum")
+    model.dropout.eval()
+    torch.nn.init.zeros_(model.output.weight)
+    torch.nn.init.zeros_(model.output.bias)
+    magnitudes = torch.rand(4, 8, 129) + 0.1
+    assert torch.allclose(model(magnitudes), magnitudes.log().mean(1).exp(), rtol=1e-4)
 
 
 def test_paired_differences_have_the_standard_error_of_pairs():

@@ -10,7 +10,7 @@ import tersify
 from tersify.lab.networks.speech import SpeechMlp
 from tersify.lab.speech import enhance, snr_db
 from tersify.runtime.fixed import Cordic, FixedFft, Monitor, fixed_speech
-from tersify.runtime.fixed.speech import LOG_FRACTION, log2
+from tersify.runtime.fixed.speech import LOG_FRACTION, exp2, log2
 
 
 def rows(seed: int, size: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
@@ -71,6 +71,13 @@ def test_more_iterations_are_more_exact():
 @given(st.integers(1, 2**30))
 def test_the_integer_logarithm_is_close(value):
     assert int(log2(np.array([value]))[0]) / 2**LOG_FRACTION == pytest.approx(np.log2(value), abs=4e-3)
+
+
+@given(st.integers(-20 * 2**LOG_FRACTION, 5 * 2**LOG_FRACTION))
+def test_the_integer_power_of_two_is_close(power):
+    assert int(exp2(np.array([power]))[0]) / 2**14 == pytest.approx(
+        2.0 ** (power / 2**LOG_FRACTION), rel=3e-3, abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("head", ["mask", "spectrum"])

@@ -10,15 +10,18 @@ FRAMES = 8
 HIDDEN = 256
 HEADS = ("mask", "spectrum")
 FLOOR = 1e-3
-MOST = 8.0  # no bin is moved by more than this many nepers
+MOST = 8.0  # the spectrum head moves no bin by more than this many nepers
+# Heard speech is clearer with a gentler change than the one of least error (chosen on the validation mixtures).
+STRENGTH = 0.6
 
 
 class SpeechMlp(nn.Module):
     """Magnitudes of eight frames (N, 8, 129) → clean magnitudes of the last one (N, 129).
 
     It sees logarithms, standardised per bin. The mask head scales the noisy magnitude by 0…1. The spectrum head
-    gives the logarithm of the magnitude itself, as the noisy one moved by the network: without that residual 256
-    units cannot carry a spectrum through, and with roots instead of logarithms every loudness is a new task.
+    gives the logarithm of the magnitude, relative to each bin's mean over the eight frames: so loudness need not
+    pass through the network, while what happens in the last frame must. In eval mode the estimate is blended
+    with the mixture, estimate^0.6 · noisy^0.4.
     """
 
     mean: Tensor
@@ -48,13 +51,13 @@ class SpeechMlp(nn.Module):
 
     def forward(self, magnitudes: Tensor) -> Tensor:
         hidden = self.dropout(torch.relu(self.hidden(self.features(magnitudes))))
-        return self.apply_head(self.output(hidden), magnitudes[:, -1])
-
-    def apply_head(self, raw: Tensor, noisy: Tensor) -> Tensor:
-        """What the last layer says about the last frame, as magnitudes."""
+        raw = self.output(hidden)
+        logs = magnitudes.clamp(min=FLOOR).log()
         if self.head == "mask":
-            return torch.sigmoid(raw) * noisy
-        return torch.exp(noisy.clamp(min=FLOOR).log() + raw.clamp(-MOST, MOST))
+            change = torch.nn.functional.logsigmoid(raw)
+        else:
+            change = logs.mean(1) - logs[:, -1] + raw.clamp(-MOST, MOST)
+        return torch.exp((1.0 if self.training else STRENGTH) * change) * magnitudes[:, -1].clamp(min=FLOOR)
 
 
 def speech_mlp(*, head: str = "mask") -> nn.Module:

@@ -11,8 +11,7 @@ from tersify.lab.experiments.provenance import provenance
 from tersify.lab.networks.speech import HEADS
 from tersify.lab.speech.measure import score
 from tersify.lab.speech.mixtures import Corpus
-from tersify.lab.speech.table3 import Row, fixed_point, quantized, trained
-from tersify.lab.speech.training import SpeechTraining
+from tersify.lab.speech.table3 import Row, fixed_point, quantized, trained, training_of
 from tersify.methods import Lookup
 
 APPROACHES = ("U", "UVBS", "RS", "RSVB")
@@ -53,7 +52,7 @@ def reproduce_figure(
     mixed = score(None, mixtures)
     results: dict[str, Any] = {"name": figure, "mixtures": len(mixtures), "mix": mixed.mean_stoi, **provenance()}
     for head in HEADS:
-        model = trained(head, corpus, SpeechTraining(epochs=1 if smoke else SpeechTraining.epochs), out, tell)
+        model = trained(head, corpus, training_of(head, smoke), out, tell)
         unquantized = score(model, mixtures)
         results[head] = {"float": unquantized.mean_stoi, "groups": {}}
         for group, bars in rows(figure).items():

@@ -23,6 +23,8 @@ from tersify.tensor import CompressedModel, Table
 TITLE = "Table 3 of Nicodemo et al.: STOI and bytes of the quantized speech network"
 WEIGHTS = ("hidden.weight", "output.weight")
 BIASES = ("hidden.bias", "output.bias")
+# Chosen on the validation mixtures: the spectrum head's error goes on falling where its speech gets no clearer.
+EPOCHS = {"mask": 20, "spectrum": 4}
 
 
 def fixed_point(bits: int) -> Lookup:
@@ -61,6 +63,10 @@ ROWS = (
 PUBLISHED_FLOAT, PUBLISHED_MIX = 0.87, 0.84
 
 
+def training_of(head: str, smoke: bool = False) -> SpeechTraining:
+    return SpeechTraining(epochs=1 if smoke else EPOCHS[head])
+
+
 def reproduce(
     root: Path,
     out: Path,
@@ -76,12 +82,11 @@ def reproduce(
     corpus = Corpus(root)
     mixtures = corpus.listed("test", 3 if smoke else None)
     mixed = score(None, mixtures)
-    settings = SpeechTraining(epochs=1 if smoke else SpeechTraining.epochs)
     results: dict[str, Any] = {"name": "lut-table3", "title": TITLE, "mixtures": len(mixtures), "smoke": smoke,
-                               "epochs": settings.epochs, "seed": settings.seed, **provenance()}  # fmt: skip
+                               "epochs": EPOCHS, "seed": SpeechTraining.seed, **provenance()}  # fmt: skip
     results["mix"] = {"stoi": mixed.mean_stoi, "snr_db": mixed.mean_snr_db, "published": PUBLISHED_MIX}
     for head in heads:
-        model = trained(head, corpus, settings, out, tell)
+        model = trained(head, corpus, training_of(head, smoke), out, tell)
         results[head] = _head(model, mixtures, mixed, out / head, tell)
         (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return results

@@ -17,7 +17,7 @@ from tersify.lab.speech.spectrum import Framing, stft
 class SpeechTraining:
     """Adam with a cosine rate; weights clamped to (−1, 1) as in the paper, so that no integer bits are needed."""
 
-    epochs: int = 10
+    epochs: int = 20
     batch: int = 512
     lr: float = 2e-3
     seed: int = 1
@@ -57,9 +57,11 @@ def gain_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
 
 
 def spectral_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
-    """Mean squared error of the roots of the magnitudes, so that a spectrum is judged as one, loud bins first."""
-    # The root's slope is infinite at zero.
-    return ((estimate + 1e-8).sqrt() - clean.sqrt()).square().mean()
+    """Mean squared error of the roots of the magnitudes, plus a tenth of the same relative to the mixture's level."""
+    level = noisy.clamp(min=FLOOR)
+    wrong = (estimate.sqrt() - clean.sqrt()).square().mean()
+    relative = ((estimate / level).sqrt() - (clean / level).clamp(max=1.0).sqrt()).square().mean()
+    return wrong + 0.1 * relative
 
 
 LOSSES = {"mask": gain_loss, "spectrum": spectral_loss}

@@ -22,7 +22,8 @@ GUARD = 8  # more fraction bits inside the transform, where 1/256 comes off
 SPECTRUM = Format(width=26, fraction=15)
 LOG_FRACTION, LOG_TABLE_BITS = 12, 8
 SLOPE = Format(width=18, fraction=12)
-GAIN_FRACTION = 14
+GAIN = Format(width=26, fraction=14, signed=False)
+STRENGTH = 0.6  # estimate^0.6 · noisy^0.4, as the network does in eval mode
 FLOOR = 1e-3  # magnitudes below it count as it, as in training
 
 
@@ -47,9 +48,11 @@ class FixedSpeech:
         re, im = self.analyse(signal, monitor)
         magnitude, phase = self.cordic.polar(re, im)
         magnitude = monitor.see("magnitude", magnitude, SPECTRUM)
-        features = monitor.see("features", self.features(magnitude), self.network.input)
+        logs = log2(np.maximum(magnitude, round(FLOOR * 2**SPECTRUM.fraction)))
+        features = monitor.see("features", self.features(logs), self.network.input)
         raw = self.network(_stacked(features), monitor)
-        cleaner = shift_right(magnitude * self.gains()[raw + 128], GAIN_FRACTION)
+        gain = monitor.see("gain", self.gains(logs, raw), GAIN)
+        cleaner = shift_right(magnitude * gain, GAIN.fraction)
         cleaner = monitor.see("enhanced magnitude", cleaner, SPECTRUM)
         return self.synthesise(*self.cordic.rectangular(cleaner, phase), len(signal), monitor)
 
@@ -65,18 +68,27 @@ class FixedSpeech:
         re, im = self.fft(windowed, np.zeros_like(windowed), monitor)
         return re[:, :BINS], im[:, :BINS]
 
-    def features(self, magnitude: Ints) -> Ints:
-        """Standardised logarithms: log2 of the integer, times a slope and plus an offset for each bin, to 8 bits."""
-        least = round(FLOOR * 2**SPECTRUM.fraction)
-        logs = log2(np.maximum(magnitude, least))
+    def features(self, logs: Ints) -> Ints:
+        """Standardised logarithms: a slope times log2 of the magnitude, plus an offset, for each bin, to 8 bits."""
         shift = LOG_FRACTION + SLOPE.fraction - self.network.input.fraction
         return shift_right(logs * self.slope + self.offset, shift)
 
-    def gains(self) -> Ints:
-        """What the last layer's 8-bit answer multiplies the magnitude by: a table of 256 words."""
-        raw = list(self.network.layers.values())[-1].output.real(np.arange(-128, 128))
-        gain = 1 / (1 + np.exp(-raw)) if self.head == "mask" else np.exp(np.clip(raw, -8, 8))
-        return np.rint(gain * 2**GAIN_FRACTION).astype(np.int64)
+    def gains(self, logs: Ints, raw: Ints) -> Ints:
+        """What each magnitude is multiplied by: the last layer's answer through a table of 256 words, then 2^x.
+
+        The mask head's table holds the answer's logarithm; the spectrum head adds its answer to the bin's mean
+        level over the eight frames.
+        """
+        answers = list(self.network.layers.values())[-1].output.real(np.arange(-128, 128))
+        change = -np.log1p(np.exp(-answers)) if self.head == "mask" else np.clip(answers, -8, 8)
+        table = np.rint(STRENGTH * change / np.log(2) * 2**LOG_FRACTION).astype(np.int64)
+        power = table[raw + 128]
+        if self.head == "spectrum":
+            padded = np.concatenate([np.repeat(logs[:1], FRAMES - 1, axis=0), logs])
+            sums = np.lib.stride_tricks.sliding_window_view(padded, FRAMES, axis=0).sum(-1)
+            strength = round(STRENGTH * 2**LOG_FRACTION)
+            power = power + shift_right((sums - FRAMES * logs) * strength, LOG_FRACTION + 3)
+        return exp2(power)
 
     def synthesise(self, re: Ints, im: Ints, samples: int, monitor: Monitor) -> Ints:
         """The inverse FFT without shifts (the forward one has divided already), and overlap-add."""
@@ -99,6 +111,15 @@ def log2(values: Ints) -> Ints:
     mantissas = np.log2(1 + (np.arange(1 << LOG_TABLE_BITS) + 0.5) / (1 << LOG_TABLE_BITS))
     table = np.rint(mantissas * 2**LOG_FRACTION).astype(np.int64)
     return (whole << LOG_FRACTION) + table[below]
+
+
+def exp2(powers: Ints) -> Ints:
+    """2^x for x with 12 fraction bits, as a gain of 14: a table for the fraction, a shift for the rest."""
+    whole, rest = powers >> LOG_FRACTION, powers & ((1 << LOG_FRACTION) - 1)
+    steps = (np.arange(1 << LOG_TABLE_BITS) + 0.5) / (1 << LOG_TABLE_BITS)
+    table = np.rint(2.0**steps * 2**GAIN.fraction).astype(np.int64)
+    values = table[rest >> (LOG_FRACTION - LOG_TABLE_BITS)]
+    return np.where(whole >= 0, values << np.clip(whole, 0, 20), values >> np.clip(-whole, 0, 40))
 
 
 def fixed_speech(
@@ -127,7 +148,8 @@ def fixed_speech(
         return draft
     monitor = Monitor()
     magnitude, _ = draft.cordic.polar(*draft.analyse(quantize(sample, SAMPLE, monitor, "sample"), monitor))
-    stack = draft.network.input.real(_stacked(draft.features(magnitude)))
+    logs = log2(np.maximum(magnitude, round(FLOOR * 2**SPECTRUM.fraction)))
+    stack = draft.network.input.real(_stacked(draft.features(logs)))
     return replace(draft, network=fixed_network(model, rounding=rounding, sample=stack))
 
 
