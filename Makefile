@@ -11,7 +11,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test test-slow lint format fuzz clean
 
 demo: .venv/.product
-	$(BIN)/tersify demo
+	rm -rf runs/demo
+	$(BIN)/tersify demo --out runs/demo
 
 test: lint
 	$(BIN)/pytest
@@ -28,6 +29,10 @@ lint: .venv/.checks
 format: .venv/.checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: .venv/.checks
+	$(PIP) cmake ninja nanobind
+	tests/hostile/terse_fuzz.sh $(BIN)/python
 
 clean:
 	rm -rf .venv build

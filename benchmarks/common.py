@@ -5,28 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
 # oneDNN's AMX kernels die where a virtual machine hides CPUID leaf 0x1D; set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def report(
@@ -35,7 +18,10 @@ def report(
     """Write {"name", "commit", "machine", "versions", "figures"} where a path is given."""
     if json_path is None:
         return
+    from tersify.lab.experiments.provenance import commit, cpu_name
+
     facts = {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), **machine}
     versions = {"python": platform.python_version(), **versions}
-    record = {"name": name, "commit": commit(), "machine": facts, "versions": versions, "figures": figures}
+    here = commit(Path(__file__).parent)
+    record = {"name": name, "commit": here, "machine": facts, "versions": versions, "figures": figures}
     json_path.write_text(json.dumps(record, indent=1) + "\n")

@@ -178,7 +178,7 @@ def main() -> None:
         bench.speed(weights)
     compiled = native.extension()
     versions = {"torch": torch.__version__, "numpy": np.__version__, **peer_versions()}
-    path = "reference" if compiled is None else compiled.best_path()
+    path = "reference" if compiled is None else compiled.paths()[0]
     common.report("file_size", bench.figures, json_path=chosen.json, versions=versions, threads=1, decoder=path)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 # Some virtual machines hide CPUID leaf 0x1D, and oneDNN's AMX kernels then die with SIGILL.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# The tests' tensors are small, and OpenMP's barriers collapse where cores are shared.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -53,7 +53,7 @@ def test_a_wildcard_never_reaches_biases_or_normalisation_but_a_full_name_does()
 
 def test_different_rules_give_different_methods():
     recipe = Recipe(
-        rules=[Rule(weights=["0.weight", "9.*"], methods=[Uniform(bits=4)]), Rule(methods=[Ternary(spread=0.2)])]
+        rules=[Rule(weights=["0.weight", "0.w*"], methods=[Uniform(bits=4)]), Rule(methods=[Ternary(spread=0.2)])]
     )
     packed = tersify.attach(two_layers(), recipe).pack()
     assert packed["0.weight"].levels == 16
@@ -73,6 +73,15 @@ def test_different_rules_give_different_methods():
         ("rules = 3", r"needs \[\[rules\]\] tables"),
         ("[[rule]]", "a recipe has no key 'rule'; nearest: 'rules'"),
         ("[[rules]]\nmethods = 3", "methods must be a list of tables"),
+        ("train = 5\n[[rules]]", r"train is a table \[train\], got 5"),
+        ("description = 5\n[[rules]]", "description is text, got 5"),
+        ("[[rules]]\nweights = 5", "weights must be a glob or a list of globs, got 5"),
+        ('[[rules]]\nmethods = [{ method = "ternary", regime = 5 }]', "ternary: regime must be str, got 5"),
+        ('[[rules]]\nmethods = [{ method = "ternary", over = "x" }]', "ternary: over must be int, got 'x'"),
+        ('[[rules]]\nmethods = [{ method = "ternary", clip = "no" }]', "ternary: clip must be bool, got 'no'"),
+        ('[[rules]]\nmethods = [{ method = "ternary", speed = inf }]', "speed"),
+        ('[[rules]]\nmethods = [{ method = "magnitude", sparsity = "high" }]', "sparsity must be float, got 'high'"),
+        ('[[rules]]\nmethods = [{ method = "uniform", bits = 8.0 }]', r"bits must be int, got 8.0"),
         ('[[rules]]\nweights = ""\nmethods = []', "weights must be a glob"),
         ("[[rules]]\nmethods = []", "at least one rule with a method"),
         ("= 3", "not valid TOML"),
@@ -85,8 +94,33 @@ def test_a_mistake_in_the_toml_is_named_with_its_remedy(toml, message):
 
 def test_a_rule_that_matches_nothing_names_the_nearest_weights():
     model = nn.ModuleDict({"conv1": nn.Conv2d(1, 1, 1)})
-    with pytest.raises(ValueError, match=r"rule 'conv1.weigth' matches no weight; nearest: 'conv1.weight'"):
+    with pytest.raises(
+        ValueError, match=r"rule 'conv1.weigth' matches no weight of two dimensions or more; nearest: 'conv1.weight'"
+    ):
         tersify.attach(model, Recipe(rules=[Rule(weights="conv1.weigth", methods=[BitNet()])]))
+
+
+def test_a_glob_of_a_list_that_matches_nothing_is_named():
+    recipe = Recipe(rules=[Rule(weights=["0.weight", "2.wieght"], methods=[BitNet()])])
+    with pytest.raises(ValueError, match=r"rule '2\.wieght' matches no weight"):
+        tersify.attach(two_layers(), recipe)
+
+
+@pytest.mark.parametrize("first", [[], [BitNet()]])
+def test_a_rule_whose_weights_are_all_taken_is_refused(first):
+    recipe = Recipe(rules=[Rule(methods=first), Rule(weights="2.*", methods=[BitNet()])])
+    with pytest.raises(ValueError, match=r"rule '2\.\*' gets no weight: rules before it take all"):
+        tersify.attach(two_layers(), recipe)
+
+
+def test_a_missing_file_never_becomes_a_ready_recipe_of_the_same_name(tmp_path):
+    with pytest.raises(ValueError, match="no recipe file"):
+        Recipe.load(tmp_path / "ternary-log.toml")
+
+
+def test_keys_that_are_no_bare_words_are_quoted():
+    recipe = Recipe(rules=[Rule(methods=[BitNet()])], train={"a b": 1})
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
 def test_a_failed_attach_leaves_the_model_as_it_was():

@@ -10,7 +10,7 @@ from torch import nn
 
 import tersify
 from tersify import CompressedTensor, Recipe, Rule
-from tersify.methods import BitNet, Magnitude, Ternary, TernaryWeightNetwork
+from tersify.methods import BitNet, Magnitude, Ternary, TernaryWeightNetwork, Uniform
 from zoo import make, recipe_of
 
 
@@ -81,6 +81,42 @@ def test_loading_into_another_network_names_what_differs(tmp_path):
         tersify.load(tmp_path / "x.terse", into=nn.Sequential(nn.Linear(8, 15), nn.ReLU(), nn.Linear(15, 3)))
 
 
+def test_a_loaded_network_can_be_copied(tmp_path):
+    model, x = make("linear")
+    tersify.save(tersify.compress_(model, recipe_of((Uniform(bits=4),))), tmp_path / "x.terse")
+    loaded = tersify.load(tmp_path / "x.terse", into=make("linear", seed=1)[0])
+    assert torch.equal(copy.deepcopy(loaded)(x), model(x))
+
+
+def test_a_regime_that_is_a_python_function_trains_packs_and_resumes():
+    def steps(epoch: float) -> float:
+        return float(epoch > 2)
+
+    recipe = recipe_of((Ternary(regime=steps, spread=0.2),))
+    session = tersify.attach(make("linear")[0], recipe, epochs=3)
+    session.step()
+    assert "steps" in session.pack().recipe
+    tersify.attach(make("linear")[0], recipe, epochs=3).load_state_dict(session.state_dict())
+
+
+def test_a_plain_network_after_bake_has_no_hooks_and_no_penalty():
+    model, x = make("lstm")
+    for _ in range(2):
+        session = tersify.attach(model, recipe_of((BitNet(),)))
+        session.bake_()
+    assert session.penalty() == 0
+    assert not model.rnn._forward_hooks
+    assert not model.rnn._forward_pre_hooks
+    model(x)
+
+
+def test_loading_into_another_dtype_is_refused(tmp_path):
+    model, _ = make("linear")
+    tersify.save(tersify.compress_(model, recipe_of((BitNet(),))), tmp_path / "x.terse")
+    with pytest.raises(ValueError, match=r"'0.weight' is torch.float32 in the file, torch.bfloat16 in the module"):
+        tersify.load(tmp_path / "x.terse", into=make("linear")[0].bfloat16())
+
+
 def test_a_second_session_on_the_same_weights_is_refused():
     model, _ = make("linear")
     tersify.attach(model, recipe_of((BitNet(),)))
@@ -117,6 +153,6 @@ def test_a_program_that_only_opens_files_never_imports_the_training_half():
 def test_the_public_names_are_these():
     assert sorted(tersify.__all__) == [
         "CompressedModel", "CompressedTensor", "Method", "Recipe", "Rule", "Session", "TerseFileError", "Transform",
-        "attach", "compress_", "load", "open", "register", "save",
+        "attach", "compile", "compress_", "load", "open", "register", "save",
     ]  # fmt: skip
     assert all(hasattr(tersify, name) for name in tersify.__all__)

@@ -111,6 +111,11 @@ class Expander {
   }
 
   void take(const uint8_t* symbols, int active) {
+    if (arity_ == 1 && cut_.rows == 1) {
+      std::memcpy(out_, symbols, static_cast<size_t>(active));
+      out_ += active;
+      return;
+    }
     for (int lane = 0; lane < active; ++lane) {
       const bool last_of_filter = ++unit_of_filter_ == cut_.units_per_filter;
       if (last_of_filter) unit_of_filter_ = 0;
@@ -154,22 +159,33 @@ class Expander {
 
 }  // namespace
 
-const char* best_path() {
+std::vector<std::string> paths() {
+  std::vector<std::string> found;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    return "avx512";
-  if (__builtin_cpu_supports("avx2")) return "avx2";
+    found.emplace_back("avx512");
+  if (__builtin_cpu_supports("avx2")) found.emplace_back("avx2");
+  if (__builtin_cpu_supports("sse4.1")) found.emplace_back("sse4");
+#elif defined(__aarch64__)
+  found.emplace_back("neon");
 #endif
-  return "portable";
+  found.emplace_back("portable");
+  return found;
 }
 
 RowDecoder path_named(const std::string& name) {
+  for (const std::string& path : paths()) {
+    if (path != name) continue;
 #if defined(__x86_64__)
-  if (name == "avx512") return decode_rows_avx512;
-  if (name == "avx2") return decode_rows_avx2;
+    if (name == "avx512") return decode_rows_avx512;
+    if (name == "avx2") return decode_rows_avx2;
 #endif
-  if (name == "portable") return decode_rows_portable;
-  throw std::invalid_argument("path must be 'avx512', 'avx2' or 'portable', as far as this machine has them");
+#if defined(__x86_64__) || defined(__aarch64__)
+    if (name == "sse4" || name == "neon") return decode_rows_128;
+#endif
+    return decode_rows_portable;
+  }
+  throw std::invalid_argument("this machine has no path '" + name + "'");
 }
 
 void decode_codes(const uint8_t* data, size_t bytes, const std::vector<Box>& boxes, int levels, uint8_t* out,

@@ -29,13 +29,16 @@ using RowDecoder = void (*)(const Decoder&, const uint8_t* densities, int active
 
 void decode_rows_portable(const Decoder&, const uint8_t*, int, Rows, uint32_t*, Words&);
 void decode_row_portable(const Decoder&, const uint8_t*, int active, Rows, int64_t row, uint32_t*, Words&);
+#if defined(__x86_64__) || defined(__aarch64__)
+void decode_rows_128(const Decoder&, const uint8_t*, int, Rows, uint32_t*, Words&);
+#endif
 #if defined(__x86_64__)
 void decode_rows_avx512(const Decoder&, const uint8_t*, int, Rows, uint32_t*, Words&);
 void decode_rows_avx2(const Decoder&, const uint8_t*, int, Rows, uint32_t*, Words&);
 #endif
 
-// "avx512", "avx2" or "portable": the fastest path this machine has.
-const char* best_path();
+// The paths this machine has, the fastest first: of "avx512", "avx2", "sse4", "neon", always "portable".
+std::vector<std::string> paths();
 RowDecoder path_named(const std::string& name);
 
 void decode_codes(const uint8_t* data, size_t bytes, const std::vector<Box>& boxes, int levels, uint8_t* out,

@@ -141,6 +141,10 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
     at += boxes[b].weights();
   }
   const bool neighbours = std::any_of(job.cuts.begin(), job.cuts.end(), [](const Cut& cut) { return cut.rows > 1; });
+  const bool one_density = std::all_of(m.boxes.begin(), m.boxes.end(), [&](const BoxClasses& box) {
+    return box.filters.empty() && box.channels.empty() && box.offset == m.boxes[0].offset;
+  });
+  if (one_density && !neighbours) return plain;
   if (neighbours) choose_neighbours(m, job.symbols, hints);
   find_contexts(job, boxes);
   make_tables(job);

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "decode.h"
 #include "encode.h"
@@ -57,7 +58,7 @@ nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes 
 void decode(nb::bytes data, Sizes sizes, int levels, Output out, const std::string& path) {
   check_levels(levels);
   const std::vector<Box> boxes = boxes_of(sizes, out.size());
-  const RowDecoder decoder = path_named(path.empty() ? best_path() : path);
+  const RowDecoder decoder = path_named(path.empty() ? paths().front() : path);
   const uint8_t* begin = static_cast<const uint8_t*>(data.data());
   const size_t size = data.size();
   nb::gil_scoped_release free;
@@ -73,5 +74,5 @@ NB_MODULE(_codec, m) {
         nb::arg("lanes_log2") = -1);
   m.def("decode_codes", &decode, nb::arg("data"), nb::arg("boxes"), nb::arg("levels"), nb::arg("out"),
         nb::arg("path") = "");
-  m.def("best_path", &best_path);
+  m.def("paths", &paths);
 }

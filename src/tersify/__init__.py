@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tersify.methods import register as register
     from tersify.recipe import Recipe as Recipe
     from tersify.recipe import Rule as Rule
+    from tersify.runtime import compile as compile
     from tersify.session import Session as Session
     from tersify.session import attach as attach
     from tersify.session import compress_ as compress_
@@ -42,6 +43,7 @@ _HOMES = {
     "load": "codec",
     "open": "codec",
     "TerseFileError": "codec",
+    "compile": "runtime",
 }
 
 __all__ = [*_HOMES]

@@ -25,7 +25,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "methods", tuple(self.methods))
-        if not isinstance(self.weights, str):
+        if isinstance(self.weights, (list, tuple)):
             object.__setattr__(self, "weights", tuple(self.weights))
         if not self.globs or not all(isinstance(g, str) and g for g in self.globs):
             raise ValueError(f"a rule's weights must be a glob or a list of globs, got {self.weights!r}")
@@ -33,15 +33,23 @@ class Rule:
 
     @property
     def globs(self) -> tuple[str, ...]:
-        return (self.weights,) if isinstance(self.weights, str) else self.weights
+        return self.weights if isinstance(self.weights, tuple) else (self.weights,)
 
-    def reaches(self, site: Site) -> bool:
-        names = (site.name, *site.aliases)
-        return any(
-            name == glob or (site.latent.ndim >= 2 and fnmatch.fnmatchcase(name, glob))
-            for glob in self.globs
-            for name in names
-        )
+    def reached(self, sites: Sequence[Site]) -> list[Site]:
+        """The sites that the globs name; each glob must name one."""
+        found: list[Site] = []
+        for glob in self.globs:
+            named = [site for site in sites if _names(glob, site)]
+            if not named:
+                remedy = nearest(glob, [site.name for site in sites if site.latent.ndim >= 2])
+                raise ValueError(f"rule {glob!r} matches no weight of two dimensions or more; {remedy}")
+            found += named
+        return found
+
+
+def _names(glob: str, site: Site) -> bool:
+    names = (site.name, *site.aliases)
+    return glob in names or (site.latent.ndim >= 2 and any(fnmatch.fnmatchcase(name, glob) for name in names))
 
 
 def _check_chain(rule: Rule) -> None:
@@ -77,15 +85,22 @@ class Recipe:
         assigned = []
         left = list(sites)
         for rule in self.rules:
-            reached = [site for site in sites if rule.reaches(site)]
-            if not reached:
-                names = [site.name for site in sites]
-                raise ValueError(f"rule {rule.weights!r} matches no weight; {nearest(rule.globs[0], names)}")
-            assigned.append((rule, [site for site in left if site in reached]))
-            left = [site for site in left if site not in reached]
+            reached = rule.reached(sites)
+            own = [site for site in left if site in reached]
+            if not own:
+                raise ValueError(f"rule {rule.weights!r} gets no weight: rules before it take all it names; move it up")
+            assigned.append((rule, own))
+            left = [site for site in left if site not in own]
         return assigned
 
     def to_toml(self) -> str:
+        return write_toml(self._document())
+
+    def describe(self) -> str:
+        """The TOML, with a Python function given by its name: for files and checkpoints, not to be read back."""
+        return write_toml(self._document(), functions=True)
+
+    def _document(self) -> dict[str, Any]:
         rules = []
         for rule in self.rules:
             weights = rule.weights if isinstance(rule.weights, str) else list(rule.weights)
@@ -94,12 +109,16 @@ class Recipe:
         document["rules"] = rules
         if self.train:
             document["train"] = dict(self.train)
-        return write_toml(document)
+        return document
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
         document = read_toml(text, "the recipe")
         _check_keys("a recipe", document, ["description", "rules", "train"])
+        if not isinstance(document.get("description", ""), str):
+            raise ValueError(f"a recipe's description is text, got {document['description']!r}")
+        if not isinstance(document.get("train", {}), dict):
+            raise ValueError(f"a recipe's train is a table [train], got {document['train']!r}")
         rules = document.get("rules")
         if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):
             raise ValueError('a recipe needs [[rules]] tables, each with weights = "…" and methods = […]')
@@ -117,7 +136,7 @@ class Recipe:
         path = Path(source)
         if not path.is_file():
             ready = {p.stem: p for p in ready_recipes()}
-            if path.stem not in ready or path.suffix not in ("", ".toml"):
+            if path not in {p for name in ready for p in (Path(name), Path("recipes") / f"{name}.toml")}:
                 raise ValueError(
                     f"no recipe file {str(source)!r}, nor a ready recipe of that name; {nearest(path.stem, ready)}"
                 )

@@ -34,10 +34,6 @@ REGIMES: dict[str, Callable[[float], float]] = {
 }
 
 
-def constant(value: float) -> Schedule:
-    return lambda progress: value
-
-
 def growth(start: float, speed: float, regime: Callable[[float], float], cap: float) -> Schedule:
     """min(Δ0 + Δ0·M·f(epoch), Δf): the growing threshold of paper 1, eq. 7."""
     return lambda progress: min(start + start * speed * regime(progress.epoch), cap)

@@ -16,6 +16,7 @@ from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.model import tied
 
 
 def attach(
@@ -83,16 +84,23 @@ class Session:
         self._names = list(model.state_dict())
         self._work: list[_Work] = []
         self.sites: list[Site] = []
-        # Nothing is installed before the whole recipe is known to fit.
-        for rule, found in recipe.assign(find_sites(model)):
-            sites = _calibrated(model, rule, found, calibration)
-            for method in rule.methods if sites else ():
+        try:
+            self._install(calibration)
+        except Exception:
+            for site in self.sites:
+                uninstall(site)
+            raise
+
+    def _install(self, calibration: Calibration | None) -> None:
+        for rule, found in self.recipe.assign(find_sites(self.model)):
+            sites = _calibrated(self.model, rule, found, calibration)
+            if rule.methods:
+                self.sites += sites
+            for method in rule.methods:
                 bound = method.bind(sites)
                 for site, transform in zip(sites, bound.transforms, strict=True):
                     install(site, transform)
                 self._work.append(_Work(method, bound))
-            if rule.methods:
-                self.sites += sites
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
@@ -110,16 +118,15 @@ class Session:
             step=step, steps=self.epochs * self.steps_per_epoch,
             epoch=1 + step / self.steps_per_epoch, epochs=self.epochs,
         )  # fmt: skip
-        for site in self.sites:
-            for transform in site.chain:
-                transform.project_(site.latent)
+        for work in self._work:
+            work.method.project_(work.bound)
         for work in self._work:
             work.method.update(work.bound, Step(progress, self.model, inputs, targets))
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
         terms = [t.penalty(s.latent) for s in self.sites for t in s.chain]
-        total = torch.zeros((), device=self.sites[0].latent.device)
+        total = torch.zeros((), device=next(self.model.parameters()).device)
         for term in terms:
             if term is not None:
                 total = total + term
@@ -128,20 +135,11 @@ class Session:
     @torch.no_grad()
     def pack(self) -> CompressedModel:
         """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
-        packed: dict[str, CompressedTensor | Tensor] = {}
-        aliases: dict[str, str] = {}
         by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
-        first_name: dict[int, str] = {}
-        for name in self._names:
-            site = by_name.get(name)
-            held = site.latent if site else state[name]
-            if id(held) in first_name:
-                aliases[name] = first_name[id(held)]
-            else:
-                first_name[id(held)] = name
-                packed[name] = _pack_site(site) if site else held.detach().clone()
-        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.to_toml())
+        held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self._names})
+        packed = {n: _pack_site(by_name[n]) if n in by_name else t.detach().clone() for n, t in held.items()}
+        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay."""
@@ -175,14 +173,14 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "recipe": self.recipe.to_toml(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
+            "recipe": self.recipe.describe(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
             "steps_done": self._steps_done,
             "shared": [w.bound.shared.state_dict() if w.bound.shared else {} for w in self._work],
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a checkpoint stopped; load the model's own state dict too."""
-        if state["recipe"] != self.recipe.to_toml():
+        if state["recipe"] != self.recipe.describe():
             raise ValueError("the checkpoint was made with another recipe; resume with the recipe it was made with")
         for what in ("epochs", "steps_per_epoch"):
             if state[what] != getattr(self, what):

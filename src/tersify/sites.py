@@ -9,6 +9,8 @@ from torch.nn.utils import parametrize
 
 from tersify.methods import Site, Transform
 
+_HOOKS = "tersify_hooks"
+
 
 def find_sites(model: nn.Module) -> list[Site]:
     """Every parameter once, under its first name, with all the places and names that hold it."""
@@ -46,11 +48,16 @@ def install(site: Site, transform: Transform) -> None:
 
 def uninstall(site: Site) -> None:
     """Take the whole chain off; the modules hold the latent itself again."""
+    if not site.chain:
+        return
     for module, attribute in site.owners:
         _give_own_class(module)
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
         if isinstance(module, nn.RNNBase):
             _restore_flat_weights(module)
+            if not parametrize.is_parametrized(module):
+                for hook in module.__dict__.pop(_HOOKS):
+                    hook.remove()
     site.chain.clear()
 
 
@@ -62,8 +69,8 @@ def _give_own_class(module: nn.Module) -> None:
 
 def _follow_parametrizations(module: nn.RNNBase) -> None:
     """RNN modules keep a list of their weights, which would go on naming the latents."""
-    module.register_forward_pre_hook(_use_parametrized)
-    module.register_forward_hook(_use_latents)
+    hooks = [module.register_forward_pre_hook(_use_parametrized), module.register_forward_hook(_use_latents)]
+    module.__dict__[_HOOKS] = hooks
 
 
 def _use_parametrized(module: nn.Module, args: Any) -> None:

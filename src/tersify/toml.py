@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -21,15 +22,26 @@ def read_toml(text: str, what: str) -> dict[str, Any]:
         raise ValueError(f"{what} is not valid TOML: {error}") from None
 
 
-def write_toml(document: Mapping[str, Any]) -> str:
-    lines = [f"{key} = {_value(value)}" for key, value in document.items() if not _is_section(value)]
+def write_toml(document: Mapping[str, Any], *, functions: bool = False) -> str:
+    """`functions` writes a Python function as its name instead of refusing it."""
+    if functions:
+        document = _named(document)
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in document.items() if not _is_section(value)]
     for key, value in document.items():
         if isinstance(value, Mapping):
-            lines += ["", f"[{key}]", *_body(value)]
+            lines += ["", f"[{_key(key)}]", *_body(value)]
         elif _is_section(value):
             for table in value:
-                lines += ["", f"[[{key}]]", *_body(table)]
+                lines += ["", f"[[{_key(key)}]]", *_body(table)]
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _named(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_named(item) for item in value]
+    return f"{value.__module__}:{value.__qualname__}" if callable(value) else value
 
 
 def _is_section(value: object) -> bool:
@@ -38,7 +50,11 @@ def _is_section(value: object) -> bool:
 
 
 def _body(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_value(value)}" for key, value in table.items()]
+    return [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
 
 
 def _value(value: object) -> str:
@@ -53,5 +69,5 @@ def _value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
     raise ValueError(f"{value!r} cannot be written as TOML; name a function as 'file.py:function'")

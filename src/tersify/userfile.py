@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,9 +34,31 @@ def load_function(text: str) -> Callable[..., Any]:
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's code raises is the user's to mend
+        raise ValueError(f"{path_text!r} cannot be loaded: {described(error, path)}") from error
     finally:
         sys.path.remove(folder)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{path_text!r} has no function {name!r}")
     return function
+
+
+def call_function(text: str, **options: Any) -> Any:
+    """What the function that `file.py:function` names returns; whatever it raises becomes one sentence."""
+    function = load_function(text)
+    try:
+        return function(**options)
+    except Exception as error:
+        given = f" with the options {', '.join(options)}" if options else ""
+        problem = described(error, Path(text.rpartition(":")[0]))
+        raise ValueError(f"{text!r} failed{given}: {problem}") from error
+
+
+def described(error: Exception, path: Path) -> str:
+    """Kind, message and, where it is known, the line of the user's file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == os.path.abspath(path)]
+    line = lines[-1] if lines else getattr(error, "lineno", None)
+    place = f" (line {line})" if line else ""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{place}"

@@ -29,6 +29,7 @@ def one_sentence(capsys):
         ({"data": "cifar01"}, ["'cifar01'", "cifar10"]),
         ({"recipe": "ternary-lag"}, ["'ternary-lag'", "ternary-log"]),
         ({"epochs": "0"}, ["epochs must be at least 1, got 0"]),
+        ({"lr": "inf"}, ["lr must be a finite number, got inf"]),
         ({"lr": "-1"}, ["lr must be above 0, got -1"]),
         ({"set": "optimiser=sgd"}, ["'optimiser'", "nearest: 'optimizer'"]),
         ({"set": "optimizer"}, ["--set takes KEY=VALUE, got 'optimizer'"]),
@@ -36,6 +37,7 @@ def one_sentence(capsys):
         ({"set": "augmentation={cutout='x'}"}, ["cutout must be of type int, got 'x'"]),
         ({"set": "milestones=5"}, ["milestones must be a list of numbers, got 5"]),
         ({"option": "width=abc"}, ["width must be above 0 and at most 64, got 'abc'"]),
+        ({"option": "width=true"}, ["width must be above 0 and at most 64, got True"]),
         ({"option": "widht=2"}, ["'widht'", "nearest: 'width'"]),
         ({"weights": "nowhere.safetensors"}, ["no weights at nowhere.safetensors"]),
         ({"target": "resnet20", "option": "in_channels=3"}, ["1×8×8", "'digits'", "another network"]),
@@ -85,7 +87,9 @@ def test_an_empty_data_root_and_a_cut_cifar_file_are_named(tmp_path, capsys):
     (tmp_path / "root").mkdir()
     flags = {"target": "resnet20", "data": "cifar10", "data_root": str(tmp_path / "root")}
     assert compress(tmp_path / "out", **flags) == 2
-    assert "cifar-10" in one_sentence(capsys)
+    sentence = one_sentence(capsys)
+    assert "cifar-10" in sentence
+    assert "--data-root" in sentence
     folder = tmp_path / "root" / "cifar-10-batches-bin"
     folder.mkdir()
     for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
@@ -114,7 +118,9 @@ def test_a_file_that_is_missing_or_no_terse_file_is_named(command, tmp_path, cap
     assert "net.terse" in one_sentence(capsys)
     path.write_bytes(b"PK not a terse file")
     assert main([command[0], str(path), *command[1:]]) == 2
-    one_sentence(capsys)
+    assert "net.terse" in one_sentence(capsys)
+    assert main([command[0], str(tmp_path), *command[1:]]) == 2
+    assert f"{tmp_path}: Is a directory" in one_sentence(capsys)
 
 
 def test_a_file_may_not_choose_which_code_runs(tmp_path, capsys):
@@ -140,7 +146,53 @@ def test_unknown_experiments_and_rows_name_the_known_ones(tmp_path, capsys):
     assert "--list" in one_sentence(capsys)
 
 
-def test_a_missing_or_unknown_option_exits_with_2(capsys):
-    assert main(["compress", "digits-cnn"]) == 2
-    assert main(["compress", "--no-such-flag"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (["compress", "digits-cnn"], "Missing option '--data'; `tersify compress -h`"),
+        (["inspect"], "Missing argument"),
+        (["compress", "--no-such-flag"], "--no-such-flag"),
+        (["compres"], "compres"),
+        (["demo", "--seed", "x"], "'--seed'"),
+    ],
+)
+def test_a_missing_or_unknown_option_is_told_in_one_sentence(command, wanted, capsys):
+    assert main(command) == 2
+    assert wanted in one_sentence(capsys)
+
+
+def test_help_and_version_are_no_mistakes(capsys):
+    for arguments in ([], ["--help"], ["--version"], ["inspect", "-h"]):
+        assert main(arguments) == 0
+        assert "tersify" in capsys.readouterr().out
+
+
+def test_names_in_a_file_neither_style_the_table_nor_steer_the_terminal(tmp_path, capsys):
+    import torch
+
+    import tersify
+
+    path = tmp_path / "net.terse"
+    tersify.save({"[/b]w": torch.zeros(2), "\x1b]0;owned\x07\x9b31m\u202ev": torch.zeros(2)}, path)
+    for flags in ([], ["--json"]):
+        assert main(["inspect", str(path), *flags]) == 0
+        printed = capsys.readouterr().out
+        assert "[/b]w" in printed
+        assert not set(printed) & set("\x1b\x07\x9b\u202e")
+    assert main(["eval", str(path), "--data", "digits", "--target", "digits-cnn"]) == 2
+    assert "\x1b" not in one_sentence(capsys)
+
+
+def test_the_most_memory_a_file_may_take_can_be_lowered(tmp_path, capsys):
+    import tersify
+    from tersify.lab import network
+
+    path = tmp_path / "net.terse"
+    metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}}
+    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    limit = ["--max-decoded-bytes", "1000"]
+    for command in (["inspect", str(path)], ["eval", str(path), "--data", "digits"], ["bench", str(path)]):
+        assert main([*command, *limit]) == 2
+        assert "max_decoded_bytes allows 1000" in one_sentence(capsys)
+    assert compress(tmp_path / "out", weights=str(path), option="width=0.25", max_decoded_bytes="1000") == 2
+    assert "max_decoded_bytes allows 1000" in one_sentence(capsys)

@@ -26,8 +26,8 @@ def run(tmp_path_factory):
 
 def test_compress_leaves_a_whole_run_directory(run):
     assert {p.name for p in run.iterdir()} == {
-        "model.terse", "metrics.json", "history.jsonl", "recipe.toml", "checkpoint", "dense-twin",
-        "tensorboard",
+        "model.terse", "metrics.json", "history.jsonl", "recipe.toml", "latents.json", "report.html", "checkpoint",
+        "dense-twin", "tensorboard",
     }  # fmt: skip
     metrics = json.loads((run / "metrics.json").read_text())
     wanted = ["accuracy", "top3", "top5", "accuracy_best", "best_epoch", "sparsity", "entropy_bits", "file_bytes"]
@@ -46,6 +46,20 @@ def test_the_history_has_a_row_for_each_epoch_with_the_session_s_figures(run):
     assert {"loss", "train_accuracy", "accuracy", "top3", "top5", "lr", "sparsity", "entropy_bits", "seconds"} <= set(
         rows[0]
     )
+
+
+def test_the_latents_of_every_compressed_weight_are_counted_in_the_same_bins(run):
+    histograms = json.loads((run / "latents.json").read_text())
+    sizes = {name: t.numel() for name, t in tersify.open(run / "model.terse").read().compressed().items()}
+    assert {name: sum(h["counts"]) for name, h in histograms.items()} == sizes
+    assert len({tuple(h["edges"]) for h in histograms.values()}) == 1
+    assert not (run / "dense-twin" / "latents.json").exists()
+
+
+def test_the_page_of_a_run_shows_it_beside_its_dense_twin(run):
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "points against the dense twin" in page
+    assert 'id="run0-latents"' in page
 
 
 def test_the_recipe_in_the_directory_is_the_one_that_ran(run):
@@ -107,6 +121,8 @@ def test_the_demo_prints_both_networks_side_by_side(tmp_path, capsys):
     assert "ternary-log" in table[1]
     assert all("%" in line and "B" in line and " s " in line for line in table)
     assert (tmp_path / "ternary-log" / "model.terse").is_file()
+    assert (tmp_path / "report.html").as_uri() in printed
+    assert "the best of 2 runs" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_reproduce_prints_published_ours_and_the_difference(tmp_path, capsys):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import tersify
 from tersify.cli import main
@@ -41,3 +42,14 @@ def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(tmp_path, capsys):
     assert json.loads((out / "metrics.json").read_text())["epochs"] == 8
     first_shown = capsys.readouterr().out.split("epoch ")[1]
     assert not first_shown.startswith("1/")
+
+
+def test_ctrl_c_before_the_commands_are_imported_shows_no_traceback(monkeypatch, capsys):
+    def pressed(name):
+        raise KeyboardInterrupt
+
+    half_imported = ModuleType("tersify.cli.app")
+    half_imported.__getattr__ = pressed
+    monkeypatch.setitem(sys.modules, "tersify.cli.app", half_imported)
+    assert main(["--version"]) == 130
+    assert capsys.readouterr().err == "tersify: stopped\n"

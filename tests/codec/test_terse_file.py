@@ -4,6 +4,7 @@ import json
 import os
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import zstandard
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from tersify.codec import TerseFileError, container, inspect, native, open, save
+from tersify.codec.codes import decode_codes
 from tersify.codec.directory import unpack_directory
-from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, count_blocks
+from tersify.codec.entries import entry_from_json
+from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, count_blocks, flat_box
 from tersify.tensor import CompressedModel, CompressedTensor
 
 
@@ -182,6 +185,16 @@ def test_any_mapping_of_tensors_comes_back_bit_for_bit(tmp_path_factory, data):
             assert read[name].dtype == tensor.dtype
 
 
+def test_an_open_file_can_be_saved_again(model, tmp_path):
+    save(model, tmp_path / "a.terse")
+    save(open(tmp_path / "a.terse"), tmp_path / "b.terse")
+    first, second = (open(tmp_path / name) for name in ("a.terse", "b.terse"))
+    assert first.directory.groups == second.directory.groups
+    assert first.metadata == second.metadata
+    assert "a.bias" in second
+    assert "b.bias" not in second
+
+
 def test_a_missing_file_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         open(tmp_path / "none.terse")
@@ -193,3 +206,18 @@ def test_a_safetensors_file_that_is_not_terse_says_so(tmp_path):
     save_file({"w": torch.ones(3)}, tmp_path / "m.safetensors")
     with pytest.raises(TerseFileError, match=r"not a \.terse file"):
         open(tmp_path / "m.safetensors")
+
+
+def test_packed_codes_end_in_zero_bits():
+    out = np.zeros(3, np.uint8)
+    decode_codes("packed", bytes([0b00_10_01_00]), [flat_box(3)], 3, out)
+    assert out.tolist() == [0, 1, 2]
+    with pytest.raises(TerseFileError, match="not filled up with zero bits"):
+        decode_codes("packed", bytes([0b01_10_01_00]), [flat_box(3)], 3, out)
+
+
+@pytest.mark.parametrize("key", list("cbvmaf"))
+def test_a_dense_tensor_with_a_key_of_a_compressed_one_is_refused(key):
+    entry_from_json({"n": "w", "s": [2], "d": ["F32", 0], "later": 1}, 1)
+    with pytest.raises(TerseFileError, match="is dense and has keys of a compressed tensor"):
+        entry_from_json({"n": "w", "s": [2], "d": ["F32", 0], key: 0}, 1)

@@ -8,6 +8,7 @@ written to `--keep`, for tests/hostile.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import importlib.util
 import random
@@ -17,12 +18,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
 from terse_mutations import mutate
 from terse_seeds import seeds
 
-from tersify.codec import TerseFileError, open
+from tersify.codec import TerseFileError, native, open
 from tersify.tensor import CompressedTensor
 
 MAX_DECODED_BYTES = 1 << 20
@@ -67,6 +70,7 @@ def run(files: int, seed: int, keep: Path, *, limit_memory: bool = True) -> dict
         keep.mkdir(parents=True, exist_ok=True)
         path = keep / "current.terse"  # a sanitizer ends the process and leaves it behind
         good = [(data, contents(_write(path, data))) for data in seeds(Path(folder))]
+        decoders = _decoders()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(files):
             data, expected = rng.choice(good)
@@ -74,7 +78,8 @@ def run(files: int, seed: int, keep: Path, *, limit_memory: bool = True) -> dict
             _write(path, broken)
             signal.alarm(SECONDS_PER_FILE)
             try:
-                read = contents(path)
+                with mock.patch.object(native, "extension", return_value=rng.choice(decoders)):
+                    read = contents(path)
             except TerseFileError:
                 counts["refused"] += 1
             except BaseException:
@@ -91,6 +96,17 @@ def run(files: int, seed: int, keep: Path, *, limit_memory: bool = True) -> dict
                 raise AssertionError(f"{grown} bytes of memory: {_keep(keep, broken)}")
     path.unlink()
     return counts
+
+
+def _decoders() -> list[SimpleNamespace | None]:
+    """The coders once for every path of this machine; None, where they are missing, is the reference."""
+    compiled = native.extension()
+    if compiled is None:
+        return [None]
+    return [
+        SimpleNamespace(Malformed=compiled.Malformed, decode_codes=functools.partial(compiled.decode_codes, path=path))
+        for path in compiled.paths()
+    ]
 
 
 def _write(path: Path, data: bytes) -> Path:

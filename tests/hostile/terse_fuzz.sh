@@ -3,6 +3,7 @@
 set -e
 cd "$(dirname "$0")/../.."
 python="$(command -v "${1:-python}")"
+case "$python" in /*) ;; *) python="$PWD/$python" ;; esac
 PATH="$(dirname "$python"):$PATH"
 cmake -S . -B build/fuzz -G Ninja -DTERSIFY_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
       -DPython_EXECUTABLE="$python" > /dev/null

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tersify.lab import dataset
-from tersify.lab.data.cifar import CIFAR10, CIFAR100, IMAGENET_MEAN, IMAGENET_STD, PIXELS, Layout
+from tersify.lab.data.cifar import CIFAR10, CIFAR100, PIXELS, Layout
+from tersify.lab.data.types import IMAGENET_MEAN, IMAGENET_STD
 
 TINY = 3
 

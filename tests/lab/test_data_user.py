@@ -118,3 +118,11 @@ def test_a_function_that_is_missing_or_makes_something_else_is_named(tmp_path: P
         dataset(f"{file}:piar")
     with pytest.raises(ValueError, match="which does not exist"):
         dataset(f"{tmp_path}/other.py:pair")
+
+
+def test_a_function_that_returns_no_tensors_is_told_what_it_must_return(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def text(): return ('ab', 'cd')\ndef lists(): return (([1], [2]), ([3], [4]))\n")
+    with pytest.raises(ValueError, match="returned a tuple; it must return a tersify"):
+        dataset(f"{tmp_path / 'mine.py'}:text")
+    with pytest.raises(ValueError, match=r"images must be a torch\.Tensor, got a list"):
+        dataset(f"{tmp_path / 'mine.py'}:lists")

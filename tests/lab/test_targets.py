@@ -94,3 +94,21 @@ def test_hugging_face_loads_by_path_and_says_when_nothing_is_there(monkeypatch: 
 def test_an_unknown_library_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"unknown target 'keras:vgg16'; known: .*timm:NAME"):
         resolve_target("keras:vgg16")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "problem"),
+    [
+        ("def net(width=1): ...", {"widht": 2}, "with the options widht: TypeError: .*'widht'"),
+        ("def net(size): ...", {}, "TypeError: .*'size'"),
+        ("x = 1\ndef net(:", {}, r"SyntaxError: .*\(line 2\)"),
+        ("import no_such_module_here\ndef net(): ...", {}, r"ModuleNotFoundError: .*\(line 1\)"),
+        ("def net():\n    return {}['deep']", {}, r"KeyError: 'deep' \(line 2\)"),
+    ],
+)
+def test_what_goes_wrong_in_the_user_s_file_is_told_with_its_line(
+    code: str, options: dict[str, int], problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nets.py").write_text(code)
+    with pytest.raises(ValueError, match=rf"nets\.py.*{problem}"):
+        resolve_target(f"{tmp_path / 'nets.py'}:net", **options)

@@ -49,7 +49,7 @@ def test_cosine_falls_from_the_rate_to_the_final_one_behind_a_linear_warmup():
         ({"epochs": 1.5}, "epochs must be of type int, got 1.5"),
         ({"epochs": True}, "epochs must be of type int, got True"),
         ({"lr": -1}, "lr must be above 0, got -1"),
-        ({"lr": float("nan")}, "lr must be a number, got nan"),
+        ({"lr": float("nan")}, "lr must be a finite number, got nan"),
         ({"lr": "fast"}, "lr must be of type float, got 'fast'"),
         ({"optimizer": "lion"}, "optimizer must be one of adam, adamw, sgd, adadelta, got 'lion'"),
         ({"schedule": "multistep"}, "needs milestones"),

@@ -3,9 +3,10 @@ import dataclasses
 import pytest
 import torch
 
+from tersify import codec
 from tersify.lab import dataset, network
-from tersify.lab.data import Split
-from tersify.lab.trainer import Display, TrainConfig, evaluate, train
+from tersify.lab.data import Data, Split
+from tersify.lab.trainer import Display, TrainConfig, check_fits, evaluate, run, train
 from tersify.lab.trainer.loop import Loop
 from tersify.recipe import Recipe
 
@@ -85,3 +86,49 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_remedy(tmp_path):
     config = TrainConfig(epochs=2, lr=1e30, optimizer="sgd", device="cpu")
     with pytest.raises(ValueError, match="start again with a learning rate below 1e\\+30"):
         train(network("digits-cnn", width=0.5), data, config, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("error", [TypeError("needs a mask"), KeyError("x"), ValueError(""), NotImplementedError()])
+def test_a_forward_that_raises_is_told_before_anything_starts(error):
+    class Broken(torch.nn.Module):
+        def forward(self, x):
+            raise error
+
+    with pytest.raises(ValueError, match=f"Broken does not take the 1×8×8 images of 'digits' .{type(error).__name__}"):
+        check_fits(Broken(), small_digits())
+
+
+def test_a_network_with_lazy_layers_trains_into_a_file_that_loads_again(tmp_path):
+    def lazy():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(10))
+
+    config = TrainConfig(epochs=1, batch_size=100, device="cpu")
+    figures = train(lazy(), small_digits(), config, out=tmp_path / "run")
+    assert figures["parameters"] == 650
+    assert codec.load(tmp_path / "run" / "model.terse", into=lazy())[1].weight.shape == (10, 64)
+
+
+def test_a_start_that_failed_does_not_block_its_directory(tmp_path):
+    def start(batch_size):
+        config = TrainConfig(epochs=1, batch_size=batch_size, device="cpu")
+        return train(network("digits-cnn", width=0.25), small_digits(), config, out=tmp_path / "run")
+
+    with pytest.raises(ValueError, match="more than 1 value"):
+        start(1)
+    assert start(50)["epochs"] == 1
+    with pytest.raises(ValueError, match="is not empty"):
+        start(50)
+
+
+def test_augmentation_of_what_is_no_image_is_refused_before_anything_starts():
+    rows = Split(torch.rand(8, 5), torch.arange(8) % 2)
+    data = Data("rows", rows, rows, 2, (0.5,), (1.0,))
+    with pytest.raises(ValueError, match="augmentation is for images"):
+        Loop(torch.nn.Linear(5, 2), data, TrainConfig(epochs=1, device="cpu", augmentation={"flip": True}), None)
+
+
+def test_the_best_accuracy_and_its_epoch_belong_together(tmp_path, monkeypatch):
+    config = TrainConfig(epochs=2, batch_size=100, device="cpu")
+    monkeypatch.setattr(run, "evaluate", lambda *a, **k: {"accuracy": 100.0, "top3": 100.0, "top5": 100.0})
+    figures = train(network("digits-cnn", width=0.25), small_digits(), config, out=tmp_path / "run")
+    assert (figures["accuracy_best"], figures["best_epoch"]) == (100.0, 2)

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from killed_run import KillInEpoch, job_of
 
 import tersify
+from tersify.lab import network
 from tersify.lab.trainer import RunDirectory
 from tersify.lab.trainer.checkpoint import read_checkpoint
 
@@ -113,6 +115,34 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"epoch": 1}, "is no checkpoint of a training run: it must hold epoch, history"),
+        ({"epoch": 1, "history": [], "model": {}, "optimizer": {}, "session": {}, "average": {}}, "does not fit"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_named(content, sentence, tmp_path):
+    spec = spec_of("dense with cosine and momentum", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        job_of(spec).run(tmp_path, display=InterruptInEpoch(2))
+    torch.save(content, tmp_path / "checkpoint" / "last.pt")
+    with pytest.raises(ValueError, match=rf"last\.pt {sentence}"):
+        job_of(spec).run(tmp_path, resume=True)
+
+
+def test_damaged_json_in_a_run_directory_is_named(tmp_path):
+    spec = spec_of("dense with cosine and momentum", tmp_path)
+    spec["train"]["epochs"] = 1
+    job_of(spec).run(tmp_path)
+    for name, text in [
+        ("metrics.json", "[]"), ("metrics.json", "{}"), ("metrics.json", "{"), ("checkpoint/run.json", "{\xff")
+    ]:  # fmt: skip
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+        with pytest.raises(ValueError, match=rf"{name} (is damaged|has no number for 'accuracy')"):
+            job_of(spec).run(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"train": {"lr": 0.1}}, r"train\.lr was 0\.005, now 0\.1"),
@@ -140,3 +170,26 @@ class InterruptInEpoch(KillInEpoch):
         self._batches_left -= 1
         if not self._batches_left:
             raise KeyboardInterrupt
+
+
+def test_a_resume_knows_other_weights_of_the_same_name(tmp_path):
+    def job(folder):
+        spec = spec_of("dense with cosine and momentum", tmp_path)
+        return replace(job_of(spec), weights=tmp_path / folder / "net.pt")
+
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        torch.save(network("digits-cnn", width=0.5).state_dict(), tmp_path / folder / "net.pt")
+    with pytest.raises(KeyboardInterrupt):
+        job("a").run(tmp_path / "run", display=InterruptInEpoch(2))
+    with pytest.raises(ValueError, match=r"metadata\.weights\.sha256 was"):
+        job("b").run(tmp_path / "run", resume=True)
+
+
+def test_an_edited_description_of_the_recipe_does_not_stop_a_resume(tmp_path):
+    spec = spec_of("ternary with adam", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        job_of(spec).run(tmp_path, display=InterruptInEpoch(4))
+    job_of(spec | {"recipe": 'description = "better words"\n' + TERNARY}).run(tmp_path, resume=True)
+    assert "better words" in (tmp_path / "recipe.toml").read_text()
+    assert "better words" in tersify.open(tmp_path / "model.terse").recipe

@@ -2,8 +2,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import tersify
 from tersify.lab import network
-from tersify.lab.trainer import load_weights
+from tersify.lab.trainer import load_network, load_weights
+from tersify.tensor import CompressedModel
 
 
 def half_width():
@@ -32,7 +34,7 @@ def test_a_checkpoint_without_batch_counters_is_taken(tmp_path):
 
 def test_the_pretrained_resnet_20_fits_by_name(shared):
     load_weights(network("resnet20"), shared / "weights" / "cifar10_resnet20.safetensors")
-    with pytest.raises(ValueError, match=r"it lacks 'layer1\.3"):
+    with pytest.raises(ValueError, match=r"missing in the file 'layer1\.3"):
         load_weights(network("resnet32"), shared / "weights" / "cifar10_resnet20.safetensors")
 
 
@@ -53,3 +55,32 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no plain weights"):
         load_weights(half_width(), tmp_path / "evil.pt")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [[1], {"name": "x"}, {"activation": ["x"]}, {"inflate": 100_000}, {"inflate": 10**40}]
+)
+def test_options_in_a_file_from_elsewhere_are_not_believed(options, tmp_path):
+    metadata = {"target": {"name": "resnet20-star", "options": options}}
+    tersify.save(CompressedModel({"w": torch.zeros(2)}, metadata=metadata), tmp_path / "net.terse")
+    with pytest.raises(ValueError, match=r"net\.terse .*--target"):
+        load_network(tmp_path / "net.terse")
+
+
+def test_weights_under_names_that_are_no_text_are_refused(tmp_path):
+    torch.save({"a": torch.zeros(1), 1: torch.zeros(1)}, tmp_path / "mixed.pt")
+    with pytest.raises(ValueError, match="holds no state dict"):
+        load_weights(half_width(), tmp_path / "mixed.pt")
+
+
+def test_weights_that_are_no_numbers_are_named(tmp_path):
+    state = half_width().state_dict()
+    state["features.0.weight"][0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    with pytest.raises(ValueError, match=r"nan\.safetensors holds NaN in 'features\.0\.weight'"):
+        load_weights(half_width(), tmp_path / "nan.safetensors")
+
+
+def test_options_without_a_target_are_not_ignored(tmp_path):
+    with pytest.raises(ValueError, match="--option width belongs to --target"):
+        load_network(tmp_path / "net.terse", options={"width": 3})

@@ -31,6 +31,16 @@ def test_compiles_to_one_graph_that_is_not_compiled_again_when_thresholds_move(c
         compiled(x).square().mean().backward()
         optimizer.step()
     assert len(graphs) == 1
+    eager, _ = make("linear")
+    other, optimizer = start(eager, recipe_of(chain))
+    for _ in range(4):
+        other.step(x)
+        optimizer.zero_grad()
+        eager(x).square().mean().backward()
+        optimizer.step()
+    if not any(getattr(m, "stochastic", False) for m in chain):
+        for name, latent in session.latents().items():
+            assert torch.allclose(latent, other.latents()[name], atol=1e-5), name
 
 
 @EVERY_CHAIN

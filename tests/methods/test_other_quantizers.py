@@ -118,6 +118,12 @@ def test_uniform_error_is_at_most_half_a_step_and_zero_is_a_level(bits, symmetri
     assert (packed.codes[0] == 0).all()
 
 
+def test_per_channel_on_a_bias_is_refused_in_words():
+    model = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match="per_channel needs a weight of two dimensions"):
+        tersify.compress_(model, Recipe(rules=[Rule(weights="bias", methods=[Uniform(per_channel=True)])]))
+
+
 def test_uniform_bits_outside_2_to_8_are_refused():
     with pytest.raises(ValueError, match=r"bits must be 2\.\.8, got 11"):
         Uniform(bits=11)

@@ -23,6 +23,15 @@ def test_pruned_share_reaches_the_target_at_the_end_of_the_ramp_and_stays():
     assert shares[10:] == [90.0] * 10
 
 
+@pytest.mark.parametrize(("begin", "end", "steps"), [(0.7, 0.75, 10), (0.0, 1.0, 3)])
+def test_a_ramp_shorter_than_a_step_and_one_to_the_very_end_are_not_missed(begin, end, steps):
+    recipe = Recipe(rules=[Rule(methods=[Magnitude(sparsity=0.9, begin=begin, end=end)])])
+    session = tersify.attach(nn.Linear(50, 50), recipe, epochs=steps)
+    for _ in range(steps):
+        session.step()
+    assert session.pack().sparsity_percent() == pytest.approx(90)
+
+
 def test_the_smallest_weights_go_and_one_returns_when_it_outgrows_others():
     model = nn.Linear(10, 1, bias=False)
     with torch.no_grad():

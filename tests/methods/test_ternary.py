@@ -135,3 +135,45 @@ def test_a_learned_scale_starts_at_the_size_of_the_weight_and_learns(scale):
     assert all(p.grad is not None for p in groups[1]["params"])
     shape = session.pack()["weight"].scale.shape
     assert shape == (() if scale == "tensor" else (50, 1))
+
+
+def test_a_weight_of_zeros_with_a_scale_can_learn():
+    model = nn.Linear(4, 4, bias=False)
+    nn.init.zeros_(model.weight)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(scale="tensor")])]))
+    model(torch.ones(1, 4)).sum().backward()
+    assert session.sites[0].latent.grad.abs().sum() > 0
+
+
+def test_patterns_computed_ahead_are_those_computed_when_asked_for_and_pass_the_same_gradient():
+    model = nn.Linear(20, 30, bias=False)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]))
+    session.step()
+    transform, latent = session.sites[0].chain[0], session.sites[0].latent
+    assert not transform.ahead.wanted  # it holds a pattern that nobody has asked for
+    weight = model.weight
+    weight.square().sum().backward()
+    ahead, latent.grad = latent.grad.clone(), None
+    fresh = TernaryTransform(latent.detach().clone(), threshold=0.1)(latent)
+    fresh.square().sum().backward()
+    assert torch.equal(weight, fresh)
+    assert torch.equal(latent.grad, ahead)
+
+
+def test_a_latent_changed_after_the_step_is_looked_at_anew():
+    model = nn.Linear(20, 30, bias=False)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]))
+    session.step()
+    before = model.weight.clone()
+    with torch.no_grad():
+        session.sites[0].latent.neg_()
+    assert torch.equal(model.weight, -before)
+
+
+def test_nothing_is_computed_ahead_for_a_network_that_never_asks():
+    session = tersify.attach(nn.Linear(4, 4), Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]), epochs=9)
+    ahead = session.sites[0].chain[0].ahead
+    session.step()
+    first = ahead._pattern
+    session.step()
+    assert ahead._pattern is first

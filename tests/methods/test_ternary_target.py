@@ -27,6 +27,24 @@ def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():
     assert first > 95 > 87 > second
 
 
+def test_latents_that_outgrow_one_do_not_empty_the_network():
+    model = nn.Linear(50, 50)
+    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), epochs=65)
+    for _ in range(65):  # the last step is one that looks at the latents
+        with torch.no_grad():
+            session.sites[0].latent.mul_(1.2)
+        session.step()
+    assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.1)
+
+
+@pytest.mark.parametrize("steps", [3, 12, 24, 100])
+def test_a_short_run_reaches_the_share_too(steps):
+    session = tersify.attach(nn.Linear(50, 50), recipe_of((TernaryTarget(sparsity=0.9),)), epochs=steps)
+    for _ in range(steps):
+        session.step()
+    assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.2)
+
+
 def test_compression_without_training_meets_the_share_at_once():
     model = nn.Linear(100, 100)
     assert tersify.compress_(model, recipe_of((TernaryTarget(sparsity=0.8),))).sparsity_percent() == pytest.approx(80)

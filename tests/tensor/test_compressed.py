@@ -46,6 +46,7 @@ def test_pruned_values_go_back_to_their_places():
         ({"codebook": LEVELS.repeat(2, 1)}, "1 dimension"),
         ({"codebook": LEVELS.repeat(3, 1), "axis": 0}, "3 rows for 2 slices of axis 0"),
         ({"codebook": LEVELS.repeat(2, 1), "axis": 5}, r"axis must be 0\.\.1, got 5"),
+        ({"format": {"n": 8.0}}, "format holds whole numbers, got 'n': 8.0"),
         ({"scale": torch.ones(4)}, r"scale of shape \(4,\) does not broadcast"),
         ({"scale": torch.ones(5, 2, 3)}, "does not broadcast"),
         ({"codebook": None, "values": torch.ones(4)}, "mask of 0 and 1"),

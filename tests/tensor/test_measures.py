@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tersify import CompressedTensor
-from tersify.tensor import code_counts, entropy_bits, latent_histogram, layer_table, sparsity_percent
+from tersify.tensor import code_counts, entropy_bits, latent_histogram, sparsity_percent
 
 
 def ternary(counts):
@@ -44,6 +44,14 @@ def test_groups_of_levels_are_counted_by_their_own_zero():
     assert sparsity_percent([CompressedTensor(shape=(2, 3), codes=codes, codebook=codebook, axis=0)]) == 50
 
 
+def test_a_scale_of_zero_makes_zeros():
+    tensor = ternary([0, 2, 2])
+    scaled = CompressedTensor(
+        shape=(4,), codes=tensor.codes, codebook=tensor.codebook, scale=torch.tensor([0.0, 1, 1, 1])
+    )
+    assert sparsity_percent([scaled]) == 25
+
+
 def test_empty_input_measures_as_zero():
     assert sparsity_percent([]) == 0.0
     assert entropy_bits([]) == 0.0
@@ -54,8 +62,3 @@ def test_histograms_count_every_weight():
     histogram = latent_histogram(torch.tensor([-3.0, -0.5, 0.0, 0.5, 3.0]), bins=4)
     assert histogram["counts"] == [1, 1, 1, 2]
     assert histogram["edges"] == [-1, -0.5, 0, 0.5, 1]
-
-
-def test_layer_table_has_a_row_for_each_tensor():
-    (row,) = layer_table({"fc.weight": ternary([2, 1, 1])})
-    assert row == {"name": "fc.weight", "shape": [4], "weights": 4, "levels": 3, "sparsity": 50.0, "entropy_bits": 1.5}

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from tersify.cli.allocate import allocate
+from tersify.cli.bench import bench
 from tersify.cli.compress import compress
 from tersify.cli.demo import demo
 from tersify.cli.enhance import enhance
 from tersify.cli.evaluate import evaluate
 from tersify.cli.export import export
 from tersify.cli.inspect import inspect
+from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
 
 app = typer.Typer(
@@ -29,6 +31,8 @@ app.command()(demo)
 app.command()(enhance)
 app.add_typer(export, name="export")
 app.command()(inspect)
+app.command()(bench)
+app.command()(report)
 app.command()(reproduce)
 
 

@@ -6,16 +6,24 @@ import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tersify.cli import INTERRUPTED
 from tersify.toml import read_toml
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
 
-INTERRUPTED = 130
+MaxDecodedBytes = Annotated[
+    int | None, typer.Option(min=1, help="The most memory a .terse file may decode to; 16 GiB by default.")
+]
+
+
+def allowed(max_decoded_bytes: int | None) -> dict[str, int]:
+    """The limit as an argument for the codec, which knows the default."""
+    return {} if max_decoded_bytes is None else {"max_decoded_bytes": max_decoded_bytes}
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:

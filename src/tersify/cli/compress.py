@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tersify.cli.common import load_recipe, pairs, resumable
+from tersify.cli.common import MaxDecodedBytes, allowed, load_recipe, pairs, resumable
+
+NEARLY_ALL_ZERO = 99.0
 
 
 def compress(
@@ -35,10 +37,12 @@ def compress(
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
     setting: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for the trainer; repeatable.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard scalars.")] = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml."""
+    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml, report.html."""
     from tersify.cli.tables import print_metrics, wide_console
     from tersify.lab.trainer import Job, RunDirectory, TrainConfig, display_for
+    from tersify.report import write_report
 
     chosen = load_recipe(recipe)
     flags = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed, "device": device,
@@ -52,6 +56,7 @@ def compress(
         options=pairs(option, "--option"),
         weights=weights,
         data_root=data_root,
+        **allowed(max_decoded_bytes),
     )
     console = wide_console()
     rows: dict[str, dict[str, Any]] = {}
@@ -65,4 +70,11 @@ def compress(
             RunDirectory(out).write_metrics(rows[label])
             rows = {"dense twin": twin} | rows
     print_metrics(console, rows)
-    console.print(f"{out / 'model.terse'}", highlight=False, soft_wrap=True)
+    if rows[label].get("sparsity", 0.0) > NEARLY_ALL_ZERO:
+        console.print(
+            f"{rows[label]['sparsity']:.1f} % of the weights are zero: the threshold outran the latents. Train longer, "
+            "lower the recipe's cap, or use ternary-target, which aims at a share of zeros.",
+            highlight=False,
+        )
+    for path in (out / "model.terse", write_report([out])):
+        console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)

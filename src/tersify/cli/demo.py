@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tersify.cli.common import resumable
+from tersify.cli.example import show_example
 
 
 def demo(
@@ -23,6 +24,7 @@ def demo(
     from tersify.cli.tables import print_metrics, wide_console
     from tersify.lab.trainer import display_for
     from tersify.lab.trainer.demo import run_demo
+    from tersify.report import write_report
 
     if resume and out is None:
         raise ValueError("--resume needs the directory of the demo to go on with; give it with --out")
@@ -40,6 +42,8 @@ def demo(
         highlight=False,
     )
     if out is not None:
-        console.print(
-            f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits", highlight=False, soft_wrap=True
-        )
+        page = write_report([out]).resolve()
+        hints = f"tersify eval {out / 'ternary-log' / 'model.terse'} --data digits\nThe page: {page.as_uri()}"
+        console.print(hints, highlight=False, markup=False, soft_wrap=True)
+    if not quick:
+        show_example(console)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs
 
 
 def evaluate(
@@ -21,13 +21,14 @@ def evaluate(
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Load FILE, run it in fp32 on the test set, and print top-1, top-3 and top-5."""
     from tersify.lab import dataset
     from tersify.lab.trainer import check_fits, load_network, pick_device
     from tersify.lab.trainer import evaluate as measure
 
-    net = load_network(file, target=target, options=pairs(option, "--option"))
+    net = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
     loaded = dataset(data, root=data_root)
     where = pick_device(device)
     check_fits(net, loaded)

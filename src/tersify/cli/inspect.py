@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tersify.cli.common import MaxDecodedBytes, allowed
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -16,14 +18,15 @@ if TYPE_CHECKING:
 def inspect(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Per tensor: shape, levels, sparsity, entropy and bytes; and what the file says about itself."""
     from tersify import codec
-    from tersify.cli.tables import wide_console
+    from tersify.cli.tables import plain, wide_console
 
-    facts = codec.inspect(file)
+    facts = codec.inspect(file, **allowed(max_decoded_bytes))
     if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        typer.echo(json.dumps(facts))
         return
     console = wide_console()
     tables = {key: value for key, value in facts.items() if _is_table(value)}
@@ -31,7 +34,7 @@ def inspect(
         console.print(_table(key, rows))
     for key, value in facts.items():
         if key not in tables and value not in (None, "", {}, []):
-            console.print(f"{key}: {_text(value)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(plain(f"{key}: {_text(value)}"), soft_wrap=True)
 
 
 def _is_table(value: object) -> bool:
@@ -42,10 +45,12 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """A column for every key that occurs, in the order of their first occurrence."""
     from rich.table import Table
 
+    from tersify.cli.tables import plain
+
     keys = list(dict.fromkeys(key for row in rows for key in row))
     table = Table(*keys, title=title)
     for row in rows:
-        table.add_row(*(_text(row.get(key)) for key in keys))
+        table.add_row(*(plain(_text(row.get(key))) for key in keys))
     return table
 
 

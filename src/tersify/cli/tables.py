@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from tersify.cli import printable
 
 LINE_WIDTH = 150
 
@@ -14,6 +17,11 @@ def wide_console() -> Console:
     """A terminal's own width; elsewhere one that cuts no table."""
     console = Console()
     return console if console.is_terminal else Console(width=LINE_WIDTH)
+
+
+def plain(text: str) -> Text:
+    """Text from a file, which may neither style the table nor steer the terminal."""
+    return Text(printable(text))
 
 
 def percent(value: float | None) -> str:

@@ -11,7 +11,7 @@ import torch
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box
 from tersify.codec.native import Codes, decode_rans, encode_rans
-from tersify.tensor import bits_for, pack_bits, unpack_bits
+from tersify.tensor import bits_for, bytes_for, pack_bits, unpack_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,17 @@ class Meaning:
     )  # per box, 0..15: boxes that should share statistics have equal offsets
 
 
-def encode_codes(codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning) -> tuple[str, bytes]:
-    """The codec's name and the bytes, for the flat codes of all boxes."""
-    packed = pack_bits(torch.from_numpy(codes), bits_for(levels)).numpy().tobytes()
-    coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
-    return ("rans", coded) if coded is not None and len(coded) < len(packed) else ("packed", packed)
+def encode_codes(
+    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, *, worth_coding: bool = True
+) -> tuple[str, bytes]:
+    """The codec's name and the bytes, for the flat codes of all boxes; packed if not `worth_coding`."""
+    bits = bits_for(levels)
+    coded = None
+    if worth_coding:
+        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
+    if coded is not None and len(coded) < bytes_for(codes.size, bits):
+        return "rans", coded
+    return "packed", pack_bits(torch.from_numpy(codes), bits).numpy().tobytes()
 
 
 def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
@@ -38,8 +44,11 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
         decode_rans(data, boxes, levels, out)
     elif codec == "packed":
         bits = bits_for(levels)
-        if len(data) != (out.size * bits + 7) // 8:
+        if len(data) != bytes_for(out.size, bits):
             raise TerseFileError(f"{out.size} codes of {bits} bits do not fill {len(data)} bytes")
+        used = out.size * bits % 8
+        if used and data[-1] >> used:
+            raise TerseFileError(f"the last byte of {out.size} codes of {bits} bits is not filled up with zero bits")
         if out.size:
             out[:] = unpack_bits(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), bits, out.size).numpy()
     else:

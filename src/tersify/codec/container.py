@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import os
+import stat
 import struct
-import tempfile
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from tersify.codec.atomic import replacing
 from tersify.codec.errors import TerseFileError
 
 MAX_HEADER_BYTES = 1 << 24
@@ -19,12 +19,7 @@ VERSION_KEY = "terse"
 
 
 def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], version: str) -> int:
-    """Write the sections in the order given; returns the size of the file.
-
-    A reader sees the old file or the whole new one, never a part: the bytes go to a temporary file
-    in the same folder, to the disk, and then under the final name.
-    """
-    target = Path(path)
+    """Write the sections in the order given, at once; returns the size of the file."""
     header: dict[str, Any] = {"__metadata__": {VERSION_KEY: version}}
     end = 0
     for name, data in sections.items():
@@ -32,38 +27,11 @@ def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], 
         end += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent or ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for data in sections.values():
-                file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    _sync_folder(target.parent)
-    return size
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    with replacing(path) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for data in sections.values():
+            file.write(data)
+        return file.tell()
 
 
 class Sections:
@@ -73,11 +41,11 @@ class Sections:
         # The descriptor stays open, so that a file replaced in the meantime cannot mix with the old one.
         self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._file)
-        self.file_bytes = os.fstat(self._file).st_size
+        facts = os.fstat(self._file)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        self.file_bytes = facts.st_size
         self._spans, self.version, self._data_start = self._read_header()
-
-    def names(self) -> list[str]:
-        return list(self._spans)
 
     def size_bytes(self, name: str) -> int:
         begin, end = self._span(name)
@@ -138,6 +106,8 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object, without the extensions of Python's parser and without duplicate keys."""
     try:
         parsed = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if b"\\u" in data:
+            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise TerseFileError(f"the {what} is not valid JSON: {problem}") from None
     if not isinstance(parsed, dict):

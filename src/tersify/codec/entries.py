@@ -30,6 +30,7 @@ DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_COMPRESSED_KEYS = set("cbvmaf")
 PARTS = {"dense": "d", "codebook": "b", "values": "v", "scale": "m"}
 
 
@@ -115,6 +116,7 @@ def entry_from_json(item: Any, groups: int) -> Entry:
     if "d" in plain:
         dtypes, group, sizes = _reference(plain["d"], name)
         _require(not sizes, f"{name!r} has a dense part with sizes")
+        _require(not plain.keys() & _COMPRESSED_KEYS, f"{name!r} is dense and has keys of a compressed tensor")
         return Entry(name=name, shape=shape, dense=_stored(dtypes, group, shape, groups, name))
     code_group = typed(plain.get("c"), int, f"the codes of {name!r}")
     _check_groups(code_group, box_of(shape), groups, name)

@@ -74,8 +74,13 @@ class Contents:
     def decoded_bytes(self, groups: list[int]) -> int:
         return sum(self._groups[index].decoded_bytes for index in groups)
 
-    def take(self, decoded: dict[int, Codes], entry: Entry, part: str) -> Codes:
-        pieces = [decoded[group][begin:end] for group, begin, end in self.spans(entry, part)]
+    def take(self, decoded: dict[int, Codes], entry: Entry, part: str, *, copy: bool) -> Codes:
+        """The bytes of a part. A group that holds nothing else is handed over and leaves `decoded`."""
+        pieces = []
+        for group, begin, end in self.spans(entry, part):
+            alone = len(self._groups[group].places) == 1
+            data = decoded.pop(group) if alone else decoded[group][begin:end]
+            pieces.append(data.copy() if copy and not alone else data)
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)

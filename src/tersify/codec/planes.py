@@ -78,10 +78,19 @@ def _encode_plane(plane: Codes, boxes: Sequence[Box], levels: int) -> tuple[str,
         order=np.arange(levels, dtype=np.uint8),
         offsets=_offsets(plane, boxes),
     )
-    best = encode_codes(plane, boxes, levels, meaning)
+    best = encode_codes(plane, boxes, levels, meaning, worth_coding=_worth_coding(plane, levels))
     level = 19 if plane.size <= THOROUGH_BYTES else 3
     zipped = zstandard.ZstdCompressor(level=level).compress(plane.tobytes())
     return ("zstd", zipped) if len(zipped) < len(best[1]) else best
+
+
+def _worth_coding(plane: Codes, levels: int) -> bool:
+    """Whether a large plane is not just noise, as the low bits of a mantissa are; small ones are simply tried."""
+    if plane.size <= THOROUGH_BYTES:
+        return True
+    shares = np.bincount(plane, minlength=levels) / plane.size
+    entropy = -(shares * np.log2(np.maximum(shares, 1e-12))).sum()
+    return bool(entropy < 0.99 * (levels.bit_length() - 1))
 
 
 def _offsets(plane: Codes, boxes: Sequence[Box]) -> Codes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,11 +23,10 @@ from tersify.codec.native import Codes
 from tersify.codec.planes import decode_planes
 from tersify.codec.writer import VERSION
 from tersify.tensor import CompressedModel, CompressedTensor
-from tersify.tensor.model import load_state
+from tersify.tensor.model import check_names, load_state
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
 MIN_DIRECTORY_BYTES = 1 << 16
-RECENT_GROUPS = 4  # a tensor's codes and arrays; the next tensor is often in the same pools
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -38,7 +38,12 @@ def load(
     threads: int | None = None,
 ) -> Module:
     """Fill a plain module with the file's weights, bit-equal, and leave the packed form on it."""
-    load_state(open(path, max_decoded_bytes=max_decoded_bytes).read(threads=threads), into)
+    file = open(path, max_decoded_bytes=max_decoded_bytes)
+    with _naming(path):
+        check_names(file.shapes(), into)  # before anything is decoded
+    packed = file.read(threads=threads)
+    with _naming(path):
+        load_state(packed, into)
     return into
 
 
@@ -51,14 +56,16 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     """An open `.terse` file. Reading one tensor decodes only the groups that hold it."""
 
     def __init__(self, path: str | os.PathLike[str], *, max_decoded_bytes: int) -> None:
-        self._sections = Sections(path)
-        _check_version(self._sections.version)
+        self._path = path
         self._max_decoded_bytes = max_decoded_bytes
         # Parsed JSON takes some twenty times its text, so that the text may take a small share only.
         directory_bytes = max(MIN_DIRECTORY_BYTES, max_decoded_bytes // 16)
-        self.directory: Directory = unpack_directory(self._sections.read("directory"), max_bytes=directory_bytes)
+        with _naming(path):
+            self._sections = Sections(path)
+            _check_version(self._sections.version)
+            self.directory: Directory = unpack_directory(self._sections.read("directory"), max_bytes=directory_bytes)
+            self.contents: Contents = contents_of(self.directory)
         self._entries = {entry.name: entry for entry in self.directory.entries}
-        self.contents: Contents = contents_of(self.directory)
         self._recent: dict[int, Codes] = {}
         self.aliases = self.directory.aliases
         self.recipe = self.directory.recipe
@@ -82,22 +89,36 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         spans = self.contents.spans(entry, "codes" if entry.dense is None else "dense")
         return "+".join(sorted({self.directory.groups[group].codec for group, _, _ in spans})) or "none"
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape under every name, aliases too, without decoding anything."""
+        own = {name: entry.shape for name, entry in self._entries.items()}
+        return own | {alias: own[name] for alias, name in self.aliases.items()}
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self.aliases
+
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
         entry = self._entries[self.aliases.get(name, name)]
         groups = self.contents.groups_of(entry)
-        self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
-        decoded = {g: self._recent[g] if g in self._recent else self._decode(g) for g in groups}
-        self._recent = decoded if len(decoded) <= RECENT_GROUPS else {}
-        return self._tensor(entry, decoded, shared=bool(self._recent))
+        with _naming(self._path):
+            self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
+            decoded = {g: self._recent[g] if g in self._recent else self._decode(g) for g in groups}
+            tensor = self._tensor(entry, decoded, copy=True)
+        self._recent = decoded  # the pools among them: the next tensor is often in the same ones
+        return tensor
 
     def read(self, *, threads: int | None = None) -> CompressedModel:
         """Every tensor, decoded by `threads` threads (as many as there are processors)."""
+        with _naming(self._path):
+            return self._read(threads)
+
+    def _read(self, threads: int | None) -> CompressedModel:
         groups = self.contents.all_groups()
         total = sum(entry.decoded_bytes for entry in self._entries.values())
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
@@ -107,21 +128,21 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
                 decoded = dict(zip(groups, pool.map(self._decode, groups), strict=True))
         else:
             decoded = {group: self._decode(group) for group in groups}
-        tensors = {name: self._tensor(entry, decoded) for name, entry in self._entries.items()}
+        tensors = {name: self._tensor(entry, decoded, copy=False) for name, entry in self._entries.items()}
         return CompressedModel(tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata)
 
-    def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, shared: bool = False) -> CompressedTensor | Tensor:
+    def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, copy: bool) -> CompressedTensor | Tensor:
         parts = {
-            part: _array(self.contents.take(decoded, entry, part), stored, entry.name)
+            part: _array(self.contents.take(decoded, entry, part, copy=copy), stored, entry.name)
             for part, stored in entry.parts().items()
         }
         if entry.dense is not None:
             return parts["dense"]
-        codes = self.contents.take(decoded, entry, "codes")
+        codes = self.contents.take(decoded, entry, "codes", copy=copy)
         try:
             return CompressedTensor(
                 shape=entry.shape,
-                codes=torch.from_numpy(codes.copy() if shared else codes).reshape(entry.shape),
+                codes=torch.from_numpy(codes).reshape(entry.shape),
                 axis=entry.axis,
                 format=entry.format,
                 **parts,
@@ -147,8 +168,20 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def _allow(self, size_bytes: int, what: str) -> None:
         if size_bytes > self._max_decoded_bytes:
             raise TerseFileError(
-                f"{what} decodes to {size_bytes} bytes, max_decoded_bytes allows {self._max_decoded_bytes}"
+                f"{what} decodes to {size_bytes} bytes, max_decoded_bytes allows "
+                f"{self._max_decoded_bytes}; allow more if you trust the file"
             )
+
+
+@contextlib.contextmanager
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Every complaint about a file names it."""
+    try:
+        yield
+    except TerseFileError as problem:
+        raise TerseFileError(f"{os.fspath(path)}: {problem}") from None
+    except ValueError as problem:
+        raise ValueError(f"{os.fspath(path)}: {problem}") from None
 
 
 def _decode_arrays(data: bytes, group: ArrayGroup) -> Codes:
@@ -161,8 +194,7 @@ def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
         raise TerseFileError(f"{name!r} has a truth value other than 0 and 1")
     if raw.size == 0:
         return torch.empty(stored.shape, dtype=DTYPES[stored.given])
-    # A copy of its own: views of a pool would keep all of it alive, and need not be aligned for the dtype.
-    return torch.from_numpy(raw.copy()).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
+    return torch.from_numpy(raw).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
 
 
 def _check_version(version: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata as installed
 from typing import Any, Literal
 
 import numpy as np
@@ -57,18 +57,11 @@ def save(
 def _provenance() -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "tersify": _version_of("tersify"),
+        "tersify": sys.modules["tersify"].__version__,  # an import would tie shipping to training
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
-
-
-def _version_of(package: str) -> str:
-    try:
-        return installed.version(package)
-    except installed.PackageNotFoundError:
-        return "unknown"
 
 
 @dataclass

@@ -10,13 +10,13 @@ from torch import nn
 
 from tersify.lab.names import unknown
 from tersify.lab.networks import network, networks
-from tersify.userfile import load_function, names_function
+from tersify.userfile import call_function, names_function
 
 
-def resolve_target(target: str, **options: Any) -> nn.Module:
+def resolve_target(target: str, /, **options: Any) -> nn.Module:
     """A reference network's name, `file.py:function`, `torchvision:NAME`, `timm:NAME` or `hf:PATH`."""
     if names_function(target):
-        model = load_function(target)(**options)
+        model = call_function(target, **options)
         if not isinstance(model, nn.Module):
             raise ValueError(f"{target!r} returned a {type(model).__name__}; it must return a torch.nn.Module")
         return model
@@ -30,7 +30,10 @@ def resolve_target(target: str, **options: Any) -> nn.Module:
         module = importlib.import_module(package)
     except ImportError:
         raise ValueError(f"{target!r} needs the package {package}, which is missing; pip install {package}") from None
-    return build(module, name, options)
+    try:
+        return build(module, name, options)
+    except TypeError as error:
+        raise ValueError(f"{target!r} does not take these options: {error}") from error
 
 
 def _torchvision(torchvision: Any, name: str, options: dict[str, Any]) -> nn.Module:

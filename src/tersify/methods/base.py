@@ -103,6 +103,11 @@ class Method:
     def bind(self, sites: Sequence[Site]) -> Bound:
         return Bound(sites, [self.transform(site) for site in sites])
 
+    def project_(self, bound: Bound) -> None:
+        """Before each batch: every transform pulls its latent back. A method may do all of them at once."""
+        for site, transform in zip(bound.sites, bound.transforms, strict=True):
+            transform.project_(site.latent)
+
     def update(self, bound: Bound, step: Step) -> None:
         """Move schedules and searches on; called before each batch."""
 
@@ -148,7 +153,23 @@ def from_table(table: Mapping[str, Any]) -> Method:
     for key in settings:
         if key not in known:
             raise ValueError(f"method {name!r} has no setting {key!r}; {nearest(key, known)}")
+    for spec in fields(cls):
+        if spec.name in settings:
+            annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
+            _check_type(f"{name}: {spec.name}", annotation, settings[spec.name])
     return cls(**settings)
+
+
+def _check_type(what: str, annotation: str, value: object) -> None:
+    """A value from TOML against a field's annotation: text, whole numbers, numbers and yes or no are all there is."""
+    kinds = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+    wanted = [kind for kind in annotation.split(" | ") if kind in kinds]
+    fits = any(isinstance(value, kinds[k]) and (k == "bool" or not isinstance(value, bool)) for k in wanted)
+    if wanted and not fits:
+        raise ValueError(f"{what} must be {' or '.join(wanted)}, got {value!r}")
+
+
+MOST_NAMES = 30
 
 
 def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -156,7 +177,9 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     if close:
         return "nearest: " + ", ".join(repr(c) for c in close)
-    return "known: " + ", ".join(sorted(known)) if known else "there is none"
+    shown = sorted(known)[:MOST_NAMES]
+    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    return f"known: {', '.join(shown)}{more}" if shown else "there is none"
 
 
 def check_choice(what: str, value: object, known: Sequence[str]) -> None:
@@ -188,6 +211,8 @@ def scale_gradient(x: Tensor, gain: float) -> Tensor:
 
 def over_channels(x: Tensor, per_channel: bool) -> list[int]:
     """The dimensions a statistic reduces: all, or all but the output channels (axis 0)."""
+    if per_channel and x.ndim < 2:
+        raise ValueError("per_channel needs a weight of two dimensions or more; give a bias its own rule")
     return list(range(1 if per_channel else 0, x.ndim))
 
 

@@ -39,8 +39,13 @@ class Magnitude(Method):
         return MaskTransform(site.entering())
 
     def update(self, bound: Bound, step: Step) -> None:
-        sparsity = cubic_ramp(0.0, self.sparsity, self.begin, self.end)(step.progress)
-        if step.progress.share <= self.end or step.progress.step == step.progress.steps:
+        progress = step.progress
+        sparsity = cubic_ramp(0.0, self.sparsity, self.begin, self.end)(progress)
+        if progress.step + 1 >= progress.steps:
+            sparsity = self.sparsity
+        # Once behind the ramp, in its first step, so that a ramp shorter than a step is not missed.
+        behind = progress.share - self.end
+        if behind < 1 / progress.steps or progress.step + 1 >= progress.steps:
             for site, transform in zip(bound.sites, bound.each(MaskTransform), strict=True):
                 transform.choose_(site.entering(transform), sparsity)
 

@@ -16,7 +16,13 @@ from tersify.methods.base import (
     check_range,
     register,
 )
-from tersify.methods.threshold import TernaryTransform, check_latent_settings
+from tersify.methods.threshold import (
+    TernaryTransform,
+    check_latent_settings,
+    clip_latents,
+    set_thresholds,
+    ternarize_ahead,
+)
 from tersify.schedules import REGIMES, Schedule, growth
 from tersify.userfile import load_function, names_function
 
@@ -43,10 +49,10 @@ class Ternary(Method):
     scale: str = "none"
 
     def __post_init__(self) -> None:
-        if isinstance(self.regime, str) and not names_function(self.regime):
+        if not callable(self.regime) and not (isinstance(self.regime, str) and names_function(self.regime)):
             check_choice("regime", self.regime, [*REGIMES, "file.py:function"])
         check_range("delta0 (Δ0)", self.delta0, low=0.0, high=1.0, low_open=True)
-        check_range("speed (M)", self.speed, low=0.0, high=float("inf"))
+        check_range("speed (M)", self.speed, low=0.0, high=1e6)
         check_range("cap (Δf)", self.cap, low=0.0, high=1.0, low_open=True)
         if self.cap < self.delta0:
             raise ValueError(f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}")
@@ -65,10 +71,14 @@ class Ternary(Method):
             site.latent, threshold=self.delta0, clip=self.clip, spread=self.spread, scale=self.scale
         )
 
+    def project_(self, bound: Bound) -> None:
+        if self.clip:
+            clip_latents(bound)
+
     def update(self, bound: Bound, step: Step) -> None:
         threshold = self.schedule(step.progress.epochs)(step.progress)
-        for transform in bound.each(TernaryTransform):
-            transform.threshold.fill_(threshold)
+        set_thresholds(bound, threshold)
+        ternarize_ahead(bound.sites, threshold)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}

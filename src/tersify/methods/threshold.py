@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Transform, check_choice, check_range, dense, straight_through, ternary_tensor
+from tersify.methods.base import (
+    Bound,
+    Site,
+    Transform,
+    check_choice,
+    check_range,
+    dense,
+    straight_through,
+    ternary_tensor,
+)
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
 
@@ -18,14 +29,90 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
     check_choice("scale", scale, SCALES)
 
 
+class Ahead:
+    """The pattern of a latent, computed before it was asked for. It is handed out once, and only unchanged.
+
+    A compiled network computes its own patterns and never asks, so nothing is computed for it again.
+    """
+
+    def __init__(self) -> None:
+        self._pattern: Tensor | None = None
+        self._made_from: tuple[object, ...] = ()
+        self.wanted = True
+
+    def set(self, pattern: Tensor, latent: Tensor, threshold: Tensor) -> None:
+        self._pattern, self._made_from = pattern, _state(latent, threshold)
+        self.wanted = False
+
+    def take(self, latent: Tensor, threshold: Tensor) -> Tensor | None:
+        self.wanted = True
+        pattern, self._pattern = self._pattern, None
+        return pattern if self._made_from == _state(latent, threshold) else None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Ahead:
+        return Ahead()
+
+
+def _state(latent: Tensor, threshold: Tensor) -> tuple[object, ...]:
+    return id(latent), latent._version, latent.dtype, latent.device, threshold._version
+
+
+# All sites at once: an eager GPU step is bound by launches, not by arithmetic, so what would be a few kernels for
+# each site is a few for all of them.
+
+
+def clip_latents(bound: Bound) -> None:
+    latents: list[Tensor] = [site.latent for site in bound.sites]
+    torch._foreach_clamp_min_(latents, -1.0)
+    torch._foreach_clamp_max_(latents, 1.0)
+
+
+def set_thresholds(bound: Bound, threshold: float) -> None:
+    buffers = [transform.threshold for transform in bound.each(TernaryTransform)]
+    torch._foreach_copy_(buffers, [torch.full_like(buffers[0], threshold)] * len(buffers))
+
+
+def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
+    """The patterns the coming forward pass will ask for.
+
+    Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
+    """
+    ready = [site for site in sites if _may_go_ahead(site.chain)]
+    if not ready:
+        return
+    latents: list[Tensor] = [site.latent for site in ready]
+    edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
+    inside = torch._foreach_clamp_max(torch._foreach_clamp_min(latents, -edge), edge)
+    patterns = torch._foreach_sub(latents, inside)
+    torch._foreach_sign_(patterns)
+    for site, pattern in zip(ready, patterns, strict=True):
+        transform = site.chain[0]
+        assert isinstance(transform, TernaryTransform)
+        transform.ahead.set(pattern, site.latent, transform.threshold)
+
+
+def _may_go_ahead(chain: list[Transform]) -> bool:
+    """The transform is alone on its clipped latent, and its last pattern was asked for."""
+    first = chain[0]
+    return len(chain) == 1 and isinstance(first, TernaryTransform) and first.clip and first.ahead.wanted
+
+
 class TernaryTransform(Transform):
     threshold: Tensor
 
     def __init__(
-        self, latent: Tensor, *, threshold: float, clip: bool = True, spread: float | None = None, scale: str = "none"
+        self,
+        latent: Tensor,
+        *,
+        threshold: float,
+        clip: bool = True,
+        saturate: bool = True,
+        spread: float | None = None,
+        scale: str = "none",
     ) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.saturate = clip, saturate
+        self.ahead = Ahead()
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
@@ -35,7 +122,8 @@ class TernaryTransform(Transform):
             if scale != "none":
                 # The quantized weight starts with the root mean square of the one it replaces.
                 density = (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
-                start = size / density.sqrt()
+                # A weight of zeros must be able to learn, too.
+                start = (size / density.sqrt()).clamp(min=1e-3)
                 per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
@@ -46,13 +134,14 @@ class TernaryTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
-        # latent could otherwise never come back.
-        value = straight_through(self.pattern(latent.detach()), latent.clamp(-1.0, 1.0))
+        # latent could otherwise never come back. A pattern made ahead belongs to a latent inside.
+        ahead = None
+        if self.training and not torch.compiler.is_compiling():
+            ahead = self.ahead.take(latent, self.threshold)
+        pattern = self.pattern(latent.detach()) if ahead is None else ahead
+        passed = latent.clamp(-1.0, 1.0) if self.saturate and ahead is None else latent
+        value = straight_through(pattern, passed)
         return value if self.factor is None else value * self.factor()
-
-    def project_(self, latent: Tensor) -> None:
-        if self.clip:
-            latent.clamp_(-1.0, 1.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         pattern = self.pattern(dense(upstream))

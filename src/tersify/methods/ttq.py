@@ -49,6 +49,9 @@ class TtqTransform(Transform):
         pattern = self.pattern(latent.detach())
         return signed_levels(pattern, self.levels(), latent)
 
+    def project_(self, latent: Tensor) -> None:
+        self.levels.keep_positive_()
+
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         return ternary_tensor(self.pattern(dense(upstream)), levels=signed_codebook(self.levels()))
 

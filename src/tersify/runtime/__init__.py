@@ -1,0 +1,8 @@
+"""The runtime: compressed networks compiled to sparse CPU kernels."""
+
+from tersify.runtime.benchmark import BenchRow, bench, speedup
+from tersify.runtime.compiled import CompiledModule, compile
+from tersify.runtime.plan import Plan
+from tersify.runtime.reference import run_reference
+
+__all__ = ["BenchRow", "CompiledModule", "Plan", "bench", "compile", "run_reference", "speedup"]

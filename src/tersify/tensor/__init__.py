@@ -1,12 +1,11 @@
 """What a weight became: the one value type that every method makes and everything else consumes."""
 
-from tersify.tensor.bits import bits_for, pack_bits, unpack_bits
+from tersify.tensor.bits import bits_for, bytes_for, pack_bits, unpack_bits
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.measures import (
     code_counts,
     entropy_bits,
     latent_histogram,
-    layer_table,
     sparsity_percent,
 )
 from tersify.tensor.model import CompressedModel
@@ -18,10 +17,10 @@ __all__ = [
     "Table",
     "TableFormat",
     "bits_for",
+    "bytes_for",
     "code_counts",
     "entropy_bits",
     "latent_histogram",
-    "layer_table",
     "pack_bits",
     "sparsity_percent",
     "unpack_bits",

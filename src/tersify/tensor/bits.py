@@ -16,19 +16,36 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     """uint8 codes below 2**bits → uint8 bytes, the last one padded with zero bits."""
     _check(bits)
     flat = codes.reshape(-1).cpu().numpy()
-    planes = np.unpackbits(flat[:, None], axis=1, bitorder="little")[:, :bits]
-    return torch.from_numpy(np.packbits(planes.reshape(-1), bitorder="little"))
+    eights = np.zeros((-(-flat.size // 8), 8), np.uint8)  # eight codes fill exactly `bits` bytes
+    eights.reshape(-1)[: flat.size] = flat
+    words = np.zeros(len(eights), "<u8")
+    for place in range(8):
+        words |= eights[:, place].astype("<u8") << np.uint64(place * bits)
+    packed = words.view(np.uint8).reshape(-1, 8)[:, :bits].reshape(-1)
+    return torch.from_numpy(packed[: bytes_for(flat.size, bits)].copy())
 
 
 def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
     """The inverse of `pack_bits` for `count` codes."""
     _check(bits)
-    needed = (count * bits + 7) // 8
+    needed = bytes_for(count, bits)
     if packed.numel() != needed:
         raise ValueError(f"{count} codes of {bits} bits take {needed} bytes, got {packed.numel()}")
-    planes = np.unpackbits(packed.cpu().numpy(), count=count * bits, bitorder="little")
-    codes = np.packbits(planes.reshape(count, bits), axis=1, bitorder="little")
-    return torch.from_numpy(codes.reshape(-1))
+    eights = -(-count // 8)
+    padded = np.zeros(eights * bits, np.uint8)
+    padded[:needed] = packed.cpu().numpy()
+    words = np.zeros((eights, 8), np.uint8)
+    words[:, :bits] = padded.reshape(eights, bits)
+    wide = words.reshape(-1).view("<u8")
+    codes = np.empty((eights, 8), np.uint8)
+    for place in range(8):
+        codes[:, place] = (wide >> np.uint64(place * bits)).astype(np.uint8) & np.uint8((1 << bits) - 1)
+    return torch.from_numpy(codes.reshape(-1)[:count])
+
+
+def bytes_for(count: int, bits: int) -> int:
+    """Bytes that hold `count` codes of `bits` bits each."""
+    return (count * bits + 7) // 8
 
 
 def _check(bits: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -32,7 +31,10 @@ class CompressedTensor:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        object.__setattr__(self, "format", MappingProxyType(dict(self.format)))
+        object.__setattr__(self, "format", dict(self.format))
+        for fact, value in self.format.items():
+            if type(value) is not int:
+                raise ValueError(f"format holds whole numbers, got {fact!r}: {value!r}")
         if self.codes.dtype != torch.uint8:
             raise ValueError(f"codes must be uint8, got {self.codes.dtype}")
         if tuple(self.codes.shape) != self.shape:

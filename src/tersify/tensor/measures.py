@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -13,18 +12,17 @@ from tersify.tensor.compressed import CompressedTensor
 
 def code_counts(tensor: CompressedTensor) -> Tensor:
     """How often each code occurs: (K,) int64; two entries (zero, kept) for a pruned tensor."""
-    return torch.bincount(tensor.codes.reshape(-1).int(), minlength=tensor.levels or 2)
+    return torch.bincount(tensor.codes.reshape(-1), minlength=tensor.levels or 2)
 
 
 def zero_count(tensor: CompressedTensor) -> int:
     """Weights that are exactly zero. Only code 0 can be a zero level, but it need not be one."""
-    if tensor.codebook is None:
-        assert tensor.values is not None
+    scaled_away = tensor.scale is not None and bool((tensor.scale == 0).any())
+    if tensor.axis is not None or scaled_away:
+        return tensor.numel() - int(tensor.to_dense().count_nonzero())
+    if tensor.values is not None:
         return tensor.numel() - int(tensor.values.count_nonzero())
-    if tensor.axis is None:
-        is_zero = tensor.codebook == 0
-        return int((code_counts(tensor) * is_zero).sum())
-    return tensor.numel() - int(tensor.to_dense().count_nonzero())
+    return int((code_counts(tensor) * (tensor.codebook == 0)).sum())
 
 
 def sparsity_percent(tensors: Iterable[CompressedTensor]) -> float:
@@ -62,21 +60,6 @@ def latent_histogram(latent: Tensor, *, bins: int = 101, limit: float = 1.0) -> 
     values = latent.detach().float().cpu().reshape(-1).clamp(-limit, limit)
     counts, edges = torch.histogram(values, bins=bins, range=(-limit, limit))
     return {"counts": counts.tolist(), "edges": edges.tolist()}
-
-
-def layer_table(tensors: Mapping[str, CompressedTensor]) -> list[dict[str, Any]]:
-    """One row a tensor: its name, shape, weights, levels, sparsity and own entropy."""
-    return [
-        {
-            "name": name,
-            "shape": list(tensor.shape),
-            "weights": tensor.numel(),
-            "levels": tensor.levels,
-            "sparsity": sparsity_percent([tensor]),
-            "entropy_bits": entropy_bits([tensor]),
-        }
-        for name, tensor in tensors.items()
-    ]
 
 
 def _order0_bits(counts: Tensor) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.measures import entropy_bits, sparsity_percent
@@ -66,32 +67,46 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
         return dense | {alias: dense[name] for alias, name in self.aliases.items()}
 
 
+def tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, under the first of its names, and the aliases: further name → first name."""
+    first: dict[int, str] = {}
+    for name, tensor in state.items():
+        first.setdefault(id(tensor), name)
+    aliases = {name: first[id(tensor)] for name, tensor in state.items() if first[id(tensor)] != name}
+    return {name: tensor for name, tensor in state.items() if name not in aliases}, aliases
+
+
 def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
     """Write the weights of `packed` into a plain module and leave the packed form on it."""
-    _check_names(packed, into)
+    names = [*packed, *packed.aliases]
+    check_names({name: tuple(packed[name].shape) for name in names}, into)
+    for name, tensor in into.state_dict().items():
+        if packed[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"{name!r} is {packed[name].dtype} in the file, {tensor.dtype} in the module; "
+                f"load into a module of the file's dtype, then convert it"
+            )
     with torch.no_grad():
         into.load_state_dict(packed.state_dict(), strict=False)
     object.__setattr__(into, PACKED_ATTRIBUTE, packed)
     return into
 
 
-def _check_names(packed: CompressedModel, into: nn.Module) -> None:
+def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_lack: str | None = None) -> None:
+    """The names and shapes of a file must be those of the module; names that end in `may_lack` may be missing."""
     own = into.state_dict()
-    given = set(packed) | set(packed.aliases)
-    missing = [name for name in own if name not in given]
-    unknown = [name for name in given if name not in own]
+    missing = [name for name in own if name not in shapes and not (may_lack and name.endswith(may_lack))]
+    unknown = [name for name in shapes if name not in own]
     if missing or unknown:
         raise ValueError(
             f"the file and {type(into).__name__} name different tensors: "
             f"missing in the file {_some(missing)}, unknown to the module {_some(unknown)}"
         )
-    for name, tensor in own.items():
-        if tuple(packed[name].shape) != tuple(tensor.shape):
-            raise ValueError(
-                f"{name!r} has shape {tuple(packed[name].shape)} in the file, {tuple(tensor.shape)} in the module"
-            )
+    for name, shape in shapes.items():
+        if not is_lazy(own[name]) and shape != tuple(own[name].shape):
+            raise ValueError(f"{name!r} has shape {shape} in the file, {tuple(own[name].shape)} in the module")
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:3])
+    shown = ", ".join(repr(name) for name in sorted(names)[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown or "none"

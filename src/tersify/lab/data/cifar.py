@@ -10,13 +10,9 @@ import torch
 
 from tersify.lab.data.cifar_pickle import read_batch
 from tersify.lab.data.roots import first_folder, read_exactly
-from tersify.lab.data.types import Augmentation, Data, Split
+from tersify.lab.data.types import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Data, Split
 
 PIXELS = 3 * 32 * 32
-
-# Both the public CIFAR ResNets and the network of paper 1 were trained with ImageNet's statistics.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -63,6 +59,7 @@ def cifar(name: str, layout: Layout, root: Path) -> Data:
         train=_split(folder, layout, layout.train, layout.train_batch),
         test=_split(folder, layout, layout.test, layout.test_batch),
         classes=layout.classes,
+        # Both the public CIFAR ResNets and the network of paper 1 were trained with ImageNet's statistics.
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         augmentation=Augmentation(crop_padding=4, flip=True),

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tersify.lab.data.cifar import IMAGENET_MEAN, IMAGENET_STD
-from tersify.lab.data.types import Augmentation, Data, Split
+from tersify.lab.data.types import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Data, Split
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 SHAPE = "one folder a class under train/ and test/ (or val/)"

@@ -21,7 +21,7 @@ def first_folder(root: Path, names: Iterable[str], what: str) -> Path:
     state = "has no such folder" if root.is_dir() else "does not exist"
     raise ValueError(
         f"{what} needs the folder {' or '.join(names)} under {str(root)!r}, which {state}; "
-        f"put the official files there, or name another root (the argument `root`, or TERSIFY_DATA)"
+        f"put the official files there, or name another root (--data-root, the argument `root`, or TERSIFY_DATA)"
     )
 
 

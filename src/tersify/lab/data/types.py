@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
@@ -31,6 +34,9 @@ class Split:
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
+        for what, value in (("images", images), ("labels", labels)):
+            if not isinstance(value, Tensor):
+                raise ValueError(f"{what} must be a torch.Tensor, got a {type(value).__name__}")
         fits = images.ndim == 4 if images.dtype == torch.uint8 else images.ndim >= 2
         if images.dtype not in (torch.uint8, torch.float32) or not fits:
             raise ValueError(

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from tersify.lab.data.types import Data, Split
-from tersify.userfile import load_function
+from tersify.userfile import call_function
 
 RULE = "return a tersify.lab.Data, or ((images, labels), (images, labels)) for training and test"
 
 
 def user_data(text: str) -> Data:
     """`file.py:function`; without a Data of its own, classes, mean and std come from the training images."""
-    made = load_function(text)()
+    made = call_function(text)
     if isinstance(made, Data):
         return made
     if not _is_pair(made) or not all(isinstance(part, Split) or _is_pair(part) for part in made):

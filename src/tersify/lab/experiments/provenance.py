@@ -15,12 +15,12 @@ import tersify
 
 def provenance() -> dict[str, Any]:
     """`{"commit", "machine", "versions"}` of this process; the commit is None outside a checkout."""
-    return {"commit": _commit(), "machine": machine(), "versions": versions()}
+    return {"commit": commit(Path(__file__).parent), "machine": machine(), "versions": versions()}
 
 
 def machine() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpus": gpus}
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpus": gpus}
 
 
 def versions() -> dict[str, str | None]:
@@ -32,7 +32,7 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -41,12 +41,11 @@ def _cpu_name() -> str:
     return names[0] if names else platform.machine()
 
 
-def _commit() -> str | None:
-    """The checked-out commit, marked where files differ from it."""
-    here = Path(__file__).parent
+def commit(folder: Path) -> str | None:
+    """The commit checked out in `folder`, marked where files differ from it; None outside a checkout."""
     try:
-        head = _git(here, "rev-parse", "HEAD")
-        changed = _git(here, "status", "--porcelain", "--untracked-files=no")
+        head = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{head}+changes" if changed else head

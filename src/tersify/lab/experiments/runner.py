@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tersify.codec.atomic import replacing
 from tersify.lab.experiments.definition import Experiment, Row, run_path
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.trainer import Display
-from tersify.lab.trainer.checkpoint import replacing
 
 METRICS = ("accuracy", "accuracy_best", "best_epoch", "sparsity", "entropy_bits", "file_bytes", "train_seconds")
 

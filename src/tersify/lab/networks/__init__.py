@@ -29,7 +29,7 @@ def networks() -> list[str]:
     return sorted(_BUILDERS)
 
 
-def network(name: str, **options: Any) -> nn.Module:
+def network(name: str, /, **options: Any) -> nn.Module:
     """A fresh reference network. For images they take `classes`, `in_channels`, and multipliers `width`, `depth`."""
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)

@@ -6,15 +6,14 @@ import math
 
 from torch import nn
 
+from tersify.methods.base import check_choice
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "hardtanh": nn.Hardtanh}
-
-
 INITS = ("paper", "he")
 
 
 def activation_of(name: str) -> type[nn.Module]:
-    if name not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
+    check_choice("activation", name, list(ACTIVATIONS))
     return ACTIVATIONS[name]
 
 
@@ -24,8 +23,7 @@ def conv3x3(channels_in: int, channels_out: int, stride: int = 1) -> nn.Conv2d:
 
 def initialize_(model: nn.Module, init: str) -> None:
     """`paper`: the wide start a ternary network needs; `he`: the usual one, best for dense and scaled networks."""
-    if init not in INITS:
-        raise ValueError(f"init must be one of {', '.join(INITS)}, got {init!r}")
+    check_choice("init", init, INITS)
     spread_weights_(model, 0.25 if init == "paper" else 0.5)
 
 

@@ -23,5 +23,5 @@ def check_count(name: str, value: int) -> None:
 
 
 def _check_factor(name: str, value: object) -> None:
-    if not isinstance(value, (int, float)) or not 0 < value <= 64:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 64:
         raise ValueError(f"{name} must be above 0 and at most 64, got {value!r}")

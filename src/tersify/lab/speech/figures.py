@@ -73,7 +73,7 @@ def _draw(results: dict[str, Any], path: Path) -> None:
         import plotly.graph_objects as go
         from plotly.subplots import make_subplots
     except ImportError:
-        raise ValueError("figures need the package plotly; pip install plotly") from None
+        raise ValueError("figures need plotly; pip install 'tersify[report]'") from None
     figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS])
     for column, head in enumerate(HEADS, 1):
         for group, found in results[head]["groups"].items():

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tersify.codec.atomic import replacing
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write: at `path` lies the old one or the whole new one, whenever the machine stops."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+_PARTS = {"epoch": int, "history": list, "model": dict, "optimizer": dict, "session": dict, "average": dict}
 
 
 class CheckpointWriter:
@@ -60,8 +49,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is no checkpoint of a training run ({type(error).__name__}); "
             "delete the run directory and start again"
         ) from error
-    if not isinstance(state, dict) or "epoch" not in state:
-        raise ValueError(f"{path} is no checkpoint of a training run; start again in another directory")
+    if not isinstance(state, dict) or any(not isinstance(state.get(key), kind) for key, kind in _PARTS.items()):
+        raise ValueError(
+            f"{path} is no checkpoint of a training run: it must hold {', '.join(_PARTS)}; "
+            "start again in another directory"
+        )
     return state
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from tersify.lab.names import unknown
+from tersify.methods.base import check_choice
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "adadelta")
 SCHEDULES = ("constant", "step", "multistep", "cosine")
@@ -66,9 +68,9 @@ class TrainConfig:
         _at_least("batch_size", self.batch_size, 1)
         _at_least("step_epochs", self.step_epochs, 1)
         _at_least("over", self.over, 1)
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("compile", self.compile, COMPILE_MODES)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("compile", self.compile, COMPILE_MODES)
         for name in ("lr", "gamma", "teacher_temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
@@ -117,11 +119,6 @@ class TrainConfig:
         return values | lists | {"augmentation": dict(self.augmentation)}
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-
-
 def _at_least(name: str, value: float | None, low: int) -> None:
     if value is not None and value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
@@ -144,5 +141,5 @@ def _check_type(name: str, annotation: str, value: object) -> None:
     wanted = allowed.get(kind, (object,))
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted and object not in wanted):
         raise ValueError(f"{name} must be of type {kind}, got {value!r}")
-    if isinstance(value, float) and value != value:
-        raise ValueError(f"{name} must be a number, got nan")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}")

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tersify.lab.trainer.checkpoint import replacing
+from tersify.codec.atomic import replacing
 
 # A run may move to another device, or be compiled there, and still be the same run.
 _FREE_SETTINGS = ("device", "compile")
+_ALWAYS_MEASURED = ("accuracy", "accuracy_best", "best_epoch", "file_bytes", "train_seconds")
 
 
 class RunDirectory:
-    """Paths and small files of one run: model.terse, metrics.json, history.jsonl, recipe.toml, checkpoint/."""
+    """Paths and small files of one run: model.terse, metrics.json, history.jsonl, recipe.toml, latents.json, …"""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,6 +23,7 @@ class RunDirectory:
         self.metrics = path / "metrics.json"
         self.history = path / "history.jsonl"
         self.recipe = path / "recipe.toml"
+        self.latents = path / "latents.json"
         self.checkpoint = path / "checkpoint" / "last.pt"
         self.identity = path / "checkpoint" / "run.json"
 
@@ -29,7 +31,7 @@ class RunDirectory:
         """Refuse a place that holds anything but a run to be resumed; cheap, so it can come first."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; the output must be a directory: give another --out")
-        if self._is_empty():
+        if self._is_empty() or self._never_got_anywhere():
             return
         if not resume:
             raise ValueError(
@@ -41,11 +43,14 @@ class RunDirectory:
     def claim(self, identity: Mapping[str, Any], *, resume: bool) -> None:
         """Make the directory this run's own, or say why it cannot be; nothing is overwritten then."""
         self.check_usable(resume=resume)
-        if self._is_empty():
+        if self._is_empty() or self._never_got_anywhere():
+            self.identity.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.identity) as file:
                 file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
             return
-        difference = _difference(json.loads(self.identity.read_text()), json.loads(json.dumps(identity)))
+        for left in self.checkpoint.parent.glob(".*.tmp"):  # by a machine that stopped while it wrote
+            left.unlink()
+        difference = _difference(_read_object(self.identity), json.loads(json.dumps(identity)))
         if difference:
             raise ValueError(
                 f"{self.path} holds a run with other settings: {difference}; "
@@ -54,6 +59,11 @@ class RunDirectory:
 
     def _is_empty(self) -> bool:
         return not self.path.exists() or not any(self.path.iterdir())
+
+    def _never_got_anywhere(self) -> bool:
+        """A run of ours that ended before its first checkpoint: nothing in it is worth keeping."""
+        kept = (self.checkpoint, self.model, self.metrics)
+        return self.identity.is_file() and not any(path.exists() for path in kept)
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         with replacing(self.history) as file:
@@ -68,11 +78,25 @@ class RunDirectory:
         self.write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
 
     def read_metrics(self) -> dict[str, float]:
-        return json.loads(self.metrics.read_text())
+        metrics = _read_object(self.metrics)
+        for key in _ALWAYS_MEASURED:
+            if not isinstance(metrics.get(key), (int, float)):
+                raise ValueError(f"{self.metrics} has no number for {key!r}; delete it and resume to measure again")
+        return metrics
 
     def write_text(self, path: Path, text: str) -> None:
         with replacing(path) as file:
             file.write(text.encode())
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is not JSON ({error}); give another --out") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it must hold a JSON object, not a {type(found).__name__}")
+    return found
 
 
 def _difference(old: Any, new: Any, name: str = "") -> str | None:

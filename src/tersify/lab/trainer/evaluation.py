@@ -24,18 +24,22 @@ def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device
     return {"accuracy": scores[1], "top3": scores[3], "top5": scores[5]}
 
 
-def check_fits(model: nn.Module, data: Data) -> None:
-    """One image through the network (both on the CPU), so that a mismatch is told before anything starts."""
+def check_fits(model: nn.Module, data: Data) -> int:
+    """One image through the network (both on the CPU), so that a mismatch is told before anything starts.
+
+    Returns how many logits the network gives.
+    """
     image = data.test.images[:1]
     shape = "×".join(map(str, data.shape))
     try:
         with _eval_mode(model), torch.no_grad():
             logits = model(normalize(image, data))
-    except RuntimeError as error:
+    except Exception as error:  # anybody's forward: what it raises is not known here
+        why = str(error).partition("\n")[0]
         raise ValueError(
-            f"the network does not take the {shape} images of {data.name!r} ({str(error).splitlines()[0]}); "
-            "choose another network or data set, or give its options"
-        ) from None
+            f"{type(model).__name__} does not take the {shape} images of {data.name!r} "
+            f"({type(error).__name__}: {why}); choose another network or data set, or give its options"
+        ) from error
     if not isinstance(logits, Tensor):
         raise ValueError(f"the network must return logits as one tensor, got a {type(logits).__name__}")
     if logits.ndim != 2 or logits.shape[1] < data.classes:
@@ -43,6 +47,7 @@ def check_fits(model: nn.Module, data: Data) -> None:
             f"the network gives {tuple(logits.shape)} for one image of {data.name!r}, which has {data.classes} "
             f"classes; give the option classes={data.classes}"
         )
+    return logits.shape[1]
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import Data, Split, dataset
 from tersify.lab.seeds import set_seed
 from tersify.lab.targets import resolve_target
@@ -36,6 +38,7 @@ class Job:
     weights: Path | None = None
     data_root: Path | None = None
     subset: int | None = None
+    max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES
 
     def run(
         self,
@@ -48,11 +51,18 @@ class Job:
         RunDirectory(out).check_usable(resume=resume)
         data = self.load_data()
         options = self._options(data)
-        metadata: dict[str, Any] = {"target": {"name": self.target, "options": options}, "data": self.data}
+        metadata: dict[str, Any] = {
+            "target": {"name": self.target, "options": options},
+            "data": self.data,
+            "input": list(data.shape),
+        }
+        model = self._model(options)
         if self.weights is not None:
-            metadata["weights"] = self.weights.name
+            # The digest tells one file from another of the same name when the run is resumed.
+            digest = hashlib.sha256(self.weights.read_bytes()).hexdigest()
+            metadata["weights"] = {"name": self.weights.name, "sha256": digest}
         return train(
-            self._model(options),
+            model,
             data,
             self.config,
             out=out,
@@ -87,4 +97,8 @@ class Job:
     def _model(self, options: Mapping[str, Any]) -> nn.Module:
         set_seed(seed_of(self.config.seed, 0, "init"))
         model = resolve_target(self.target, **options)
-        return model if self.weights is None else load_weights(model, self.weights)
+        return (
+            model
+            if self.weights is None
+            else load_weights(model, self.weights, max_decoded_bytes=self.max_decoded_bytes)
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tersify.lab.data import Augmentation, Data
 from tersify.lab.names import unknown
@@ -19,10 +21,10 @@ from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.evaluation import check_fits, evaluate
 from tersify.lab.trainer.feed import Feed, seed_of, to_device
-from tersify.lab.trainer.objective import Objective
+from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
-from tersify.tensor import CompressedModel
+from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -32,8 +34,11 @@ class Loop:
     """A network in training. `run_epoch` is a function of the state and the epoch's number alone."""
 
     def __init__(self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None) -> None:
-        check_fits(model, data)
+        outputs = check_fits(model, data)
+        teacher = load_teacher(config, data, outputs)
         self.config = config
+        # The finished file goes into it. Lazy layers have their shapes only after the check.
+        self.blank = copy.deepcopy(model)
         self.device = pick_device(config.device)
         on_cuda = self.device.type == "cuda"
         self.amp = on_cuda if config.amp is None else config.amp
@@ -57,8 +62,13 @@ class Loop:
         self.optimizer = _optimizer(self.session, config, fused=on_cuda)
         self.average = WeightAverage(self.model, config.ema) if config.ema else None
         memory_format = torch.channels_last if channels_last else torch.preserve_format
-        self._objective = Objective(config, self.device, memory_format)
-        self._forward = torch.compile(self.model, mode=config.compile) if compiled else self.model
+        if teacher is not None:
+            teacher.to(self.device, memory_format=memory_format)  # type: ignore[call-overload]
+        self._objective = Objective(config, self._compiled(teacher) if teacher else None)
+        self._forward = self._compiled(self.model)
+
+    def _compiled(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
+        return model if self.config.compile == "off" else torch.compile(model, mode=self.config.compile)
 
     def _attach(self, recipe: Recipe | None) -> Training:
         if recipe is None:
@@ -111,6 +121,14 @@ class Loop:
         with self._averaged():
             return self.session.pack()
 
+    def latent_histograms(self) -> dict[str, dict[str, list[float]]]:
+        """One histogram for each compressed weight, all with the same bins."""
+        with self._averaged():
+            latents = self.session.latents()
+            limit = max((float(t.abs().max()) for t in latents.values() if t.numel()), default=0.0)
+            # Ternary latents end at ±1; the few beyond it elsewhere may share the outermost bins.
+            return {name: latent_histogram(t, limit=min(limit, 1.0) or 1.0) for name, t in latents.items()}
+
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.in_place() if self.average else contextlib.nullcontext()
 
@@ -148,10 +166,16 @@ def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
     for key, value in config.augmentation.items():
         if key not in known:
             raise unknown("augmentation", key, known)
-        wanted = type(getattr(base, key))
-        if type(value) is not wanted:
-            raise ValueError(f"augmentation {key} must be of type {wanted.__name__}, got {value!r}")
-    return replace(base, **config.augmentation)
+        kind = type(getattr(base, key))
+        if type(value) is not kind:
+            raise ValueError(f"augmentation {key} must be of type {kind.__name__}, got {value!r}")
+    wanted = replace(base, **config.augmentation)
+    if wanted != Augmentation() and len(data.shape) != 3:
+        raise ValueError(
+            f"augmentation is for images (C, H, W) and {data.name!r} holds {'×'.join(map(str, data.shape))}; "
+            "leave it out, or set augment=false"
+        )
+    return wanted
 
 
 def _optimizer(session: Training, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from tersify.lab.data import Data
 from tersify.lab.trainer.config import TrainConfig
+from tersify.lab.trainer.evaluation import check_fits
 from tersify.lab.trainer.stored import load_network
 
 
 class Objective:
     """`(1 − w)·CE + w·T²·KL(teacher/T ‖ student/T)` with w = `teacher_weight`, T = `teacher_temperature`."""
 
-    def __init__(self, config: TrainConfig, device: torch.device, memory_format: torch.memory_format) -> None:
+    def __init__(self, config: TrainConfig, teacher: Callable[[Tensor], Tensor] | None = None) -> None:
         self._config = config
-        self._teacher: Callable[[Tensor], Tensor] | None = None
-        if config.teacher:
-            teacher = load_network(Path(config.teacher)).to(device, memory_format=memory_format)  # type: ignore[call-overload]
-            self._teacher = torch.compile(teacher, mode=config.compile) if config.compile != "off" else teacher
+        self._teacher = teacher
 
     def __call__(self, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         loss = F.cross_entropy(logits, labels, label_smoothing=self._config.label_smoothing)
@@ -33,3 +32,20 @@ class Objective:
         given = F.log_softmax(logits.float() / temperature, 1)
         distance = F.kl_div(given, wanted, reduction="batchmean", log_target=True)
         return (1 - weight) * loss + weight * temperature**2 * distance
+
+
+def load_teacher(config: TrainConfig, data: Data, outputs: int) -> nn.Module | None:
+    """The network to learn from, which must take the same images and give as many logits as the student."""
+    if not config.teacher:
+        return None
+    teacher = load_network(Path(config.teacher))
+    try:
+        found = check_fits(teacher, data)
+    except ValueError as problem:
+        raise ValueError(f"the teacher {config.teacher} does not fit: {problem}") from None
+    if found != outputs:
+        raise ValueError(
+            f"the teacher {config.teacher} gives {found} logits and the network {outputs}; "
+            "both must have the same classes: choose another teacher"
+        )
+    return teacher

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from tersify.tensor import CompressedModel
+from tersify.tensor.model import tied
 
 
 class Training(Protocol):
@@ -19,6 +20,7 @@ class Training(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def status(self) -> dict[str, float]: ...
+    def latents(self) -> dict[str, Tensor]: ...
 
 
 class PlainSession:
@@ -35,16 +37,8 @@ class PlainSession:
 
     def pack(self) -> CompressedModel:
         """Every parameter and buffer as it is; the names of a tied tensor become aliases of its first."""
-        first: dict[int, str] = {}
-        tensors: dict[str, Tensor] = {}
-        aliases: dict[str, str] = {}
-        for name, tensor in self._model.state_dict(keep_vars=True).items():
-            if id(tensor) in first:
-                aliases[name] = first[id(tensor)]
-            else:
-                first[id(tensor)] = name
-                tensors[name] = tensor.detach().cpu().clone()
-        return CompressedModel(tensors, aliases=aliases)
+        tensors, aliases = tied(self._model.state_dict(keep_vars=True))
+        return CompressedModel({name: t.detach().cpu().clone() for name, t in tensors.items()}, aliases=aliases)
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         return [{"params": [p for p in self._model.parameters() if p.requires_grad], **defaults}]
@@ -56,4 +50,7 @@ class PlainSession:
         return None
 
     def status(self) -> dict[str, float]:
+        return {}
+
+    def latents(self) -> dict[str, Tensor]:
         return {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +47,18 @@ def train(
     directory = RunDirectory(Path(out))
     recipe_toml = "" if recipe is None else recipe.to_toml()
     facts = dict(metadata or {})
-    blank = copy.deepcopy(model)
     # Whatever may be wrong with the arguments is found before the directory is touched.
-    loop = Loop(model, data, config, recipe)
+    rules = None if recipe is None else replace(recipe, description="")  # what it says of itself may change
+    loop = Loop(model, data, config, rules)
     board = Board(directory.path / "tensorboard", enabled=tensorboard)
     directory.claim(
-        {"metadata": facts, "data": data.name, "recipe": recipe_toml, "train": config.to_dict()}, resume=resume
+        {
+            "metadata": facts,
+            "data": data.name,
+            "recipe": "" if rules is None else rules.to_toml(),
+            "train": config.to_dict(),
+        },
+        resume=resume,
     )
     if directory.metrics.is_file():
         return directory.read_metrics()
@@ -64,7 +71,9 @@ def train(
     packed.recipe = recipe_toml or None
     packed.metadata |= facts
     codec.save(packed, directory.model)
-    metrics = _metrics(directory, history, blank, loop) | {"dense_bytes": packed.dense_bytes()}
+    if histograms := loop.latent_histograms():
+        directory.write_text(directory.latents, json.dumps(histograms) + "\n")
+    metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     directory.write_metrics(metrics)
     return metrics
 
@@ -74,7 +83,14 @@ def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = []
     if directory.checkpoint.is_file():
         state = read_checkpoint(directory.checkpoint)
-        loop.load_state_dict(state)
+        try:
+            loop.load_state_dict(state)
+        except (KeyError, TypeError, RuntimeError) as error:
+            why = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{directory.checkpoint} does not fit this network ({type(error).__name__}: {why}); "
+                "resume with the network it was made with, or give another --out"
+            ) from error
         history = state["history"]
     directory.write_history(history)
     return history
@@ -101,21 +117,21 @@ def _run_epochs(
         writer.close()
 
 
-def _metrics(directory: RunDirectory, history: list[dict[str, Any]], blank: nn.Module, loop: Loop) -> dict[str, float]:
+def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop) -> dict[str, float]:
     """The figures of the file as it lies on the disk, loaded into a fresh module and run in fp32."""
-    net = codec.load(directory.model, into=blank).to(loop.device)
+    net = codec.load(directory.model, into=loop.blank).to(loop.device)
     final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
-    best = max(history, key=lambda row: row["accuracy"])
     last = history[-1]
+    best = max([*history, last | final], key=lambda row: row["accuracy"])
     return (
         final
         | {key: last[key] for key in ("sparsity", "entropy_bits") if key in last}
         | {
-            "accuracy_best": max(best["accuracy"], final["accuracy"]),
+            "accuracy_best": best["accuracy"],
             "best_epoch": best["epoch"],
             "file_bytes": directory.model.stat().st_size,
             "train_seconds": sum(row["seconds"] for row in history),
             "epochs": len(history),
-            "parameters": sum(p.numel() for p in blank.parameters()),
+            "parameters": sum(p.numel() for p in loop.blank.parameters()),
         }
     )

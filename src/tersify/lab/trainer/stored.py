@@ -11,35 +11,32 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tersify import codec
+from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.networks import networks
 from tersify.lab.targets import resolve_target
+from tersify.tensor.model import check_names
 
 
-def load_weights(model: nn.Module, path: Path) -> nn.Module:
+def load_weights(model: nn.Module, path: Path, *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> nn.Module:
     """Fill `model` from a .terse, .safetensors or torch checkpoint; nothing in the file is executed."""
     if not path.is_file():
         raise ValueError(f"no weights at {path}; --weights names a .terse, .safetensors or torch file")
-    state = _read_state(path)
-    own = model.state_dict()
-    # Old checkpoints have no batch counters; torch fills them in.
-    missing = sorted(name for name in own.keys() - state.keys() if not name.endswith("num_batches_tracked"))
-    extra = sorted(state.keys() - own.keys())
-    wrong = [name for name, tensor in state.items() if name in own and tensor.shape != own[name].shape]
-    if missing or extra or wrong:
-        problem = (
-            f"lacks {missing[0]!r}" if missing
-            else f"has {extra[0]!r}, which the network lacks" if extra
-            else f"has {wrong[0]!r} in shape {tuple(state[wrong[0]].shape)}, "
-                 f"the network in {tuple(own[wrong[0]].shape)}"
-        )  # fmt: skip
-        raise ValueError(f"{path.name} does not fit {type(model).__name__}: it {problem}; check the target's options")
+    state = _read_state(path, max_decoded_bytes)
+    try:
+        # Old checkpoints have no batch counters; torch fills them in.
+        check_names({name: tuple(t.shape) for name, t in state.items()}, model, may_lack="num_batches_tracked")
+    except ValueError as problem:
+        raise ValueError(f"{path} does not fit: {problem}; check the target's options") from None
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and bool(tensor.float().isnan().any()):
+            raise ValueError(f"{path} holds NaN in {name!r}, from which nothing can be trained; use other weights")
     model.load_state_dict(state)
     return model
 
 
-def _read_state(path: Path) -> dict[str, Tensor]:
+def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
     if path.suffix == ".terse":
-        return codec.open(path).read().state_dict()
+        return codec.open(path, max_decoded_bytes=max_decoded_bytes).read().state_dict()
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -50,24 +47,51 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         ) from error
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+    plain = isinstance(state, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in state.items())
+    if not plain:
         raise ValueError(f"{path} holds no state dict (name → tensor); save one, best as .safetensors")
     return state
 
 
-def load_network(path: Path, *, target: str | None = None, options: Mapping[str, Any] | None = None) -> nn.Module:
+def load_network(
+    path: Path,
+    *,
+    target: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
+) -> nn.Module:
     """The network of a .terse file, in eval mode.
 
     Without `target` the file's own metadata names it, and then only a reference network is built: a file
     from elsewhere must not choose which code runs here.
     """
     if target is None:
-        stored = codec.open(path).metadata.get("target")
-        name = stored.get("name") if isinstance(stored, dict) else None
-        if name not in networks():
+        if options:
             raise ValueError(
-                f"{path} names no reference network of ours (target {name!r}); say what it is with --target"
+                f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
+                f"would come from {path}; give --target as well, or leave --option out"
             )
-        assert isinstance(stored, dict)
-        target, options = name, stored.get("options") or {}
-    return codec.load(path, into=resolve_target(target, **(options or {}))).eval()
+        target, options = _own_target(path)
+    network = resolve_target(target, **(options or {}))
+    return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
+
+
+def _own_target(path: Path) -> tuple[str, dict[str, Any]]:
+    """What the file says it is, believed only where a network of that name has just the file's tensors."""
+    file = codec.open(path)
+    stored = file.metadata.get("target")
+    stored = stored if isinstance(stored, dict) else {}
+    name, options = stored.get("name"), stored.get("options") or {}
+    if not isinstance(name, str) or name not in networks():
+        raise ValueError(f"{path} names no reference network of ours (target {name!r}); say what it is with --target")
+    if not isinstance(options, dict):
+        raise ValueError(f"{path} gives its network the options {options!r}, which are no table; use --target")
+    try:
+        # Without memory, so that a file cannot ask for more of it than its own tensors take.
+        with torch.device("meta"):
+            skeleton = resolve_target(name, **options)
+        check_names(file.shapes(), skeleton)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as problem:
+        why = str(problem).partition("\n")[0]
+        raise ValueError(f"{path} is not the network {name} it claims to be: {why}; use --target") from None
+    return name, options

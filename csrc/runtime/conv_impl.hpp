@@ -1,0 +1,208 @@
+// Windows over lanes: sparse convolution in float, and pooling.
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+template <class Number>
+inline void permute_lanes(char* to, const char* from, const int16_t* lanes, Number fill) {
+  Number in[kBytes / sizeof(Number)], out[kBytes / sizeof(Number)];
+  memcpy(in, from, kBytes);
+  for (int l = 0; l < int(kBytes / sizeof(Number)); ++l) out[l] = lanes[l] < 0 ? fill : in[lanes[l]];
+  memcpy(to, out, kBytes);
+}
+
+inline void permute(char* to, const char* from, const int16_t* lanes, float fill) {
+#if defined(__AVX512BW__) && !defined(__clang__)
+  if (fill == 0.0f) {
+    typedef int16_t Half __attribute__((vector_size(kBytes / 2)));
+    Half narrow;
+    memcpy(&narrow, lanes, sizeof narrow);
+    const IntVec index = __builtin_convertvector(narrow, IntVec);
+    store(to, (Vec)((IntVec)__builtin_shuffle(load(from), index) & (index >= 0)));
+    return;
+  }
+#endif
+  permute_lanes<float>(to, from, lanes, fill);
+}
+
+inline void permute(char* to, const char* from, const int16_t* lanes, int16_t fill) {
+#if defined(__AVX512BW__) && !defined(__clang__)
+  typedef int16_t Shorts __attribute__((vector_size(kBytes)));
+  Shorts index, in;
+  memcpy(&index, lanes, sizeof index);
+  memcpy(&in, from, sizeof in);
+  const Shorts out = __builtin_shuffle(in, index) & (index >= 0);
+  memcpy(to, &out, sizeof out);
+  (void)fill;
+#else
+  permute_lanes<int16_t>(to, from, lanes, fill);
+#endif
+}
+
+// Number: float, or int16_t for narrow lanes, whose fill is always 0.
+template <class Number>
+void gather_footprint(const PatchView& patch, const char* channel, char* target, Number fill) {
+  for (int r = 0; r < patch.run_count; ++r) {
+    const CopyRun run = patch.runs[r];
+    char* to = target + size_t(run.target) * kBytes;
+    const char* from = channel + size_t(run.source) * kBytes;
+    if (run.lanes == kStraight) {
+      for (int i = 0; i < run.count; ++i) store(to + i * kBytes, load(from + i * kBytes));
+    } else if (run.lanes == kFill) {
+      for (int i = 0; i < run.count; ++i) store(to + i * kBytes, Vec{} + float(fill));
+    } else {
+      const int16_t* lanes = patch.lane_table + run.lanes;
+      for (int i = 0; i < run.count; ++i) permute(to + i * kBytes, from + i * kBytes, lanes, fill);
+    }
+  }
+}
+
+// A channel's finish with everything before the activation folded into sum × a + b + residual × c.
+struct Folded {
+  float a, b, c;
+};
+
+inline Folded fold(const Finish& f, int channel) {
+  const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
+  if (!f.scale2) return {scale, shift, 1.0f};
+  const float scale2 = f.scale2[channel];
+  return {scale * scale2, shift * scale2 + f.shift2[channel], scale2};
+}
+
+void finish_patch(const ConvTask& t, const char* sums, int channel) {
+  const Folded f = fold(t.finish, channel);
+  for (int y = t.patch.skip_h; y < t.patch.h; ++y) {
+    const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
+    for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
+      Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
+      if (t.residual) v += load(t.residual + at + size_t(x) * kBytes) * f.c;
+      store(t.output + at + size_t(x) * kBytes, activate(v, t.finish));
+    }
+  }
+}
+
+// Output-stationary: a patch of one output channel stays in registers while its weights of one block of
+// input channels pass by; between blocks it waits in `sums`.
+template <int H, int W, ValueKind kind>
+void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
+  const float signs[2] = {1.0f, -1.0f};
+  const size_t pitch = t.patch.pitch_bytes;
+  const uint32_t* offsets = t.offsets;
+  const uint16_t* entry = unit.entries;
+  const uint8_t* code = unit.codes;
+  const float* value = unit.values;
+  for (uint32_t r = 0; r < unit.row_count; ++r) {
+    const Row row = unit.rows[r];
+    char* waiting = sums + size_t(row.row) * (H * W * kBytes);
+    Vec acc[H * W];
+    if (row.count & kFirst) {
+      UNROLL for (int i = 0; i < H * W; ++i) acc[i] = Vec{};
+    } else {
+      UNROLL for (int i = 0; i < H * W; ++i) acc[i] = load(waiting + i * kBytes);
+    }
+    const int count = row.count & kCountMask;
+    for (int k = 0; k < count; ++k) {
+      const uint32_t e = entry[k];
+      const char* at = footprint + offsets[kind == ValueKind::Sign ? e >> 1 : e];
+      const float w = kind == ValueKind::Sign ? signs[e & 1] : kind == ValueKind::Table ? t.table[code[k]] : value[k];
+      UNROLL for (int y = 0; y < H; ++y) {
+        UNROLL for (int x = 0; x < W; ++x) acc[y * W + x] += w * load(at + x * kBytes);
+        at += pitch;
+        asm("" : "+r"(at));  // one pointer a row: left alone, the compiler keeps more addresses than registers
+      }
+    }
+    entry += count;
+    if (kind == ValueKind::Table) code += count;
+    if (kind == ValueKind::Float) value += count;
+    UNROLL for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[i]);
+    if (row.count & kLast) finish_patch(t, waiting, first_channel + row.row);
+  }
+}
+
+typedef void (*RowsFn)(const ConvTask&, const Unit&, int, const char*, char*);
+
+template <int H, int W>
+RowsFn rows_of_kind(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::Sign: return accumulate_rows<H, W, ValueKind::Sign>;
+    case ValueKind::Table: return accumulate_rows<H, W, ValueKind::Table>;
+    default: return accumulate_rows<H, W, ValueKind::Float>;
+  }
+}
+
+RowsFn rows_function(int h, int w, ValueKind kind) {
+  switch (h * 32 + w) {
+    case 4 * 32 + 4: return rows_of_kind<4, 4>(kind);
+    case 4 * 32 + 2: return rows_of_kind<4, 2>(kind);
+    case 4 * 32 + 1: return rows_of_kind<4, 1>(kind);
+    case 2 * 32 + 4: return rows_of_kind<2, 4>(kind);
+    case 2 * 32 + 2: return rows_of_kind<2, 2>(kind);
+    case 2 * 32 + 1: return rows_of_kind<2, 1>(kind);
+    case 1 * 32 + 16: return rows_of_kind<1, 16>(kind);
+    case 1 * 32 + 8: return rows_of_kind<1, 8>(kind);
+    case 1 * 32 + 4: return rows_of_kind<1, 4>(kind);
+    case 1 * 32 + 2: return rows_of_kind<1, 2>(kind);
+    default: return rows_of_kind<1, 1>(kind);
+  }
+}
+
+// The loop around the rows: block by block of input channels, all the task's output channels each.
+template <class Number>
+void conv_blocks(const ConvTask& t, RowsFn rows, size_t waiting_bytes) {
+  char* footprint = t.scratch;
+  char* sums = t.scratch + t.patch.footprint_bytes * t.block_channels;
+  for (int b = 0; b < t.blocks; ++b) {
+    bool used = false;
+    for (int c = t.chunk_begin; c < t.chunk_end; ++c) used = used || t.units[c * t.blocks + b].row_count;
+    if (!used) continue;
+    const int begin = b * t.block_channels;
+    const int end = begin + t.block_channels < t.channels ? begin + t.block_channels : t.channels;
+    for (int c = begin; c < end; ++c)
+      gather_footprint<Number>(t.patch, t.input + c * t.input_channel_bytes,
+                               footprint + (c - begin) * t.patch.footprint_bytes, Number(0));
+    char* waiting = sums;
+    for (int c = t.chunk_begin; c < t.chunk_end; ++c) {
+      rows(t, t.units[c * t.blocks + b], t.chunks[c].first_row, footprint, waiting);
+      waiting += t.chunks[c].rows * waiting_bytes;
+    }
+  }
+}
+
+size_t scratch_bytes(const ConvTask& t, size_t waiting_bytes) {
+  size_t rows = 0;
+  for (int c = t.chunk_begin; c < t.chunk_end; ++c) rows += t.chunks[c].rows;
+  return t.patch.footprint_bytes * t.block_channels + rows * waiting_bytes;
+}
+
+size_t conv_waiting_bytes(const ConvTask& t) { return size_t(t.patch.h) * t.patch.w * kBytes; }
+size_t conv_scratch_bytes(const ConvTask& t) { return scratch_bytes(t, conv_waiting_bytes(t)); }
+void conv(const ConvTask& t) {
+  conv_blocks<float>(t, rows_function(t.patch.h, t.patch.w, t.kind), conv_waiting_bytes(t));
+}
+
+void pool(const PoolTask& t) {
+  const float start = t.is_max ? -INFINITY : 0.0f;
+  for (int c = 0; c < t.channels; ++c) {
+    gather_footprint(t.patch, t.input + c * t.input_channel_bytes, t.scratch, start);
+    for (int y = t.patch.skip_h; y < t.patch.h; ++y)
+      for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
+        const char* at = t.scratch + y * t.patch.pitch_bytes + size_t(x) * kBytes;
+        Vec v = Vec{} + start;
+        for (int k = 0; k < t.taps; ++k) {
+          const Vec next = load(at + t.offsets[k]);
+          if (t.is_max)
+            v = (next > v) | (next != next) ? next : v;
+          else
+            v += next;
+        }
+        const size_t place = y * t.output_row_bytes + size_t(x) * kBytes;
+        if (!t.is_max) v *= load(t.reciprocal + place);
+        store(t.output + c * t.output_channel_bytes + place, v);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify

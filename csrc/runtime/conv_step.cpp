@@ -1,0 +1,73 @@
+#include "conv_step.hpp"
+
+#include <algorithm>
+
+namespace tersify {
+namespace {
+
+constexpr size_t kSumsBytes = 160 << 10;
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
+  const int bytes = kernels->vector_bytes, ranges = static_cast<int>(splits.size()) - 1;
+  const int range = number % ranges, rest = number / ranges;
+  const int places = static_cast<int>(geometry.places.size());
+  const Geometry::Place& place = geometry.places[rest % places];
+  const int group = rest / places;
+  ConvTask t{};
+  weights->fill(t);
+  t.patch = geometry.view(place, bytes);
+  t.offsets = geometry.offsets.data();
+  t.chunk_begin = splits[range];
+  t.chunk_end = splits[range + 1];
+  t.finish = finish->view();
+  t.input_channel_bytes = size_t(from.channel_vectors()) * bytes;
+  t.output_channel_bytes = size_t(to.channel_vectors()) * bytes;
+  t.output_row_bytes = size_t(to.tile_w) * bytes;
+  t.residual_quant = residual_quant;
+  t.output_quant = output_quant;
+  t.scratch = scratch;
+  if (!buffers) return t;
+  const size_t at = group * t.output_channel_bytes * out.c + (size_t(place.y) * to.tile_w + place.x) * bytes;
+  t.input = buffers[source] + group * t.input_channel_bytes * in.c;
+  t.output = buffers[target] + at;
+  t.residual = residual < 0 ? nullptr : buffers[residual] + at;
+  return t;
+}
+
+void ConvStep::split(int groups, int threads) {
+  const int places = groups * static_cast<int>(geometry.places.size());
+  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes;
+  int ranges = static_cast<int>(ceil_div(static_cast<int>(weights->rows() * row_bytes), int(kSumsBytes)));
+  if (threads > 1) ranges = std::max(ranges, ceil_div(kTasksPerThread * threads, places));
+  ranges = std::min(ranges, weights->chunks());
+  for (int r = 0; r <= ranges; ++r) splits.push_back(weights->chunks() * r / ranges);
+}
+
+void add_conv(Schedule& s, ConvStep step, const Window& window) {
+  const Kernels& k = s.kernels();
+  step.kernels = &k;
+  step.geometry = make_geometry(step.in, step.from, step.to, window, k.vector_bytes, k.patch_limit,
+                                step.weights->block_channels());
+  const int groups = step.to.groups(step.out.n);
+  s.add_cost(layout_cost(step.to, step.out.n, k.patch_limit) * double(step.weights->nonzeros() + step.weights->rows()));
+  step.split(groups, s.threads());
+  auto shared = std::make_shared<ConvStep>(std::move(step));
+  Step out;
+  out.tasks = groups * static_cast<int>(shared->geometry.places.size() * (shared->splits.size() - 1));
+  const auto scratch_bytes = shared->narrow ? k.narrow_conv_scratch_bytes : k.conv_scratch_bytes;
+  for (size_t r = 0; r + 1 < shared->splits.size(); ++r)
+    out.scratch_bytes = std::max(out.scratch_bytes, scratch_bytes(shared->task(nullptr, int(r), nullptr)));
+  out.reads = {shared->source};
+  if (shared->residual >= 0) out.reads.push_back(shared->residual);
+  out.writes = {shared->target};
+  out.run = [shared](char* const* buffers, int task, char* scratch) {
+    (shared->narrow ? shared->kernels->narrow_conv : shared->kernels->conv)(shared->task(buffers, task, scratch));
+  };
+  s.add(std::move(out));
+}
+
+}  // namespace tersify

@@ -1,0 +1,31 @@
+// A convolution as a step: its weights, geometry and buffers, and the tasks it falls into.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "schedule.hpp"
+
+namespace tersify {
+
+constexpr int kTasksPerThread = 3;  // enough that a thread that lost its core does not hold up the rest
+
+struct ConvStep {
+  const Kernels* kernels;
+  Geometry geometry;
+  std::shared_ptr<SparseWeights> weights;
+  std::shared_ptr<FinishData> finish;
+  Image in, out;
+  Layout from, to;
+  int source, target, residual;  // buffers; residual −1: none
+  std::vector<int> splits;       // first chunk of each range, and the end
+  bool narrow = false;
+  Quant residual_quant, output_quant;
+
+  ConvTask task(char* const* buffers, int number, char* scratch) const;
+  void split(int groups, int threads);
+};
+
+void add_conv(Schedule& schedule, ConvStep step, const Window& window);
+
+}  // namespace tersify

@@ -1,0 +1,144 @@
+#include "engine.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "schedule.hpp"
+
+namespace tersify {
+namespace {
+
+const Kernels& kernels_of(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::Avx512) return avx512_kernels();
+  if (isa == Isa::Avx2) return avx2_kernels();
+#endif
+  (void)isa;
+  return portable_kernels();
+}
+
+constexpr int kPortionsPerThread = 2;  // so that a thread that lost its core does not hold up the rest
+constexpr int kMaxPortion = 64;
+
+}  // namespace
+
+Finish FinishData::view() const {
+  auto data = [](const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); };
+  return {data(scale), data(shift), data(scale2), data(shift2), act, low, high};
+}
+
+Engine::Engine(Isa isa, int threads) : isa_(isa), kernels_(kernels_of(isa)), pool_(threads), arenas_(threads), scratch_(threads) {}
+
+Engine::~Engine() = default;
+
+int Engine::input(Shape shape) {
+  shapes_.push_back(shape);
+  quants_.emplace_back();
+  inputs_.push_back(static_cast<int>(shapes_.size()) - 1);
+  return inputs_.back();
+}
+
+int Engine::add(std::vector<int> inputs, Shape shape, std::function<void(Schedule&, const Op&)> plan) {
+  for (int value : inputs) shapes_.at(value);  // throws for a value that does not exist
+  shapes_.push_back(shape);
+  quants_.emplace_back();
+  const int output = static_cast<int>(shapes_.size()) - 1;
+  ops_.push_back({std::move(inputs), output, std::move(plan)});
+  return output;
+}
+
+std::shared_ptr<SparseWeights> Engine::pack(const DenseWeight& weight, const Window& window, const Shape& output,
+                                            ValueKind kind, std::vector<float> table, int narrow_high) {
+  // The block must suit every batch size; a few images in the lanes are the usual portion.
+  const int lanes = kernels_.vector_bytes / (narrow_high ? 2 : 4), images = std::max(1, lanes / 8);
+  const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, kernels_.patch_limit);
+  int block =
+      choose_block(window, weight.channels, kernels_.vector_bytes, choose_patch(usual, kernels_.patch_limit));
+  if (narrow_high) block = narrow_block(weight, block, narrow_high);
+  auto packed = std::make_shared<SparseWeights>(weight, kind, std::move(table), block, narrow_high);
+  weight_sizes_.push_back([packed] { return packed->resident_bytes(); });
+  return packed;
+}
+
+const Schedule& Engine::schedule(int n, int threads) {
+  auto& found = schedules_[{n, threads}];
+  if (!found) found = std::make_unique<Schedule>(*this, n, threads);
+  return *found;
+}
+
+// How many images a thread takes through the whole network at once: as many as fill the vectors, as few as
+// keep their activations near the core. 0: too few images to give every thread its own.
+int Engine::portion(int n) {
+  const auto known = portions_.find(n);
+  if (known != portions_.end()) return known->second;
+  int best = 0;
+  double best_cost = 0;
+  const int limit = std::max(1, n / (kPortionsPerThread * threads()));
+  for (int m = 1; m <= limit && m <= kMaxPortion && n >= threads(); m *= 2) {
+    const double cost = schedule(m, 1).cost_per_image();
+    if (!best || cost < best_cost) {
+      best = m;
+      best_cost = cost;
+    }
+  }
+  return portions_[n] = best;
+}
+
+template <class T>
+std::vector<T*> Engine::skip_images(const std::vector<T*>& pointers, const std::vector<int>& values,
+                                    int images) const {
+  std::vector<T*> moved;
+  for (size_t i = 0; i < pointers.size(); ++i)
+    moved.push_back(pointers[i] + size_t(images) * shapes_[values[i]].numel());
+  return moved;
+}
+
+// Every thread takes portions through all the steps: nobody waits, and activations stay near their core.
+void Engine::run_portions(int count, int portion, const std::vector<const float*>& inputs,
+                          const std::vector<float*>& outputs) {
+  const Schedule& plan = schedule(portion, 1);
+  for (AlignedBytes& arena : arenas_) arena.grow(plan.arena_bytes());
+  for (AlignedBytes& scratch : scratch_) scratch.grow(plan.scratch_bytes());
+  pool_.run(count, [&](int number, int thread) {
+    const auto pointers = plan.bind(arenas_[thread].data(), skip_images(inputs, inputs_, number * portion),
+                                    skip_images(outputs, outputs_, number * portion));
+    for (const Step& step : plan.steps())
+      for (int task = 0; task < step.tasks; ++task) step.run(pointers.data(), task, scratch_[thread].data());
+  });
+}
+
+// All threads share each step.
+void Engine::run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs) {
+  const Schedule& plan = schedule(n, threads());
+  arenas_[0].grow(plan.arena_bytes());
+  for (AlignedBytes& scratch : scratch_) scratch.grow(plan.scratch_bytes());
+  const auto pointers = plan.bind(arenas_[0].data(), inputs, outputs);
+  for (const Step& step : plan.steps())
+    pool_.run(step.tasks,
+              [&](int task, int thread) { step.run(pointers.data(), task, scratch_[thread].data()); });
+}
+
+void Engine::run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs) {
+  if (inputs.size() != inputs_.size() || outputs.size() != outputs_.size())
+    throw std::invalid_argument("the plan takes " + std::to_string(inputs_.size()) + " inputs and " +
+                                std::to_string(outputs_.size()) + " outputs");
+  std::lock_guard<std::mutex> lock(running_);
+  const int size = portion(n), round = size * threads();
+  const int apart = size ? n / round * round : 0;
+  if (apart) run_portions(apart / size, size, inputs, outputs);
+  if (n > apart) run_together(n - apart, skip_images(inputs, inputs_, apart), skip_images(outputs, outputs_, apart));
+}
+
+size_t Engine::weight_bytes() const {
+  size_t bytes = 0;
+  for (const auto& size : weight_sizes_) bytes += size();
+  return bytes;
+}
+
+size_t Engine::arena_bytes() const {
+  size_t bytes = 0;
+  for (const AlignedBytes& arena : arenas_) bytes += arena.size();
+  return bytes;
+}
+
+}  // namespace tersify

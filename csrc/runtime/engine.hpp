@@ -1,0 +1,109 @@
+// The whole network as one call: values, the operations between them, and, for each batch size met, a schedule of steps
+// over one arena.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gemv.hpp"
+#include "geometry.hpp"
+#include "isa.hpp"
+#include "kernels.hpp"
+#include "layout.hpp"
+#include "memory.hpp"
+#include "pool.hpp"
+#include "weights.hpp"
+
+namespace tersify {
+
+// The constants of a Finish, owned.
+struct FinishData {
+  std::vector<float> scale, shift, scale2, shift2;
+  Act act = Act::Clamp;
+  float low, high;
+  Finish view() const;
+};
+
+struct Shape {  // of one image
+  int c, h, w;
+  int numel() const { return c * h * w; }
+};
+
+struct Step {
+  int tasks = 0;
+  size_t scratch_bytes = 0;  // per thread
+  std::vector<int> reads, writes;
+  std::function<void(char* const* buffers, int task, char* scratch)> run;
+};
+
+class Schedule;
+
+struct Op {
+  std::vector<int> inputs;
+  int output = -1;
+  std::function<void(Schedule&, const Op&)> plan;
+};
+
+class Engine {
+ public:
+  Engine(Isa isa, int threads);
+  ~Engine();
+
+  int input(Shape shape);
+  int conv(int in, const Window& window, int groups, const float* weight, int rows, ValueKind kind,
+           std::vector<float> table, FinishData finish, int residual);
+  // The same on 16-bit lanes: signs only; `in`, `residual` and the output are quantized values.
+  int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
+                  int residual, Quant output);
+  void quantize(int value, Quant quant) { quants_.at(value) = quant; }
+  int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
+             FinishData finish, bool narrow);  // narrow: single vectors of activations are rounded to 8 bits
+  int pool(int in, const Window& window, bool is_max, bool count_padding);
+  int global_mean(int in, FinishData finish);
+  int elementwise(int a, int b, bool multiply, FinishData finish);  // b < 0: none
+  int concatenate(const std::vector<int>& inputs);                  // along the channels
+  int view(int in, Shape shape);
+  int softmax(int in, int count);
+  int layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps);
+  void outputs(const std::vector<int>& values) { outputs_ = values; }
+
+  void run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
+
+  int threads() const { return pool_.threads(); }
+  Isa isa() const { return isa_; }
+  size_t weight_bytes() const;  // of the packed forms that exist by now
+  size_t arena_bytes() const;
+
+ private:
+  friend class Schedule;
+  int add(std::vector<int> inputs, Shape shape, std::function<void(Schedule&, const Op&)> plan);
+  const Schedule& schedule(int n, int threads);
+  int portion(int n);
+  void run_portions(int count, int portion, const std::vector<const float*>& inputs,
+                    const std::vector<float*>& outputs);
+  void run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
+  template <class T>
+  std::vector<T*> skip_images(const std::vector<T*>& pointers, const std::vector<int>& values, int images) const;
+  // `output`: the size of the image that the weights will make.
+  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, const Shape& output,
+                                      ValueKind kind, std::vector<float> table, int narrow_high = 0);
+
+  Isa isa_;
+  const Kernels& kernels_;
+  Pool pool_;
+  std::vector<Shape> shapes_;
+  std::vector<Quant> quants_;  // one a value
+  std::vector<Op> ops_;
+  std::vector<int> inputs_, outputs_;
+  std::map<std::pair<int, int>, std::unique_ptr<Schedule>> schedules_;  // by batch size and threads
+  std::map<int, int> portions_;
+  std::vector<AlignedBytes> arenas_, scratch_;  // one a thread
+  std::mutex running_;
+  std::vector<std::function<size_t()>> weight_sizes_;
+};
+
+}  // namespace tersify

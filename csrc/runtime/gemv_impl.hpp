@@ -1,0 +1,164 @@
+// Matrix times one vector, for weights of a few levels, 16 (or 32) rows a vector.
+//
+// Ternary: three trits are one code of 27, the sums of three activations under all 27 codes are a table, and
+// one permutation looks 16 rows up in it. Tables of up to 16 levels: one permutation decodes 16 weights.
+
+#if defined(__AVX512BW__)
+#include <immintrin.h>
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+constexpr int kStreams = kGemvRows / 16;
+constexpr int kNarrowStreams = kGemvRows / 32;
+
+struct Patterns {
+  float sign[3][32];
+};
+
+inline Patterns trit_patterns() {
+  Patterns p;
+  for (int code = 0; code < 32; ++code) {
+    const int used = code < 27 ? code : 13;  // 13 is three zeros
+    p.sign[0][code] = float(used % 3 - 1);
+    p.sign[1][code] = float(used / 3 % 3 - 1);
+    p.sign[2][code] = float(used / 9 - 1);
+  }
+  return p;
+}
+
+void trit_tables(const float* x, int features, float* tables) {
+  const Patterns p = trit_patterns();
+  const int count = (features + kTritsPerWord - 1) / kTritsPerWord * (kTritsPerWord / 3);
+  for (int t = 0; t < count; ++t) {
+    float v[3];
+    for (int i = 0; i < 3; ++i) v[i] = 3 * t + i < features ? x[3 * t + i] : 0.0f;
+    for (int code = 0; code < 32; ++code)
+      tables[t * 32 + code] = v[0] * p.sign[0][code] + v[1] * p.sign[1][code] + v[2] * p.sign[2][code];
+  }
+}
+
+void finish_rows(const __m512* sums, float* out, int first, int rows, const Finish& f) {
+  alignas(64) float values[kGemvRows];
+  for (int j = 0; j < kStreams; ++j) _mm512_store_ps(values + 16 * j, sums[j]);
+  for (int r = 0; r < kGemvRows && first + r < rows; ++r) {
+    float v = values[r];
+    if (f.scale) v = v * f.scale[first + r] + f.shift[first + r];
+    out[first + r] = activate(v, f);
+  }
+}
+
+// words: [block of rows][word][stream][16]
+void trit_gemv(const GemvTask& t) {
+  const int words = (t.features + kTritsPerWord - 1) / kTritsPerWord;
+  for (int block = t.block_begin; block < t.block_end; ++block) {
+    const uint32_t* word = t.words + size_t(block) * words * kGemvRows;
+    __m512 sums[kStreams] = {};
+    for (int w = 0; w < words; ++w, word += kGemvRows) {
+      __m512i codes[kStreams];
+      UNROLL for (int j = 0; j < kStreams; ++j) codes[j] = _mm512_load_si512(word + 16 * j);
+      const float* table = t.tables + size_t(w) * (kTritsPerWord / 3) * 32;
+      UNROLL for (int k = 0; k < kTritsPerWord / 3; ++k) {
+        const __m512 low = _mm512_load_ps(table + k * 32), high = _mm512_load_ps(table + k * 32 + 16);
+        UNROLL for (int j = 0; j < kStreams; ++j) {
+          sums[j] = _mm512_add_ps(sums[j], _mm512_permutex2var_ps(low, codes[j], high));
+          codes[j] = _mm512_srli_epi32(codes[j], 5);
+        }
+      }
+    }
+    finish_rows(sums, t.out, block * kGemvRows, t.rows, t.finish);
+  }
+}
+
+// words: [block of rows][word][stream][16], eight codes of four bits a word
+void nibble_gemv(const GemvTask& t) {
+  const int words = (t.features + kNibblesPerWord - 1) / kNibblesPerWord;
+  const __m512 levels = _mm512_loadu_ps(t.levels);
+  for (int block = t.block_begin; block < t.block_end; ++block) {
+    const uint32_t* word = t.words + size_t(block) * words * kGemvRows;
+    __m512 sums[kStreams] = {};
+    for (int w = 0; w < words; ++w, word += kGemvRows) {
+      __m512i codes[kStreams];
+      UNROLL for (int j = 0; j < kStreams; ++j) codes[j] = _mm512_load_si512(word + 16 * j);
+      UNROLL for (int k = 0; k < kNibblesPerWord; ++k) {
+        const __m512 x = _mm512_set1_ps(t.tables[w * kNibblesPerWord + k]);
+        UNROLL for (int j = 0; j < kStreams; ++j) {
+          sums[j] = _mm512_fmadd_ps(_mm512_permutexvar_ps(codes[j], levels), x, sums[j]);
+          codes[j] = _mm512_srli_epi32(codes[j], 4);
+        }
+      }
+    }
+    finish_rows(sums, t.out, block * kGemvRows, t.rows, t.finish);
+  }
+}
+
+// Activations rounded to 127 levels of their largest; returns the scale.
+float narrow_trit_tables(const float* x, int features, int16_t* tables) {
+  __m512 largest = _mm512_setzero_ps();
+  for (int i = 0; i < features; i += 16) {
+    const __mmask16 inside = features - i >= 16 ? 0xffff : (1u << (features - i)) - 1;
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(inside, x + i)));
+  }
+  const float top = _mm512_reduce_max_ps(largest), scale = top > 0 ? top / 127.0f : 1.0f, inverse = 1.0f / scale;
+  const Patterns p = trit_patterns();
+  __m512i signs[3];
+  for (int i = 0; i < 3; ++i) {
+    alignas(64) int16_t sign[32];
+    for (int code = 0; code < 32; ++code) sign[code] = int16_t(p.sign[i][code]);
+    signs[i] = _mm512_load_si512(sign);
+  }
+  const int count = (features + kNarrowTritsPerWord - 1) / kNarrowTritsPerWord * (kNarrowTritsPerWord / 3);
+  for (int t = 0; t < count; ++t) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int i = 0; i < 3 && 3 * t + i < features; ++i) {
+      const int level = _mm_cvtss_si32(_mm_set_ss(x[3 * t + i] * inverse));  // to nearest, ties to even
+      sum = _mm512_add_epi16(sum, _mm512_mullo_epi16(signs[i], _mm512_set1_epi16(int16_t(level))));
+    }
+    _mm512_store_si512(tables + t * 32, sum);
+  }
+  return scale;
+}
+
+// words: [block of rows][word][stream][32] of 16 bits. 28 words add at most 28 · 9 · 127 < 2^15.
+void narrow_trit_gemv(const GemvTask& t) {
+  constexpr int kWordsPerSum = 28;
+  const int words = (t.features + kNarrowTritsPerWord - 1) / kNarrowTritsPerWord;
+  const auto* tables = reinterpret_cast<const int16_t*>(t.tables);
+  for (int block = t.block_begin; block < t.block_end; ++block) {
+    const auto* word = reinterpret_cast<const uint16_t*>(t.words) + size_t(block) * words * kGemvRows;
+    __m512i wide[kStreams] = {};
+    for (int begin = 0; begin < words; begin += kWordsPerSum) {
+      const int end = begin + kWordsPerSum < words ? begin + kWordsPerSum : words;
+      __m512i sums[kNarrowStreams] = {};
+      for (int w = begin; w < end; ++w, word += kGemvRows) {
+        const int16_t* table = tables + size_t(w) * 3 * 32;
+        const __m512i tables_now[3] = {_mm512_load_si512(table), _mm512_load_si512(table + 32),
+                                       _mm512_load_si512(table + 64)};
+        UNROLL for (int j = 0; j < kNarrowStreams; ++j) {
+          const __m512i codes = _mm512_load_si512(word + 32 * j);
+          const __m512i first = _mm512_permutexvar_epi16(codes, tables_now[0]);
+          const __m512i second = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 5), tables_now[1]);
+          const __m512i third = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 10), tables_now[2]);
+          sums[j] = _mm512_add_epi16(_mm512_add_epi16(sums[j], first), _mm512_add_epi16(second, third));
+        }
+      }
+      UNROLL for (int j = 0; j < kNarrowStreams; ++j) {
+        const __m256i low = _mm512_castsi512_si256(sums[j]), high = _mm512_extracti64x4_epi64(sums[j], 1);
+        wide[2 * j] = _mm512_add_epi32(wide[2 * j], _mm512_cvtepi16_epi32(low));
+        wide[2 * j + 1] = _mm512_add_epi32(wide[2 * j + 1], _mm512_cvtepi16_epi32(high));
+      }
+    }
+    __m512 floats[kStreams];
+    for (int j = 0; j < kStreams; ++j) floats[j] = _mm512_mul_ps(_mm512_cvtepi32_ps(wide[j]), _mm512_set1_ps(t.scale));
+    finish_rows(floats, t.out, block * kGemvRows, t.rows, t.finish);
+  }
+}
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify
+#define TERSIFY_GEMV(function) function
+#else
+#define TERSIFY_GEMV(function) nullptr
+#endif

@@ -1,0 +1,43 @@
+// Which input vectors each patch of outputs needs, worked out once for a layer and a batch size.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels.hpp"
+#include "layout.hpp"
+
+namespace tersify {
+
+struct Window {
+  int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1;
+  int taps() const { return kernel_h * kernel_w; }
+};
+
+// The footprint of a patch along one axis. Strided windows are stored phase by phase, so that
+// neighbouring outputs always read neighbouring vectors.
+struct Axis {
+  std::vector<int> input;   // stored place → input coordinate, counted from the patch's first output × stride
+  std::vector<int> tap;     // tap → stored place under output 0
+};
+Axis make_axis(int patch, int kernel, int stride, int pad, int dilation);
+
+struct Geometry {
+  Patch patch{};
+  int footprint_h = 0, footprint_w = 0;
+  struct Place {
+    int y, x, skip_h, skip_w;
+    int run_begin, run_end;
+  };
+  std::vector<Place> places;
+  std::vector<CopyRun> runs;
+  std::vector<int16_t> lane_table;
+  std::vector<uint32_t> offsets;  // (channel in block, tap) → bytes
+
+  PatchView view(const Place& place, int vector_bytes) const;
+};
+
+Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window,
+                       int vector_bytes, int patch_limit, int block_channels);
+
+}  // namespace tersify

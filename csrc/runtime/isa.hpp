@@ -1,0 +1,15 @@
+// Which instruction set the kernels use: asked of the CPU once, or forced by name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tersify {
+
+enum class Isa { Portable, Avx2, Avx512 };
+
+std::vector<Isa> available_isas();  // slowest first
+std::string isa_name(Isa isa);
+Isa isa_named(const std::string& name);  // throws std::invalid_argument for one this CPU lacks
+
+}  // namespace tersify

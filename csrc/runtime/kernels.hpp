@@ -1,0 +1,156 @@
+// What the engine asks of an instruction set. Every structure here is plain data: the translation units
+// behind it are compiled for CPUs that may differ from the one that runs the rest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tersify {
+
+enum class Act : uint8_t { Clamp, Gelu, Silu };  // Clamp with infinite ends is no activation at all
+enum class ValueKind : uint8_t { Sign, Table, Float };
+
+// What happens to a finished sum: ×scale +shift, + residual, ×scale2 +shift2, activation.
+struct Finish {
+  const float* scale;   // per channel; null: 1
+  const float* shift;   // per channel; null: 0
+  const float* scale2;  // null: no second affine
+  const float* shift2;
+  Act act;
+  float low, high;
+};
+
+// One output channel within one block of input channels.
+struct Row {
+  uint16_t row;    // counted from the chunk's first
+  uint16_t count;  // its entries here, with the two flags below
+};
+constexpr uint16_t kFirst = 0x8000, kLast = 0x4000;
+constexpr uint16_t kFlush = 0x2000;  // narrow sums would overflow in the next block: move them to the wide ones
+constexpr uint16_t kCountMask = 0x1fff;
+
+// Whole numbers in 16-bit lanes that stand for numbers × scale; scale 0: not quantized.
+struct Quant {
+  float scale = 0, low = 0, high = 0;
+};
+
+struct Unit {
+  const Row* rows;
+  uint32_t row_count;
+  const uint16_t* entries;  // Sign: index × 2 + sign; otherwise the index of (channel in block, tap)
+  const uint8_t* codes;     // Table
+  const float* values;      // Float
+  const uint16_t* plus;     // narrow: how many of a row's entries are +1; they come first
+};
+
+struct Chunk {  // a range of output channels
+  int first_row, rows;
+};
+
+// Copies `count` vectors of one channel into the footprint. lanes: null for a plain copy; a lane −1 is filled.
+struct CopyRun {
+  int32_t source, target, count;
+  int32_t lanes;  // offset into the lane table, kStraight or kFill
+};
+constexpr int32_t kStraight = -1, kFill = -2;
+
+struct PatchView {  // one patch of outputs and what of the input it looks at
+  const CopyRun* runs;
+  int run_count;
+  const int16_t* lane_table;
+  size_t footprint_bytes;  // per channel
+  size_t pitch_bytes;      // between footprint rows
+  int h, w;
+  int skip_h, skip_w;  // leading rows and columns that the patch before has written
+};
+
+struct ConvTask {
+  PatchView patch;
+  const char* input;  // of the image group
+  size_t input_channel_bytes;
+  const uint32_t* offsets;  // (channel in block, tap) → bytes in the footprint
+  ValueKind kind;
+  const float* table;
+  const Unit* units;  // [chunk][block]
+  const Chunk* chunks;
+  int chunk_begin, chunk_end;
+  int blocks, block_channels, channels;
+  Finish finish;
+  char* output;          // the patch's first vector in channel 0
+  const char* residual;  // the same place of the other summand; may be null
+  size_t output_channel_bytes, output_row_bytes;
+  bool flushes;  // narrow: some row has wide sums
+  Quant residual_quant, output_quant;
+  char* scratch;
+};
+
+struct PoolTask {
+  PatchView patch;
+  const char* input;
+  size_t input_channel_bytes;
+  const uint32_t* offsets;
+  int taps, channels;
+  bool is_max;
+  const char* reciprocal;  // 1 / number of averaged places, laid out like one channel of the output
+  char* output;
+  size_t output_channel_bytes, output_row_bytes;
+  char* scratch;
+};
+
+constexpr int kGemvRows = 128;  // rows that share the reading of an activation
+constexpr int kTritsPerWord = 18, kNarrowTritsPerWord = 9, kNibblesPerWord = 8;
+
+struct GemvTask {
+  const uint32_t* words;  // 16-bit words where narrow
+  const float* tables;    // trits: 32 sums for each three activations (16-bit where narrow); nibbles: the activations
+  const float* levels;    // nibbles: 16 of them, the first 0
+  float scale;            // narrow: of the activations
+  int rows, features;
+  int block_begin, block_end;  // of kGemvRows rows
+  float* out;
+  Finish finish;
+};
+
+// A flat tensor seen as an image, and its lanes.
+struct LaneView {
+  int images, rows, cols, tile_h, tile_w, channel_vectors;
+  int n, c, h, w;
+  ptrdiff_t stride_n, stride_c, stride_y, stride_x;  // of the flat side, in elements
+};
+
+struct Kernels {
+  int vector_bytes;
+  int patch_limit;  // accumulators a patch may take
+  size_t (*conv_scratch_bytes)(const ConvTask&);
+  void (*conv)(const ConvTask&);
+  size_t (*narrow_conv_scratch_bytes)(const ConvTask&);
+  void (*narrow_conv)(const ConvTask&);  // signs only; 16-bit activations and sums
+  void (*pool)(const PoolTask&);
+  void (*to_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
+  void (*from_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
+  void (*to_narrow_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end,
+                          const Quant&);
+  void (*from_narrow_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end,
+                            const Quant&);
+  // out[i] = finish(a[i] (×|+) b[i]) with one channel's constants over the whole run; b may be null.
+  void (*elementwise)(float* out, const float* a, const float* b, bool multiply, size_t count, const Finish&,
+                      int channel);
+  // The same where neighbours are neighbouring channels.
+  void (*elementwise_rows)(float* out, const float* a, const float* b, bool multiply, int channels, const Finish&);
+  // Means of `channels` channels of one image group, as rows [image][channel].
+  void (*global_mean)(const LaneView&, const char* lanes, float* flat, int group, const Finish&);
+  // Null where the instruction set has no permutation wide enough.
+  void (*trit_tables)(const float* x, int features, float* tables);
+  void (*trit_gemv)(const GemvTask&);
+  float (*narrow_trit_tables)(const float* x, int features, int16_t* tables);
+  void (*narrow_trit_gemv)(const GemvTask&);
+  void (*nibble_gemv)(const GemvTask&);
+  void (*softmax)(float* out, const float* in, int count);
+  void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
+};
+
+const Kernels& portable_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+}  // namespace tersify

@@ -1,0 +1,70 @@
+// One batch size: where every value lives, in which layout, and the steps in order.
+#pragma once
+
+#include <vector>
+
+#include "engine.hpp"
+
+namespace tersify {
+
+class Schedule {
+ public:
+  // Steps for batches of n, each step cut for `threads`.
+  Schedule(Engine& engine, int n, int threads);
+
+  // For the operations.
+  int n() const { return n_; }
+  const Kernels& kernels() const { return engine_.kernels_; }
+  int threads() const { return threads_; }
+  void add_cost(double vector_operations) { cost_ += vector_operations; }
+  int lanes() const { return kernels().vector_bytes / 4; }
+  int narrow_lanes() const { return kernels().vector_bytes / 2; }
+  Image image(int value) const;
+  int need(int value, const Layout& layout);  // the buffer that holds `value` so; converts where none does
+  int give(int value, const Layout& layout);  // a new buffer for `value`
+  int temporary(size_t bytes);
+  const Layout* lanes_of(int value, int lanes) const;  // such a layout that the value already has, or null
+  const Quant& quant(int value) const { return engine_.quants_[value]; }
+  void alias(int value, int other);         // the same flat bytes under another shape
+  void add(Step step) { steps_.push_back(std::move(step)); }
+  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Shape& output, ValueKind kind,
+                                      std::vector<float> table) {
+    return engine_.pack(weight, Window{}, output, kind, std::move(table));
+  }
+  LaneView lane_view(const Image& image, const Layout& layout) const;
+  void add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant = {});
+  size_t bytes(const Image& image, const Layout& layout) const;
+
+  // For the engine.
+  size_t arena_bytes() const { return arena_bytes_; }
+  size_t scratch_bytes() const { return scratch_bytes_; }
+  double cost_per_image() const;  // to compare batch sizes; the unit means nothing
+  std::vector<char*> bind(char* arena, const std::vector<const float*>& inputs,
+                          const std::vector<float*>& outputs) const;
+  const std::vector<Step>& steps() const { return steps_; }
+
+ private:
+  enum class Where { Arena, Input, Output };
+  struct Buffer {
+    Where where;
+    size_t bytes;
+    int number;  // of the input or output
+    size_t offset;
+  };
+  struct Home {
+    Layout layout;
+    int buffer;
+  };
+  int new_buffer(Where where, size_t bytes, int number = 0);
+  void place_buffers();
+
+  Engine& engine_;
+  int n_, threads_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::vector<Home>> homes_;
+  std::vector<Step> steps_;
+  size_t arena_bytes_ = 0, scratch_bytes_ = 0;
+  double cost_ = 0;
+};
+
+}  // namespace tersify

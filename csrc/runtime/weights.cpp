@@ -1,0 +1,208 @@
+#include "weights.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace tersify {
+namespace {
+
+constexpr size_t kFootprintBytes = 44 << 10;  // measured: more than the L1 holds, but shorter lists cost more
+constexpr int kMaxChunks = 16;
+constexpr int kRowsPerChunk = 16;
+constexpr int kNarrowMost = 32767;
+
+struct Pending {
+  uint16_t row;
+  std::vector<uint16_t> entries;
+  std::vector<float> values;
+  int plus = 0;
+  bool flush = false;
+};
+
+// Marks the blocks after which a row's 16-bit sum could overflow: activations are all ≥ 0 or at most half as
+// large, so a sum stays within `limit` entries of one sign.
+bool mark_flushes(std::vector<std::vector<Pending>>& blocks, int rows, int limit) {
+  std::vector<int> plus(rows, 0), minus(rows, 0);
+  std::vector<Pending*> before(rows, nullptr);
+  bool any = false;
+  for (auto& block : blocks)
+    for (Pending& p : block) {
+      const int more_plus = p.plus, more_minus = static_cast<int>(p.entries.size()) - p.plus;
+      if (before[p.row] && std::max(plus[p.row] + more_plus, minus[p.row] + more_minus) > limit) {
+        before[p.row]->flush = any = true;
+        plus[p.row] = minus[p.row] = 0;
+      }
+      plus[p.row] += more_plus;
+      minus[p.row] += more_minus;
+      before[p.row] = &p;
+    }
+  return any;
+}
+
+}  // namespace
+
+int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch) {
+  const Axis y = make_axis(patch.h, window.kernel_h, window.stride_h, window.pad_h, window.dilation_h);
+  const Axis x = make_axis(patch.w, window.kernel_w, window.stride_w, window.pad_w, window.dilation_w);
+  const size_t bytes = y.input.size() * x.input.size() * vector_bytes;
+  const int limit = std::max<int>(1, std::min<size_t>(kFootprintBytes / bytes, kCountMask / window.taps()));
+  const int blocks = (channels + limit - 1) / limit;
+  return (channels + blocks - 1) / blocks;
+}
+
+int narrow_block(const DenseWeight& w, int block, int narrow_high) {
+  const int per_group = w.channels / w.groups, limit = kNarrowMost / narrow_high;
+  for (;; block = (block + 1) / 2) {
+    int most = 0;
+    for (int r = 0; r < w.rows; ++r) {
+      const int base = r / (w.rows / w.groups) * per_group;
+      int plus = 0, minus = 0;
+      for (int c = 0; c < per_group; ++c) {
+        if ((base + c) % block == 0) plus = minus = 0;
+        for (int tap = 0; tap < w.taps; ++tap) {
+          const float value = w.data[(size_t(r) * per_group + c) * w.taps + tap];
+          plus += value > 0;
+          minus += value < 0;
+        }
+        most = std::max({most, plus, minus});
+      }
+    }
+    if (most <= limit || block == 1) return block;
+  }
+}
+
+SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
+                             int narrow_high)
+    : kind_(kind),
+      rows_(weight.rows),
+      channels_(weight.channels),
+      block_channels_(block_channels),
+      blocks_((weight.channels + block_channels - 1) / block_channels),
+      narrow_high_(narrow_high),
+      table_(std::move(table)) {
+  if (block_channels * weight.taps > kCountMask)
+    throw std::invalid_argument("a kernel of " + std::to_string(weight.taps) + " taps is too large to pack");
+  if (narrow_high && (kind != ValueKind::Sign || narrow_block(weight, block_channels, narrow_high) != block_channels ||
+                      weight.taps * narrow_high > kNarrowMost))
+    throw std::invalid_argument("16-bit sums need ternary weights and kernels of fewer taps");
+  split_rows(weight);
+  for (const Chunk& chunk : chunks_) pack_chunk(weight, chunk);
+  entries_.shrink_to_fit();
+  row_list_.shrink_to_fit();
+  codes_.shrink_to_fit();
+  values_.shrink_to_fit();
+  plus_.shrink_to_fit();
+  point_units();
+}
+
+void SparseWeights::point_units() {
+  const Row* row = row_list_.data();
+  const uint16_t* entry = entries_.data();
+  const uint8_t* code = codes_.data();
+  const float* value = values_.data();
+  const uint16_t* plus = plus_.data();
+  for (Unit& unit : units_) {
+    unit = {row, unit.row_count, entry, code, value, plus};
+    size_t count = 0;
+    for (uint32_t r = 0; r < unit.row_count; ++r) count += row[r].count & kCountMask;
+    row += unit.row_count;
+    entry += count;
+    if (kind_ == ValueKind::Table) code += count;
+    if (kind_ == ValueKind::Float) value += count;
+    if (narrow_high_) plus += unit.row_count;
+  }
+}
+
+void SparseWeights::split_rows(const DenseWeight& w) {
+  const size_t per_row = size_t(w.channels / w.groups) * w.taps;
+  std::vector<size_t> until(w.rows + 1, 0);
+  for (int r = 0; r < w.rows; ++r) {
+    const float* row = w.data + r * per_row;
+    until[r + 1] = until[r] + 1 + (per_row - std::count(row, row + per_row, 0.0f));
+  }
+  const int chunks = std::clamp(w.rows / kRowsPerChunk, 1, kMaxChunks);
+  for (int c = 0, begin = 0; c < chunks; ++c) {
+    const size_t target = until.back() * (c + 1) / chunks;
+    int end = static_cast<int>(std::lower_bound(until.begin(), until.end(), target) - until.begin());
+    end = c + 1 == chunks ? w.rows : std::clamp(end, begin, std::min(w.rows, begin + 0xffff));
+    if (end > begin) chunks_.push_back({begin, end - begin});
+    begin = end;
+  }
+}
+
+void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk) {
+  const int per_group = w.channels / w.groups, rows_per_group = w.rows / w.groups;
+  std::vector<std::vector<Pending>> blocks(blocks_);
+  std::vector<int> first(chunk.rows, -1), last(chunk.rows, -1);
+  for (int r = 0; r < chunk.rows; ++r) {
+    const int row = chunk.first_row + r, base = row / rows_per_group * per_group;
+    const float* values = w.data + size_t(row) * per_group * w.taps;
+    for (int c = 0; c < per_group; ++c) {
+      const int channel = base + c, b = channel / block_channels_;
+      for (int tap = 0; tap < w.taps; ++tap) {
+        const float value = values[c * w.taps + tap];
+        if (value == 0.0f) continue;
+        if (last[r] != b) {
+          blocks[b].push_back({static_cast<uint16_t>(r), {}, {}, 0, false});
+          last[r] = b;
+          if (first[r] < 0) first[r] = b;
+        }
+        const int index = (channel - b * block_channels_) * w.taps + tap;
+        Pending& pending = blocks[b].back();
+        if (narrow_high_ && value > 0) {
+          pending.entries.insert(pending.entries.begin() + pending.plus++, static_cast<uint16_t>(index));
+          continue;
+        }
+        const bool signed_index = kind_ == ValueKind::Sign && !narrow_high_;
+        pending.entries.push_back(static_cast<uint16_t>(signed_index ? index * 2 + (value < 0) : index));
+        pending.values.push_back(value);
+      }
+    }
+    if (first[r] < 0) {  // an empty row still has to be finished: its bias and residual count
+      first[r] = last[r] = 0;
+      blocks[0].push_back({static_cast<uint16_t>(r), {}, {}, 0, false});
+    }
+  }
+  if (narrow_high_) flushes_ |= mark_flushes(blocks, chunk.rows, kNarrowMost / narrow_high_);
+  for (int b = 0; b < blocks_; ++b) {
+    // Rows of like length follow each other, so the end of their lists is foreseen.
+    std::stable_sort(blocks[b].begin(), blocks[b].end(),
+                     [](const Pending& x, const Pending& y) {
+                       return std::make_pair(x.entries.size(), x.plus) > std::make_pair(y.entries.size(), y.plus);
+                     });
+    units_.push_back({nullptr, static_cast<uint32_t>(blocks[b].size()), nullptr, nullptr, nullptr, nullptr});
+    for (const Pending& p : blocks[b]) {
+      const int flags = (first[p.row] == b ? kFirst : 0) | (last[p.row] == b ? kLast : 0) | (p.flush ? kFlush : 0);
+      if (narrow_high_) plus_.push_back(static_cast<uint16_t>(p.plus));
+      row_list_.push_back({p.row, static_cast<uint16_t>(p.entries.size() | flags)});
+      entries_.insert(entries_.end(), p.entries.begin(), p.entries.end());
+      if (kind_ == ValueKind::Float) values_.insert(values_.end(), p.values.begin(), p.values.end());
+      if (kind_ == ValueKind::Table)
+        for (float value : p.values) {
+          const auto found = std::find(table_.begin(), table_.end(), value);
+          if (found == table_.end()) throw std::invalid_argument("a weight is missing from its table");
+          codes_.push_back(static_cast<uint8_t>(found - table_.begin()));
+        }
+    }
+  }
+}
+
+void SparseWeights::fill(ConvTask& task) const {
+  task.kind = kind_;
+  task.table = table_.data();
+  task.units = units_.data();
+  task.chunks = chunks_.data();
+  task.blocks = blocks_;
+  task.block_channels = block_channels_;
+  task.channels = channels_;
+  task.flushes = flushes_;
+}
+
+size_t SparseWeights::resident_bytes() const {
+  return row_list_.size() * sizeof(Row) + entries_.size() * sizeof(uint16_t) + codes_.size() +
+         values_.size() * sizeof(float) + plus_.size() * sizeof(uint16_t) + table_.size() * sizeof(float) + units_.size() * sizeof(Unit) +
+         chunks_.size() * sizeof(Chunk);
+}
+
+}  // namespace tersify

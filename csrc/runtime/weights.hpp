@@ -1,0 +1,57 @@
+// Weights as lists of what is not zero.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "geometry.hpp"
+#include "kernels.hpp"
+
+namespace tersify {
+
+struct DenseWeight {
+  const float* data;  // [rows][channels / groups][taps]
+  int rows, channels, groups, taps;
+};
+
+class SparseWeights {
+ public:
+  // Sign: only the signs of `weight` are kept. Table: every non-zero must be one of `table`.
+  // `narrow_high` > 0: for 16-bit sums of activations in 0..narrow_high (or ± half of it).
+  SparseWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
+                int narrow_high = 0);
+
+  void fill(ConvTask& task) const;
+  int chunks() const { return static_cast<int>(chunks_.size()); }
+  int rows() const { return rows_; }
+  int block_channels() const { return block_channels_; }
+  size_t nonzeros() const { return entries_.size(); }
+  size_t resident_bytes() const;
+
+ private:
+  void split_rows(const DenseWeight& weight);
+  void pack_chunk(const DenseWeight& weight, const Chunk& chunk);
+  void point_units();
+
+  ValueKind kind_;
+  int rows_, channels_, block_channels_, blocks_;
+  int narrow_high_;
+  bool flushes_ = false;
+  std::vector<float> table_;
+  std::vector<Chunk> chunks_;
+  std::vector<Row> row_list_;
+  std::vector<uint16_t> entries_;
+  std::vector<uint8_t> codes_;
+  std::vector<float> values_;
+  std::vector<uint16_t> plus_;
+  std::vector<Unit> units_;
+};
+
+// Input channels whose footprints under one patch share the first-level cache with the sums.
+int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch);
+
+// The same or fewer, so that no row can overflow a 16-bit sum within one block.
+int narrow_block(const DenseWeight& weight, int block_channels, int narrow_high);
+
+}  // namespace tersify

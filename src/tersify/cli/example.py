@@ -1,0 +1,46 @@
+"""The real network that comes with Tersify, for the end of the demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def example_file() -> Path | None:
+    """Inside the package when installed, beside src in a checkout."""
+    here = Path(__file__).parent.parent
+    candidates = (here / "examples" / "resnet20-star.terse", here.parent.parent / "examples" / "resnet20-star.terse")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def show_example(console: Console) -> None:
+    """Size and recorded accuracy of the network in the file, and its speed as measured here and now."""
+    import torch
+
+    from tersify import codec
+    from tersify.cli.bench import input_shape, speed_table
+    from tersify.lab.trainer import load_network
+    from tersify.runtime.benchmark import bench
+
+    path = example_file()
+    if path is None:
+        return
+    stored = codec.open(path)
+    found = stored.metadata["measured"]
+    facts = codec.inspect(path)
+    console.print(
+        f"\nA real network: ResNet-20*, {facts['weights'] / 1e6:.1f} M parameters, {found['accuracy']:.2f} % on the "
+        f"{found['images']:,} test images of CIFAR-10,\n{facts['sparsity']:.1f} % zeros, {path.stat().st_size:,} bytes "
+        f"with everything in it: {facts['dense_bytes'] / path.stat().st_size:.1f} times smaller than fp32.\n"
+        "Its speed on this machine, beside PyTorch:",
+        highlight=False,
+    )
+    torch.manual_seed(0)
+    errors: dict[str, float] = {}
+    images = torch.randn(8, *input_shape(path, None))
+    rows = bench(load_network(path), images, peers=["torch", "tersify"], batches=[1, 8], rounds=3, errors=errors)
+    console.print(speed_table(rows, errors))
+    console.print(f"tersify inspect {path}\ntersify bench {path}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,26 @@
+"""Run directories become one HTML page that needs nothing but a browser, and figures as SVG files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+REPORT = "report.html"
+
+
+def write_report(directories: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Path:
+    """Write the page of all runs in or below `directories`; into the first of them unless `out` says where.
+
+    `figures` is a directory that also gets every figure of the page as an SVG file. Returns the page's path.
+    """
+    from tersify.report.page import Page
+    from tersify.report.run import find_runs
+
+    page = Page(find_runs(directories))
+    target = directories[0] / REPORT if out is None else out
+    target.write_text(page.html, encoding="utf-8")
+    if figures is not None:
+        figures.mkdir(parents=True, exist_ok=True)
+        for figure in page.figures:
+            (figures / f"{figure.key}.svg").write_text(figure.drawing.standalone(figure.title), encoding="utf-8")
+    return target

@@ -1,0 +1,164 @@
+"""The page: headline, comparison, figures and tables of the runs in one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib import resources
+
+from tersify.report import parts
+from tersify.report.figures import Figure, dense_accuracy, epoch_figures, plane_figures
+from tersify.report.numbers import bits, duration, percent, points, size, times
+from tersify.report.run import Run
+from tersify.report.run_tables import file_table, layer_table, recipe_and_provenance, runs_table, speed_table
+from tersify.report.svg import DARK, LIGHT, SERIES, clean
+
+
+class Page:
+    """Sections in their order; `figures` holds every figure that is in the page."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.figures: list[Figure] = []
+        several = len(runs) > 1
+        main = _main_run(runs)
+        sections = [_header(main, runs), self._comparison() if several else ""]
+        sections.append(self._section("Over the epochs", epoch_figures(runs), legend=several))
+        sections.append(self._section("What accuracy costs", plane_figures(runs), kind="cards two"))
+        for index, run in enumerate(runs):
+            sections.append(self._run(run, index, several=several, opened=run is main))
+        self.html = _document(f"{main.name} · Tersify", "".join(sections))
+
+    def _section(self, title: str, figures: Sequence[Figure], extra: str = "", *, legend: bool = False,
+                 kind: str = "cards") -> str:  # fmt: skip
+        if not figures and not extra:
+            return ""
+        names = _legend(self.runs) if legend else ""
+        return f"<section><h2>{clean(title)}</h2>{names}{self._cards(figures, kind)}{extra}</section>"
+
+    def _cards(self, figures: Sequence[Figure], kind: str = "cards") -> str:
+        self.figures += figures
+        return f'<div class="{kind}">{"".join(map(_card, figures))}</div>' if figures else ""
+
+    def _comparison(self) -> str:
+        return f"<section>{runs_table(self.runs)}</section>"
+
+    def _run(self, run: Run, index: int, *, several: bool, opened: bool) -> str:
+        prefix = f"run{index}-" if several else ""
+        weights = parts.layer_figures(run, index, prefix) + parts.value_figures(run, index, prefix)
+        latents = parts.latent_figures(run, index, prefix)
+        inside = [
+            "".join(f'<p class="note">{clean(note)}</p>' for note in run.notes),
+            self._section("The weights", weights, layer_table(run) + self._folded("Latents of each weight", latents)),
+            self._section("The file", [], self._pair(parts.file_figure(run, prefix), file_table(run))),
+            self._section("Speed beside its peers", parts.speed_figures(run, prefix), speed_table(run)),
+            self._section("Recipe and provenance", [], recipe_and_provenance(run)),
+        ]  # fmt: skip
+        body = "".join(inside)
+        if not several:
+            return body
+        title = f'<i class="swatch" style="background:var(--s{index % SERIES})"></i>{clean(run.name)}'
+        return f'<details class="run"{" open" if opened else ""}><summary>{title}</summary>{body}</details>'
+
+    def _pair(self, figures: Sequence[Figure], beside: str) -> str:
+        return f'<div class="pair"><div>{self._cards(figures)}</div><div>{beside}</div></div>' if figures else ""
+
+    def _folded(self, title: str, figures: Sequence[Figure]) -> str:
+        if not figures:
+            return ""
+        return f'<details class="more"><summary>{clean(title)}</summary>{self._cards(figures)}</details>'
+
+
+def _main_run(runs: Sequence[Run]) -> Run:
+    """The run the headline speaks of: the compressed one with the best accuracy."""
+    return max(runs, key=lambda run: (run.is_compressed, run.is_finished, run.figure("accuracy") or 0.0))
+
+
+def _header(run: Run, runs: Sequence[Run]) -> str:
+    epochs = run.figure("epochs") or run.figure("epoch")
+    seconds = run.metrics.get("train_seconds")
+    facts = [
+        f"the best of {len(runs)} runs" if len(runs) > 1 else "",
+        f"{run.network} on {run.data}" if run.network else run.data,
+        f"{epochs:.0f} epochs" if epochs else "",
+        f"trained in {duration(seconds)}" if seconds else "",
+    ]
+    if not run.is_finished and run.history:
+        facts.append("not finished")
+    about = " · ".join(clean(fact) for fact in facts if fact)
+    return (
+        '<header><div class="bar"><span class="brand">Tersify report</span>'
+        '<button type="button" id="theme" aria-label="Light or dark">◐</button></div>'
+        f'<h1>{clean(run.name)}</h1><p class="about">{about}</p>'
+        f'<div class="tiles">{"".join(_tiles(run, runs))}</div></header>'
+    )
+
+
+def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:
+    accuracy, dense = run.figure("accuracy"), dense_accuracy(run, runs)
+    tiles = []
+    if run.times_smaller is not None and run.is_compressed:
+        tiles.append(_tile(times(run.times_smaller), "smaller than fp32", f"{size(run.figure('dense_bytes'))} before"))
+    if accuracy is not None:
+        best = run.figure("accuracy_best")
+        under = f"{points(accuracy - dense)} points against the dense twin" if dense is not None else ""
+        if not under and best is not None:
+            under = f"best epoch {percent(best)}"
+        tiles.append(_tile(percent(accuracy), "test accuracy", under))
+    if run.is_compressed:
+        tiles.append(_tile(percent(run.figure("sparsity"), 1), "of the weights are zero", ""))
+        tiles.append(
+            _tile(f"{bits(run.figure('entropy_bits'))} bit", "entropy per weight", "of an ideal order-0 coder")
+        )
+    if run.figure("file_bytes") is not None:
+        per_weight = run.file_bits_per_weight
+        under = f"{per_weight:.2f} bit per weight, all included" if per_weight is not None else ""
+        tiles.append(_tile(size(run.figure("file_bytes")), "on disk", under))
+    return tiles
+
+
+def _tile(value: str, name: str, under: str) -> str:
+    small = f"<small>{clean(under)}</small>" if under else ""
+    return f'<div class="tile"><b>{clean(value)}</b><span>{clean(name)}</span>{small}</div>'
+
+
+def _card(figure: Figure) -> str:
+    hover = ""
+    if figure.drawing.hover is not None:
+        # `<` never stands in the data, so nothing in it can end the element.
+        data = json.dumps(figure.drawing.hover, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+        hover = f'<script type="application/json">{data}</script>'
+    note = f"<p>{clean(figure.note)}</p>" if figure.note else ""
+    return (
+        f'<figure id="{clean(figure.key)}"><figcaption>{clean(figure.title)}'
+        f'<button type="button" class="save" aria-label="Save as SVG">SVG</button></figcaption>'
+        f"{figure.drawing.inline(figure.title)}{hover}{note}</figure>"
+    )
+
+
+def _legend(runs: Sequence[Run]) -> str:
+    entries = "".join(
+        f'<button type="button" aria-pressed="true" data-toggles="{index}">'
+        f'<i class="swatch" style="background:var(--s{index % SERIES})"></i>{clean(run.name)}</button>'
+        for index, run in enumerate(runs)
+    )
+    return f'<div class="legend">{entries}</div>'
+
+
+def _document(title: str, body: str) -> str:
+    home = resources.files("tersify.report")
+    style, script = (home.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    colors = "".join(f"--{name}:light-dark({LIGHT[name]},{DARK[name]});" for name in LIGHT)
+    # The page may load nothing and run only this script, whatever stands in a run's files.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>{clean(title)}</title>'
+        f"<style>:root{{{colors}}}\n{style}</style></head>\n<body><main>{body}</main>"
+        f'<div id="tip" role="status" hidden></div><script>{script}</script></body></html>\n'
+    )

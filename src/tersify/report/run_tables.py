@@ -1,0 +1,142 @@
+"""The page's tables: the runs side by side, and of one run its layers, file, times, recipe and provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tersify.report.figures import dense_accuracy
+from tersify.report.numbers import bits, count, duration, percent, points, short, size, times
+from tersify.report.parts import file_parts, layers, speed_rows
+from tersify.report.run import Run, is_number
+from tersify.report.svg import SERIES, clean
+from tersify.report.tables import Cell, table
+
+
+def _number(value: float | None, text: str, share: float | None = None) -> Cell:
+    return Cell(text, value, share)
+
+
+def runs_table(runs: Sequence[Run]) -> str:
+    heads = ["run", "network", "data", "accuracy", "best (epoch)", "against dense", "zeros", "entropy, bits",
+             "on disk", "smaller", "bits / weight", "epochs", "training"]  # fmt: skip
+    rows = []
+    for index, run in enumerate(runs):
+        accuracy, dense = run.figure("accuracy"), dense_accuracy(run, runs)
+        difference = accuracy - dense if accuracy is not None and dense is not None else None
+        epochs = run.figure("epochs") or run.figure("epoch")
+        best, at = run.figure("accuracy_best"), run.figure("best_epoch")
+        seconds = run.figure("train_seconds") or sum(run.column("seconds")[1]) or None
+        rows.append([
+            Cell(run.name + ("" if run.is_finished else " (not finished)"), swatch=index % SERIES),
+            Cell(run.network), Cell(run.data),
+            _number(accuracy, percent(accuracy)),
+            _number(best, percent(best) + (f" ({at:.0f})" if at is not None else "")),
+            _number(difference, points(difference)),
+            _number(run.figure("sparsity"), percent(run.figure("sparsity"))),
+            _number(run.figure("entropy_bits"), bits(run.figure("entropy_bits"))),
+            _number(run.figure("file_bytes"), size(run.figure("file_bytes"))),
+            _number(run.times_smaller, times(run.times_smaller)),
+            _number(run.file_bits_per_weight, bits(run.file_bits_per_weight)),
+            _number(epochs, count(epochs)),
+            _number(seconds, duration(seconds)),
+        ])  # fmt: skip
+    # The header names the network and the data; the table repeats them only where they differ.
+    kept = [
+        i
+        for i, head in enumerate(heads)
+        if (len({row[i].text for row in rows}) > 1 if head in ("network", "data") else True)
+        and any(row[i].text not in ("", "–") for row in rows)
+    ]
+    return table("The runs", [heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+def layer_table(run: Run) -> str:
+    rows = layers(run)
+    if not rows:
+        return ""
+    timed = any("ms" in row for row in rows)
+    packed = any("sparsity" in row for row in rows)
+    heads = ["layer", "shape", "weights", *(["zeros", "entropy, bits"] if packed else []), "bytes",
+             *(["ms"] if timed else [])]  # fmt: skip
+    most = {key: max((row[key] for row in rows if key in row), default=0) or 1
+            for key in ("weights", "bytes", "entropy_bits", "ms")}  # fmt: skip
+
+    def cell(row: dict[str, Any], key: str, text: Any, top: float) -> Cell:
+        value = row.get(key)
+        return Cell("–") if value is None else Cell(text(value), value, value / top)
+
+    body = []
+    for row in rows:
+        cells = [
+            Cell(row["name"]),
+            Cell("×".join(map(str, row["shape"]))),
+            cell(row, "weights", count, most["weights"]),
+        ]
+        if packed:
+            cells += [cell(row, "sparsity", percent, 100), cell(row, "entropy_bits", bits, most["entropy_bits"])]
+        cells.append(cell(row, "bytes", count, most["bytes"]))
+        body.append([*cells, cell(row, "ms", short, most["ms"])] if timed else cells)
+    return table("Layers", heads, body)
+
+
+def file_table(run: Run) -> str:
+    rows = file_parts(run)
+    if not rows:
+        return ""
+    total = sum(row["bytes"] for row in rows) or 1
+    body = [
+        [Cell(row["part"]), Cell(row["coder"]), _number(row["elements"], count(row["elements"])),
+         _number(row["bytes"], count(row["bytes"]), row["bytes"] / total),
+         _number(*_each(row))]
+        for row in rows
+    ]  # fmt: skip
+    return table("Parts of the file", ["part", "coder", "elements", "bytes", "bits each"], body)
+
+
+def _each(row: dict[str, Any]) -> tuple[float | None, str]:
+    value = 8 * row["bytes"] / row["elements"] if row["elements"] else None
+    return value, bits(value)
+
+
+def speed_table(run: Run) -> str:
+    rows = speed_rows(run)
+    if not rows:
+        return ""
+    heads = ["engine", "batch", "threads", "median, ms", "best, ms", "spread, ms"]
+    keys = ("batch", "threads", "median_ms", "best_ms", "spread_ms")
+    body = [
+        [Cell(str(row["peer"])), *(_number(value, short(value)) if is_number(value) else Cell("–")
+                                   for value in map(row.get, keys))]
+        for row in rows
+    ]  # fmt: skip
+    return table("Times", heads, body)
+
+
+def recipe_and_provenance(run: Run) -> str:
+    facts = run.contents.facts if run.contents else {}
+    where = {"directory": run.path.name, **_flat(run.identity.get("metadata")), **_flat(facts.get("provenance")),
+             **_flat(run.bench.get("machine"), "bench "), **_flat(run.identity.get("train"))}  # fmt: skip
+    recipe = run.recipe.strip() or str(facts.get("recipe") or "").strip()
+    shown = (
+        f'<div class="code"><button type="button" class="copy" aria-label="Copy the recipe">Copy</button>'
+        f"<b>recipe.toml</b><pre>{clean(recipe)}</pre></div>"
+        if recipe
+        else '<p class="about">No recipe.</p>'
+    )
+    told = [[Cell(key), Cell(value)] for key, value in where.items() if value]
+    settings = table("Settings and provenance", ["what", "value"], told)
+    return f'<div class="pair"><div>{shown}</div><div>{settings}</div></div>'
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, str]:
+    """A nested table as lines of text; what is unset is left out."""
+    if not isinstance(value, dict):
+        return {}
+    lines: dict[str, str] = {}
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            lines |= _flat(entry, f"{prefix}{key} ")
+        elif entry not in (None, "", [], False):
+            lines[f"{prefix}{key}"] = ", ".join(map(str, entry)) if isinstance(entry, list) else str(entry)
+    return lines

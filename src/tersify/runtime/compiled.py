@@ -1,0 +1,201 @@
+"""`compile`: a plain module → a module that runs its plan."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from tersify.runtime.capture import capture
+from tersify.runtime.engine import EngineBuilder, extension
+from tersify.runtime.fuse import fuse
+from tersify.runtime.op import Segment
+from tersify.runtime.plan import Node, Plan
+from tersify.runtime.quantize import quantize
+from tersify.runtime.reference import run_node, run_reference
+
+PRECISIONS = ("fp32", "fp16", "int8", "auto")
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Consecutive nodes: one C++ call where `segment` is set, one torch call otherwise."""
+
+    nodes: tuple[Node, ...]
+    segment: Segment | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class CompiledModule(nn.Module):
+    """Same arguments and results as the module it was compiled from, eval mode only, no gradients."""
+
+    plan: Plan
+
+    def __init__(self, plan: Plan, out_spec: Any, stages: Sequence[_Stage] | None) -> None:
+        super().__init__()
+        self.plan = plan
+        self._out_spec = out_spec
+        self._stages = stages
+        self.eval()
+
+    def forward(self, *inputs: Tensor) -> Any:
+        self._check(inputs)
+        if self._stages is None:
+            with torch.no_grad():
+                outputs = run_reference(self.plan, inputs)
+        else:
+            outputs = self._run_stages(self._stages, inputs)
+        return pytree.tree_unflatten(list(outputs), self._out_spec)
+
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights that the kernels read."""
+        segments = [s.segment for s in self._stages or () if s.segment is not None]
+        return sum(segment.engine.weight_bytes for segment in segments)
+
+    def _run_stages(self, stages: Sequence[_Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
+        if any(stage.segment is None for stage in stages):
+            values |= self.plan.constants
+        for stage in stages:
+            if stage.segment is None:
+                with torch.no_grad():
+                    for node in stage.nodes:
+                        values[node.name] = run_node(node, values, torch.float32)
+            else:
+                taken = [values[name].contiguous() for name in stage.inputs]
+                given = torch.ops.tersify.run(taken, stage.segment.number)
+                values.update(zip(stage.outputs, given, strict=True))
+        return tuple(values[name] for name in self.plan.outputs)
+
+    def _check(self, inputs: Sequence[Any]) -> None:
+        if len(inputs) != len(self.plan.inputs):
+            raise ValueError(f"the network was compiled for {len(self.plan.inputs)} inputs, got {len(inputs)}")
+        for given, wanted in zip(inputs, self.plan.inputs, strict=True):
+            if not isinstance(given, Tensor):
+                raise ValueError(f"input {wanted.name!r} must be a tensor, got {type(given).__name__}")
+            if given.layout != torch.strided or given.device.type != "cpu":
+                raise ValueError(
+                    f"input {wanted.name!r} must be a dense CPU tensor, got {given.layout} on {given.device}; "
+                    "use .cpu() or .to_dense()"
+                )
+            if given.dtype != wanted.dtype:
+                raise ValueError(
+                    f"input {wanted.name!r} must be {wanted.dtype}, got {given.dtype}; convert it with .to()"
+                )
+            if tuple(given.shape[1:]) != wanted.shape:
+                raise ValueError(
+                    f"input {wanted.name!r} has shape {tuple(given.shape)}, the example had (batch, "
+                    f"{', '.join(map(str, wanted.shape))}); compile again for another size"
+                )
+            if given.shape[0] != inputs[0].shape[0]:
+                raise ValueError(f"the inputs have different batch sizes: {len(inputs[0])} and {len(given)}")
+            if self.plan.batch is not None and given.shape[0] != self.plan.batch:
+                raise ValueError(
+                    f"this network could only be captured for batches of {self.plan.batch}, got {len(given)}"
+                )
+
+
+def compile(
+    model: nn.Module,
+    example: Tensor | tuple[Tensor, ...],
+    *,
+    precision: str = "fp32",
+    threads: int | None = None,
+    calibration: Iterable[Tensor | tuple[Tensor, ...]] | None = None,
+) -> CompiledModule:
+    """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
+
+    precision "fp32" is exact up to the order of sums, and what "auto" means where nothing smaller was asked for.
+    "int8" runs ternary convolutions on 8-bit activations, whose ranges come from the `calibration` batches, or
+    from the example. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
+    `threads` defaults to what torch uses.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise ValueError(f"threads must be 1..1024, got {threads}")
+    given = (example,) if isinstance(example, Tensor) else tuple(example)
+    _check_example(given)
+    if precision == "fp16":
+        warnings.warn("there are no fp16 kernels yet; compiling in fp32", RuntimeWarning, stacklevel=2)
+    with _eval_mode(model), torch.no_grad():
+        captured, out_spec = capture(model, given)
+    plan = fuse(captured)
+    if precision == "int8":
+        batches = [given] if calibration is None else [(b,) if isinstance(b, Tensor) else b for b in calibration]
+        plan = quantize(plan, batches)
+    return build(plan, out_spec, threads=threads)
+
+
+def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledModule:
+    """Pack a plan for the kernels of this CPU; without them it runs in plain torch."""
+    module = extension()
+    if module is None:
+        return CompiledModule(plan, out_spec, None)
+    count = threads or min(torch.get_num_threads(), os.cpu_count() or 1)
+    return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count, plan.quants)))
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    if not model.training or isinstance(model, torch.fx.GraphModule):  # an exported graph's mode is fixed
+        yield
+        return
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+
+
+def _check_example(example: tuple[Tensor, ...]) -> None:
+    for x in example:
+        if not isinstance(x, Tensor) or x.layout != torch.strided or x.device.type != "cpu":
+            raise ValueError("the example must be a dense CPU tensor, or a tuple of them")
+        if x.ndim < 1 or len(x) == 0:
+            raise ValueError(f"the example needs a batch in front, got shape {tuple(x.shape)}")
+
+
+def _stages(plan: Plan, builder: Any) -> list[_Stage]:
+    runs: list[list[Node]] = []
+    for node in plan.nodes:
+        lowered = node.kind != "torch"
+        if runs and lowered and runs[-1][-1].kind != "torch":
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    shapes = {i.name: i.shape for i in plan.inputs} | {n.name: n.shape for n in plan.nodes}
+    stages = []
+    for position, run in enumerate(runs):
+        later = set(plan.outputs) | {name for rest in runs[position + 1 :] for n in rest for name in n.reads}
+        made = {node.name for node in run}
+        inputs = tuple(dict.fromkeys(name for node in run for name in node.reads if name not in made))
+        outputs = tuple(node.name for node in run if node.name in later)
+        segment = None if run[0].kind == "torch" else _segment(builder(), run, inputs, outputs, shapes)
+        stages.append(_Stage(tuple(run), segment, inputs, outputs))
+    return stages
+
+
+def _segment(
+    builder: EngineBuilder,
+    run: Sequence[Node],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    shapes: dict[str, tuple[int, ...]],
+) -> Segment:
+    for name in inputs:
+        builder.input(name, shapes[name])
+    for node in run:
+        builder.add(node)
+    builder.outputs(outputs)
+    sizes = tuple(math.prod(shapes[name]) for name in inputs)
+    return Segment(builder.engine, sizes, tuple(shapes[name] for name in outputs))

@@ -1,0 +1,200 @@
+"""The plan's nodes → one C++ engine a run of lowered nodes."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.plan import Finish, Node, Quant
+
+ISA_VARIABLE = "TERSIFY_ISA"
+
+
+@lru_cache(maxsize=1)
+def extension() -> ModuleType | None:
+    """The compiled kernels, or None after one warning."""
+    try:
+        return importlib.import_module("tersify._runtime")
+    except ImportError as error:
+        warnings.warn(
+            f"tersify's compiled kernels are missing ({error}); plans run in plain torch. "
+            "Reinstall tersify with a C++ compiler at hand.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+
+
+def chosen_isa(module: ModuleType) -> str:
+    """The best instruction set of this CPU, or the one that TERSIFY_ISA names."""
+    names: list[str] = module.isas()
+    wanted = os.environ.get(ISA_VARIABLE)
+    if not wanted:
+        return names[-1]
+    if wanted not in names:
+        raise ValueError(f"{ISA_VARIABLE}={wanted!r}: this CPU has kernels for {', '.join(names)}")
+    return wanted
+
+
+def engine_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    """(channels, height, width) of one image's shape; the bytes stay as they are."""
+    if len(shape) == 1:
+        return (shape[0], 1, 1)
+    return (shape[0], math.prod(shape[1:-1]), shape[-1])
+
+
+class EngineBuilder:
+    """Adds nodes to a C++ engine and remembers which of its values is which."""
+
+    def __init__(self, module: ModuleType, threads: int, quants: Mapping[str, Quant]) -> None:
+        self._module = module
+        self._quants = quants
+        self.engine: Any = module.Engine(chosen_isa(module), threads)
+        self._values: dict[str, int] = {}
+        self._shapes: dict[int, tuple[int, int, int]] = {}
+
+    def input(self, name: str, shape: Sequence[int]) -> None:
+        self._remember(name, self.engine.input(engine_shape(shape)), engine_shape(shape))
+
+    def add(self, node: Node) -> None:
+        value, shape = _ADDERS[node.kind](self, node)
+        wanted = engine_shape(node.shape)
+        if shape != wanted:
+            value = self.engine.view(value, wanted)
+        self._remember(node.name, value, wanted)
+
+    def outputs(self, names: Sequence[str]) -> None:
+        self.engine.outputs([self._values[name] for name in names])
+
+    def _remember(self, name: str, value: int, shape: tuple[int, int, int]) -> None:
+        self._values[name] = value
+        self._shapes[value] = shape
+
+    def _source(self, node: Node, number: int = 0) -> int:
+        return self._values[node.inputs[number]]
+
+    def _finish(self, f: Finish, channels: int) -> Any:
+        def floats(constant: Tensor | None, default: float, wanted: bool) -> list[float]:
+            if constant is None:
+                return [default] * channels if wanted else []
+            return constant.to(torch.float32).tolist()
+
+        first = f.scale is not None or f.shift is not None
+        second = f.scale2 is not None or f.shift2 is not None
+        return self._module.Finish(
+            floats(f.scale, 1.0, first),
+            floats(f.shift, 0.0, first),
+            floats(f.scale2, 1.0, second),
+            floats(f.shift2, 0.0, second),
+            f.act,
+            f.low,
+            f.high,
+        )
+
+    def _conv(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        assert node.weight is not None
+        weight = node.weight
+        rows = weight.values.shape[0]
+        if node.name in self._quants:
+            return self._narrow_conv(node, rows), engine_shape(node.shape)
+        value = self.engine.conv(
+            self._source(node),
+            list(node.options["window"]),
+            node.options["groups"],
+            weight.values.contiguous(),
+            weight.kind,
+            [] if weight.table is None else weight.table.tolist(),
+            self._finish(node.finish, rows),
+            -1 if node.residual is None else self._values[node.residual],
+        )
+        return value, engine_shape(node.shape)
+
+    def _narrow_conv(self, node: Node, rows: int) -> int:
+        assert node.weight is not None
+        for name in node.reads:
+            q = self._quants[name]
+            self.engine.quantize(self._values[name], q.scale, q.low, q.high)
+        # The sums count whole numbers; the input's scale makes them numbers again.
+        input_scale = self._quants[node.inputs[0]].scale
+        ones = torch.ones(rows, dtype=torch.float64)
+        scale = (ones if node.finish.scale is None else node.finish.scale) * input_scale
+        output = self._quants[node.name]
+        value: int = self.engine.narrow_conv(
+            self._source(node),
+            list(node.options["window"]),
+            node.options["groups"],
+            node.weight.values.contiguous(),
+            self._finish(replace(node.finish, scale=scale), rows),
+            -1 if node.residual is None else self._values[node.residual],
+            (output.scale, output.low, output.high),
+        )
+        return value
+
+    def _linear(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        assert node.weight is not None
+        weight = node.weight
+        rows, features = weight.values.shape
+        value = self.engine.linear(
+            self._source(node),
+            weight.values.contiguous(),
+            weight.kind,
+            [] if weight.table is None else weight.table.tolist(),
+            self._finish(node.finish, rows),
+            bool(node.options.get("int8", False)),
+        )
+        per_image = math.prod(self._shapes[self._source(node)]) // features
+        return value, (1, per_image, rows)
+
+    def _pool(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        o = node.options
+        value = self.engine.pool(self._source(node), list(o["window"]), o["max"], o["count_padding"])
+        return value, engine_shape(node.shape)
+
+    def _mean(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        channels = node.shape[0]
+        return self.engine.global_mean(self._source(node), self._finish(node.finish, channels)), (channels, 1, 1)
+
+    def _pointwise(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        other = -1 if node.residual is None else self._values[node.residual]
+        finish = self._finish(node.finish, node.shape[0])
+        return self.engine.elementwise(self._source(node), other, node.multiply, finish), engine_shape(node.shape)
+
+    def _cat(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        return self.engine.concatenate([self._values[name] for name in node.inputs]), engine_shape(node.shape)
+
+    def _view(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        shape = engine_shape(node.shape)
+        return self.engine.view(self._source(node), shape), shape
+
+    def _softmax(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        return self.engine.softmax(self._source(node), node.shape[-1]), engine_shape(node.shape)
+
+    def _layer_norm(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        weight, bias = (
+            [] if t is None else t.to(torch.float32).tolist() for t in (node.options["weight"], node.options["bias"])
+        )
+        value = self.engine.layer_norm(self._source(node), node.shape[-1], weight, bias, node.options["eps"])
+        return value, engine_shape(node.shape)
+
+
+_ADDERS = {
+    "conv": EngineBuilder._conv,
+    "linear": EngineBuilder._linear,
+    "pool": EngineBuilder._pool,
+    "mean": EngineBuilder._mean,
+    "pointwise": EngineBuilder._pointwise,
+    "cat": EngineBuilder._cat,
+    "view": EngineBuilder._view,
+    "softmax": EngineBuilder._softmax,
+    "layer_norm": EngineBuilder._layer_norm,
+}

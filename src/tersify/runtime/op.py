@@ -1,0 +1,56 @@
+"""`tersify::run`: a compiled segment as a torch operator, so that torch.compile and torch.export see one node."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Segment:
+    """A C++ engine with the sizes of what it takes and returns. Operators take numbers, not objects: hence `number`."""
+
+    def __init__(self, engine: Any, input_sizes: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> None:
+        self.engine = engine
+        self.input_sizes = input_sizes  # numbers per image
+        self.shapes = shapes
+        self.number = next(_NUMBERS)
+        _SEGMENTS[self.number] = self
+
+    def empty_outputs(self, like: Tensor) -> list[Tensor]:
+        return [like.new_empty((like.shape[0], *shape)) for shape in self.shapes]
+
+
+_NUMBERS = itertools.count(1)
+_SEGMENTS: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
+
+_LIBRARY = torch.library.Library("tersify", "FRAGMENT")
+_LIBRARY.define("run(Tensor[] inputs, int segment) -> Tensor[]")
+
+
+def _run(inputs: list[Tensor], segment: int) -> list[Tensor]:
+    found = _SEGMENTS.get(segment)
+    if found is None:
+        raise ValueError(f"segment {segment} belongs to a compiled network that no longer exists; compile it again")
+    batch = inputs[0].shape[0]
+    for x, size in zip(inputs, found.input_sizes, strict=True):
+        if x.dtype != torch.float32 or x.numel() != batch * size or not x.is_contiguous():
+            raise ValueError(
+                f"tersify::run takes contiguous float32 of {batch}×{size} numbers, got {x.dtype} {x.shape}"
+            )
+    outputs = found.empty_outputs(inputs[0])
+    if batch:
+        # Addresses, not tensors: wrapping each one would cost more than a small network.
+        found.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
+    return outputs
+
+
+def _run_fake(inputs: list[Tensor], segment: int) -> list[Tensor]:
+    return _SEGMENTS[segment].empty_outputs(inputs[0])
+
+
+_LIBRARY.impl("run", _run, "CPU")
+torch.library.register_fake("tersify::run", _run_fake, lib=_LIBRARY)

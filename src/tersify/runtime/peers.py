@@ -1,0 +1,172 @@
+"""One engine in one process, timed on request. Run as a script, so that a peer's own environment needs no tersify.
+
+usage: python peers.py PEER FOLDER THREADS; then lines of JSON on standard input:
+{"do": "time", "batch": 8, "seconds": 1.0} → {"ms": [...], "cpu_ms": [...]}; {"do": "outputs"} → writes FOLDER/PEER.npy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Run = Callable[[Any], Any]  # numpy images → numpy logits
+Loader = Callable[[Path, int, int], Run]  # folder, batch size, threads
+
+
+def _torch_module(folder: Path, threads: int) -> Any:
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return torch.export.load(folder / "model.pt2").module()
+
+
+def _torch_eager(folder: Path, batch: int, threads: int) -> Run:
+    import torch
+
+    module = _torch_module(folder, threads)
+    return lambda x: module(torch.from_numpy(x)).numpy()
+
+
+def _torch_compile(folder: Path, batch: int, threads: int) -> Run:
+    import torch
+    import torch._inductor.config
+
+    torch._inductor.config.freezing = True
+    module = torch.compile(_torch_module(folder, threads), dynamic=False)
+    return lambda x: module(torch.from_numpy(x)).numpy()
+
+
+def _torch_int8(folder: Path, batch: int, threads: int) -> Run:
+    """Weights of 8 bits, activations quantized as they come: what torch offers for linear layers."""
+    import torch
+    from torch.ao.nn.quantized import dynamic
+
+    (weight,) = _torch_module(folder, threads).state_dict().values()
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight.data = weight
+    layer.qconfig = torch.ao.quantization.default_dynamic_qconfig  # type: ignore[assignment]
+    quantized = dynamic.Linear.from_float(layer)
+    return lambda x: quantized(torch.from_numpy(x)).numpy()
+
+
+def _tersify(precision: str) -> Loader:
+    def load(folder: Path, batch: int, threads: int) -> Run:
+        import torch
+
+        import tersify.runtime
+
+        module = _torch_module(folder, threads)
+        example = torch.from_numpy(np.load(folder / "inputs.npy"))
+        fast = tersify.runtime.compile(module, example, precision=precision, threads=threads)
+        return lambda x: fast(torch.from_numpy(x)).numpy()
+
+    return load
+
+
+def _onnxruntime(file: str) -> Loader:
+    def load(folder: Path, batch: int, threads: int) -> Run:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(folder / file, options, providers=["CPUExecutionProvider"])
+        name = session.get_inputs()[0].name
+        return lambda x: session.run(None, {name: x})[0]
+
+    return load
+
+
+def _openvino(quantized: bool) -> Loader:
+    def load(folder: Path, batch: int, threads: int) -> Run:
+        import openvino
+
+        core = openvino.Core()
+        model = core.read_model(folder / "model.onnx")
+        inputs = np.load(folder / "inputs.npy")
+        model.reshape([batch, *inputs.shape[1:]])
+        if quantized:
+            import nncf
+
+            # Calibrated for one image: the quantizers do not depend on the batch size.
+            model.reshape([1, *inputs.shape[1:]])
+            model = nncf.quantize(model, nncf.Dataset([image[None] for image in inputs]))
+            model.reshape([batch, *inputs.shape[1:]])
+        options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        compiled = core.compile_model(model, "CPU", options)
+        return lambda x: compiled(x)[0]
+
+    return load
+
+
+def _deepsparse(folder: Path, batch: int, threads: int) -> Run:
+    os.environ["NM_DISABLE_ANALYTICS"] = "True"
+    import deepsparse
+
+    engine = deepsparse.compile_model(str(folder / "model.onnx"), batch_size=batch, num_cores=threads)
+    return lambda x: engine.run([x])[0]
+
+
+LOADERS: dict[str, Loader] = {
+    "torch": _torch_eager,
+    "torch.compile": _torch_compile,
+    "torch-int8": _torch_int8,
+    "onnxruntime": _onnxruntime("model.onnx"),
+    "onnxruntime-int8": _onnxruntime("model-int8.onnx"),
+    "onnxruntime-int4": _onnxruntime("model-int4.onnx"),
+    "openvino": _openvino(False),
+    "openvino-int8": _openvino(True),
+    "deepsparse": _deepsparse,
+    "tersify": _tersify("fp32"),
+    "tersify-int8": _tersify("int8"),
+}
+
+
+def _times(run: Run, images: Any, seconds: float) -> dict[str, list[float]]:
+    """Wall time, and the CPU time of the whole process, which a neighbour on the cores changes less."""
+    run(images)
+    wall: list[float] = []
+    cpu: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(wall) < 3 or time.perf_counter() < end:
+        start, start_cpu = time.perf_counter(), time.process_time()
+        run(images)
+        wall.append(1000 * (time.perf_counter() - start))
+        cpu.append(1000 * (time.process_time() - start_cpu))
+    return {"ms": wall, "cpu_ms": cpu}
+
+
+def main() -> None:
+    peer, folder, threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    inputs = np.load(folder / "inputs.npy")
+    # Engines chatter on standard output; answers go to a copy of it that they do not know.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    loaded: dict[int, Run] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            batch = request.get("batch", len(inputs))
+            if batch not in loaded:
+                loaded[batch] = LOADERS[peer](folder, batch, threads)
+            images = np.ascontiguousarray(np.resize(inputs, (batch, *inputs.shape[1:])))
+            if request["do"] == "outputs":
+                np.save(folder / f"{peer}.npy", loaded[batch](images))
+                answer: dict[str, Any] = {}
+            else:
+                answer = _times(loaded[batch], images, request["seconds"])
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Which layers of a plan may run on 8-bit activations, and the scale of every value that needs a fixed one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.plan import Node, Plan, Quant
+from tersify.runtime.reference import run_values
+
+UNSIGNED_HIGH, SIGNED_HIGH = 255, 127
+MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
+
+
+def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]]) -> Plan:
+    """The plan with `quants` for the ternary convolutions, and ternary linear layers marked "int8".
+
+    A linear layer's single vectors find their own scale when they come; every other node stays as it is.
+    """
+    plan = replace(plan, nodes=tuple(_marked(node) for node in plan.nodes))
+    narrow = [node for node in plan.nodes if _can_be_narrow(node)]
+    touched = {name for node in narrow for name in (node.name, *node.reads)}
+    if not touched:
+        return plan
+    low = dict.fromkeys(touched, 0.0)
+    high = dict.fromkeys(touched, 0.0)
+    with torch.no_grad():
+        for batch in calibration:
+            values = run_values(plan, batch)
+            for name in touched:
+                low[name] = min(low[name], float(values[name].min()))
+                high[name] = max(high[name], float(values[name].max()))
+    return replace(plan, quants={name: _quant(low[name], high[name]) for name in touched})
+
+
+def _marked(node: Node) -> Node:
+    if node.kind != "linear" or node.weight is None or node.weight.kind != "sign":
+        return node
+    return replace(node, options={**node.options, "int8": True})
+
+
+def _can_be_narrow(node: Node) -> bool:
+    if node.kind != "conv" or node.weight is None or node.weight.kind != "sign":
+        return False
+    window = node.options["window"]
+    return window[0] * window[1] <= MAX_TAPS
+
+
+def _quant(low: float, high: float) -> Quant:
+    largest = max(-low, high) or 1.0
+    if low >= 0:
+        return Quant(scale=largest / UNSIGNED_HIGH, low=0, high=UNSIGNED_HIGH)
+    return Quant(scale=largest / SIGNED_HIGH, low=-SIGNED_HIGH, high=SIGNED_HIGH)

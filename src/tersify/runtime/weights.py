@@ -1,0 +1,72 @@
+"""What a weight is to the kernels: signs, entries of a table, or plain values; its zeros always count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tersify.tensor import CompressedTensor
+
+MAX_TABLE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """The weight is `values` times `row_scale` (one factor an output channel, or None).
+
+    kind "sign": values are −1, 0 and 1. "table": every non-zero value is in `table`. "float": any values.
+    """
+
+    kind: str
+    values: Tensor
+    row_scale: Tensor | None = None
+    table: Tensor | None = None
+
+    @property
+    def density(self) -> float:
+        return int(self.values.count_nonzero()) / max(self.values.numel(), 1)
+
+    def describe(self) -> str:
+        kind = {"sign": "ternary", "table": f"{0 if self.table is None else len(self.table)} levels"}
+        return f"{kind.get(self.kind, 'values')}, {100 * (1 - self.density):.1f} % zeros"
+
+
+def classify(name: str, weight: Tensor, packed: CompressedTensor | None = None) -> Weight:
+    """Find out what a weight is, with the help of its packed form where there is one."""
+    if not bool(weight.isfinite().all()):
+        raise ValueError(f"{name!r} holds NaN or infinite weights; compile needs finite ones")
+    dense = weight.detach().to(torch.float32)
+    top = dense.abs().reshape(dense.shape[0], -1).amax(1) if dense.numel() else dense.new_zeros(dense.shape[0])
+    per_row = top.reshape(-1, *[1] * (dense.ndim - 1))
+    if bool(((dense == 0) | (dense.abs() == per_row)).all()):
+        scale = torch.where(top == 0, 1.0, top)
+        return Weight(kind="sign", values=dense.sign(), row_scale=None if bool((scale == 1).all()) else scale)
+    if packed is not None and packed.codebook is not None and packed.axis is None:
+        scaled = _by_rows(packed)
+        if scaled is not None:
+            return scaled
+    table = dense.unique()
+    table = table[table != 0]
+    if len(table) <= MAX_TABLE:
+        return Weight(kind="table", values=dense, table=table)
+    return Weight(kind="float", values=dense)
+
+
+def _by_rows(packed: CompressedTensor) -> Weight | None:
+    """A table with a scale that is constant or has one value a row; None where neither holds."""
+    assert packed.codebook is not None
+    codebook = packed.codebook.detach().to(torch.float32)
+    values = codebook[packed.codes.int()]
+    table = codebook.unique()
+    table = table[table != 0]
+    if packed.scale is None:
+        return Weight(kind="table", values=values, table=table)
+    scale = packed.scale.detach().to(torch.float32)
+    rows = packed.shape[0]
+    if scale.numel() == 1:
+        return Weight(kind="table", values=values, table=table, row_scale=scale.reshape(1).expand(rows))
+    if scale.numel() == rows and scale.ndim == len(packed.shape) and scale.shape[0] == rows:
+        return Weight(kind="table", values=values, table=table, row_scale=scale.reshape(rows))
+    return None

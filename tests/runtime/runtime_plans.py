@@ -1,0 +1,60 @@
+"""Plans of one operation, made by hand: no export, so a test may try many."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from tersify.runtime.compiled import CompiledModule, build
+from tersify.runtime.plan import Finish, Input, Node, Plan
+from tersify.runtime.reference import run_reference
+from tersify.runtime.weights import Weight
+
+TOLERANCE = 1e-5  # of the largest output, for float32 sums in any order
+
+
+def random_weight(shape: tuple[int, ...], kind: str, zeros: float, seed: int = 0) -> Weight:
+    g = torch.Generator().manual_seed(seed)
+    kept = (torch.rand(shape, generator=g) >= zeros).float()
+    if kind == "sign":
+        return Weight(kind="sign", values=torch.randn(shape, generator=g).sign() * kept)
+    if kind == "table":
+        table = torch.tensor([-1.5, -0.25, 0.125, 0.75, 2.0])
+        return Weight(kind="table", values=table[torch.randint(0, 5, shape, generator=g)] * kept, table=table)
+    return Weight(kind="float", values=torch.randn(shape, generator=g) * kept)
+
+
+def plan_of(*nodes: Node, inputs: dict[str, tuple[int, ...]], outputs: tuple[str, ...] | None = None) -> Plan:
+    return Plan(
+        inputs=tuple(Input(name=name, shape=shape) for name, shape in inputs.items()),
+        nodes=nodes,
+        outputs=outputs or (nodes[-1].name,),
+        constants={},
+    )
+
+
+def compiled(plan: Plan, threads: int = 1) -> CompiledModule:
+    return build(plan, pytree.tree_structure(tuple(plan.outputs)), threads=threads)
+
+
+def conv_shape(rows: int, size: tuple[int, int], window: tuple[int, ...]) -> tuple[int, int, int]:
+    kh, kw, sh, sw, ph, pw, dh, dw = window
+    return (rows, (size[0] + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (size[1] + 2 * pw - dw * (kw - 1) - 1) // sw + 1)
+
+
+def relu() -> Finish:
+    return Finish(low=0.0, high=math.inf)
+
+
+def assert_close(plan: Plan, inputs: list[Tensor], *, threads: int = 1, module: Any = None) -> None:
+    """The kernels agree with the reference in float64."""
+    exact = run_reference(plan, [x.double() for x in inputs])
+    given = (module or compiled(plan, threads))(*inputs)
+    for wanted, got in zip(exact, given, strict=True):
+        assert got.shape == wanted.shape
+        error = (got.double() - wanted).abs().max() if got.numel() else torch.zeros(())
+        assert error <= TOLERANCE * max(1.0, float(wanted.abs().max())), f"off by {float(error):.3g}"

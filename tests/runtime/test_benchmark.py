@@ -1,0 +1,43 @@
+"""The side-by-side timing: peers in processes of their own, missing ones named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tersify.runtime import BenchRow, bench, speedup
+
+pytest.importorskip("tersify._runtime")
+
+
+def test_every_peer_is_timed_and_a_missing_one_is_named(monkeypatch):
+    monkeypatch.setenv("TERSIFY_DEEPSPARSE_PYTHON", __import__("sys").executable)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    errors: dict[str, float] = {}
+    rows = bench(
+        model,
+        torch.randn(2, 3, 8, 8),
+        peers=("torch", "tersify", "deepsparse"),
+        batches=(1, 2),
+        threads=1,
+        rounds=2,
+        seconds=0.01,
+        errors=errors,
+    )
+    found = {(row.peer, row.batch): row for row in rows}
+    for peer in ("torch", "tersify"):
+        for batch in (1, 2):
+            row = found[peer, batch]
+            assert not row.missing
+            assert 0 < row.best_ms <= row.median_ms
+            assert len(row.round_medians) == 2
+        assert errors[peer] < 1e-5
+    assert "deepsparse" in found["deepsparse", 1].missing
+    assert speedup(found["tersify", 1], found["torch", 1]) > 0
+
+
+def test_speedup_is_the_median_of_the_rounds():
+    ours = BenchRow(peer="a", batch=1, threads=1, round_medians=[1.0, 2.0, 4.0])
+    theirs = BenchRow(peer="b", batch=1, threads=1, round_medians=[3.0, 4.0, 40.0])
+    assert speedup(ours, theirs) == 3.0
