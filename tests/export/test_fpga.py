@@ -115,3 +115,10 @@ def test_yosys_fits_a_lane_into_one_multiplier(tmp_path):
         assert counts.dsps == 1
         assert counts.brams == 0
         assert counts.luts < 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inputs", [1032, 256])
+def test_icarus_computes_a_thousand_vectors_of_the_speech_layers_widths(icarus, inputs, tmp_path):
+    export_fpga(mlp((inputs, 4)), tmp_path, vectors=1000)
+    assert simulate(tmp_path).count("PASS: 1 layers, 1000 vectors") == 2

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from tersify.lab.speech.enhance import enhance
@@ -54,9 +53,3 @@ def stoi(clean: Tensor, heard: Tensor) -> float:
     except ImportError:
         raise ValueError("STOI needs the package pystoi; pip install 'tersify[speech]'") from None
     return float(measure(clean.numpy().astype(np.float64), heard.numpy().astype(np.float64), RATE))
-
-
-@torch.no_grad()
-def output_error(model: nn.Module, reference: nn.Module, magnitudes: Tensor) -> float:
-    """Mean squared difference of the two networks' roots of magnitudes, a quick stand-in for STOI in searches."""
-    return float((model(magnitudes).sqrt() - reference(magnitudes).sqrt()).square().mean())
