@@ -113,11 +113,12 @@ def test_only_ternary_convolutions_become_narrow_and_the_plan_says_so():
     assert (fast(x) - wanted).abs().max() < 0.02 * wanted.abs().max()
 
 
-def test_calibration_batches_set_the_ranges():
+@pytest.mark.parametrize("as_list", [True, False])
+def test_calibration_batches_set_the_ranges(as_list):
     layer = nn.Conv2d(3, 8, 3)
     layer.weight.data = layer.weight.data.sign()
     wide = 10 * torch.ones(2, 3, 8, 8)
-    fast = compile(layer, torch.rand(2, 3, 8, 8), precision="int8", calibration=[wide])
+    fast = compile(layer, torch.rand(2, 3, 8, 8), precision="int8", calibration=[wide] if as_list else wide)
     assert fast.plan.quants[fast.plan.inputs[0].name].scale == pytest.approx(10 / 255)
 
 

@@ -110,7 +110,7 @@ def compile(
     *,
     precision: str = "fp32",
     threads: int | None = None,
-    calibration: Iterable[Tensor | tuple[Tensor, ...]] | None = None,
+    calibration: Tensor | Iterable[Tensor | tuple[Tensor, ...]] | None = None,
 ) -> CompiledModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
@@ -131,7 +131,8 @@ def compile(
         captured, out_spec = capture(model, given)
     plan = fuse(captured)
     if precision == "int8":
-        batches = [given] if calibration is None else [(b,) if isinstance(b, Tensor) else b for b in calibration]
+        shown = [calibration] if isinstance(calibration, Tensor) else calibration
+        batches = [given] if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
         plan = quantize(plan, batches)
     return build(plan, out_spec, threads=threads)
 
