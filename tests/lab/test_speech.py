@@ -17,7 +17,7 @@ from tersify.lab.speech.enhance import stacked
 from tersify.lab.speech.figures import reproduce_figure, rows
 from tersify.lab.speech.measure import Scores, score
 from tersify.lab.speech.search import search_split
-from tersify.lab.speech.table3 import ROWS, quantized, reproduce, stored_bytes
+from tersify.lab.speech.table3 import ROWS, quantized, reproduce, stored_bytes, trained
 from tersify.lab.speech.training import Frames
 from tersify.methods import Lookup
 
@@ -211,3 +211,9 @@ def test_a_figure_in_small_is_drawn(small_corpus, tmp_path):
 def test_the_search_takes_the_split_that_damages_least():
     best = search_split(Lookup(fit="paper"), lambda m: abs(m.p_start - 0.01) + abs((m.ratio or 0) - 2))
     assert (best.ratio, best.p_start, best.p_stop) == (2.0, 0.01, 0.99)
+
+
+def test_the_same_seed_gives_the_same_network(small_corpus, tmp_path):
+    settings = SpeechTraining(epochs=1, batch=128)
+    one, two = (trained("mask", Corpus(small_corpus), settings, tmp_path / name) for name in "ab")
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))

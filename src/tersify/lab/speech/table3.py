@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import tersify
 from tersify import codec
 from tersify.lab.experiments.provenance import provenance
@@ -98,6 +100,7 @@ def trained(
 ) -> SpeechMlp:
     """The head's network, from `out` where it is there already."""
     path = out / head / "float.terse"
+    torch.manual_seed(settings.seed)
     model = SpeechMlp(head)
     if path.is_file():
         codec.load(path, into=model)

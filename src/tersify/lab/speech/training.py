@@ -70,7 +70,7 @@ LOSSES = {"mask": gain_loss, "spectrum": spectral_loss}
 def train(
     model: SpeechMlp, corpus: Corpus, settings: SpeechTraining, tell: Callable[[str], None] = lambda line: None
 ) -> SpeechMlp:
-    """Train in place and return the model in eval mode; the same seed gives the same network."""
+    """Train in place and return the model in eval mode; the same start and seed give the same network."""
     torch.manual_seed(settings.seed)
     loss_of = LOSSES[model.head]
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
