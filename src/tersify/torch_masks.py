@@ -37,7 +37,7 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
     for name in masked:
         if name not in masks:
             raise ValueError(
-                f"the checkpoint has a mask for {name!r}, which the recipe does not prune; add a rule for it"
+                f"the checkpoint masks {name!r}, which the recipe does not prune; add a rule for it"
             )
         if masks[name].shape != state[name + MASK].shape:
             raise ValueError(

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import tersify
 from tersify.lab import network
