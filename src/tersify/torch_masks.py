@@ -36,9 +36,7 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
     masked = [name for name in originals if name + MASK in state]
     for name in masked:
         if name not in masks:
-            raise ValueError(
-                f"the checkpoint masks {name!r}, which the recipe does not prune; add a rule for it"
-            )
+            raise ValueError(f"the checkpoint masks {name!r}, which the recipe does not prune; add a rule for it")
         if masks[name].shape != state[name + MASK].shape:
             raise ValueError(
                 f"the mask of {name!r} has shape {tuple(state[name + MASK].shape)}, and the weight "
