@@ -97,7 +97,7 @@ class Loop:
             if self.average:
                 self.average.update_()
             loss_sum += loss.detach()
-            hits += (logits.detach().argmax(1) == labels).sum()
+            hits += (logits.detach().argmax(-1) == labels).sum()
             display.batch_done()
         row = {
             "epoch": epoch,
