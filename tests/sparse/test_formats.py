@@ -35,7 +35,7 @@ def test_every_format_gives_the_matrix_back_bit_for_bit(dense, first, second):
 
 @given(matrices())
 def test_best_is_the_format_with_the_fewest_bytes(dense):
-    sizes = describe(Entries.of(dense))["bytes"]
+    sizes = describe(Entries.of(dense))["format_bytes"]
     assert Matrix.of(dense, "best").size_bytes == min(sizes.values())
     assert sizes["hybrid"] - sizes["csr"] <= dense.shape[0]  # a dense row is chosen only where it pays
 
@@ -87,7 +87,7 @@ def test_the_statistics_are_counted_as_said():
     assert seen["block_occupancy"] == {"4": 2 / 4, "8": 1.0, "16": 1.0, "32": 1.0}
     assert seen["n_m"] == {"1:4": 15 / 16, "2:4": 15 / 16, "2:8": 7 / 8, "4:8": 1.0}
     assert tile_counts(Entries.of(dense), 4).tolist() == [3, 0, 0, 1]
-    assert seen["bytes"]["dense"] == 256
+    assert seen["format_bytes"]["dense"] == 256
 
 
 def test_an_unknown_format_names_the_known_ones():

@@ -55,7 +55,9 @@ def check(layer, images):
     assert columns.shape[1] == column_count(images.shape, geometry)
     for product in (
         multiply(weight, columns, geometry.groups),
-        torch.cat([c.T @ w.T for w, c in zip(weight.chunk(layer.groups), columns.chunk(layer.groups), strict=True)], 1).T,
+        torch.cat(
+            [c.T @ w.T for w, c in zip(weight.chunk(layer.groups), columns.chunk(layer.groups), strict=True)], 1
+        ).T,
     ):
         torch.testing.assert_close(raise_output(product, images.shape, geometry), wanted, rtol=1e-5, atol=1e-5)
     assert torch.equal(raise_weight(weight, geometry), layer.weight)

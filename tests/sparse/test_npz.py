@@ -75,7 +75,10 @@ def csr():
         (lambda: to_npz(Matrix.of(example()))[:-40], "no array file"),
         (lambda: changed(binsparse=np.asarray(json.dumps({}))), "no array file"),
         (lambda: changed(binsparse=np.asarray(json.dumps({"tersify": {"format": "x", "shape": [1, 2]}}))), "unknown"),
-        (lambda: changed(binsparse=np.asarray(json.dumps({"tersify": {"format": "csr", "shape": [-1, 2]}}))), "unknown"),
+        (
+            lambda: changed(binsparse=np.asarray(json.dumps({"tersify": {"format": "csr", "shape": [-1, 2]}}))),
+            "unknown",
+        ),
         (lambda: changed(indices_1=csr()["columns"] + np.uint8(200)), "the limit is 14"),
         (lambda: changed(indices_1=csr()["columns"][:-1]), "unsigned numbers"),
         (lambda: changed(indices_1=-csr()["columns"].astype(np.int8)), "unsigned numbers"),

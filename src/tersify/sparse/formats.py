@@ -102,7 +102,8 @@ def _pointers(sorted_indices: Array, count: int) -> Array:
 
 def _expanded(pointers: Array) -> Array:
     """Which of the compressed slices each entry belongs to."""
-    return np.repeat(np.arange(len(pointers) - 1), np.diff(pointers.astype(np.int64)))
+    starts = pointers.astype(np.int64)
+    return np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1])
 
 
 def _to_dense_arrays(e: Entries) -> dict[str, Array]:

@@ -88,7 +88,9 @@ class Geometry:
     @classmethod
     def from_mapping(cls, stored: Mapping[str, Any]) -> Geometry:
         """From the JSON form of `to_mapping`."""
-        parts = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+        parts: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
+        }
         try:
             return cls(**parts | {"padding": tuple((int(a), int(b)) for a, b in parts["padding"])})
         except (TypeError, KeyError) as error:
@@ -127,8 +129,9 @@ class Geometry:
         """The input (batch, channels, …) as the plain convolution without padding reads it."""
         if self.transposed:
             size = self._stuffed_size(tuple(images.shape[2:]))
+            places: Any = (..., *(slice(None, None, s) for s in self.stride))
             stuffed = images.new_zeros((*images.shape[:2], *size))
-            stuffed[(..., *(slice(None, None, s) for s in self.stride))] = images
+            stuffed[places] = images
             images = stuffed
         pads = [p for pair in reversed(self._conv_padding()) for p in pair]
         return F.pad(images, pads, mode="constant" if self.padding_mode == "zeros" else self.padding_mode)

@@ -31,7 +31,7 @@ def describe(entries: Entries) -> dict[str, Any]:
         },
         "block_occupancy": {str(tile): share(*occupied_tiles(entries, tile)) for tile in TILES},
         "n_m": {f"{n}:{m}": n_m_compliance(entries, n, m) for n, m in PATTERNS},
-        "bytes": sizes,
+        "format_bytes": sizes,
         "best_format": min(sizes, key=lambda name: sizes[name]),
     }
 
