@@ -125,11 +125,12 @@ class Session:
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
-        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain]
         total = torch.zeros((), device=next(self.model.parameters()).device)
-        for term in terms:
-            if term is not None:
-                total = total + term
+        for site in self.sites:
+            for transform in site.chain:
+                term = transform.penalty(site.latent)
+                if term is not None:
+                    total = total + term
         return total
 
     @torch.no_grad()

@@ -52,6 +52,10 @@ class Transform(nn.Module):
     def forward(self, latent: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def ready(self, latent: Tensor) -> Tensor | None:
+        """What `forward` would give in training, where the step has made it already."""
+        return None
+
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
         raise NotImplementedError
