@@ -73,19 +73,11 @@ def test_a_terse_file_brings_recipe_shape_hash_and_accuracy(recipe, tmp_path):
 
 def test_a_network_of_tokens_gets_random_ones(recipe, tmp_path):
     file = tmp_path / "nets.py"
-    file.write_text(
-        "from types import SimpleNamespace\nfrom torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.config = SimpleNamespace(vocab_size=40)\n"
-        "        self.table = nn.Embedding(40, 8)\n"
-        "    def forward(self, input_ids): return self.table(input_ids)\n"
-    )
+    file.write_text("from torch import nn\ndef net(): return nn.Sequential(nn.Embedding(40, 8), nn.LSTM(8, 8))\n")
     out = tmp_path / "c"
-    assert main(["collect", f"{file}:Net", "--recipe", recipe, "--out", str(out), "--batch", "2"]) == 0
-    (op,) = tersify.Collection(out)
-    assert op.name == "nets:Net/table"
+    assert main(["collect", f"{file}:net", "--recipe", recipe, "--out", str(out), "--batch", "2"]) == 0
+    op, *_ = tersify.Collection(out)
+    assert op.name == "nets:net/0"
     assert op.meta["model"]["calibration"] == "2×32 random token numbers"
 
 

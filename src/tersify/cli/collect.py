@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tersify.cli.bench import checked_shape
 from tersify.cli.common import MaxDecodedBytes, allowed, pairs
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from torch import nn
 
     from tersify.sparse import Collection
-    from tersify.sparse.bench import Timing
 
 TOKENS = 32
 
@@ -64,6 +63,7 @@ def collect(
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Run TARGET on a calibration batch and store each sparse operation: weight, input, output and what they are."""
+    from tersify.cli.collect_tables import contents_table, timing_tables, write_timings
     from tersify.cli.tables import wide_console
     from tersify.sparse import BACKENDS, FORMATS, Collection
     from tersify.sparse.exports import EXPORTS
@@ -91,9 +91,9 @@ def collect(
     console.print(contents_table(collection))
     if bench:
         timings = collection.bench(backend, rounds=rounds, threads=threads)
-        for table in timing_tables(collection, timings):
+        for table in timing_tables(timings):
             console.print(table)
-        _write_timings(timings, threads, json_path)
+        write_timings(timings, threads, json_path)
     for each in export or ():
         paths = collection.export(each, collection.path / f"export-{each}")
         console.print(f"{len(paths)} files in {collection.path / f'export-{each}'}", highlight=False, soft_wrap=True)
@@ -122,12 +122,13 @@ def _network(
     else:
         net, stored = load_weights(resolve_target(target, **options), file, **limit).eval(), {}
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    measured: dict[str, Any] = stored.get("measured") or {}
+    measured = stored.get("measured")
     metrics = file.parent / "metrics.json"
     if file.name == "model.terse" and metrics.is_file():
         measured = json.loads(metrics.read_text(encoding="utf-8"))
-    return net, {"checkpoint": {"name": file.name, "sha256": digest}, "accuracy": measured.get("accuracy"),
-                 "input": stored.get("input")}  # fmt: skip
+    accuracy = measured.get("accuracy") if isinstance(measured, dict) else None
+    checkpoint = {"name": file.name, "sha256": digest}
+    return net, {"checkpoint": checkpoint, "accuracy": accuracy, "input": stored.get("input")}
 
 
 def _example(
@@ -145,16 +146,16 @@ def _example(
         check_fits(net, loaded)
         chosen = torch.randperm(len(loaded.train), generator=generator)[:batch]
         return normalize(loaded.train.images[chosen], loaded), f"{len(chosen)} training images of {data}"
-    vocabulary = getattr(getattr(net, "config", None), "vocab_size", None)
-    if shape is None and isinstance(vocabulary, int):
-        tokens = torch.randint(0, vocabulary, (batch, TOKENS), generator=generator)
-        return {"input_ids": tokens}, f"{batch}×{TOKENS} random token numbers"
-    try:
-        sizes = [int(n) for n in shape.split(",")] if shape else [int(n) for n in stored or ()]
-    except (ValueError, TypeError):
-        raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
-    if not sizes or min(sizes) < 1:
+    table = next((module for module in net.modules() if isinstance(module, torch.nn.Embedding)), None)
+    if shape is None and stored is None and table is not None:
+        # 0 is what texts are padded with.
+        tokens = torch.randint(
+            min(1, table.num_embeddings - 1), table.num_embeddings, (batch, TOKENS), generator=generator
+        )
+        return tokens, f"{batch}×{TOKENS} random token numbers"
+    if shape is None and stored is None:
         raise ValueError("what goes into the network is not known; give --data, or --shape such as 3,32,32")
+    sizes = checked_shape(stored, shape)
     size = "×".join(map(str, sizes))
     return torch.randn(batch, *sizes, generator=generator), f"{batch} random normal inputs of {size}"
 
@@ -187,61 +188,3 @@ def _plain_name(target: str) -> str:
         path, function = target, ""
     stem = Path(path).stem if "/" in path or "." in path else path
     return ":".join(part for part in (stem, Path(function).name) if part)
-
-
-def contents_table(collection: Collection) -> Table:
-    """One line an operation: its sizes, its zeros and its bytes."""
-    from rich.table import Table
-
-    from tersify.cli.tables import plain, size
-
-    table = Table("operation", "kind", "M×N×K", "order", "zeros", "input zeros", "weight", "best format",
-                  title=f"{len(collection)} operations")  # fmt: skip
-    for op in collection:
-        weight, sizes = op.meta["weight"], "×".join(map(str, op.shape))
-        best = weight["best_format"]
-        table.add_row(
-            plain(op.name), plain(op.kind), sizes + (f" ({op.groups} groups)" if op.groups > 1 else ""), op.order,
-            f"{100 * (1 - weight['density']):.1f} %", f"{100 * (1 - op.meta['input']['density']):.1f} %",
-            f"{size(weight['array_bytes'])} {weight['format']}", f"{size(weight['format_bytes'][best])} {best}",
-        )  # fmt: skip
-    return table
-
-
-def timing_tables(collection: Collection, timings: list[Timing]) -> list[Table]:
-    """The winner of each operation beside dense, and each backend over all operations."""
-    from rich.table import Table
-
-    from tersify.cli.tables import plain, size
-    from tersify.sparse.bench import DENSE, winners
-
-    found = {(t.operation, t.backend): t for t in timings}
-    best = winners(timings)
-
-    def cells(t: Timing) -> list[str]:
-        return [f"{1e3 * t.seconds:.3f} ms", f"{t.gflops:.2f}", size(t.weight_bytes)]
-
-    each = Table("operation", "dense", "GFLOP/s", "weight", "winner", "time", "GFLOP/s", "weight", "times faster",
-                 title="GFLOP/s count non-zero weights only")  # fmt: skip
-    for name, winner in best.items():
-        won = found[name, winner["backend"]]
-        each.add_row(plain(name), *cells(found[name, DENSE]), won.backend, *cells(won), f"{winner['speedup']:.2f}×")
-    total = Table("backend", "all operations", "wins", "largest error")
-    for backend in dict.fromkeys(t.backend for t in timings):
-        own = [t for t in timings if t.backend == backend]
-        wins = sum(winner["backend"] == backend for winner in best.values())
-        total.add_row(
-            backend, f"{1e3 * sum(t.seconds for t in own):.3f} ms", str(wins), f"{max(t.error for t in own):.1e}"
-        )
-    return [each, total]
-
-
-def _write_timings(timings: list[Timing], threads: int, path: Path | None) -> None:
-    from dataclasses import asdict
-
-    from tersify.lab.experiments.provenance import provenance
-    from tersify.sparse.bench import winners
-
-    if path is not None:
-        record = provenance() | {"threads": threads, "rows": [asdict(t) for t in timings], "winners": winners(timings)}
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
