@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -74,12 +75,16 @@ def start_alike(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
-    """A forward pass whose backward averages gradients over the ranks. Buffers are equal by construction."""
+    """A forward pass whose backward averages gradients over the ranks."""
     if not ranks.together():
         return model
-    return nn.parallel.DistributedDataParallel(
-        model, device_ids=[device] if device.type == "cuda" else None, broadcast_buffers=False
-    )
+    with warnings.catch_warnings():
+        # Buffers are equal by construction, and sending the masks again in every step would cost more than the
+        # gradients. The setting has a newer name, which older releases do not know.
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=[device] if device.type == "cuda" else None, broadcast_buffers=False
+        )
 
 
 def reduce_others_(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
