@@ -108,7 +108,7 @@ def test_a_rank_killed_and_restarted_by_torchrun_ends_with_the_same_accuracy(tmp
     os.kill(ranks_of(broken.pid)[-1], signal.SIGKILL)
     output = broken.communicate(timeout=180)[0]
     assert broken.returncode == 0, output
-    assert "Signal 9" in output or "SIGKILL" in output
+    assert "exitcode: -9" in output
     figures = [json.loads((tmp_path / run / "metrics.json").read_text()) for run in ("whole", "broken")]
     assert figures[0]["accuracy"] == figures[1]["accuracy"]
     a, b = (tersify.open(tmp_path / run / "model.terse").read().state_dict() for run in ("whole", "broken"))

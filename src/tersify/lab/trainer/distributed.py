@@ -28,13 +28,30 @@ def process_group(device: torch.device) -> Iterator[None]:
     if ranks.together() or not all(name in os.environ for name in _TORCHRUN):
         yield
         return
-    if device.type == "cuda":
-        distributed.init_process_group("nccl", device_id=device)
-    else:
-        distributed.init_process_group("gloo")
+    backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    distributed.init_process_group(backend, device_id=device_id, **_meeting_place())
     yield
     # Only after success: a rank that failed must not wait for the others.
     distributed.destroy_process_group()
+
+
+def _meeting_place() -> dict[str, Any]:
+    """Where the ranks find each other.
+
+    torchrun keeps one store over its restarts, with the addresses of the dead in it (pytorch issue 135712), so each
+    start gets keys of its own. On several machines the counts may differ: there torchrun must be told not to
+    share its store (docs/scale.md).
+    """
+    env = os.environ
+    shared = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"]
+    if not shared:
+        return {}
+    rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
+    place = env["MASTER_ADDR"], int(env["MASTER_PORT"])
+    store = distributed.TCPStore(*place, world, is_master=False)  # type: ignore[attr-defined]
+    start = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = distributed.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
+    return {"store": own, "rank": rank, "world_size": world}
 
 
 def local_rank() -> int:
