@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from tersify import ranks
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import Data, Split, dataset
 from tersify.lab.networks import options_of
@@ -49,7 +50,7 @@ class Job:
         display: Display | None = None,
         tensorboard: bool = False,
     ) -> dict[str, float]:
-        RunDirectory(out).check_usable(resume=resume)
+        ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
         data = self.load_data()
         options = self._options(data)
         metadata: dict[str, Any] = {
