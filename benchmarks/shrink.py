@@ -80,11 +80,7 @@ def norms_behind(model: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, nn.
     model(example)
     for hook in hooks:
         hook.remove()
-    return [
-        (a, b)
-        for a, b in itertools.pairwise(called)
-        if isinstance(a, nn.Conv2d) and isinstance(b, nn.BatchNorm2d)
-    ]
+    return [(a, b) for a, b in itertools.pairwise(called) if isinstance(a, nn.Conv2d) and isinstance(b, nn.BatchNorm2d)]
 
 
 def by_torch_pruning(model: nn.Module, example: Tensor, share: float) -> nn.Module | None:

@@ -1,4 +1,9 @@
-"""`tersify.shrink`: structured zeros become really smaller layers."""
+"""`tersify.shrink`: structured zeros become really smaller layers.
+
+small = tersify.shrink(model, example)
+tersify.save(packed(small), "small.terse")
+again = tersify.load("small.terse", into=fit_(MyNet(), tersify.open("small.terse").shapes()))
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from tersify.shrinking.cutting import cut_
 from tersify.shrinking.dead import Branch, Departures
+from tersify.shrinking.files import carry_codes_, fit_, packed
 from tersify.shrinking.scattering import can_scatter, scatter_
-from tersify.tensor.model import PACKED_ATTRIBUTE
 from tersify.units.attention import HeadAttention
 from tersify.units.trace import Example, call_arguments, trace
 
@@ -28,7 +33,6 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     departures = Departures(traced, traced.tensors)
     gone = departures.settle()
     small = traced.model
-    vars(small).pop(PACKED_ATTRIBUTE, None)
     branches = [b for b in departures.locally_dead(gone) if can_scatter(small.get_submodule(b.end))]
     kept = departures.kept(gone)
     for branch in branches:
@@ -38,6 +42,7 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
         scatter_(small.get_submodule(branch.end), branch.source())
     _restore_whole_attention_(small, model)
     modes = {name: module.training for name, module in model.named_modules()}
+    carry_codes_(small, model, kept)
     _check_same(model, small, example)
     for name, module in small.named_modules():
         module.training = modes.get(name, model.training)
@@ -84,4 +89,4 @@ def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
             assert (a - b).abs().max() <= TOLERANCE * a.abs().max().clamp(min=1e-3), "the shrunk network differs"
 
 
-__all__ = ["shrink"]
+__all__ = ["fit_", "packed", "shrink"]
