@@ -3,6 +3,7 @@
 from tersify.methods.base import (
     Bound,
     Method,
+    Network,
     Site,
     Step,
     Transform,
@@ -31,6 +32,7 @@ __all__ = [
     "Lookup",
     "Magnitude",
     "Method",
+    "Network",
     "Prune",
     "Site",
     "Step",
