@@ -16,6 +16,7 @@ from tersify.cli.export import export
 from tersify.cli.inspect import inspect
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
+from tersify.cli.sweep import sweep
 
 app = typer.Typer(
     help="Few weights, few bits, small files, fast CPU inference: PyTorch networks made terse.",
@@ -34,6 +35,7 @@ app.command()(inspect)
 app.command()(bench)
 app.command()(report)
 app.command()(reproduce)
+app.command()(sweep)
 
 
 def _version(wanted: bool) -> None:
