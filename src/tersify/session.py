@@ -17,6 +17,7 @@ from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
+from tersify.unit_sites import with_units
 
 
 def attach(
@@ -92,14 +93,26 @@ class Session:
             raise
 
     def _install(self, calibration: Calibration | None) -> None:
-        for rule, found in self.recipe.assign(find_sites(self.model)):
+        everything = find_sites(self.model)
+        assigned = self.recipe.assign(everything)
+        named = {id(site.latent) for _, sites in assigned for site in sites}
+        free = [site for site in everything if id(site.latent) not in named]
+        by_unit = [any(method.by_unit for method in rule.methods) for rule, _ in assigned]
+        if any(by_unit):
+            assigned = [
+                (rule, with_units(self.model, found, free) if wanted else found)
+                for (rule, found), wanted in zip(assigned, by_unit, strict=True)
+            ]
+        for rule, found in assigned:
             sites = _calibrated(self.model, rule, found, calibration)
             if rule.methods:
                 self.sites += sites
             for method in rule.methods:
                 bound = method.bind(sites)
-                for site, transform in zip(sites, bound.transforms, strict=True):
+                for site, transform in (*zip(sites, bound.transforms, strict=True), *bound.extra):
                     install(site, transform)
+                known = {id(site.latent) for site in self.sites}
+                self.sites += [site for site, _ in bound.extra if id(site.latent) not in known]
                 self._work.append(_Work(method, bound))
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:

@@ -15,6 +15,19 @@ from tersify.tensor import CompressedTensor
 
 
 @dataclass(frozen=True, eq=False)
+class Units:
+    """The output units (filters, neurons) of a layer: what goes with a row of its weight, and where it shows.
+
+    `companions` are the bias and the γ, β of a BatchNorm behind the layer, one entry for each unit. With those
+    and the rows at zero, the output of `tail` (the BatchNorm, or the layer itself) is exactly zero.
+    """
+
+    count: int
+    companions: tuple[Site, ...]
+    tail: nn.Module
+
+
+@dataclass(frozen=True, eq=False)
 class Site:
     """One weight of the network, with every place that holds it (tied weights have several)."""
 
@@ -24,6 +37,7 @@ class Site:
     latent: nn.Parameter
     chain: list[Transform] = field(default_factory=list)
     sensitivity: Tensor | None = None  # mean squared gradients over the calibration batches, where there are any
+    units: Units | None = None  # filled for methods that work by unit; None where no unit may go, as in the last layer
 
     @torch.no_grad()
     def entering(self, transform: Transform | None = None) -> Tensor:
@@ -69,11 +83,12 @@ TransformT = TypeVar("TransformT", bound=Transform)
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A method at work: its sites, the transform of each, and state they share."""
+    """A method at work: its sites, the transform of each, state they share, and transforms of companions."""
 
     sites: Sequence[Site]
     transforms: Sequence[Transform]
     shared: nn.Module | None = None
+    extra: Sequence[tuple[Site, Transform]] = ()
 
     def each(self, kind: type[TransformT]) -> list[TransformT]:
         """The transforms, known to be of `kind`."""
@@ -95,6 +110,11 @@ class Method:
     @property
     def needs_calibration(self) -> bool:
         """Whether its sites must carry their sensitivity, which takes data."""
+        return False
+
+    @property
+    def by_unit(self) -> bool:
+        """Whether it masks whole units, so that its sites must carry their `units`."""
         return False
 
     def transform(self, site: Site) -> Transform:
