@@ -48,12 +48,15 @@ def _units(
     if len(site.owners) > 1 or attribute != "weight" or not isinstance(layer, LAYERS) or not uses:
         return None
     norm = _norm_behind(uses, modules, calls)
+    if norm is not None and not all(id(p) in free for p in norm.parameters()):
+        norm = None  # a rule of its own has γ or β, so the unit cannot be silenced there
     tails = uses if norm is None else calls[norm]
     if any(_reaches_output(node, modules) for node in tails):
         return None
     held = [layer.bias] if norm is None else [layer.bias, norm.weight, norm.bias]
     companions = tuple(free[id(p)] for p in held if p is not None and id(p) in free)
-    return Units(count=len(site.latent), companions=companions, tail=layer if norm is None else norm)
+    size = sum(p.numel() for p in modules[""].parameters())
+    return Units(count=len(site.latent), companions=companions, tail=layer if norm is None else norm, network_size=size)
 
 
 def _norm_behind(

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from loops import start, train
+from loops import labels, start, train
 from zoo import all_legal_chains, chain_id, make, recipe_of
 
 CHAINS = all_legal_chains()
@@ -16,7 +16,7 @@ def begun(chain, network="linear"):
     model, x = make(network)
     session, optimizer = start(model, recipe_of(chain))
     train(model, session, optimizer, x, 1)
-    session.step(x)
+    session.step(x, labels(x))
     return model, session, x
 
 

@@ -15,6 +15,7 @@ from tersify.methods.base import (
 from tersify.methods.binary import BinaryConnect
 from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
+from tersify.methods.energy import Energy
 from tersify.methods.lookup import Lookup
 from tersify.methods.prune import Magnitude
 from tersify.methods.ternary import Ternary
@@ -28,6 +29,7 @@ __all__ = [
     "BinaryConnect",
     "BitNet",
     "Bound",
+    "Energy",
     "EntropyConstrainedTernary",
     "Lookup",
     "Magnitude",

@@ -25,6 +25,7 @@ class Units:
     count: int
     companions: tuple[Site, ...]
     tail: nn.Module
+    network_size: int  # parameters of the whole network, for shares of it
 
 
 @dataclass(frozen=True, eq=False)
