@@ -10,17 +10,27 @@ from typing import Any
 from torch import nn
 
 from tersify.lab.names import unknown
+from tersify.lab.networks.alexnet import alexnet
 from tersify.lab.networks.digits_cnn import digits_cnn
+from tersify.lab.networks.recurrent import lstm
 from tersify.lab.networks.resnet_cifar import cifar_resnet
+from tersify.lab.networks.resnet_imagenet import LAYERS, imagenet_resnet
 from tersify.lab.networks.resnet_star import resnet20_star
-from tersify.lab.networks.scaling import check_count
+from tersify.lab.networks.scaling import check_count, check_share
 from tersify.lab.networks.speech import speech_mlp
+from tersify.lab.networks.squeezenet import squeezenet1_1
+from tersify.lab.networks.vgg import vgg16
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "alexnet": alexnet,
     "digits-cnn": digits_cnn,
+    "lstm": lstm,
     "resnet20-star": resnet20_star,
     "speech-mlp": speech_mlp,
+    "squeezenet1_1": squeezenet1_1,
+    "vgg16": vgg16,
     **{f"resnet{layers}": partial(cifar_resnet, layers) for layers in (20, 32, 44, 56)},
+    **{f"resnet{layers}": partial(imagenet_resnet, layers) for layers in LAYERS},
 }
 
 
@@ -30,7 +40,7 @@ def networks() -> list[str]:
 
 
 def network(name: str, /, **options: Any) -> nn.Module:
-    """A fresh reference network. For images they take `classes`, `in_channels`, and multipliers `width`, `depth`."""
+    """A fresh reference network. For images all take `classes`, `in_channels`, most `width`, `depth`."""
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
     build = _BUILDERS[name]
@@ -41,6 +51,8 @@ def network(name: str, /, **options: Any) -> nn.Module:
     for option in ("classes", "in_channels"):
         if option in options:
             check_count(option, options[option])
+    if options.get("dropout") is not None:
+        check_share("dropout", options["dropout"])
     return build(**options)
 
 

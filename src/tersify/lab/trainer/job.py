@@ -86,7 +86,7 @@ class Job:
 
     def _options(self, data: Data) -> dict[str, Any]:
         """The network fits the data unless told otherwise; a user's own function gets only what was asked."""
-        if names_function(self.target) or self.target.startswith("hf:"):
+        if names_function(self.target):
             fitting = {}
         elif ":" in self.target:
             fitting = {"classes": data.classes}
