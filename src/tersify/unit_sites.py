@@ -29,9 +29,15 @@ def with_units(model: nn.Module, sites: Sequence[Site], free: Sequence[Site]) ->
     return [replace(site, units=_units(site, modules, calls, by_id)) for site in sites]
 
 
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Not into modules without parameters either: they hold no layer, and may ask for sizes."""
+        return super().is_leaf_module(m, module_qualified_name) or next(m.parameters(), None) is None
+
+
 def _traced(model: nn.Module) -> fx.Graph:
     try:
-        return fx.Tracer().trace(model)
+        return _Tracer().trace(model)
     except Exception as error:  # tracing runs the user's forward with stand-ins; anything may come of it
         why = str(error).partition("\n")[0]
         raise ValueError(

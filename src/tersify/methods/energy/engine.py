@@ -17,7 +17,7 @@ from tersify.methods.energy.searches import Draws, Generation, Search
 
 @dataclass(eq=False)
 class Engine:
-    """Runs generations. On CUDA a generation is captured as one graph as soon as a batch's shape repeats itself.
+    """Runs generations. On CUDA a generation becomes one graph when batches of the same shape come for the third time.
 
     The graph reads the weights where they lie, so it stays valid while the optimizer changes them.
     """
@@ -29,7 +29,9 @@ class Engine:
     rejudge_parents: bool
     size_weight: float
     seed: int
+    _weights: tuple[Tensor, ...] = ()
     _seen: Any = None
+    _times_seen: int = 0
     _graph: torch.cuda.CUDAGraph | None = None
     _can_capture: bool = True
     _held: dict[str, Tensor] = field(default_factory=dict)
@@ -40,15 +42,17 @@ class Engine:
         draws = self._draw(step)
         self._held.setdefault("heat", self.population.energies.new_ones(())).fill_(heat)
         signature = self._signature(inputs, targets)
-        same, self._seen = signature == self._seen, signature
-        if not same:
-            self._graph = None
-        if same and self._may_capture(inputs) and self.population.judged:
+        if signature != self._seen:
+            self._seen, self._times_seen, self._graph = signature, 0, None
+        self._times_seen += 1
+        # The first pass finds out how many candidates fit at once, the second makes the libraries ready for them.
+        if self._times_seen > 2 and self._may_capture(inputs):
             self._replay(inputs, targets, draws)
             return
         self._generation(inputs, targets, draws)
+        if not (inputs.is_cuda and self.population.judged):
+            self.check_energies()
         self.population.judged = True
-        self.check_energies()
 
     def check_energies(self) -> None:
         """Waits for the device, so on CUDA it is called now and then only."""
@@ -101,7 +105,9 @@ class Engine:
         return inputs.is_cuda and alone and self._can_capture
 
     def _signature(self, inputs: Tensor, targets: Tensor) -> Any:
-        weights = tuple(p.data_ptr() for p in self.evaluator.model.parameters())
+        """What a graph depends on: shapes, and where the weights lie."""
+        self._weights = self._weights or tuple(self.evaluator.model.parameters())
+        weights = tuple(weight.data_ptr() for weight in self._weights)
         return (inputs.shape, inputs.stride(), inputs.dtype, targets.shape, targets.dtype, weights)
 
     def _replay(self, inputs: Tensor, targets: Tensor, draws: Draws) -> None:
@@ -109,7 +115,7 @@ class Engine:
             self._held |= {"inputs": torch.empty_like(inputs), "targets": torch.empty_like(targets)}
             graph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(graph):
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     self._generation(self._held["inputs"], self._held["targets"], draws)
             except Exception:  # an objective or a layer that waits for the device: go on without a graph
                 self._can_capture = False

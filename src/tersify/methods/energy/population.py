@@ -30,7 +30,8 @@ class Population(nn.Module):
         self.judged, self.searching = state["judged"], state["searching"]
 
     def best(self) -> Tensor:
-        return self.states[self.energies.argmin()]
+        # Indexing with a tensor of one number would wait for the device.
+        return self.states.index_select(0, self.energies.argmin().view(1))[0]
 
     def spread(self) -> float:
         """|Δs|: how far the mean energy lies above the best (paper 4, eq. 7)."""

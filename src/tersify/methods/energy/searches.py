@@ -112,10 +112,10 @@ class Genetic(Search):
         return mixed ^ (draws.units[1] < self.settings.flip)
 
     def select(self, parents: Generation, children: Generation, draws: Draws, heat: Tensor) -> Generation:
-        elite = parents.energies.argmin()
-        slots = torch.arange(len(parents.energies), device=heat.device)
-        keeps = (slots == children.energies.argmax()) & (parents.energies[elite] <= children.energies)
-        best = Generation(parents.states[elite].expand_as(parents.states), parents.energies[elite].expand_as(slots))
+        elite = parents.energies.argmin().expand(len(parents.energies))
+        best = Generation(parents.states[elite], parents.energies[elite])
+        slots = torch.arange(len(elite), device=elite.device)
+        keeps = (slots == children.energies.argmax()) & (best.energies <= children.energies)
         return _replaced(children, best, keeps)
 
 
