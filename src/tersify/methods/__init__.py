@@ -17,7 +17,7 @@ from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
 from tersify.methods.energy import Energy
 from tersify.methods.lookup import Lookup
-from tersify.methods.prune import Magnitude
+from tersify.methods.prune import Magnitude, Prune
 from tersify.methods.ternary import Ternary
 from tersify.methods.ternary_target import TernaryTarget
 from tersify.methods.trq import TernaryResidual
@@ -34,6 +34,7 @@ __all__ = [
     "Lookup",
     "Magnitude",
     "Method",
+    "Prune",
     "Site",
     "Step",
     "Ternary",

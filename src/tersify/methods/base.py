@@ -16,16 +16,12 @@ from tersify.tensor import CompressedTensor
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The output units (filters, neurons) of a layer: what goes with a row of its weight, and where it shows.
+    """Slices of a tensor that belong to units, such as filters, which several tensors may share by the group's name."""
 
-    `companions` are the bias and the γ, β of a BatchNorm behind the layer, one entry for each unit. With those
-    and the rows at zero, the output of `tail` (the BatchNorm, or the layer itself) is exactly zero.
-    """
-
-    count: int
-    companions: tuple[Site, ...]
-    tail: nn.Module
-    network_size: int  # parameters of the whole network, for shares of it
+    group: str
+    dim: int
+    index: Tensor  # (units, slices of a unit): positions along `dim`
+    scored: bool = True  # whether the tensor has a say in what a unit is worth, or only loses its slices with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +34,8 @@ class Site:
     latent: nn.Parameter
     chain: list[Transform] = field(default_factory=list)
     sensitivity: Tensor | None = None  # mean squared gradients over the calibration batches, where there are any
-    units: Units | None = None  # filled for methods that work by unit; None where no unit may go, as in the last layer
+    input_norm: Tensor | None = None  # of the input each weight meets in those batches, where a method asks for it
+    units: tuple[Units, ...] = ()  # for structured methods
 
     @torch.no_grad()
     def entering(self, transform: Transform | None = None) -> Tensor:
@@ -66,6 +63,10 @@ class Transform(nn.Module):
 
     def forward(self, latent: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def ready(self, latent: Tensor) -> Tensor | None:
+        """What `forward` would give in training, where the step has made it already."""
+        return None
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
@@ -114,9 +115,13 @@ class Method:
         return False
 
     @property
-    def by_unit(self) -> bool:
-        """Whether it masks whole units, so that its sites must carry their `units`."""
+    def needs_inputs(self) -> bool:
+        """Whether its sites must carry their input norms, which takes data."""
         return False
+
+    def gather(self, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Sequence[Site]:
+        """The sites it works on: those of its rule, then others that change with them, such as a filter's bias."""
+        return sites
 
     def transform(self, site: Site) -> Transform:
         raise NotImplementedError

@@ -35,11 +35,13 @@ def load_weights(model: nn.Module, path: Path, *, max_decoded_bytes: int = DEFAU
 
 
 def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
+    from tersify.torch_masks import merge_torch_masks
+
     if path.suffix == ".terse":
         return codec.open(path, max_decoded_bytes=max_decoded_bytes).read().state_dict()
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return merge_torch_masks(load_file(path))
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise ValueError(
@@ -50,7 +52,7 @@ def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
     plain = isinstance(state, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in state.items())
     if not plain:
         raise ValueError(f"{path} holds no state dict (name → tensor); save one, best as .safetensors")
-    return state
+    return merge_torch_masks(state)
 
 
 def load_network(
