@@ -17,7 +17,6 @@ from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
-from tersify.unit_sites import with_units
 
 
 def attach(
@@ -108,8 +107,6 @@ class Session:
                 bound = method.bind(gathered)
                 for site, transform in zip(gathered, bound.transforms, strict=True):
                     install(site, transform)
-                known = {id(site.latent) for site in self.sites}
-                self.sites += [site for site, _ in bound.extra if id(site.latent) not in known]
                 self._work.append(_Work(method, bound))
 
     def _take(self, rule: Rule, sites: Sequence[Site]) -> None:

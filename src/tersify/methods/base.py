@@ -85,12 +85,11 @@ TransformT = TypeVar("TransformT", bound=Transform)
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A method at work: its sites, the transform of each, state they share, and transforms of companions."""
+    """A method at work: its sites, the transform of each, and state they share."""
 
     sites: Sequence[Site]
     transforms: Sequence[Transform]
     shared: nn.Module | None = None
-    extra: Sequence[tuple[Site, Transform]] = ()
 
     def each(self, kind: type[TransformT]) -> list[TransformT]:
         """The transforms, known to be of `kind`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tersify.methods.base import Bound, Method, Site, Step, Transform, check_choice, check_range, register
 from tersify.methods.energy.bounds import Bounds
@@ -17,6 +17,7 @@ from tersify.methods.energy.gates import Gate, GateTransform, Whole
 from tersify.methods.energy.objectives import OBJECTIVES, objective_of
 from tersify.methods.energy.population import Population
 from tersify.methods.energy.searches import SEARCHES, Settings
+from tersify.methods.energy.units import UnitSite, with_units
 from tersify.userfile import names_function
 
 
@@ -88,37 +89,30 @@ class Energy(Method):
         check_choice("bound", self.bound, ("at-most", "exactly"))
         check_choice("parents", self.parents, ("same-batch", "stored"))
 
-    @property
-    def by_unit(self) -> bool:
-        return True
+    def gather(self, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Sequence[Site]:
+        return with_units(model, sites, every, self.rows)
 
     def bind(self, sites: Sequence[Site]) -> Bound:
-        transforms: list[Transform] = []
-        extra: list[tuple[Site, Transform]] = []
-        layers: list[Layer] = []
-        costs: list[Tensor] = []
-        for site in sites:
-            if site.units is None:
-                transforms.append(Whole())
-                continue
-            units, left = divmod(site.units.count, self.rows)
-            if left:
-                raise ValueError(
-                    f"{site.name!r} has {site.units.count} rows, which are not units of {self.rows}; change rows"
-                )
-            gate = Gate(units, like=site.latent)
-            transforms.append(GateTransform(gate, self.rows))
-            extra += [(companion, GateTransform(gate, self.rows)) for companion in site.units.companions]
-            layers.append(Layer(gate, site.units.tail, self.rows))
-            owned = sum(member.latent.numel() for member in (site, *site.units.companions))
-            costs.append(torch.full((units,), owned / units, dtype=torch.float64))
-        if not layers:
+        makers = [site for site in sites if isinstance(site, UnitSite)]
+        if not makers:
             raise ValueError(
                 "energy drops units and the rule names no layer that has any: give it convolutions or linear layers "
                 "other than the one that gives the network's output"
             )
-        size = next(site.units.network_size for site in sites if site.units is not None)
-        return Bound(sites, transforms, _Work(self, layers, torch.cat(costs), size), extra)
+        layers = {site.name: Layer(Gate(len(site.latent) // self.rows, site.latent), site.tail, self.rows)
+                  for site in makers}  # fmt: skip
+        owned = dict.fromkeys(layers, 0)
+        transforms: list[Transform] = []
+        for site in sites:
+            if not site.units:
+                transforms.append(Whole())
+                continue
+            name = site.units[0].group
+            transforms.append(GateTransform(layers[name].gate, self.rows))
+            owned[name] += site.latent.numel()
+        costs = [torch.full((layer.size,), owned[name] / layer.size) for name, layer in layers.items()]
+        work = _Work(self, list(layers.values()), torch.cat(costs).double(), makers[0].network_size)
+        return Bound(sites, transforms, work)
 
     def update(self, bound: Bound, step: Step) -> None:
         work = bound.shared
@@ -141,7 +135,7 @@ class Energy(Method):
         return bound.shared.status()
 
 
-class _Work(torch.nn.Module):
+class _Work(nn.Module):
     """A search at work: the population, and the engine that is made when the first batch comes."""
 
     def __init__(self, method: Energy, layers: list[Layer], costs: Tensor, network_size: int) -> None:
@@ -168,9 +162,8 @@ class _Work(torch.nn.Module):
     def skip_what_companions_cover(self, bound: Bound) -> None:
         """A weight whose unit is silenced by γ and β needs no mask in training, unless a quantizer looks at it."""
         for site, transform in zip(bound.sites, bound.transforms, strict=True):
-            if site.units is not None and isinstance(transform, GateTransform):
-                layer = site.owners[0][0]
-                transform.covered = site.units.tail is not layer and len(site.chain) == 1
+            if isinstance(site, UnitSite) and isinstance(transform, GateTransform):
+                transform.covered = site.tail is not site.owners[0][0] and len(site.chain) == 1
 
     def engine(self, step: Step) -> Engine:
         device = self.layers[0].gate.mask.device
