@@ -15,6 +15,7 @@ from tersify.methods.binary import BinaryConnect
 from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
 from tersify.methods.energy import Energy
+from tersify.methods.kmeans import KMeans
 from tersify.methods.lookup import Lookup
 from tersify.methods.prune import Magnitude, Prune
 from tersify.methods.ternary import Ternary
@@ -30,6 +31,7 @@ __all__ = [
     "Bound",
     "Energy",
     "EntropyConstrainedTernary",
+    "KMeans",
     "Lookup",
     "Magnitude",
     "Method",

@@ -31,7 +31,7 @@ class Energy(Method):
     `temperature`), `genetic` (`tournament`, `flip`) or `random`. `objective`: `margin` (eq. 3), `cross-entropy`
     or a function (logits, targets) → energies, also as "file.py:function"; `size_weight` adds that times the
     kept share. `keep` bounds the share of the network's parameters (`count` = "units": of all units) that active
-    units may own: `bound` = "at-most" or "exactly"; with `thrifty` costly units go first. A layer keeps at least
+    units may own: `bound` = "exactly" (as near below as whole units allow) or "at-most"; with `thrifty` costly units go first. A layer keeps at least
     one unit. `parents` = "same-batch" judges parents again on each batch, "stored" compares as eq. 6 is written.
 
     The search ends when the mean energy comes within `tolerance` of the best at an epoch's end (eq. 7), or after
@@ -53,7 +53,7 @@ class Energy(Method):
     size_weight: float = 0.0
     keep: float | None = None
     count: str = "parameters"
-    bound: str = "at-most"
+    bound: str = "exactly"
     thrifty: bool = False
     parents: str = "same-batch"
     stagnation: float = 0.5
