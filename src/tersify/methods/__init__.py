@@ -15,6 +15,8 @@ from tersify.methods.base import (
 from tersify.methods.binary import BinaryConnect
 from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
+from tersify.methods.energy import Energy
+from tersify.methods.kmeans import KMeans
 from tersify.methods.lookup import Lookup
 from tersify.methods.prune import Magnitude, Prune
 from tersify.methods.ternary import Ternary
@@ -28,7 +30,9 @@ __all__ = [
     "BinaryConnect",
     "BitNet",
     "Bound",
+    "Energy",
     "EntropyConstrainedTernary",
+    "KMeans",
     "Lookup",
     "Magnitude",
     "Method",
