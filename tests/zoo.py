@@ -74,6 +74,13 @@ VARIANTS = [
     {"method": "uniform", "bits": 2, "per_channel": True},
     {"method": "lookup", "n": 2, "m": 6, "fit": "lloyd", "per_channel": True, "force_zero": True},
     {"method": "lookup", "n": 3, "fit": "paper", "sign_in_code": True},
+    {"method": "prune", "score": "movement", "sparsity": 0.5, "every": 2},
+    {"method": "prune", "score": "soft-movement", "structure": "block-2x3", "lam": 30.0, "gain": 100.0},
+    {"method": "prune", "score": "taylor", "structure": "2:4", "schedule": "linear"},
+    {"method": "prune", "score": "random", "scope": "row", "sparsity": 0.5, "schedule": "one-shot"},
+    {"method": "prune", "structure": "row", "scope": "global", "sparsity": 0.3, "floor": 0.2, "schedule": "cyclic"},
+    {"method": "prune", "structure": "row", "score": "movement", "count": 1, "end": 0.4},
+    {"method": "prune", "schedule": "frozen"},
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.calibration import Calibration, squared_gradients
-from tersify.methods import Bound, Method, Site, Step
+from tersify.calibration import Calibration, input_norms, squared_gradients
+from tersify.methods import Bound, Method, Site, Step, Transform
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
@@ -81,6 +81,7 @@ class Session:
         self.model, self.recipe = model, recipe
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._steps_done = 0
+        self._zero = torch.zeros(())
         self._names = list(model.state_dict())
         self._work: list[_Work] = []
         self.sites: list[Site] = []
@@ -92,15 +93,33 @@ class Session:
             raise
 
     def _install(self, calibration: Calibration | None) -> None:
-        for rule, found in self.recipe.assign(find_sites(self.model)):
+        every = find_sites(self.model)
+        for rule, found in self.recipe.assign(every):
+            if not rule.methods:
+                continue
             sites = _calibrated(self.model, rule, found, calibration)
-            if rule.methods:
-                self.sites += sites
+            self._take(rule, sites)
+            companions: list[Site] = []
             for method in rule.methods:
-                bound = method.bind(sites)
-                for site, transform in zip(sites, bound.transforms, strict=True):
+                gathered = method.gather(sites, every, self.model)
+                new = [site for site in gathered if not any(site.latent is s.latent for s in (*sites, *companions))]
+                self._take(rule, new)
+                companions += new
+                bound = method.bind(gathered)
+                for site, transform in zip(gathered, bound.transforms, strict=True):
                     install(site, transform)
                 self._work.append(_Work(method, bound))
+
+    def _take(self, rule: Rule, sites: Sequence[Site]) -> None:
+        """The sites are this rule's from here on."""
+        taken = {id(site.latent) for site in self.sites}
+        for site in sites:
+            if id(site.latent) in taken:
+                raise ValueError(
+                    f"{site.name!r} changes together with weights of rule {rule.weights!r} and belongs to another rule "
+                    "too; leave it out of one of them"
+                )
+        self.sites += sites
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
@@ -125,12 +144,19 @@ class Session:
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
-        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain]
-        total = torch.zeros((), device=next(self.model.parameters()).device)
+        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain if type(t).penalty is not Transform.penalty]
+        total = self._nothing()
         for term in terms:
             if term is not None:
                 total = total + term
         return total
+
+    def _nothing(self) -> Tensor:
+        """A zero where the model is: kept, since making one is a launch in every step."""
+        device = (self.sites[0].latent if self.sites else next(self.model.parameters())).device
+        if self._zero.device != device:
+            self._zero = torch.zeros((), device=device)
+        return self._zero
 
     @torch.no_grad()
     def pack(self) -> CompressedModel:
@@ -194,8 +220,10 @@ class Session:
 
 
 def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Calibration | None) -> list[Site]:
-    """The sites with their sensitivity, where a method of the rule needs it."""
-    needing = [method.name for method in rule.methods if method.needs_calibration]
+    """The sites with their sensitivity and input norms, where a method of the rule needs them."""
+    gradients = any(method.needs_calibration for method in rule.methods)
+    inputs = any(method.needs_inputs for method in rule.methods)
+    needing = [method.name for method in rule.methods if method.needs_calibration or method.needs_inputs]
     if not needing or not sites:
         return sites
     if calibration is None:
@@ -203,8 +231,13 @@ def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Ca
             f"rule {rule.weights!r}: {needing[0]!r} as set there needs data; "
             "give calibration= batches of (inputs, targets)"
         )
-    measured = squared_gradients(model, sites, calibration)
-    return [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
+    if gradients:
+        measured = squared_gradients(model, sites, calibration)
+        sites = [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
+    if inputs:
+        norms = input_norms(model, sites, calibration)
+        sites = [replace(site, input_norm=norm) for site, norm in zip(sites, norms, strict=True)]
+    return sites
 
 
 def _pack_site(site: Site) -> CompressedTensor:

@@ -15,7 +15,7 @@ from tersify.methods.binary import BinaryConnect
 from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
 from tersify.methods.lookup import Lookup
-from tersify.methods.prune import Magnitude
+from tersify.methods.prune import Magnitude, Prune
 from tersify.methods.ternary import Ternary
 from tersify.methods.ternary_target import TernaryTarget
 from tersify.methods.trq import TernaryResidual
@@ -31,6 +31,7 @@ __all__ = [
     "Lookup",
     "Magnitude",
     "Method",
+    "Prune",
     "Site",
     "Step",
     "Ternary",

@@ -1,0 +1,90 @@
+"""Which tensors share their filters, neurons, channels or heads, so that a unit goes from all of them at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from tersify.methods.base import Site, Units
+from tersify.methods.prune_heads import head_groups, names_of
+
+Members = dict[str, Units]  # the name of a site → its part in a group
+
+
+def with_units(structure: str, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> list[Site]:
+    """The sites with their units, then those that lose a filter's bias, γ or β with it."""
+    own = {site.name for site in sites}
+    roles: dict[str, list[Units]] = {}
+    for members in _groups(structure, sites, every, model):
+        for name, units in members.items():
+            roles.setdefault(name, []).append(replace(units, scored=units.scored and name in own))
+    if not roles:
+        raise ValueError(
+            f"none of the weights {_shown(sites)} has a {structure}; {_HOMES[structure]}; choose another structure"
+        )
+    behind = [site for site in every if site.name in roles and site.name not in own]
+    return [replace(site, units=tuple(roles.get(site.name, ()))) for site in (*sites, *behind)]
+
+
+_HOMES = {
+    "filter": "filters are the outputs of convolutions",
+    "neuron": "neurons are the outputs of linear layers",
+    "row": "rows are the outputs of any layer",
+    "channel": "channels are the inputs of convolutions",
+    "head": "heads are found in nn.MultiheadAttention and beside query, key and value layers",
+}
+
+
+def _groups(structure: str, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Iterator[Members]:
+    if structure == "head":
+        yield from head_groups(sites, every, model)
+        return
+    behind = _norms_behind(model)
+    names = names_of(every)
+    for site in sites:
+        owner, attribute = site.owners[0]
+        if site.latent.ndim < 2 or not _has(structure, owner):
+            continue
+        dim = 1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
+        members = {site.name: Units(site.name, dim, one_each(site.latent.shape[dim]))}
+        if structure != "channel":
+            along: list[tuple[nn.Module, str]] = [(owner, attribute.replace("weight", "bias"))]
+            if norm := behind.get(owner):
+                along += [(norm, "weight"), (norm, "bias")]
+            for place in along:
+                if name := names.get(place):
+                    members[name] = Units(site.name, 0, one_each(site.latent.shape[dim]), scored=False)
+        yield members
+
+
+def _has(structure: str, owner: nn.Module) -> bool:
+    if structure in ("filter", "channel"):
+        return isinstance(owner, _ConvNd)
+    return structure == "row" or isinstance(owner, nn.Linear)
+
+
+def _norms_behind(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
+    """Each convolution or linear layer with the batch norm that comes next and has as many channels."""
+    found: dict[nn.Module, _BatchNorm] = {}
+    layers = [m for m in model.modules() if isinstance(m, (_ConvNd, nn.Linear, _BatchNorm))]
+    for layer, norm in itertools.pairwise(layers):
+        outputs = getattr(layer, "out_channels", None) or getattr(layer, "out_features", None)
+        if isinstance(norm, _BatchNorm) and norm.num_features == outputs:
+            found[layer] = norm
+    return found
+
+
+def one_each(count: int) -> Tensor:
+    """Units of one slice."""
+    return torch.arange(count)[:, None]
+
+
+def _shown(sites: Sequence[Site]) -> str:
+    names = [repr(site.name) for site in sites[:3]]
+    return ", ".join(names) + (f" and {len(sites) - 3} more" if len(sites) > 3 else "")
