@@ -75,12 +75,13 @@ def example() -> str:
     measured = facts["metadata"]["measured"]
     weights = sum(row["weights"] for row in facts["tensors"] if "sparsity" in row)
     packed, dense = facts["file_bytes"], facts["dense_bytes"]
-    return (
-        f"`examples/{EXAMPLE.name}` is {packed:,} bytes with every parameter and buffer in it, {dense / packed:.1f} times "
-        f"smaller than its {dense:,} bytes in fp32: {8 * packed / weights:.2f} bit per weight at {facts['sparsity']:.1f} % "
-        f"zeros, where the order-0 entropy of its codes alone is {facts['entropy_bits']:.2f} bit. It scores "
-        f"{measured['accuracy']:.2f} % on the {measured['images']:,} test images as it lies on the disk (batch norm in fp16)."
-    )
+    return " ".join((
+        f"`examples/{EXAMPLE.name}` is {packed:,} bytes with every parameter and buffer in it,",
+        f"{dense / packed:.1f} times smaller than its {dense:,} bytes in fp32: {8 * packed / weights:.2f} bit per weight",
+        f"at {facts['sparsity']:.1f} % zeros, where the order-0 entropy of its codes alone is",
+        f"{facts['entropy_bits']:.2f} bit. It scores {measured['accuracy']:.2f} % on the {measured['images']:,} test images",
+        "as it lies on the disk (batch norm in fp16).",
+    ))  # fmt: skip
 
 
 def file_size() -> str:
@@ -122,7 +123,9 @@ def speed() -> str:
 def picture() -> str:
     """Accuracy against sparsity: our runs, and hollow what was published."""
     points = []
-    for index, row in enumerate(row for row in read("ternary-table2")["rows"] if row["ours"].get("sparsity")):
+    for index, row in enumerate(
+        row for row in read("ternary-table2")["rows"] if row["ours"].get("sparsity", {}).get("mean")
+    ):
         ours, published = row["ours"], row["published"]
         points.append(Point(name=row["name"], x=ours["sparsity"]["mean"], y=ours["accuracy"]["mean"], run=index))
         if isinstance(published.get("sparsity"), float):
