@@ -75,13 +75,14 @@ def example() -> str:
     measured = facts["metadata"]["measured"]
     weights = sum(row["weights"] for row in facts["tensors"] if "sparsity" in row)
     packed, dense = facts["file_bytes"], facts["dense_bytes"]
-    return " ".join((
-        f"`examples/{EXAMPLE.name}` is {packed:,} bytes with every parameter and buffer in it,",
-        f"{dense / packed:.1f} times smaller than its {dense:,} bytes in fp32: {8 * packed / weights:.2f} bit per weight",
-        f"at {facts['sparsity']:.1f} % zeros, where the order-0 entropy of its codes alone is",
-        f"{facts['entropy_bits']:.2f} bit. It scores {measured['accuracy']:.2f} % on the {measured['images']:,} test images",
-        "as it lies on the disk (batch norm in fp16).",
-    ))  # fmt: skip
+    sentences = [
+        f"`examples/{EXAMPLE.name}` is {packed:,} bytes with every parameter and buffer in it",
+        f"{dense / packed:.1f} times smaller than its {dense:,} bytes in fp32",
+        f"{8 * packed / weights:.2f} bit per weight at {facts['sparsity']:.1f} % zeros",
+        f"where the order-0 entropy of its codes alone is {facts['entropy_bits']:.2f} bit",
+    ]
+    scored = f"{measured['accuracy']:.2f} % on the {measured['images']:,} test images"
+    return ", ".join(sentences) + f". It scores {scored} as it lies on the disk (batch norm in fp16)."
 
 
 def file_size() -> str:
