@@ -32,7 +32,8 @@ class Energy(Method):
     or a function (logits, targets) → energies, also as "file.py:function"; `size_weight` adds that times the
     kept share. `keep` bounds the share of the network's parameters (`count` = "units": of all units) that active
     units may own: `bound` = "exactly" (as near below as whole units allow) or "at-most"; with `thrifty` costly
-    units go first. A layer keeps at least one unit. `parents` = "same-batch" judges parents again on each batch, "stored" compares as eq. 6 is written.
+    units go first. A layer keeps at least one unit. `parents` = "same-batch" judges parents again on each batch,
+    "stored" compares as eq. 6 is written.
 
     The search ends when the mean energy comes within `tolerance` of the best at an epoch's end (eq. 7), or after
     the share `stagnation` of training; then the best state stays. `rows` consecutive rows form one unit: the
