@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.calibration import Calibration, input_norms, squared_gradients
-from tersify.methods import Bound, Method, Network, Site, Step
+from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
@@ -86,6 +86,7 @@ class Session:
         self.model, self.recipe = model, recipe
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._steps_done = 0
+        self._zero = torch.zeros(())
         self._names = list(model.state_dict())
         self._work: list[_Work] = []
         self.sites: list[Site] = []
@@ -152,13 +153,19 @@ class Session:
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
-        total = torch.zeros((), device=next(self.model.parameters()).device)
-        for site in self.sites:
-            for transform in site.chain:
-                term = transform.penalty(site.latent)
-                if term is not None:
-                    total = total + term
+        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain if type(t).penalty is not Transform.penalty]
+        total = self._nothing()
+        for term in terms:
+            if term is not None:
+                total = total + term
         return total
+
+    def _nothing(self) -> Tensor:
+        """A zero where the model is: kept, since making one is a launch in every step."""
+        device = (self.sites[0].latent if self.sites else next(self.model.parameters())).device
+        if self._zero.device != device:
+            self._zero = torch.zeros((), device=device)
+        return self._zero
 
     @torch.no_grad()
     def pack(self) -> CompressedModel:

@@ -8,6 +8,7 @@ import typer
 
 from tersify.cli.allocate import allocate
 from tersify.cli.bench import bench
+from tersify.cli.collect import collect
 from tersify.cli.compress import compress
 from tersify.cli.demo import demo
 from tersify.cli.enhance import enhance
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(allocate)
+app.command()(collect)
 app.command()(compress)
 app.command("eval")(evaluate)
 app.command()(demo)
