@@ -123,7 +123,7 @@ def generations(names: list[str], *, device: str, batch: int, rounds: int) -> di
         session = attached(model, method)
         session.step(images, labels)
         work = session._work[0].bound.shared
-        evaluator = work.engine(None).evaluator
+        evaluator = work.engine(model).evaluator
         states = work.population.states
         works: dict[str, Callable[[], object]] = {
             "folded": lambda e=evaluator, s=states, x=images, y=labels: e.energies(s, x, y),

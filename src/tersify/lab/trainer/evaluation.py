@@ -1,4 +1,4 @@
-"""Top-1/3/5 accuracy of a model on a split, in percent."""
+"""Top-1/3/5 accuracy of a model on a split, in percent, and its loss."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.lab.data import Data, Split, normalize
@@ -15,13 +16,15 @@ EVAL_BATCH = 1000
 
 
 def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device, amp: bool) -> dict[str, float]:
-    """`{"accuracy", "top3", "top5"}` of `model` in eval mode; its mode is put back afterwards."""
+    """`{"accuracy", "top3", "top5", "test_loss"}` of `model` in eval mode; its mode is put back afterwards."""
     logits = []
     with _eval_mode(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp):
         for images in split.images.split(EVAL_BATCH):
             logits.append(model(normalize(images.to(device), data)).float())
-    scores = topk_accuracy(torch.cat(logits), split.labels.to(device), (1, 3, 5))
-    return {"accuracy": scores[1], "top3": scores[3], "top5": scores[5]}
+    found, labels = torch.cat(logits), split.labels.to(device)
+    scores = topk_accuracy(found, labels, (1, 3, 5))
+    loss = float(F.cross_entropy(found, labels))
+    return {"accuracy": scores[1], "top3": scores[3], "top5": scores[5], "test_loss": loss}
 
 
 def check_fits(model: nn.Module, data: Data) -> int:
