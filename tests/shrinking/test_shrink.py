@@ -76,6 +76,22 @@ def test_units_that_meet_in_an_addition_go_only_together() -> None:
     assert shrunk(model, x).layer3[0].conv1.in_channels == 14
 
 
+def test_a_layer_that_died_alone_computes_less_and_puts_zeros_where_the_addition_wants_them(tmp_path: Path) -> None:
+    model, x = make("resnet20")
+    norm = model.layer2[0].bn2
+    norm.weight.data[3:] = norm.bias.data[3:] = 0
+    small = shrunk(model, x)
+    assert small.layer2[0].conv2.weight.shape[0] == len(small.layer2[0].bn2.weight) == 3
+    assert small.layer2[0].bn2.source.tolist() == [0, 1, 2] + [3] * (len(norm.weight) - 3)
+    tersify.save(small.state_dict(), tmp_path / "small.terse")
+    back = tersify.load(tmp_path / "small.terse", into=copy.deepcopy(small))
+    assert torch.equal(back(x), small(x))
+    # It can be trained on, and shrinks no further.
+    small.train()(x).sum().backward()
+    assert all(p.grad is not None for p in small.parameters())
+    assert parameters(tersify.shrink(small.eval(), x)) == parameters(small)
+
+
 def test_a_constant_goes_into_the_next_bias_where_no_padding_sees_it() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))

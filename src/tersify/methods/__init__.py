@@ -3,6 +3,7 @@
 from tersify.methods.base import (
     Bound,
     Method,
+    Network,
     Site,
     Step,
     Transform,
@@ -35,6 +36,7 @@ __all__ = [
     "Lookup",
     "Magnitude",
     "Method",
+    "Network",
     "Prune",
     "Site",
     "Step",

@@ -1,4 +1,9 @@
-"""`tersify.shrink`: structured zeros become really smaller layers."""
+"""`tersify.shrink`: structured zeros become really smaller layers.
+
+small = tersify.shrink(model, example)
+tersify.save(packed(small), "small.terse")
+again = tersify.load("small.terse", into=fit_(MyNet(), tersify.open("small.terse").shapes()))
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from tersify.shrinking.cutting import cut_
-from tersify.shrinking.dead import Departures
-from tersify.tensor.model import PACKED_ATTRIBUTE
+from tersify.shrinking.dead import Branch, Departures
+from tersify.shrinking.files import carry_codes_, fit_, packed
+from tersify.shrinking.scattering import can_scatter, scatter_
 from tersify.units.attention import HeadAttention
 from tersify.units.trace import Example, call_arguments, trace
 
@@ -19,21 +25,37 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     """A new network without the units that always give 0, or that nobody reads; same outputs, smaller layers.
 
     A unit is a filter, neuron or attention head with its bias and batch norm. Where units meet in an addition they
-    go together or stay. A unit that gives a constant goes where the next layer's bias can take its place. A layer
-    that would lose all its units keeps one. `example` is what `model(example)` takes; the model is not changed.
+    go together; a layer that alone has lost some computes the others and puts zeros in their places. A unit that
+    gives a constant goes where the next layer's bias can take it up. A layer that would lose all its units keeps
+    one. `example` is what `model(example)` takes; the model is not changed.
     """
     traced = trace(model, example)
     departures = Departures(traced, traced.tensors)
     gone = departures.settle()
     small = traced.model
-    vars(small).pop(PACKED_ATTRIBUTE, None)
-    cut_(small, departures.kept(gone))
+    branches = [b for b in departures.locally_dead(gone) if can_scatter(small.get_submodule(b.end))]
+    kept = departures.kept(gone)
+    for branch in branches:
+        _keep_alive_rows(kept, small, branch)
+    cut_(small, kept)
+    for branch in branches:
+        scatter_(small.get_submodule(branch.end), branch.source())
     _restore_whole_attention_(small, model)
     modes = {name: module.training for name, module in model.named_modules()}
+    carry_codes_(small, model, kept)
     _check_same(model, small, example)
     for name, module in small.named_modules():
         module.training = modes.get(name, model.training)
     return small
+
+
+def _keep_alive_rows(kept: dict[str, dict[int, Tensor]], small: nn.Module, branch: Branch) -> None:
+    rows = branch.stays[branch.alive]
+    for name in {branch.layer, branch.end}:
+        module = small.get_submodule(name)
+        for part, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if tensor.dim() > 0:
+                kept.setdefault(f"{name}.{part}", {})[0] = rows
 
 
 def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
@@ -67,4 +89,4 @@ def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
             assert (a - b).abs().max() <= TOLERANCE * a.abs().max().clamp(min=1e-3), "the shrunk network differs"
 
 
-__all__ = ["shrink"]
+__all__ = ["fit_", "packed", "shrink"]

@@ -15,6 +15,9 @@ from tersify.units.rules import operation_name
 from tersify.units.trace import Trace
 from tersify.units.walk import Walk, argument, units_along
 
+_LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+WORTH_SCATTERING = 1 / 8  # fewer rows do not pay for copying the output
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -26,6 +29,20 @@ class Reader:
     dim: int
     channel: int
     units: Tensor
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The layer that makes rows, the module behind it whose output is seen, the rows that stay, those not zero."""
+
+    end: str
+    layer: str
+    stays: Tensor
+    alive: Tensor
+
+    def source(self) -> Tensor:
+        """For each row that stays its place among those that are computed, or their number where it is zero."""
+        return torch.where(self.alive, self.alive.cumsum(0) - 1, self.alive.sum())
 
 
 class Departures:
@@ -152,3 +169,39 @@ class Departures:
                 if not stays.all():
                     kept.setdefault(name, {})[dim] = stays.nonzero().flatten()
         return kept
+
+    def locally_dead(self, gone: set[int]) -> list[Branch]:
+        """Layers whose output is zero in channels that have to stay, because other layers add to them."""
+        known = constants(self.traced, self.tensors)
+        going = torch.tensor(sorted(gone), dtype=torch.int64)
+        found = []
+        for node, parameter, dim, labels in self.walk.carriers:
+            layer = node if operation_name(node) in _LAYERS else argument(node, "input")
+            weight = self._row_maker(layer)
+            if weight is None or (layer is not node and len(layer.users) > 1):
+                continue
+            if layer is node and all(operation_name(user) == "batch_norm" for user in node.users):
+                continue
+            constant = known.get(node)
+            if constant is None:
+                continue
+            lines = (constant.unknown | (constant.value != 0)).movedim(dim, -1).reshape(-1, constant.value.shape[dim])
+            stays = ~torch.isin(self.walk.labels.roots(labels), going)
+            alive = lines.any(0)[stays]
+            if (~alive).float().mean() >= WORTH_SCATTERING:
+                alive[0] |= not alive.any()
+                found.append(Branch(_owner(parameter), _owner(weight), stays.nonzero().flatten(), alive))
+        return found
+
+    def _row_maker(self, node: Any) -> str | None:
+        """The weight of a plain layer that is used once."""
+        if not isinstance(node, fx.Node) or node.op != "call_function" or operation_name(node) not in _LAYERS:
+            return None
+        if operation_name(node) != "linear" and argument(node, "groups") != 1:
+            return None
+        weight = argument(node, "weight")
+        return self.walk.name_of(weight) if len(weight.users) == 1 else None
+
+
+def _owner(parameter: str) -> str:
+    return parameter.rpartition(".")[0]

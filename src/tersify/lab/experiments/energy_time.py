@@ -16,6 +16,7 @@ from tersify.lab.experiments.definition import Row
 from tersify.lab.networks import network
 from tersify.lab.trainer import pick_device
 from tersify.methods import Energy
+from tersify.methods.base import Network
 from tersify.methods.energy.fold import Evaluator
 from tersify.methods.energy.method import Work
 from tersify.sites import find_sites, install
@@ -54,7 +55,7 @@ def _population(model: nn.Module) -> tuple[Evaluator, Tensor]:
     """A search as a session would begin it."""
     method = Energy(population=POPULATION)
     every = find_sites(model)
-    sites = method.gather([site for site in every if site.latent.ndim > 1], every, model)
+    sites = method.gather([site for site in every if site.latent.ndim > 1], Network(model, every))
     bound = method.bind(sites)
     for site, transform in zip(sites, bound.transforms, strict=True):
         install(site, transform)

@@ -12,6 +12,7 @@ from torch import nn
 from tersify.lab.names import unknown
 from tersify.lab.networks.alexnet import alexnet
 from tersify.lab.networks.digits_cnn import digits_cnn
+from tersify.lab.networks.minilm import minilm
 from tersify.lab.networks.recurrent import lstm
 from tersify.lab.networks.resnet_cifar import cifar_resnet
 from tersify.lab.networks.resnet_imagenet import LAYERS, imagenet_resnet
@@ -25,6 +26,7 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "alexnet": alexnet,
     "digits-cnn": digits_cnn,
     "lstm": lstm,
+    "minilm": minilm,
     "resnet20-star": resnet20_star,
     "speech-mlp": speech_mlp,
     "squeezenet1_1": squeezenet1_1,
@@ -39,12 +41,18 @@ def networks() -> list[str]:
     return sorted(_BUILDERS)
 
 
+def options_of(name: str) -> list[str]:
+    """The options that a reference network takes; none for a name that is not one."""
+    if name not in _BUILDERS:
+        return []
+    return [p.name for p in inspect.signature(_BUILDERS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
 def network(name: str, /, **options: Any) -> nn.Module:
     """A fresh reference network. For images all take `classes`, `in_channels`, most `width`, `depth`."""
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
-    build = _BUILDERS[name]
-    known = [p.name for p in inspect.signature(build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    build, known = _BUILDERS[name], options_of(name)
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
@@ -56,4 +64,4 @@ def network(name: str, /, **options: Any) -> nn.Module:
     return build(**options)
 
 
-__all__ = ["network", "networks"]
+__all__ = ["network", "networks", "options_of"]

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from tersify import ranks
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import Data, Split, dataset
+from tersify.lab.networks import options_of
 from tersify.lab.seeds import set_seed
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer.config import TrainConfig
@@ -48,9 +50,9 @@ class Job:
         display: Display | None = None,
         tensorboard: bool = False,
     ) -> dict[str, float]:
-        RunDirectory(out).check_usable(resume=resume)
+        ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
         data = self.load_data()
-        options = self._options(data)
+        options = self.network_options(data)
         metadata: dict[str, Any] = {
             "target": {"name": self.target, "options": options},
             "data": self.data,
@@ -84,14 +86,16 @@ class Job:
         train, test = (Split(s.images[: self.subset], s.labels[: self.subset]) for s in (data.train, data.test))
         return replace(data, train=train, test=test)
 
-    def _options(self, data: Data) -> dict[str, Any]:
+    def network_options(self, data: Data) -> dict[str, Any]:
         """The network fits the data unless told otherwise; a user's own function gets only what was asked."""
         if names_function(self.target):
             fitting = {}
         elif ":" in self.target:
             fitting = {"classes": data.classes}
         else:
+            known = options_of(self.target)
             fitting = {"classes": data.classes, "in_channels": data.shape[0]}
+            fitting = {key: value for key, value in fitting.items() if key in known}
         return fitting | dict(self.options)
 
     def _model(self, options: Mapping[str, Any]) -> nn.Module:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import Bound, Method, Site, Step, Transform, check_choice, check_range, register
+from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, check_choice, check_range, register
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.engine import Engine
 from tersify.methods.energy.fold import Evaluator, Layer
@@ -90,8 +90,8 @@ class Energy(Method):
         check_choice("bound", self.bound, ("at-most", "exactly"))
         check_choice("parents", self.parents, ("same-batch", "stored"))
 
-    def gather(self, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Sequence[Site]:
-        return with_units(model, sites, every, self.rows)
+    def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
+        return with_units(network.model, sites, network.sites, self.rows)
 
     def bind(self, sites: Sequence[Site]) -> Bound:
         makers = [site for site in sites if isinstance(site, UnitSite)]
