@@ -103,7 +103,7 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
             )
         paths |= dict.fromkeys(path.resolve() for path in found)
     names = _names(list(paths))
-    return [_read(path, name) for path, name in zip(paths, names, strict=True)]
+    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
 
 
 def _search(directory: Path, depth: int) -> Iterable[Path]:
@@ -126,7 +126,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def _read(path: Path, name: str) -> Run:
+def read_run(path: Path, name: str) -> Run:
+    """The run in `path`, whatever of it is there."""
     notes: list[str] = []
     contents = None
     if (path / "model.terse").is_file():

@@ -55,7 +55,8 @@ class Feed:
         def prepare(images: Tensor, draws: Draws | None) -> Tensor:
             varied = images if draws is None else apply_draws(images, augmentation, draws)
             ready = normalize(varied, data)
-            return ready.contiguous(memory_format=torch.channels_last) if channels_last else ready
+            as_channels_last = channels_last and ready.ndim == 4
+            return ready.contiguous(memory_format=torch.channels_last) if as_channels_last else ready
 
         self._prepare = torch.compile(prepare, dynamic=False) if compiled else prepare
 

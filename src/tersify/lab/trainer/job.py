@@ -13,6 +13,7 @@ from torch import nn
 from tersify import ranks
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import Data, Split, dataset
+from tersify.lab.networks import options_of
 from tersify.lab.seeds import set_seed
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer.config import TrainConfig
@@ -87,12 +88,14 @@ class Job:
 
     def network_options(self, data: Data) -> dict[str, Any]:
         """The network fits the data unless told otherwise; a user's own function gets only what was asked."""
-        if names_function(self.target) or self.target.startswith("hf:"):
+        if names_function(self.target):
             fitting = {}
         elif ":" in self.target:
             fitting = {"classes": data.classes}
         else:
+            known = options_of(self.target)
             fitting = {"classes": data.classes, "in_channels": data.shape[0]}
+            fitting = {key: value for key, value in fitting.items() if key in known}
         return fitting | dict(self.options)
 
     def _model(self, options: Mapping[str, Any]) -> nn.Module:
