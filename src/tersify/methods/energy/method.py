@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import Bound, Method, Site, Step, Transform, check_choice, check_range, register
+from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, check_choice, check_range, register
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.engine import Engine
 from tersify.methods.energy.fold import Evaluator, Layer
@@ -31,8 +31,8 @@ class Energy(Method):
     `temperature`), `genetic` (`tournament`, `flip`) or `random`. `objective`: `margin` (eq. 3), `cross-entropy`
     or a function (logits, targets) → energies, also as "file.py:function"; `size_weight` adds that times the
     kept share. `keep` bounds the share of the network's parameters (`count` = "units": of all units) that active
-    units may own: `bound` = "exactly" (as near below as whole units allow) or "at-most"; with `thrifty` costly units go first. A layer keeps at least
-    one unit. `parents` = "same-batch" judges parents again on each batch, "stored" compares as eq. 6 is written.
+    units may own: `bound` = "exactly" (as near below as whole units allow) or "at-most"; with `thrifty` costly
+    units go first. A layer keeps at least one unit. `parents` = "same-batch" judges parents again on each batch, "stored" compares as eq. 6 is written.
 
     The search ends when the mean energy comes within `tolerance` of the best at an epoch's end (eq. 7), or after
     the share `stagnation` of training; then the best state stays. `rows` consecutive rows form one unit: the
@@ -89,8 +89,8 @@ class Energy(Method):
         check_choice("bound", self.bound, ("at-most", "exactly"))
         check_choice("parents", self.parents, ("same-batch", "stored"))
 
-    def gather(self, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Sequence[Site]:
-        return with_units(model, sites, every, self.rows)
+    def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
+        return with_units(network.model, sites, network.sites, self.rows)
 
     def bind(self, sites: Sequence[Site]) -> Bound:
         makers = [site for site in sites if isinstance(site, UnitSite)]
