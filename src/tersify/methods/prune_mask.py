@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.methods.base import Transform, dense
+from tersify.ranks import mean_over_ranks_
 from tersify.tensor import CompressedTensor
 
 
@@ -83,5 +84,7 @@ class GatheredMask(MaskTransform):
     @torch.no_grad()
     def _gather_(self, probe: Tensor) -> None:
         assert probe.grad is not None
+        # Each rank saw its own part of the batch, and all must choose the same mask.
+        mean_over_ranks_([probe.grad])
         self.score.mul_(self.DECAY).add_(probe.grad.abs(), alpha=1 - self.DECAY)
         probe.grad = None
