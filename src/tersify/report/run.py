@@ -33,7 +33,7 @@ class Run:
     notes: tuple[str, ...] = ()
 
     def figure(self, key: str) -> float | None:
-        """A figure of the finished run, else of its last epoch, else of its file; bytes are those of the file itself."""
+        """A figure of the finished run, else of its last epoch, else of its file; bytes are always the file's own."""
         of_file = self._file_figures()
         sources = (self.metrics, self.history[-1] if self.history else {}, of_file)
         # The file may have been written again since, by a machine with other coders.
