@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tersify.session import Session as Session
     from tersify.session import attach as attach
     from tersify.session import compress_ as compress_
+    from tersify.shrinking import shrink as shrink
     from tersify.sparse import Collection as Collection
     from tersify.sparse import collect as collect
     from tersify.tensor import CompressedModel as CompressedModel
@@ -46,6 +47,7 @@ _HOMES = {
     "open": "codec",
     "TerseFileError": "codec",
     "compile": "runtime",
+    "shrink": "shrinking",
     "collect": "sparse",
     "Collection": "sparse",
 }

@@ -89,6 +89,7 @@ def test_a_network_of_tokens_gets_random_ones(recipe, tmp_path):
         (["digits-cnm", "--data", "digits", "--out", "OUT"], ["'digits-cnm'", "nearest: 'digits-cnn'"]),
         (["digits-cnn", "--out", "OUT"], ["--data, or --shape such as 3,32,32"]),
         (["digits-cnn", "--out", "OUT", "--shape", "1,x"], ["--shape takes", "'1,x'"]),
+        (["digits-cnn", "--out", "OUT", "--shape", "7,8,8", "--dense"], ["DigitsCnn cannot run on the example"]),
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--format", "zip"], ["'zip'", "bitmap"]),
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--backend", "mkl"], ["'mkl'", "torch-csr"]),
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--export", "csv"], ["'csv'", "timeloop"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,6 +45,17 @@ class HeadAttention(nn.Module):
             and module.bias_k is None
             and not module.add_zero_attn
         )
+
+    @torch.no_grad()
+    def merged(self, like: nn.MultiheadAttention) -> nn.MultiheadAttention:
+        """The packed form again, as long as no head is gone."""
+        whole = copy.deepcopy(like)
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        whole.in_proj_weight.copy_(torch.cat([layer.weight for layer in parts]))
+        if whole.in_proj_bias is not None:
+            whole.in_proj_bias.copy_(torch.cat([layer.bias for layer in parts]))
+        whole.out_proj.load_state_dict(self.out_proj.state_dict())
+        return whole.train(self.training)
 
     def forward(
         self,

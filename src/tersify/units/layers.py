@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from tersify.units.labels import spread
-from tersify.units.walk import Walk, argument, no_units, shape_of, units_along
+from tersify.units.walk import Walk, argument, shape_of, units_along
 
 
 def _layer(walk: Walk, node: fx.Node, out_dim: int, rows: Tensor, weight: str) -> Tensor:
@@ -107,7 +107,7 @@ def matmul(walk: Walk, node: fx.Node) -> Any:
         return _product_of_tokens(walk, node, a, b)
     walk.labels.tie(a.narrow(-2, 0, 1).transpose(-2, -1), b.narrow(-1, 0, 1))
     if walk.labels.varies(a, -1):
-        return no_units(node)
+        return walk.unknown(node)
     return a.narrow(-1, 0, 1).narrow(-2, 0, 1).expand(shape_of(node))
 
 

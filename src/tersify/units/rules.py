@@ -38,14 +38,20 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(["pad", "constant_pad_nd"], moves.pad),
     **dict.fromkeys(["matmul", "bmm"], layers.matmul),
     "scaled_dot_product_attention": layers.attention,
+    "getitem": moves.getitem,
 }
 
 
 def rule_for(node: fx.Node) -> Rule | None:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return moves.getitem if getattr(target, "__name__", "") == "getitem" else None
-    name = target._schema.name.removeprefix("aten::").rstrip("_")
+    name = operation_name(node)
     if name in _RULES:
         return _RULES[name]
-    return moves.pointwise if torch.Tag.pointwise in target.tags else None
+    target = node.target
+    return moves.pointwise if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags else None
+
+
+def operation_name(node: fx.Node) -> str:
+    """`relu` for relu and for its in-place form; `getitem` for one result out of several."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.name.removeprefix("aten::").rstrip("_")
+    return getattr(node.target, "__name__", "")

@@ -19,8 +19,12 @@ Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """`stored`: placeholder → the name of the parameter or buffer; `packed`: see `Labels`."""
+    """`stored`: placeholder → the name of the parameter or buffer; `packed`: see `Labels`.
 
+    `model` is a copy in eval mode with its attention split, and `tensors` are its own.
+    """
+
+    model: nn.Module
     graph: fx.Graph
     stored: dict[fx.Node, str]
     tensors: dict[str, Tensor]
@@ -59,7 +63,7 @@ def trace(model: nn.Module, example: Example) -> Trace:
         for node in graph.nodes
         if node.op == "placeholder" and node.name in names
     }
-    return Trace(graph, stored, tensors, packed)
+    return Trace(twin, graph, stored, tensors, packed)
 
 
 def call_arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -52,7 +52,7 @@ class Job:
     ) -> dict[str, float]:
         ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
         data = self.load_data()
-        options = self._options(data)
+        options = self.network_options(data)
         metadata: dict[str, Any] = {
             "target": {"name": self.target, "options": options},
             "data": self.data,
@@ -86,7 +86,7 @@ class Job:
         train, test = (Split(s.images[: self.subset], s.labels[: self.subset]) for s in (data.train, data.test))
         return replace(data, train=train, test=test)
 
-    def _options(self, data: Data) -> dict[str, Any]:
+    def network_options(self, data: Data) -> dict[str, Any]:
         """The network fits the data unless told otherwise; a user's own function gets only what was asked."""
         if names_function(self.target):
             fitting = {}

@@ -14,6 +14,7 @@ from tersify import codec
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.networks import networks
 from tersify.lab.targets import resolve_target
+from tersify.shrinking import fit_
 from tersify.tensor.model import check_names
 
 
@@ -81,6 +82,8 @@ def load_network(
             )
         target, options = _own_target(path)
     network = resolve_target(target, **(options or {}))
+    if codec.open(path).metadata.get("shrunk"):
+        fit_(network, codec.open(path).shapes())
     return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
 
 
@@ -98,6 +101,8 @@ def _own_target(path: Path) -> tuple[str, dict[str, Any]]:
         # Without memory, so that a file cannot ask for more of it than its own tensors take.
         with torch.device("meta"):
             skeleton = resolve_target(name, **options)
+            if file.metadata.get("shrunk"):
+                fit_(skeleton, file.shapes())
         check_names(file.shapes(), skeleton)
     except (ValueError, TypeError, RuntimeError, OverflowError) as problem:
         why = str(problem).partition("\n")[0]
