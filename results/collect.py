@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def main() -> None:
     file = HERE / f"{given.experiment}.json"
     before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}
     results = merged(Experiment.load(given.experiment), before, folders, provenance)
-    file.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text(_text(results) + "\n", encoding="utf-8")
 
 
 def merged(
@@ -68,6 +69,12 @@ def merged(
         "data": experiment.data,
         "rows": [rows[name] for name in known if name in rows],
     }
+
+
+def _text(results: dict[str, Any]) -> str:
+    """JSON with each list of numbers on a line of its own."""
+    spread = json.dumps(results, indent=1, ensure_ascii=False)
+    return re.sub(r"\[\s+([-+.\deE,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", spread)
 
 
 def _settings(run: Path) -> dict[str, Any]:
