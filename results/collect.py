@@ -83,7 +83,7 @@ def _settings(run: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     identity = json.loads(file.read_bytes())
-    train = {k: v for k, v in identity["train"].items() if v not in (None, "", [], {}, False)}
+    train = {k: v for k, v in identity["train"].items() if v is not False and v not in (None, "", [], {})}
     train["teacher"] = Path(train["teacher"]).name if "teacher" in train else None
     return {"metadata": identity["metadata"], "train": {k: v for k, v in train.items() if v is not None}}
 
