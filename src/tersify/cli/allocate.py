@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs
 
 if TYPE_CHECKING:
     from tersify.lab.allocate import Plan
@@ -25,6 +25,7 @@ def allocate(
     plot: Annotated[Path | None, typer.Option(help="Write the trade-off curve as HTML (needs plotly).")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Quantize one layer at a time, fill the budget by the knapsack, and write the recipe.
 
@@ -43,7 +44,8 @@ def allocate(
 
     wanted = Budget(bytes=budget, drop=drop)
     loaded = dataset(data, root=data_root)
-    model = load_weights(resolve_target(target, **pairs(option, "--option")), weights).eval()
+    network = resolve_target(target, **pairs(option, "--option"))
+    model = load_weights(network, weights, **allowed(max_decoded_bytes)).eval()
     order = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))
     seen, held = order[:images], order[images : 5 * images]
     inputs = [normalize(part, loaded) for part in loaded.train.images[seen].split(250)]
