@@ -73,7 +73,6 @@ def reproduce_figure(
 def draw(results: dict[str, Any], path: Path) -> None:
     """The figure's points for both heads, as a page."""
     try:
-        import plotly.graph_objects as go
         from plotly.subplots import make_subplots
     except ImportError:
         raise ValueError("figures need plotly; pip install 'tersify[report]'") from None
