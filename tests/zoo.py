@@ -81,6 +81,7 @@ VARIANTS = [
     {"method": "prune", "structure": "row", "scope": "global", "sparsity": 0.3, "floor": 0.2, "schedule": "cyclic"},
     {"method": "prune", "structure": "row", "score": "movement", "count": 1, "end": 0.4},
     {"method": "prune", "schedule": "frozen"},
+    {"method": "energy", "search": "tempering", "stagnation": 1.0, "keep": 0.7, "count": "units", "bound": "exactly"},
 ]
 
 
@@ -98,6 +99,11 @@ def is_legal(chain: tuple[Method, ...]) -> bool:
 
 def all_legal_chains() -> list[tuple[Method, ...]]:
     return [(m,) for m in single_methods()] + [c for c in chains_of_two() if is_legal(c)]
+
+
+def fits(chain: tuple[Method, ...], network: str) -> bool:
+    """Whether the network has what the methods work on: units that may go, for those that drop units."""
+    return network not in ("tied", "lstm", "gru") or not any(method.name == "energy" for method in chain)
 
 
 def chain_id(chain: tuple[Method, ...]) -> str:

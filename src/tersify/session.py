@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from tersify.calibration import Calibration, input_norms, squared_gradients
-from tersify.methods import Bound, Method, Site, Step, Transform
+from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
+from tersify.units import Example, find_units
 
 
 def attach(
@@ -26,18 +27,20 @@ def attach(
     epochs: int = 1,
     steps_per_epoch: int = 1,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+    example: Example | None = None,
 ) -> Session:
     """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
 
     `calibration` holds batches (inputs, targets) for methods that ask how much each weight matters; with a
-    loss other than cross-entropy, give a `Calibration`.
+    loss other than cross-entropy, give a `Calibration`. `example` is an input of the model, for methods that prune
+    filters, neurons or heads: it tells which of them go together, as those that meet in a residual addition must.
     """
     for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
         if value < 1:
             raise ValueError(f"{what} must be at least 1, got {value}")
     return Session(
         model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch,
-        calibration=None if calibration is None else Calibration.of(calibration),
+        calibration=None if calibration is None else Calibration.of(calibration), example=example,
     )  # fmt: skip
 
 
@@ -47,9 +50,10 @@ def compress_(
     recipe: str | Path | Recipe,
     *,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+    example: Example | None = None,
 ) -> CompressedModel:
     """Compress without training: the model's weights become the compressed ones, in place."""
-    session = attach(model, recipe, calibration=calibration)
+    session = attach(model, recipe, calibration=calibration, example=example)
     session.advance_to_end()
     packed = session.pack()
     session.bake_()
@@ -77,6 +81,7 @@ class Session:
         epochs: int,
         steps_per_epoch: int,
         calibration: Calibration | None = None,
+        example: Example | None = None,
     ) -> None:
         self.model, self.recipe = model, recipe
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
@@ -86,22 +91,26 @@ class Session:
         self._work: list[_Work] = []
         self.sites: list[Site] = []
         try:
-            self._install(calibration)
+            self._install(calibration, example)
         except Exception:
             for site in self.sites:
                 uninstall(site)
             raise
 
-    def _install(self, calibration: Calibration | None) -> None:
-        every = find_sites(self.model)
-        for rule, found in self.recipe.assign(every):
+    def _install(self, calibration: Calibration | None, example: Example | None) -> None:
+        assigned = self.recipe.assign(every := find_sites(self.model))
+        wanted = any(method.needs_units for rule, _ in assigned for method in rule.methods)
+        network = Network(
+            self.model, every, find_units(self.model, example) if wanted and example is not None else None
+        )
+        for rule, found in assigned:
             if not rule.methods:
                 continue
             sites = _calibrated(self.model, rule, found, calibration)
             self._take(rule, sites)
             companions: list[Site] = []
             for method in rule.methods:
-                gathered = method.gather(sites, every, self.model)
+                gathered = method.gather(sites, network)
                 new = [site for site in gathered if not any(site.latent is s.latent for s in (*sites, *companions))]
                 self._take(rule, new)
                 companions += new

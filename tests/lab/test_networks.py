@@ -8,7 +8,7 @@ from torch import nn
 
 from tersify.lab import augment, dataset, network, networks, normalize, set_seed, topk_accuracy
 
-IMAGE_NETWORKS = [name for name in networks() if name not in ("speech-mlp", "lstm")]
+IMAGE_NETWORKS = [name for name in networks() if name not in ("speech-mlp", "lstm", "minilm")]
 ONE_DEPTH = ("alexnet", "squeezenet1_1")
 
 

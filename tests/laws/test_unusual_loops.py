@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from loops import start, train
+from loops import labels, start, train
 from zoo import all_legal_chains, chain_id, make, recipe_of
 
 CHAINS = all_legal_chains()
@@ -17,7 +17,7 @@ def begun(chain, network="linear"):
     model, x = make(network)
     session, optimizer = start(model, recipe_of(chain))
     train(model, session, optimizer, x, 1)
-    session.step(x)
+    session.step(x, labels(x))
     return model, session, x
 
 

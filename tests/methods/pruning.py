@@ -13,10 +13,10 @@ from tersify.methods import Prune
 
 
 def begin(
-    model: nn.Module, *, weights: Any = "*", epochs: int = 1, calibration: Any = None, **settings: Any
+    model: nn.Module, weights: Any = "*", epochs: int = 1, calibration: Any = None, example: Any = None, **settings: Any
 ) -> Session:
     recipe = Recipe(rules=[Rule(weights=weights, methods=[Prune(**settings)])])
-    return tersify.attach(model, recipe, epochs=epochs, calibration=calibration)
+    return tersify.attach(model, recipe, epochs=epochs, calibration=calibration, example=example)
 
 
 def pruned_at_once(model: nn.Module, weights: Any = "*", calibration: Any = None, **settings: Any) -> nn.Module:

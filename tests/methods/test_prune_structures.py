@@ -141,6 +141,39 @@ def test_a_head_of_torchs_attention_goes_from_all_three_projections():
     assert torch.equal(model.in_proj_bias != 0, live.flatten())
 
 
+def test_filters_that_meet_in_an_addition_go_together():
+    from tersify import Recipe, compress_
+    from tersify.lab import network
+
+    model = network("resnet18", width=0.125, classes=5).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.bias)
+    compress_(model, Recipe.load("filter-50"), example=torch.randn(1, 3, 64, 64))
+    stem = live_slices(model.conv1.weight, 0)
+    assert stem.float().mean() == 0.5
+    for block in model.layer1:
+        assert torch.equal(live_slices(block.conv2.weight, 0), stem)
+        assert torch.equal(block.bn2.bias != 0, stem)
+        assert not torch.equal(live_slices(block.conv1.weight, 0), stem)  # inside a block it is free
+    assert (model.fc.weight != 0).all()
+
+
+def test_heads_found_by_their_calculation_are_those_found_by_their_names():
+    from tersify.lab import network
+
+    options = {"vocabulary": 16, "hidden": 12, "layers": 1, "heads": 3, "intermediate": 8, "positions": 8}
+    masks = []
+    for example in (None, torch.randint(1, 16, (1, 8))):
+        torch.manual_seed(1)
+        model = network("minilm", **options)
+        session = begin(model, weights="*attention*", structure="head", count=1, example=example)
+        session.advance_to_end()
+        masks.append({name: t.codes for name, t in session.pack().compressed().items() if "self" in name})
+    assert masks[0].keys() == masks[1].keys()
+    assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
+
+
 def test_a_bias_named_by_a_rule_is_pruned_by_an_absolute_count():
     model = nn.Linear(4, 10)
     pruned_at_once(model, weights="bias", count=7)
@@ -153,7 +186,7 @@ def test_a_bias_named_by_a_rule_is_pruned_by_an_absolute_count():
     [
         (nn.Conv2d(2, 4, 3), {"structure": "filter", "count": 4}, "'weight' has 4 units .filter. and would lose all"),
         (nn.Conv2d(2, 4, 3), {"structure": "filter", "sparsity": 0.9}, "would lose all of them"),
-        (nn.Linear(4, 4), {"structure": "filter"}, "none of the weights 'weight' has a filter"),
+        (nn.Linear(4, 4), {"structure": "filter"}, "none of the weights 'weight' has a filter that can go"),
         (nn.Linear(4, 4), {"structure": "kernel"}, "has no kernel"),
         (nn.Linear(4, 4), {"structure": "head"}, "none of the weights 'weight' has a head"),
         (nn.Linear(4, 4), {"structure": "row", "scope": "global", "count": 4}, "3 can go at most"),

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -127,6 +129,42 @@ def test_half_precision_is_widened_and_double_stays(tmp_path):
         op.run("tersify")
 
 
+@pytest.mark.parametrize(("inputs", "outputs", "batch"), [(1, 1, 1), (33, 1, 3), (1, 17, 2), (40, 40, 1)])
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+def test_backends_take_empty_full_and_odd_weights(inputs, outputs, batch, density, tmp_path):
+    layer = pruned(nn.Linear(inputs, outputs), density)
+    for order in ("W@X", "X@W.T"):
+        out = tmp_path / order.replace("@", "")
+        (op,) = tersify.collect(layer, torch.randn(batch, inputs), out=out, order=order, min_sparsity=0)
+        for backend in BACKENDS:
+            op.run(backend)
+        for format in ("mtx", "smtx", "tns", "timeloop"):
+            tersify.Collection(out).export(format, tmp_path / f"{format}{order}")
+
+
+def test_weights_behind_a_session_or_a_torch_mask_are_those_the_network_uses(tmp_path):
+    from torch.nn.utils import prune
+
+    net = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.MultiheadAttention(16, 2))
+    net.forward = lambda x: net[2](*[net[1](net[0](x))] * 3)
+    prune.random_unstructured(net[0], "weight", 0.5)
+    rule = '[[rules]]\nweights = ["1.weight", "2.*"]\nmethods = [{ method = "magnitude", sparsity = 0.75 }]\n'
+    session = tersify.attach(net, tersify.Recipe.from_toml(rule), epochs=1, steps_per_epoch=1)
+    session.advance_to_end()
+    made = tersify.collect(net, torch.randn(4, 16), out=tmp_path / "c", name="net")
+    assert made.names == ["net/0", "net/1", *(f"net/2.{part}_proj" for part in ("q", "k", "v", "out"))]
+    assert made["net/0"].weight.to_dense().tobytes() == (net[0].weight + 0.0).detach().numpy().tobytes()
+    assert made["net/1"].meta["weight"]["density"] == 0.25
+    assert made["net/2.out_proj"].meta["layer_error"] < 1e-6
+    assert made.models["net"]["skipped"] == {}
+
+
+def test_numbers_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="linear: its weight or its input holds NaN"):
+        tersify.collect(pruned(nn.Linear(8, 8)), torch.full((2, 8), torch.nan), out=tmp_path / "c")
+    assert not any(tmp_path.iterdir())
+
+
 def test_networks_are_appended_to_one_collection(tmp_path):
     for name in ("one", "two"):
         tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 8), out=tmp_path / "c", name=name, append=True)
@@ -136,7 +174,7 @@ def test_networks_are_appended_to_one_collection(tmp_path):
     with pytest.raises(ValueError, match="holds a network 'two' already"):
         tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 8), out=tmp_path / "c", name="two", append=True)
     files = sorted((tmp_path / "c").rglob("*"))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="Linear cannot run on the example: mat1 and mat2"):
         tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 9), out=tmp_path / "c", name="three", append=True)
     assert sorted((tmp_path / "c").rglob("*")) == files
 
@@ -227,6 +265,8 @@ def first(index):
         (lambda p: edit(p, lambda i: first(i).update(M=-1)), "are impossible"),
         (lambda p: edit(p, lambda i: first(i).update(order="X*W")), "are impossible"),
         (lambda p: edit(p, lambda i: first(i).update(model="other")), "its model 'other' is missing"),
+        (lambda p: edit(p, lambda i: first(i).update(tolerance=float("inf"))), "are no numbers"),
+        (lambda p: edit(p, lambda i: first(i)["weight"].update(best_format="zip")), "are no numbers"),
         (lambda p: edit(p, lambda i: first(i)["weight"].update(file="../../x.npz")), "is no name of an array file"),
         (lambda p: edit(p, lambda i: i["operations"].append(first(i))), "twice"),
         (lambda p: (p / ARRAYS / "00000-input.npz").unlink(), "its input .* is missing"),
@@ -274,20 +314,9 @@ def test_unknown_operations_and_backends_name_the_known_ones(small):
 
 
 def test_ten_thousand_operations_open_in_a_second(small):
-    """Only the index is read, so the time is that of its JSON and of one look at the folder."""
+    """Only the index is read, so the time is that of its JSON."""
     record = json.loads((small / INDEX).read_text())["operations"][0]
-    for number in range(1, 10_000):
-        for operand in ("weight", "input", "output"):
-            (small / ARRAYS / f"{number:05d}-{operand}.npz").hardlink_to(small / ARRAYS / f"00000-{operand}.npz")
-
-    def multiply_entries(index):
-        index["operations"] = [
-            {**record, "name": f"net/{n}"}
-            | {o: {**record[o], "file": f"{n:05d}-{o}.npz"} for o in ("weight", "input", "output")}
-            for n in range(10_000)
-        ]
-
-    edit(small, multiply_entries)
+    edit(small, lambda index: index.update(operations=[{**record, "name": f"net/{n}"} for n in range(10_000)]))
     started = time.process_time()
     assert len(tersify.Collection(small)) == 10_000
     assert time.process_time() - started < 1
@@ -300,3 +329,13 @@ def test_the_same_network_gives_the_same_files(tmp_path):
         path = tersify.collect(model, tokens, out=tmp_path / name, name="every").path
         digests.append([hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(path.rglob("*.*"))])
     assert digests[0] == digests[1]
+
+
+def test_opening_and_reading_needs_no_torch(small):
+    code = (
+        "import sys, tersify\n"
+        f"(op,) = tersify.Collection({str(small)!r})\n"
+        "op.weight.to('bitmap').to_dense(), op.output\n"
+        "assert 'torch' not in sys.modules, 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

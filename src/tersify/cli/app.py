@@ -18,6 +18,7 @@ from tersify.cli.inspect import inspect
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
 from tersify.cli.shrink import shrink
+from tersify.cli.sweep import sweep
 
 app = typer.Typer(
     help="Few weights, few bits, small files, fast CPU inference: PyTorch networks made terse.",
@@ -38,6 +39,7 @@ app.command()(bench)
 app.command()(report)
 app.command()(reproduce)
 app.command()(shrink)
+app.command()(sweep)
 
 
 def _version(wanted: bool) -> None:

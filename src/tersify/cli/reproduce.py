@@ -32,12 +32,13 @@ def reproduce(
 ) -> None:
     """Run the rows of EXPERIMENT, print published, ours and the difference, and draw its figures."""
     from tersify.cli.speech_tables import SPEECH_EXPERIMENTS, reproduce_speech
+    from tersify.cli.sweep import SWEEP_EXPERIMENTS, reproduce_sweep
     from tersify.cli.tables import wide_console
     from tersify.lab import experiments as lab
     from tersify.lab.trainer import display_for
 
     if list_them:
-        for name, title in SPEECH_EXPERIMENTS.items():
+        for name, title in (SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS).items():
             typer.echo(f"{name}: {title}")
         for name in lab.experiments():
             each = lab.Experiment.load(name)
@@ -47,6 +48,10 @@ def reproduce(
         raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
     if experiment in SPEECH_EXPERIMENTS:
         reproduce_speech(experiment, smoke=smoke, resume=resume, out=out, data_root=data_root)
+        return
+    if experiment in SWEEP_EXPERIMENTS:
+        reproduce_sweep(context, experiment, smoke=smoke, resume=resume, out=out, data_root=data_root, epochs=epochs,
+                        device=device, compile=compile_mode)  # fmt: skip
         return
     chosen = lab.Experiment.load(experiment)
     chosen = (chosen.as_smoke() if smoke else chosen).chosen(row, seed)

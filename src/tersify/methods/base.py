@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
+from tersify.units import UnitGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +21,8 @@ class Units:
 
     group: str
     dim: int
-    index: Tensor  # (units, slices of a unit): positions along `dim`
+    unit: Tensor  # for each index along `dim` its unit, or -1
+    count: int  # units of the group
     scored: bool = True  # whether the tensor has a say in what a unit is worth, or only loses its slices with it
 
 
@@ -46,6 +48,15 @@ class Site:
                 break
             value = link(value)
         return value
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The whole model, every site in it and, where an example told, the units that can go."""
+
+    model: nn.Module
+    sites: Sequence[Site]
+    units: Sequence[UnitGroup] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,12 @@ class Method:
         """Whether its sites must carry their input norms, which takes data."""
         return False
 
-    def gather(self, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Sequence[Site]:
+    @property
+    def needs_units(self) -> bool:
+        """Whether it works on filters, neurons or heads, with all tensors that belong to them."""
+        return False
+
+    def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
         """The sites it works on: those of its rule, then others that change with them, such as a filter's bias."""
         return sites
 

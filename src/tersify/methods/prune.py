@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Site, Step, check_choice, check_range, register
+from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, register
 from tersify.methods.prune_choice import SCOPES, choose_globally, choose_in_layer, choose_in_rows, least_kept
 from tersify.methods.prune_mask import MaskTransform, SoftMask
 from tersify.methods.prune_schedule import Pace
@@ -25,7 +25,8 @@ class Prune(Method):
 
     score: magnitude, movement, soft-movement, taylor (gradient · weight), random, wanda.
     structure: element, 'N:M', 'block-RxC', kernel, filter, neuron, row (either), channel, head. Filters, neurons and
-    rows take their bias and the γ and β of the batch norm behind them along.
+    rows take their bias and the γ and β of the batch norm behind them along; with an `example` at attach, also the
+    filters, neurons and heads of other layers that they are added to.
     scope: layer, global (layers compete; each keeps a share `floor` of its units) or row (each output by itself).
     The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
     it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
@@ -126,8 +127,12 @@ class Prune(Method):
     def needs_inputs(self) -> bool:
         return self._score.needs == "inputs"
 
-    def gather(self, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Sequence[Site]:
-        return with_units(self.structure, sites, every, model) if self.structure in GROUPED else sites
+    @property
+    def needs_units(self) -> bool:
+        return self.structure in ("filter", "neuron", "head")
+
+    def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
+        return with_units(self.structure, sites, network) if self.structure in GROUPED else sites
 
     def bind(self, sites: Sequence[Site]) -> Bound:
         plain = [bool(site.units) and not any(units.scored for units in site.units) for site in sites]

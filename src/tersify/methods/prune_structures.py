@@ -152,22 +152,24 @@ class UnitLayer:
         self.name = next(site.name for site, _, part in members if site.units[part].scored)
 
     def scores(self, of: ScoreOf) -> Tensor:
-        sums, weights = [], 0
+        sums, weights = [], []
         for site, mask, part in self._members:
             units = site.units[part]
             if units.scored:
-                slices = of(site, mask).movedim(units.dim, 0)[units.index.to(mask.mask.device)]
-                sums.append(slices.flatten(1).sum(1))
-                weights += slices[0].numel()
-        return (torch.stack(sums).sum(0) / weights)[None]
+                slices = of(site, mask).movedim(units.dim, 0).flatten(1)
+                # A product with the units' indicators: unlike a scattered sum it comes out the same every time.
+                belongs = (units.unit[None] == torch.arange(units.count)[:, None]).to(slices)
+                sums.append(belongs @ slices.sum(1))
+                weights.append(belongs.sum(1) * slices.shape[1])
+        return (torch.stack(sums).sum(0) / torch.stack(weights).sum(0).clamp(min=1))[None]
 
     def keep_(self, kept: Tensor) -> None:
         for site, mask, part in self._members:
-            units = site.units[part]
-            along = torch.ones(mask.mask.shape[units.dim], dtype=torch.bool, device=mask.mask.device)
-            along[units.index.to(along.device)] = kept[0][:, None]
+            units, whole = site.units[part], mask.mask
+            unit = units.unit.to(whole.device)
+            along = torch.where(unit < 0, True, kept[0][unit.clamp(min=0)])
             # A tensor may belong to two groups, one along each dimension, so each takes away only.
-            mask.mask.logical_and_(along.view(-1, *[1] * (mask.mask.ndim - units.dim - 1)))
+            whole.logical_and_(along.view(-1, *[1] * (whole.ndim - units.dim - 1)))
 
 
 def _matrix(scores: Tensor) -> Tensor:

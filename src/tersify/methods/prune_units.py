@@ -7,28 +7,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from tersify.methods.base import Site, Units
+from tersify.methods.base import Network, Site, Units
 from tersify.methods.prune_heads import head_groups, names_of
+from tersify.units import UnitGroup
 
-Members = dict[str, Units]  # the name of a site → its part in a group
+Members = list[tuple[str, Units]]  # the names of sites, and their parts in a group
 
 
-def with_units(structure: str, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> list[Site]:
+def with_units(structure: str, sites: Sequence[Site], network: Network) -> list[Site]:
     """The sites with their units, then those that lose a filter's bias, γ or β with it."""
     own = {site.name for site in sites}
     roles: dict[str, list[Units]] = {}
-    for members in _groups(structure, sites, every, model):
-        for name, units in members.items():
+    for members in _groups(structure, sites, network):
+        for name, units in members:
             roles.setdefault(name, []).append(replace(units, scored=units.scored and name in own))
     if not roles:
         raise ValueError(
-            f"none of the weights {_shown(sites)} has a {structure}; {_HOMES[structure]}; choose another structure"
+            f"none of the weights {_shown(sites)} has a {structure} that can go; {_HOMES[structure]}; "
+            "choose another structure or other weights"
         )
-    behind = [site for site in every if site.name in roles and site.name not in own]
+    behind = [site for site in network.sites if site.name in roles and site.name not in own]
     return [replace(site, units=tuple(roles.get(site.name, ()))) for site in (*sites, *behind)]
 
 
@@ -41,25 +43,48 @@ _HOMES = {
 }
 
 
-def _groups(structure: str, sites: Sequence[Site], every: Sequence[Site], model: nn.Module) -> Iterator[Members]:
-    if structure == "head":
-        yield from head_groups(sites, every, model)
-        return
-    behind = _norms_behind(model)
-    names = names_of(every)
+def _groups(structure: str, sites: Sequence[Site], network: Network) -> Iterator[Members]:
+    if network.units is not None and structure in ("filter", "neuron", "head"):
+        yield from _traced(structure, sites, network.units, {site.name for site in network.sites})
+    elif structure == "head":
+        for heads in head_groups(sites, network):
+            yield [*heads.items()]
+    else:
+        yield from _paired(structure, sites, network)
+
+
+def _traced(structure: str, sites: Sequence[Site], groups: Sequence[UnitGroup], known: set[str]) -> Iterator[Members]:
+    """Units as the calculation itself tells them: what meets in an addition goes together."""
+    wanted = {site.name for site in sites}
+    for group in groups:
+        if group.kind == structure and any(member.name in wanted for member in group.producers):
+            # The columns that read a head go with it; a filter's readers see zeros as it is.
+            readers = group.consumers if structure == "head" else ()
+            yield [
+                (m.name, Units(group.name, m.dim, m.unit, group.size, scored=m.role == "producer"))
+                for m in (*group.producers, *group.followers, *readers)
+                if m.name in known  # parameters; running statistics may stay
+            ]
+
+
+def _paired(structure: str, sites: Sequence[Site], network: Network) -> Iterator[Members]:
+    """Without an example: each layer by itself, with its bias and the batch norm that comes next."""
+    behind = _norms_behind(network.model)
+    names = names_of(network.sites)
     for site in sites:
         owner, attribute = site.owners[0]
         if site.latent.ndim < 2 or not _has(structure, owner):
             continue
         dim = 1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
-        members = {site.name: Units(site.name, dim, one_each(site.latent.shape[dim]))}
+        count = site.latent.shape[dim]
+        members = [(site.name, Units(site.name, dim, torch.arange(count), count))]
         if structure != "channel":
             along: list[tuple[nn.Module, str]] = [(owner, attribute.replace("weight", "bias"))]
             if norm := behind.get(owner):
                 along += [(norm, "weight"), (norm, "bias")]
             for place in along:
                 if name := names.get(place):
-                    members[name] = Units(site.name, 0, one_each(site.latent.shape[dim]), scored=False)
+                    members.append((name, Units(site.name, 0, torch.arange(count), count, scored=False)))
         yield members
 
 
@@ -78,11 +103,6 @@ def _norms_behind(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
         if isinstance(norm, _BatchNorm) and norm.num_features == outputs:
             found[layer] = norm
     return found
-
-
-def one_each(count: int) -> Tensor:
-    """Units of one slice."""
-    return torch.arange(count)[:, None]
 
 
 def _shown(sites: Sequence[Site]) -> str:

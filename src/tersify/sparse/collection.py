@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -201,8 +202,13 @@ def _check_index(index: Mapping[str, Any], path: Path) -> None:
             INPUT_FIRST,
         ):
             raise CollectionError(f"{record['name']}: sizes {sizes} and order {record['order']!r} are impossible")
-        if not isinstance(record["tolerance"], float) or record["model"] not in index["models"]:
-            raise CollectionError(f"{record['name']}: its tolerance or its model {record['model']!r} is missing")
+        if record["model"] not in index["models"]:
+            raise CollectionError(f"{record['name']}: its model {record['model']!r} is missing")
+        figures = [record["tolerance"], record["weight"]["density"], record["input"]["density"]]
+        figures += [*record["weight"]["format_bytes"].values(), record["columns"]["of"]]
+        known = {record["weight"][key] for key in ("format", "best_format")} <= set(record["weight"]["format_bytes"])
+        if not all(isinstance(f, (int, float)) and 0 <= f < math.inf for f in figures) or not known:
+            raise CollectionError(f"{record['name']}: its tolerance and statistics are no numbers: {figures}")
         if record["name"] in names:
             raise CollectionError(f"{path / INDEX} lists {record['name']!r} twice")
         names.add(record["name"])

@@ -13,7 +13,6 @@ Every product is `rows @ weight.T`: weight (M, K), rows (N, groups·K). One file
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -140,8 +139,8 @@ def _attention_calls(module: nn.MultiheadAttention, given: Mapping[str, Any], ou
     for part, name in (("q", "query"), ("k", "key"), ("v", "value")):
         yield _vectors(f"{part}_proj", given[name])
     # What enters the last projection is what the module returns when that projection changes nothing.
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
+    twin = object.__new__(type(module))  # parametrized modules refuse copy.copy
+    twin.__dict__ |= module.__dict__ | {"_modules": dict(module._modules)}
     like = module.out_proj.weight
     through = nn.Linear(like.shape[1], like.shape[1], bias=False, device=like.device, dtype=like.dtype)
     with torch.no_grad():

@@ -142,6 +142,10 @@ def _operation(each: Record, folder: Path, number: int, *, format: str, order: s
     groups = each.product.groups
     output = multiply(*double, groups).numpy().astype(each.weight.dtype) + 0  # no −0.0
     scale = float(multiply(double[0].abs(), double[1].abs(), groups).max())
+    if not np.isfinite(scale):
+        raise ValueError(
+            f"{each.name}: its weight or its input holds NaN or infinity, with which nothing can be compared"
+        )
     x, y = (rows.T, output) if weight_first else (rows, output.T)
     matrices = {
         "weight": Matrix.packed(weight, format),

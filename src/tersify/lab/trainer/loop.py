@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify import ranks
-from tersify.lab.data import Augmentation, Data
+from tersify.lab.data import Augmentation, Data, normalize
 from tersify.lab.names import unknown
 from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
@@ -85,7 +85,10 @@ class Loop:
             return PlainSession(self.model)
         from tersify.session import attach
 
-        return attach(self.model, recipe, epochs=self.config.epochs, steps_per_epoch=self.feed.steps)
+        example = normalize(self.data.test.images[:1].to(self.device), self.data)
+        return attach(
+            self.model, recipe, epochs=self.config.epochs, steps_per_epoch=self.feed.steps, example=example
+        )  # fmt: skip
 
     def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
         """Train the epoch (from 1) and measure the network after it: one row of the history."""
@@ -131,6 +134,13 @@ class Loop:
         if packed.compressed():
             figures |= {"sparsity": packed.sparsity_percent(), "entropy_bits": packed.entropy_bits()}
         return figures
+
+    def measure_full(self) -> dict[str, float]:
+        """Where a search drops units: the figures with all of them active, (F) of paper 4."""
+        from tersify.methods.energy import full_network
+
+        with self._averaged(), full_network(self.model) as gates:
+            return evaluate(self.model, self.data, self._test, device=self.device, amp=False) if gates else {}
 
     def pack(self) -> CompressedModel:
         with self._averaged():

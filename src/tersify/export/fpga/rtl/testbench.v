@@ -87,7 +87,10 @@ module layer_test #(
                              $signed(expected[outputs_seen]));
             end
             if (y_address == OUTPUTS - 1) begin
-                if (vector % 100 == 99) $display("layer %0d: %0d vectors", NUMBER, vector + 1);
+                if (vector % 100 == 99) begin
+                    $display("layer %0d: %0d vectors", NUMBER, vector + 1);
+                    $fflush;
+                end
                 if (vector == 0) $display("layer %0d: %0d clocks a vector", NUMBER, clocks);
                 if (vector == `VECTORS - 1) done <= 1;
                 else begin
