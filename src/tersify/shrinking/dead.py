@@ -179,7 +179,7 @@ class Departures:
         going = torch.tensor(sorted(gone), dtype=torch.int64)
         found = []
         for node, parameter, dim, labels in self.walk.carriers:
-            layer = node if operation_name(node) in _LAYERS else argument(node, "input")
+            layer = argument(node, "input") if operation_name(node) == "batch_norm" else node
             weight = self._row_maker(layer)
             if weight is None or (layer is not node and len(layer.users) > 1):
                 continue
