@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from tersify.methods.selection import kth_smallest
+
 SCOPES = ("layer", "global", "row")
 
 
@@ -14,11 +16,21 @@ def lowest(scores: Tensor, count: int) -> Tensor:
     """True at the `count` smallest of each row; of equal ones those that come first. The same on every device."""
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
-    limit = scores.kthvalue(min(count, scores.shape[-1]), dim=-1, keepdim=True).values
+    limit = _limit(scores, min(count, scores.shape[-1]))
+    gone = scores <= limit
+    if int(gone.sum()) == count * len(scores):
+        return gone  # no tie at the limit, as nearly always: a cumulative sum takes eight bytes a weight
     below = scores < limit
     ties = scores == limit
     room = count - below.sum(-1, keepdim=True)
     return below | (ties & (ties.cumsum(-1) <= room))
+
+
+def _limit(scores: Tensor, k: int) -> Tensor:
+    """The k-th smallest of each row. Torch's own way is slow for one long row on a CPU."""
+    if len(scores) == 1 and scores.dtype == torch.float32 and scores.device.type == "cpu":
+        return kth_smallest(scores, k).view(1, 1)
+    return scores.kthvalue(k, dim=-1, keepdim=True).values
 
 
 def choose_in_rows(scores: Tensor, amount: Callable[[int], int]) -> Tensor:
