@@ -39,7 +39,8 @@ def reproduce_speech(experiment: str, *, smoke: bool, resume: bool, out: Path | 
         return
     if experiment != "lut-table3":
         reproduce_figure(experiment, speech, home, smoke=smoke, tell=typer.echo)
-        typer.echo(f"{home / experiment}.html")
+        for path in (home / f"{experiment}.json", *sorted(home.glob(f"{experiment}-*.svg"))):
+            typer.echo(path)
         return
     results = reproduce(speech, home, smoke=smoke, resume=resume, tell=typer.echo)
     console = wide_console()

@@ -13,6 +13,8 @@ from tersify.lab.speech.measure import score
 from tersify.lab.speech.mixtures import Corpus
 from tersify.lab.speech.table3 import Row, fixed_point, quantized, trained, training_of
 from tersify.methods import Lookup
+from tersify.report.charts import Bar, groups
+from tersify.report.svg import Drawing
 
 APPROACHES = ("U", "UVBS", "RS", "RSVB")
 
@@ -64,23 +66,19 @@ def reproduce_figure(
                 tell(f"{head}: {group}: {row.name}: STOI {scores.mean_stoi:.4f}")
             results[head]["groups"][group] = found
     (out / f"{figure}.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    _draw(results, out / f"{figure}.html")
+    for head in HEADS:
+        drawing = _draw(results[head], results["mix"])
+        (out / f"{figure}-{head}.svg").write_text(drawing.standalone(f"STOI, {head} head"), encoding="utf-8")
     return results
 
 
-def _draw(results: dict[str, Any], path: Path) -> None:
-    try:
-        import plotly.graph_objects as go
-        from plotly.subplots import make_subplots
-    except ImportError:
-        raise ValueError("figures need plotly; pip install 'tersify[report]'") from None
-    figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS])
-    for column, head in enumerate(HEADS, 1):
-        for group, found in results[head]["groups"].items():
-            errors = {"array": [bar["standard_error"] for bar in found.values()]}
-            heights = [bar["stoi"] for bar in found.values()]
-            figure.add_trace(go.Bar(name=group, x=list(found), y=heights, error_y=errors), row=1, col=column)
-        for name, level in (("mixture", results["mix"]), ("unquantized", results[head]["float"])):
-            figure.add_hline(y=level, line_dash="dot", annotation_text=name, row=1, col=column)
-    figure.update_yaxes(title="STOI", range=[0.4, 0.9])
-    figure.write_html(str(path), include_plotlyjs=True)
+def _draw(found: dict[str, Any], mixture: float) -> Drawing:
+    """The groups of one head, with the mixture's and the unquantized network's STOI as levels."""
+    bars = {
+        group: [
+            Bar(name=name, value=bar["stoi"], error=bar["standard_error"], tip=f"{name}: STOI {bar['stoi']:.4f}")
+            for name, bar in measured.items()
+        ]
+        for group, measured in found["groups"].items()
+    }
+    return groups(bars, y_range=(0.4, 0.9), levels={"mixture": mixture, "unquantized": found["float"]})
