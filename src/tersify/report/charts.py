@@ -186,12 +186,14 @@ def groups(named: Mapping[str, Sequence[Bar]], *, y_range: tuple[float, float], 
             if index == 0:
                 shape += label(plot.left + (place + 0.5) * step, plot.bottom + 15, bar.name)
             marks.append(tag("g", shape, data_tip=bar.tip))
-    for name, level in levels.items():
+    for number, (name, level) in enumerate(levels.items()):
         y = plot.y(level)
         marks.append(
             tag("line", x1=plot.left, x2=plot.right, y1=y, y2=y, stroke="var(--muted)", stroke_dasharray="4 4")
         )
-        marks.append(label(plot.right, y - 4, name, text_anchor="end", **HALO))
+        # At alternate ends, because levels often lie close together.
+        at, anchor = ((plot.right, "end"), (plot.left + 4, "start"))[number % 2]
+        marks.append(label(at, y - 4, name, text_anchor=anchor, **HALO))
     return with_legend(Drawing("".join(marks)), [(name, index) for index, name in enumerate(named)])
 
 
