@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,5 +70,8 @@ def _join(rank: int, port: int, work: Callable[..., None], arguments: tuple) -> 
 
 def save_codes_of_every_family(folder: Path) -> None:
     for index, chain in enumerate(families()):
-        codes = codes_after_50_steps(chain)
-        torch.save(codes, folder / f"{index}-{distributed.get_rank()}.pt")
+        try:
+            told: Any = codes_after_50_steps(chain)
+        except Exception:  # one family's failure is not the others'
+            told = traceback.format_exc()
+        torch.save(told, folder / f"{index}-{distributed.get_rank()}.pt")

@@ -19,6 +19,7 @@ def ranks_codes(tmp_path_factory):
 @pytest.mark.parametrize("index", range(len(FAMILIES)), ids=map(chain_id, FAMILIES))
 def test_two_ranks_end_with_the_codes_of_one_process(index, ranks_codes):
     first, second = (torch.load(ranks_codes / f"{index}-{rank}.pt") for rank in (0, 1))
+    assert isinstance(first, dict), first
     alone = two_ranks.codes_after_50_steps(FAMILIES[index])
     assert first.keys() == alone.keys()
     same = total = 0

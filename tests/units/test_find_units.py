@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
-from unit_nets import NETS, Concat, Grouped, Mobile, SelfAttention, make
 
 from tersify.lab import network, resolve_target
 from tersify.units import UnitGroup, find_units
+from unit_nets import NETS, Concat, Grouped, Mobile, SelfAttention, make
 
 
 def groups(model: nn.Module, example: Tensor) -> dict[str, UnitGroup]:

@@ -39,8 +39,7 @@ def reproduce_speech(experiment: str, *, smoke: bool, resume: bool, out: Path | 
         return
     if experiment != "lut-table3":
         reproduce_figure(experiment, speech, home, smoke=smoke, tell=typer.echo)
-        for path in (home / f"{experiment}.json", *sorted(home.glob(f"{experiment}-*.svg"))):
-            typer.echo(path)
+        typer.echo(f"{home / experiment}.html")
         return
     results = reproduce(speech, home, smoke=smoke, resume=resume, tell=typer.echo)
     console = wide_console()

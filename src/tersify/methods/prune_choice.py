@@ -14,11 +14,18 @@ def lowest(scores: Tensor, count: int) -> Tensor:
     """True at the `count` smallest of each row; of equal ones those that come first. The same on every device."""
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
-    limit = scores.kthvalue(min(count, scores.shape[-1]), dim=-1, keepdim=True).values
+    limit = _smallest(scores, min(count, scores.shape[-1]))
     below = scores < limit
     ties = scores == limit
     room = count - below.sum(-1, keepdim=True)
     return below | (ties & (ties.cumsum(-1) <= room))
+
+
+def _smallest(scores: Tensor, k: int) -> Tensor:
+    """The k-th smallest of each row. CUDA's own selection leaves a long row to one processor, so there it is sorted."""
+    if scores.is_cuda:
+        return scores.sort(dim=-1).values[..., k - 1 : k]
+    return scores.kthvalue(k, dim=-1, keepdim=True).values
 
 
 def choose_in_rows(scores: Tensor, amount: Callable[[int], int]) -> Tensor:

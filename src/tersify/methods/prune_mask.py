@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tersify import ranks
 from tersify.methods.base import Transform, dense
 from tersify.tensor import CompressedTensor
 
@@ -83,5 +84,6 @@ class GatheredMask(MaskTransform):
     @torch.no_grad()
     def _gather_(self, probe: Tensor) -> None:
         assert probe.grad is not None
+        ranks.mean_over_ranks_([probe.grad])  # each has seen its own part of the batch; all must choose the same mask
         self.score.mul_(self.DECAY).add_(probe.grad.abs(), alpha=1 - self.DECAY)
         probe.grad = None

@@ -6,7 +6,7 @@ import hashlib
 from typing import ClassVar
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from tersify.methods.base import Site
 from tersify.methods.prune_mask import FactorMask, GatheredMask, LearnedMask, MaskTransform, SoftMask
@@ -85,10 +85,6 @@ class Taylor(Score):
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         assert isinstance(mask, GatheredMask)
-        if distributed.is_initialized() and distributed.get_world_size() > 1:
-            # Each process has seen its own part of the batch; all must choose the same mask.
-            distributed.all_reduce(mask.score)
-            mask.score.div_(distributed.get_world_size())
         return mask.score
 
     def has_seen_data(self, mask: MaskTransform) -> bool:

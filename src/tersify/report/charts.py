@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tersify.report.numbers import short
@@ -139,12 +139,9 @@ def _overlap(a: Box, b: Box) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """`error` draws a whisker of that length to both sides."""
-
     name: str
     value: float
     tip: str
-    error: float = 0.0
 
 
 def columns(
@@ -164,37 +161,6 @@ def columns(
             shape += label(x + step / 2, plot.bottom + 15, shorten(bar.name, max(3, int(step / 6))))
         marks.append(tag("g", shape, data_tip=bar.tip))
     return Drawing("".join(marks))
-
-
-def groups(named: Mapping[str, Sequence[Bar]], *, y_range: tuple[float, float], levels: Mapping[str, float]) -> Drawing:
-    """Upright bars of several groups side by side, the first of each together; `levels` are dashed lines with names."""
-    members = max(len(bars) for bars in named.values())
-    plot = Plot((0, members), y_range)
-    marks = [plot.axes(x_ticks=())]
-    step = (plot.right - plot.left) / members
-    width = 0.8 * step / len(named)
-    for index, bars in enumerate(named.values()):
-        for place, bar in enumerate(bars):
-            x, y = plot.left + place * step + 0.1 * step + index * width, plot.y(bar.value)
-            shape = tag(
-                "rect", x=x + 1, y=y, width=width - 2, height=max(plot.bottom - y, 0.75), fill=color(index), rx=2
-            )
-            if bar.error:
-                ends = (plot.y(bar.value + bar.error), plot.y(bar.value - bar.error))
-                middle = x + width / 2
-                shape += tag("line", x1=middle, x2=middle, y1=ends[0], y2=ends[1], stroke="var(--ink)")
-            if index == 0:
-                shape += label(plot.left + (place + 0.5) * step, plot.bottom + 15, bar.name)
-            marks.append(tag("g", shape, data_tip=bar.tip))
-    for number, (name, level) in enumerate(levels.items()):
-        y = plot.y(level)
-        marks.append(
-            tag("line", x1=plot.left, x2=plot.right, y1=y, y2=y, stroke="var(--muted)", stroke_dasharray="4 4")
-        )
-        # At alternate ends, because levels often lie close together.
-        at, anchor = ((plot.right, "end"), (plot.left + 4, "start"))[number % 2]
-        marks.append(label(at, y - 4, name, text_anchor=anchor, **HALO))
-    return with_legend(Drawing("".join(marks)), [(name, index) for index, name in enumerate(named)])
 
 
 def rows(bars: Sequence[Bar], *, hues: Sequence[str]) -> Drawing:

@@ -100,6 +100,9 @@ class Study:
         trial.set_user_attr("metrics", dict(outcome.metrics))
         if outcome.reason:
             trial.set_user_attr("reason", outcome.reason)
+        if self._sweep.sampler == "grid":
+            # At its last point a grid would stop Optuna's own loop, and raises where there is none.
+            self._study.sampler = optuna.samplers.RandomSampler(seed=0)
         values = list(outcome.values) if outcome.state == "complete" else None
         self._study.tell(trial, values, state=_STATES[outcome.state])
 

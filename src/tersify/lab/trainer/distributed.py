@@ -17,6 +17,7 @@ from torch import Tensor, distributed, nn
 
 from tersify import ranks
 from tersify.lab.trainer.directory import difference
+from tersify.methods.prune_mask import GatheredMask
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -95,6 +96,9 @@ def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
     """A forward pass whose backward averages gradients over the ranks."""
     if not ranks.together():
         return model
+    # A probe's gradient is used up by its own hook, which takes the mean over the ranks; DDP would bring it back.
+    probes = [f"{name}.probe" for name, module in model.named_modules() if isinstance(module, GatheredMask)]
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, probes)
     with warnings.catch_warnings():
         # Buffers are equal by construction, and sending the masks again in every step would cost more than the
         # gradients. The setting has a newer name, which older releases do not know.

@@ -135,6 +135,13 @@ class Loop:
             figures |= {"sparsity": packed.sparsity_percent(), "entropy_bits": packed.entropy_bits()}
         return figures
 
+    def measure_full(self) -> dict[str, float]:
+        """Where a search drops units: the figures with all of them active, (F) of paper 4."""
+        from tersify.methods.energy import full_network
+
+        with self._averaged(), full_network(self.model) as gates:
+            return evaluate(self.model, self.data, self._test, device=self.device, amp=False) if gates else {}
+
     def pack(self) -> CompressedModel:
         with self._averaged():
             return self.session.pack()

@@ -21,6 +21,7 @@ from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.distributed import check_agreement
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.loop import Loop
+from tersify.tensor import CompressedModel, CompressedTensor
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -89,6 +90,9 @@ def _finish(
     if histograms:
         directory.write_text(directory.latents, json.dumps(histograms) + "\n")
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
+    if packed.compressed():
+        metrics["kept"] = _kept_percent(packed, loop.blank)
+    metrics |= {f"full_{name}": value for name, value in loop.measure_full().items()}
     directory.write_metrics(metrics)
     return metrics
 
@@ -131,6 +135,13 @@ def _run_epochs(
             display.epoch_done(row)
     finally:
         writer.close()
+
+
+def _kept_percent(packed: CompressedModel, network: nn.Module) -> float:
+    """The parameters that no method set to zero, over all."""
+    stored = {name: packed[name] for name, _ in network.named_parameters()}
+    kept = sum(int(t.codes.count_nonzero()) if isinstance(t, CompressedTensor) else t.numel() for t in stored.values())
+    return 100.0 * kept / sum(t.numel() for t in stored.values())
 
 
 def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop) -> dict[str, float]:

@@ -45,7 +45,8 @@ def with_units(model: nn.Module, sites: Sequence[Site], every: Sequence[Site], r
         if len(site.latent) % rows:
             raise ValueError(f"{site.name!r} has {len(site.latent)} rows, which are not units of {rows}; change rows")
         tail = graph.norm_behind(layer) or layer
-        units = (Units(site.name, 0, torch.arange(len(site.latent)).view(-1, rows)),)
+        count = len(site.latent) // rows
+        units = (Units(site.name, 0, torch.arange(count).repeat_interleave(rows), count),)
         found.append(_extended(site, units=units, tail=tail, network_size=sum(s.latent.numel() for s in every)))
         places = [(layer, "bias"), *([] if tail is layer else [(tail, "weight"), (tail, "bias")])]
         companions += [_extended(at[place], units=units, kind=Site) for place in places if place in at]
