@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tersify.runtime.capture import capture
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
-from tersify.runtime.op import Segment
+from tersify.runtime.op import Segment, call
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.quantize import quantize
 from tersify.runtime.reference import run_node, run_reference
@@ -44,7 +44,9 @@ class CompiledModule(nn.Module):
         super().__init__()
         self.plan = plan
         self._out_spec = out_spec
+        self._one_output = out_spec.is_leaf()
         self._stages = stages
+        self._one_segment = _only_segment(plan, stages or ())
         self.eval()
 
     def forward(self, *inputs: Tensor) -> Any:
@@ -54,7 +56,7 @@ class CompiledModule(nn.Module):
                 outputs = run_reference(self.plan, inputs)
         else:
             outputs = self._run_stages(self._stages, inputs)
-        return pytree.tree_unflatten(list(outputs), self._out_spec)
+        return outputs[0] if self._one_output else pytree.tree_unflatten(list(outputs), self._out_spec)
 
     def weight_bytes(self) -> int:
         """Bytes of the packed weights that the kernels read."""
@@ -62,6 +64,8 @@ class CompiledModule(nn.Module):
         return sum(segment.engine.weight_bytes for segment in segments)
 
     def _run_stages(self, stages: Sequence[_Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if self._one_segment is not None:
+            return tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
         if any(stage.segment is None for stage in stages):
             values |= self.plan.constants
@@ -71,8 +75,7 @@ class CompiledModule(nn.Module):
                     for node in stage.nodes:
                         values[node.name] = run_node(node, values, torch.float32)
             else:
-                taken = [values[name].contiguous() for name in stage.inputs]
-                given = torch.ops.tersify.run(taken, stage.segment.number)
+                given = call(stage.segment, [values[name].contiguous() for name in stage.inputs])
                 values.update(zip(stage.outputs, given, strict=True))
         return tuple(values[name] for name in self.plan.outputs)
 
@@ -91,7 +94,7 @@ class CompiledModule(nn.Module):
                 raise ValueError(
                     f"input {wanted.name!r} must be {wanted.dtype}, got {given.dtype}; convert it with .to()"
                 )
-            if tuple(given.shape[1:]) != wanted.shape:
+            if given.shape[1:] != wanted.shape:
                 raise ValueError(
                     f"input {wanted.name!r} has shape {tuple(given.shape)}, the example had (batch, "
                     f"{', '.join(map(str, wanted.shape))}); compile again for another size"
@@ -102,6 +105,13 @@ class CompiledModule(nn.Module):
                 raise ValueError(
                     f"this network could only be captured for batches of {self.plan.batch}, got {len(given)}"
                 )
+
+
+def _only_segment(plan: Plan, stages: Sequence[_Stage]) -> Segment | None:
+    """The segment that is the whole network: no need to keep values by name then."""
+    names = tuple(i.name for i in plan.inputs)
+    whole = len(stages) == 1 and (stages[0].inputs, stages[0].outputs) == (names, plan.outputs)
+    return stages[0].segment if whole else None
 
 
 def compile(
