@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow lint format fuzz clean
+.PHONY: demo test test-slow lint format readme fuzz clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -29,6 +29,10 @@ lint: .venv/.checks
 format: .venv/.checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The README's tables and picture, from results/*.json.
+readme: .venv/.product
+	$(BIN)/python results/tables.py
 
 fuzz: .venv/.checks
 	$(PIP) cmake ninja nanobind

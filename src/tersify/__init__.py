@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tersify.session import Session as Session
     from tersify.session import attach as attach
     from tersify.session import compress_ as compress_
+    from tersify.shrinking import shrink as shrink
+    from tersify.sparse import Collection as Collection
+    from tersify.sparse import collect as collect
     from tersify.tensor import CompressedModel as CompressedModel
     from tersify.tensor import CompressedTensor as CompressedTensor
 
@@ -44,6 +47,9 @@ _HOMES = {
     "open": "codec",
     "TerseFileError": "codec",
     "compile": "runtime",
+    "shrink": "shrinking",
+    "collect": "sparse",
+    "Collection": "sparse",
 }
 
 __all__ = [*_HOMES]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,18 +30,72 @@ def squared_gradients(model: nn.Module, sites: Sequence[Site], calibration: Cali
     """The mean over the batches of each weight's squared gradient, with the network in eval mode."""
     latents = [site.latent for site in sites]
     sums = [torch.zeros_like(latent) for latent in latents]
-    was_training = model.training
-    model.eval()
+    batches = 0
+    with _eval_mode(model), torch.enable_grad():
+        for inputs, targets in calibration.batches:
+            loss = calibration.loss(model(inputs), targets)
+            for total, gradient in zip(sums, torch.autograd.grad(loss, latents), strict=True):
+                total += gradient.square()
+            batches += 1
+    _check_any(batches)
+    return [total / batches for total in sums]
+
+
+def input_norms(model: nn.Module, sites: Sequence[Site], calibration: Calibration) -> list[Tensor]:
+    """For each weight the L2 norm of the input channel it meets, over all batches and places; broadcasts over it."""
+    squares = [_InputSquares(site) for site in sites]
+    hooks = [each.module.register_forward_pre_hook(each.add) for each in squares]
     batches = 0
     try:
-        with torch.enable_grad():
-            for inputs, targets in calibration.batches:
-                loss = calibration.loss(model(inputs), targets)
-                for total, gradient in zip(sums, torch.autograd.grad(loss, latents), strict=True):
-                    total += gradient.square()
+        with _eval_mode(model), torch.no_grad():
+            for inputs, _ in calibration.batches:
+                model(inputs)
                 batches += 1
     finally:
-        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    _check_any(batches)
+    return [each.norm() for each in squares]
+
+
+class _InputSquares:
+    """Sums the squares of what enters the module that owns a weight, for each of its input channels."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.module = site.owners[0][0]
+        self._is_conv = isinstance(self.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+        if not (self._is_conv or isinstance(self.module, nn.Linear)) or site.latent.ndim < 2:
+            raise ValueError(
+                f"{site.name!r} belongs to a {type(self.module).__name__}, whose inputs do not meet its weights one by "
+                "one; the score 'wanda' is for the weights of linear layers and convolutions"
+            )
+        self._sum: Tensor | None = None
+
+    def add(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        channels = args[0].detach().float().movedim(1 if self._is_conv else -1, 0)
+        squares = channels.flatten(1).square().sum(1)
+        self._sum = squares if self._sum is None else self._sum + squares
+
+    def norm(self) -> Tensor:
+        if self._sum is None:
+            raise ValueError(f"no calibration batch reached {self.site.name!r}; leave it out with a rule of its own")
+        shape = self.site.latent.shape
+        groups = len(self._sum) // shape[1]
+        per_group = self._sum.sqrt().view(groups, 1, shape[1]).expand(-1, shape[0] // groups, -1)
+        return per_group.reshape(*shape[:2], *[1] * (len(shape) - 2))
+
+
+def _check_any(batches: int) -> None:
     if not batches:
         raise ValueError("calibration holds no batch; give at least one pair (inputs, targets)")
-    return [total / batches for total in sums]
+
+
+@contextlib.contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

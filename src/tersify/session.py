@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.calibration import Calibration, squared_gradients
-from tersify.methods import Bound, Method, Site, Step
+from tersify.calibration import Calibration, input_norms, squared_gradients
+from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
+from tersify.units import Example, find_units
 
 
 def attach(
@@ -26,18 +27,20 @@ def attach(
     epochs: int = 1,
     steps_per_epoch: int = 1,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+    example: Example | None = None,
 ) -> Session:
     """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
 
     `calibration` holds batches (inputs, targets) for methods that ask how much each weight matters; with a
-    loss other than cross-entropy, give a `Calibration`.
+    loss other than cross-entropy, give a `Calibration`. `example` is an input of the model, for methods that prune
+    filters, neurons or heads: it tells which of them go together, as those that meet in a residual addition must.
     """
     for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
         if value < 1:
             raise ValueError(f"{what} must be at least 1, got {value}")
     return Session(
         model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch,
-        calibration=None if calibration is None else Calibration.of(calibration),
+        calibration=None if calibration is None else Calibration.of(calibration), example=example,
     )  # fmt: skip
 
 
@@ -47,9 +50,10 @@ def compress_(
     recipe: str | Path | Recipe,
     *,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
+    example: Example | None = None,
 ) -> CompressedModel:
     """Compress without training: the model's weights become the compressed ones, in place."""
-    session = attach(model, recipe, calibration=calibration)
+    session = attach(model, recipe, calibration=calibration, example=example)
     session.advance_to_end()
     packed = session.pack()
     session.bake_()
@@ -77,30 +81,54 @@ class Session:
         epochs: int,
         steps_per_epoch: int,
         calibration: Calibration | None = None,
+        example: Example | None = None,
     ) -> None:
         self.model, self.recipe = model, recipe
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._steps_done = 0
+        self._zero = torch.zeros(())
         self._names = list(model.state_dict())
         self._work: list[_Work] = []
         self.sites: list[Site] = []
         try:
-            self._install(calibration)
+            self._install(calibration, example)
         except Exception:
             for site in self.sites:
                 uninstall(site)
             raise
 
-    def _install(self, calibration: Calibration | None) -> None:
-        for rule, found in self.recipe.assign(find_sites(self.model)):
+    def _install(self, calibration: Calibration | None, example: Example | None) -> None:
+        assigned = self.recipe.assign(every := find_sites(self.model))
+        wanted = any(method.needs_units for rule, _ in assigned for method in rule.methods)
+        network = Network(
+            self.model, every, find_units(self.model, example) if wanted and example is not None else None
+        )
+        for rule, found in assigned:
+            if not rule.methods:
+                continue
             sites = _calibrated(self.model, rule, found, calibration)
-            if rule.methods:
-                self.sites += sites
+            self._take(rule, sites)
+            companions: list[Site] = []
             for method in rule.methods:
-                bound = method.bind(sites)
-                for site, transform in zip(sites, bound.transforms, strict=True):
+                gathered = method.gather(sites, network)
+                new = [site for site in gathered if not any(site.latent is s.latent for s in (*sites, *companions))]
+                self._take(rule, new)
+                companions += new
+                bound = method.bind(gathered)
+                for site, transform in zip(gathered, bound.transforms, strict=True):
                     install(site, transform)
                 self._work.append(_Work(method, bound))
+
+    def _take(self, rule: Rule, sites: Sequence[Site]) -> None:
+        """The sites are this rule's from here on."""
+        taken = {id(site.latent) for site in self.sites}
+        for site in sites:
+            if id(site.latent) in taken:
+                raise ValueError(
+                    f"{site.name!r} changes together with weights of rule {rule.weights!r} and belongs to another rule "
+                    "too; leave it out of one of them"
+                )
+        self.sites += sites
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
@@ -125,12 +153,19 @@ class Session:
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
-        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain]
-        total = torch.zeros((), device=next(self.model.parameters()).device)
+        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain if type(t).penalty is not Transform.penalty]
+        total = self._nothing()
         for term in terms:
             if term is not None:
                 total = total + term
         return total
+
+    def _nothing(self) -> Tensor:
+        """A zero where the model is: kept, since making one is a launch in every step."""
+        device = (self.sites[0].latent if self.sites else next(self.model.parameters())).device
+        if self._zero.device != device:
+            self._zero = torch.zeros((), device=device)
+        return self._zero
 
     @torch.no_grad()
     def pack(self) -> CompressedModel:
@@ -194,8 +229,10 @@ class Session:
 
 
 def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Calibration | None) -> list[Site]:
-    """The sites with their sensitivity, where a method of the rule needs it."""
-    needing = [method.name for method in rule.methods if method.needs_calibration]
+    """The sites with their sensitivity and input norms, where a method of the rule needs them."""
+    gradients = any(method.needs_calibration for method in rule.methods)
+    inputs = any(method.needs_inputs for method in rule.methods)
+    needing = [method.name for method in rule.methods if method.needs_calibration or method.needs_inputs]
     if not needing or not sites:
         return sites
     if calibration is None:
@@ -203,8 +240,13 @@ def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Ca
             f"rule {rule.weights!r}: {needing[0]!r} as set there needs data; "
             "give calibration= batches of (inputs, targets)"
         )
-    measured = squared_gradients(model, sites, calibration)
-    return [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
+    if gradients:
+        measured = squared_gradients(model, sites, calibration)
+        sites = [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
+    if inputs:
+        norms = input_norms(model, sites, calibration)
+        sites = [replace(site, input_norm=norm) for site, norm in zip(sites, norms, strict=True)]
+    return sites
 
 
 def _pack_site(site: Site) -> CompressedTensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -43,7 +44,27 @@ def install(site: Site, transform: Transform) -> None:
         if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
             _follow_parametrizations(module)
         parametrize.register_parametrization(module, attribute, transform, unsafe=True)
+        if not site.chain:
+            _ask_whether_ready(module, attribute)
     site.chain.append(transform)
+
+
+def _ask_whether_ready(module: nn.Module, attribute: str) -> None:
+    """A weight that the step has made already skips the calls of torch's property, a good part of an eager step."""
+    owner = type(module)  # torch gives every parametrized module a class of its own
+    through_the_chain: property = vars(owner)[attribute]
+    assert through_the_chain.fget is not None
+
+    def weight(self: nn.Module) -> Any:
+        if self.training and not torch.compiler.is_compiling():
+            parametrizations: Any = self._modules["parametrizations"]
+            chain = parametrizations._modules[attribute]
+            value = chain._modules["0"].ready(chain._parameters["original"])
+            if value is not None:
+                return value
+        return through_the_chain.fget(self)  # type: ignore[misc]
+
+    setattr(owner, attribute, property(weight, through_the_chain.fset))
 
 
 def uninstall(site: Site) -> None:

@@ -8,7 +8,8 @@ import pytest
 from tersify.methods import base
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))] if p.is_file()]
+TUTORIALS = [ROOT / "docs" / "collection.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+DOCUMENTS = [p for p in [ROOT / "README.md", *TUTORIALS] if p.is_file()]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.stem)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tersify.lab import set_seed, topk_accuracy
+from tersify.lab.metrics import answer_f1, f1, perplexity
 
 
 @given(st.integers(0, 2**31), st.integers(1, 20), st.integers(1, 9))
@@ -44,3 +45,26 @@ def test_one_seed_repeats_every_generator() -> None:
     assert draws[0] == draws[1]
     with pytest.raises(ValueError, match="seed must be"):
         set_seed(-1)
+
+
+def test_perplexity_of_an_even_guess_is_the_number_of_tokens():
+    assert perplexity(torch.zeros(3, 5, 7), torch.randint(0, 7, (3, 5))) == pytest.approx(7)
+    certain = torch.tensor([[[0.0, 50.0], [50.0, 0.0]]])
+    assert perplexity(certain, torch.tensor([[1, 0]])) == pytest.approx(1)
+
+
+def test_f1_is_that_of_scikit_learn():
+    from sklearn.metrics import f1_score
+
+    predicted, labels = torch.randint(0, 4, (50,)), torch.randint(0, 4, (50,))
+    assert f1(predicted, labels) == pytest.approx(100 * f1_score(labels, predicted, average="macro"))
+
+
+def test_answers_are_compared_by_their_words():
+    assert answer_f1("The Eiffel Tower!", ["eiffel tower"]) == 100
+    assert answer_f1("in Paris, France", ["Paris"]) == pytest.approx(50)
+    assert answer_f1("Rome", ["Paris", "rome"]) == 100
+    assert answer_f1("", [""]) == 100
+    assert answer_f1("Rome", [""]) == 0
+    with pytest.raises(ValueError, match="at least one true answer"):
+        answer_f1("x", [])

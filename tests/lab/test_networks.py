@@ -8,7 +8,8 @@ from torch import nn
 
 from tersify.lab import augment, dataset, network, networks, normalize, set_seed, topk_accuracy
 
-IMAGE_NETWORKS = [name for name in networks() if name != "speech-mlp"]
+IMAGE_NETWORKS = [name for name in networks() if name not in ("speech-mlp", "lstm", "minilm")]
+ONE_DEPTH = ("alexnet", "squeezenet1_1")
 
 
 def parameters(model: nn.Module) -> int:
@@ -29,6 +30,89 @@ def test_cifar_resnets_have_their_published_parameter_counts(layers: int, count:
     assert parameters(network(f"resnet{layers}")) == count
 
 
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("vgg16", 138_365_992),
+        ("alexnet", 61_100_840),
+        ("squeezenet1_1", 1_235_496),
+        ("resnet18", 11_689_512),
+        ("resnet34", 21_797_672),
+        ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+    ],
+)
+def test_imagenet_networks_have_the_parameters_of_torchvision(name: str, count: int) -> None:
+    with torch.device("meta"):
+        model = network(name, classes=1000, **({"head": "imagenet"} if name == "vgg16" else {}))
+    assert parameters(model) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "options"),
+    [
+        ("vgg16", "vgg16_bn", {"head": "imagenet"}),
+        *((name, name, {}) for name in ("alexnet", "squeezenet1_1", "resnet18", "resnet34", "resnet50", "resnet101")),
+    ],
+)
+def test_torchvision_networks_and_ours_hold_the_same_tensors(name: str, theirs: str, options: dict) -> None:
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+    with torch.device("meta"):
+        other, ours = getattr(models, theirs)().state_dict(), network(name, classes=1000, **options).state_dict()
+    assert {key: t.shape for key, t in ours.items()} == {key: t.shape for key, t in other.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("vgg16", "features.0.weight", "classifier.1.bias"),
+        ("alexnet", "features.0.weight", "classifier.6.bias"),
+        ("squeezenet1_1", "features.0.weight", "classifier.1.bias"),
+        ("resnet18", "conv1.weight", "fc.bias"),
+        ("resnet50", "conv1.weight", "fc.bias"),
+    ],
+)
+def test_parameters_carry_the_names_of_torchvision(name: str, first: str, last: str) -> None:
+    with torch.device("meta"):
+        names = list(network(name).state_dict())
+    assert (names[0], names[-1]) == (first, last)
+    assert "layer4.0.downsample.1.running_var" in names or not name.startswith("resnet")
+    assert "features.3.expand3x3.weight" in names or name != "squeezenet1_1"
+
+
+def test_vgg16_takes_the_digits_of_mnist_as_they_are() -> None:
+    model = network("vgg16", width=1 / 16, in_channels=1).eval()
+    assert model(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_a_resized_image_gives_what_the_enlarged_one_gives() -> None:
+    model, small = network("alexnet", width=1 / 16).eval(), torch.rand(2, 3, 32, 32)
+    large = nn.functional.interpolate(small, size=(224, 224), mode="bilinear", align_corners=False)
+    assert torch.equal(model(small), model(large))
+
+
+@pytest.mark.parametrize("name", ["alexnet", "squeezenet1_1", "vgg16"])
+def test_without_dropout_training_repeats_itself(name: str) -> None:
+    x = torch.rand(2, 3, 64, 64)
+    small: dict[str, object] = {"head": "imagenet"} if name == "vgg16" else {"resize": 0}
+    plain = network(name, width=1 / 16, dropout=0.0, **small)
+    noisy = network(name, width=1 / 16, **small)
+    assert torch.equal(plain(x), plain(x))
+    assert not torch.equal(noisy(x), noisy(x))
+
+
+def test_the_lstm_classifies_texts_or_predicts_every_next_token() -> None:
+    tokens = torch.randint(1, 256, (3, 9))
+    assert network("lstm", classes=4)(tokens).shape == (3, 4)
+    assert network("lstm", task="language", layers=2)(tokens).shape == (3, 9, 256)
+
+
+def test_padding_behind_a_text_does_not_change_its_class() -> None:
+    model, tokens = network("lstm").eval(), torch.randint(1, 256, (2, 5))
+    padded = torch.cat([tokens, torch.zeros(2, 4, dtype=torch.int64)], 1)
+    assert torch.allclose(model(padded), model(tokens), atol=1e-6)
+
+
 @pytest.mark.parametrize("layers", [20, 56])
 def test_published_weights_load_strictly(layers: int, shared: Path) -> None:
     weights = load_file(shared / f"weights/cifar10_resnet{layers}.safetensors")
@@ -36,19 +120,23 @@ def test_published_weights_load_strictly(layers: int, shared: Path) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGE_NETWORKS)
-@pytest.mark.parametrize("options", [{}, {"width": 0.5, "depth": 2.0, "classes": 7, "in_channels": 2}])
+@pytest.mark.parametrize("options", [{}, {"width": 0.25, "depth": 2.0, "classes": 7, "in_channels": 2}])
 def test_every_network_answers_one_logit_per_class(name: str, options: dict[str, float]) -> None:
-    small = {"inflate": 1} if name == "resnet20-star" else {}
-    model = network(name, **small, **options).eval()
+    given = {key: value for key, value in options.items() if key != "depth" or name not in ONE_DEPTH}
+    given |= {"inflate": 1} if name == "resnet20-star" else {"resize": 64} if name in ONE_DEPTH else {}
+    model = network(name, **given).eval()
     channels = options.get("in_channels", 1 if name == "digits-cnn" else 3)
     side = 8 if name == "digits-cnn" else 16
     assert model(torch.rand(2, int(channels), side, side)).shape == (2, options.get("classes", 10))
 
 
-@pytest.mark.parametrize("name", IMAGE_NETWORKS)
-@pytest.mark.parametrize("option", ["width", "depth"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, o) for name in IMAGE_NETWORKS for o in ("width", "depth") if o == "width" or name not in ONE_DEPTH],
+)
 def test_a_multiplier_of_two_makes_every_network_larger_and_a_half_smaller(name: str, option: str) -> None:
-    small, plain, large = (parameters(network(name, **{option: by})) for by in (0.5, 1.0, 2.0))
+    with torch.device("meta"):
+        small, plain, large = (parameters(network(name, **{option: by})) for by in (0.5, 1.0, 2.0))
     # One block is the least a stage can have.
     assert small <= plain < large
     assert small < plain or (name, option) == ("digits-cnn", "depth")
@@ -128,6 +216,10 @@ def test_the_same_seed_builds_the_same_network() -> None:
         ("resnet20", {"classes": 0}, "classes must be a whole number from 1 on, got 0"),
         ("resnet20", {"width": 0.0}, "width must be above 0 and at most 64, got 0.0"),
         ("digits-cnn", {"depth": -1}, "depth must be above 0 and at most 64, got -1"),
+        ("vgg16", {"head": "mnist"}, "head must be one of cifar, imagenet, got 'mnist'"),
+        ("alexnet", {"dropout": 1.0}, "dropout must be from 0 on and below 1, got 1.0"),
+        ("squeezenet1_1", {"resize": -1}, "resize must be a whole number from 1 on, got -1"),
+        ("lstm", {"hidden": 0}, "hidden must be a whole number from 1 on, got 0"),
         ("digits-cnn", {"activation": "tanh"}, "activation must be one of relu, hardtanh, got 'tanh'"),
     ],
 )

@@ -4,6 +4,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from tersify.lab import resolve_target
@@ -79,21 +80,53 @@ def test_torchvision_and_timm_get_the_number_of_classes_under_their_own_name(
         resolve_target("timm:vti")
 
 
-def test_hugging_face_loads_by_path_and_says_when_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugging_face_loads_a_folder_as_a_classifier_of_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def load(path: str, **options: Any) -> nn.Module:
-        if path != "here":
-            raise OSError("no config.json\nlong advice")
-        return made(path, **options)
+        module = made(path, **options)
+        module.config = SimpleNamespace(pad_token_id=None)
+        return module
 
-    stand_in(monkeypatch, "transformers", AutoModel=SimpleNamespace(from_pretrained=load))
-    assert resolve_target("hf:here").made_of == ("here", {})
-    with pytest.raises(ValueError, match=r"'hf:there' holds no model: no config\.json$"):
+    stand_in(monkeypatch, "transformers", AutoModelForSequenceClassification=SimpleNamespace(from_pretrained=load))
+    (tmp_path / "config.json").write_text("{}")
+    encoder = resolve_target(f"hf:{tmp_path}", classes=3)
+    assert encoder.model.made_of == (str(tmp_path), {"num_labels": 3, "local_files_only": True})
+    with pytest.raises(ValueError, match=r"'hf:there' names no folder with a config\.json; hf: takes the path"):
         resolve_target("hf:there")
 
 
+def test_a_folder_without_weights_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def load(path: str, **options: Any) -> nn.Module:
+        raise OSError("no file named model.safetensors\nlong advice")
+
+    stand_in(monkeypatch, "transformers", AutoModelForSequenceClassification=SimpleNamespace(from_pretrained=load))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds no model: no file named model\.safetensors$"):
+        resolve_target(f"hf:{tmp_path}")
+
+
+def test_a_library_built_for_another_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(package: str) -> ModuleType:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("tersify.lab.targets.importlib.import_module", broken)
+    with pytest.raises(ValueError, match=r"does not fit torch .*nms does not exist; install the torchvision of that"):
+        resolve_target("torchvision:resnet18")
+
+
+def test_a_real_encoder_answers_and_does_not_look_at_padding(minilm: Path) -> None:
+    model = resolve_target(f"hf:{minilm}", classes=3).eval()
+    tokens = torch.tensor([[101, 2204, 3185, 102]])
+    padded = torch.cat([tokens, torch.zeros(1, 3, dtype=torch.int64)], 1)
+    assert sum(p.numel() for n, p in model.named_parameters() if ".encoder." in n) == 6 * 1_774_464
+    with torch.inference_mode():
+        logits = model(tokens)
+        assert logits.shape == (1, 3)
+        assert torch.allclose(model(padded), logits, atol=1e-5)
+
+
 def test_an_unknown_library_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"unknown target 'keras:vgg16'; known: .*timm:NAME"):
-        resolve_target("keras:vgg16")
+    with pytest.raises(ValueError, match=r"unknown target 'keras:xception'; known: .*timm:NAME"):
+        resolve_target("keras:xception")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import tersify
 from tersify.lab import network
@@ -84,3 +85,13 @@ def test_weights_that_are_no_numbers_are_named(tmp_path):
 def test_options_without_a_target_are_not_ignored(tmp_path):
     with pytest.raises(ValueError, match="--option width belongs to --target"):
         load_network(tmp_path / "net.terse", options={"width": 3})
+
+
+def test_a_checkpoint_of_torchs_own_pruning_is_read_with_its_masks(tmp_path):
+    from torch.nn.utils import prune
+
+    theirs = nn.Linear(4, 4)
+    prune.l1_unstructured(theirs, "weight", amount=0.5)
+    torch.save(theirs.state_dict(), tmp_path / "pruned.pt")
+    ours = load_weights(nn.Linear(4, 4), tmp_path / "pruned.pt")
+    assert torch.equal(ours.weight, theirs.weight)

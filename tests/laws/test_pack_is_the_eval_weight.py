@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from loops import STEPS, start, train
-from zoo import NETWORKS, all_legal_chains, chain_id, make, recipe_of
+from zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 
-CHAINS = all_legal_chains()
+PAIRS = [(chain, network) for chain in all_legal_chains() for network in NETWORKS if fits(chain, network)]
+EVERY_PAIR = pytest.mark.parametrize(("chain", "network"), PAIRS, ids=[f"{chain_id(c)}-{n}" for c, n in PAIRS])
 
 
 def weight_in_use(model: torch.nn.Module, name: str) -> torch.Tensor:
@@ -14,8 +15,7 @@ def weight_in_use(model: torch.nn.Module, name: str) -> torch.Tensor:
     return getattr(model.get_submodule(path), attribute)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("chain", CHAINS, ids=map(chain_id, CHAINS))
+@EVERY_PAIR
 def test_packed_weight_is_the_one_the_network_used_in_eval_mode(chain, network):
     model, x = make(network)
     session, optimizer = start(model, recipe_of(chain))
@@ -28,8 +28,7 @@ def test_packed_weight_is_the_one_the_network_used_in_eval_mode(chain, network):
     assert set(packed) | set(packed.aliases) == set(make(network)[0].state_dict())
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("chain", CHAINS, ids=map(chain_id, CHAINS))
+@EVERY_PAIR
 def test_baked_network_computes_what_the_session_computed(chain, network):
     model, x = make(network)
     session, optimizer = start(model, recipe_of(chain))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from loops import start, train
+from loops import labels, start, train
 from zoo import all_legal_chains, chain_id, make, recipe_of
 
 CHAINS = all_legal_chains()
@@ -26,7 +26,7 @@ def test_compiles_to_one_graph_that_is_not_compiled_again_when_thresholds_move(c
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=count, fullgraph=True)
     for _ in range(4):
-        session.step(x)
+        session.step(x, labels(x))
         optimizer.zero_grad()
         compiled(x).square().mean().backward()
         optimizer.step()
@@ -34,7 +34,7 @@ def test_compiles_to_one_graph_that_is_not_compiled_again_when_thresholds_move(c
     eager, _ = make("linear")
     other, optimizer = start(eager, recipe_of(chain))
     for _ in range(4):
-        other.step(x)
+        other.step(x, labels(x))
         optimizer.zero_grad()
         eager(x).square().mean().backward()
         optimizer.step()
@@ -48,7 +48,7 @@ def test_trains_under_bf16_autocast_with_full_precision_latents(chain):
     model, x = make("linear")
     session, optimizer = start(model, recipe_of(chain))
     before = copy.deepcopy(session.latents())
-    session.step(x)
+    session.step(x, labels(x))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(x).float().square().mean()
     loss.backward()

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from loops import start, train
+from loops import labels, start, train
 from zoo import all_legal_chains, chain_id, make, recipe_of
 
 CHAINS = all_legal_chains()
@@ -16,7 +17,7 @@ def begun(chain, network="linear"):
     model, x = make(network)
     session, optimizer = start(model, recipe_of(chain))
     train(model, session, optimizer, x, 1)
-    session.step(x)
+    session.step(x, labels(x))
     return model, session, x
 
 
@@ -43,6 +44,21 @@ def test_gradients_accumulate_over_two_backward_passes_in_one_step(chain):
 
 
 @EVERY_CHAIN
+def test_two_forward_passes_may_come_before_their_backward_passes(chain):
+    if any(getattr(m, "stochastic", False) for m in chain):
+        pytest.skip("draws new weights in every pass")
+    model, session, x = begun(chain)
+    grads = []
+    for repeats in (2, 1):
+        model.zero_grad()
+        for loss in [model(x).square().mean() for _ in range(repeats)]:
+            loss.backward()
+        grads.append({s.name: s.latent.grad.clone() for s in session.sites})
+    for name, grad in grads[1].items():
+        assert torch.allclose(grads[0][name], 2 * grad, rtol=1e-4, atol=1e-7), name
+
+
+@EVERY_CHAIN
 def test_a_model_can_be_copied_between_a_step_and_its_forward_pass(chain):
     model, _, x = begun(chain)
     copied = copy.deepcopy(model).eval()
@@ -64,3 +80,19 @@ def test_a_model_converted_to_double_goes_on(chain):
     model.double()
     model(x.double()).square().mean().backward()
     assert_pack_is_the_eval_weight(model, session)
+
+
+@EVERY_CHAIN
+def test_a_forward_pass_repeated_for_its_backward_gives_the_same_gradients(chain):
+    """Activation checkpointing keeps no activations and runs the forward pass again when it needs them."""
+    if any(getattr(m, "stochastic", False) for m in chain):
+        pytest.skip("draws new weights in every pass")
+    grads = []
+    for checkpointed in (False, True):
+        model, session, x = begun(chain)
+        x = x.clone().requires_grad_()
+        out = checkpoint(model, x, use_reentrant=False) if checkpointed else model(x)
+        out.square().mean().backward()
+        grads.append({s.name: s.latent.grad.clone() for s in session.sites})
+    for name, grad in grads[0].items():
+        assert torch.allclose(grads[1][name], grad, rtol=1e-4, atol=1e-7), name

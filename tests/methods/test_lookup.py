@@ -92,10 +92,10 @@ def test_each_fit_beats_the_one_before_it():
 
 
 @given(
-    st.integers(0, 10_000), st.booleans(), st.sampled_from([0, 1, 2]), st.booleans(),
+    st.integers(0, 10_000), st.booleans(), st.sampled_from([0, 1, 2]), st.booleans(), st.sampled_from([0.0, 0.7, -0.7]),
 )  # fmt: skip
-def test_optimal_is_the_best_of_all_tables(seed, force_zero, k, sign_in_code):
-    data = weights(seed, size=12, scale=0.4)
+def test_optimal_is_the_best_of_all_tables(seed, force_zero, k, sign_in_code, centre):
+    data = (weights(seed, size=12, scale=0.4 if centre == 0 else 0.05) + centre).clip(-0.99, 0.99)
     method = Lookup(n=2, m=3, k=k, integer_bits=0, force_zero=force_zero, sign_in_code=sign_in_code)
     form = TableFormat(n=2, m=3, k=k, sign_in_code=sign_in_code)
     fitted = fit_table(data[None], method)

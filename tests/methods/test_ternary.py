@@ -174,6 +174,18 @@ def test_nothing_is_computed_ahead_for_a_network_that_never_asks():
     session = tersify.attach(nn.Linear(4, 4), Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]), epochs=9)
     ahead = session.sites[0].chain[0].ahead
     session.step()
-    first = ahead._pattern
+    first = ahead._weight
     session.step()
-    assert ahead._pattern is first
+    assert ahead._weight is first
+
+
+def test_parts_of_a_network_may_run_and_learn_one_after_the_other_in_one_step():
+    model = nn.ModuleDict({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+    session = tersify.attach(model, Recipe(rules=[Rule(weights="*.weight", methods=[Ternary(spread=0.3)])]))
+    session.step()
+    grads = {}
+    for name, part in model.items():
+        part(torch.ones(2, 8)).square().sum().backward()
+        grads[name] = {site.name: site.latent.grad is not None for site in session.sites}
+    assert grads["first"] == {"first.weight": True, "second.weight": False}
+    assert all(grads["second"].values())

@@ -8,6 +8,7 @@ import typer
 
 from tersify.cli.allocate import allocate
 from tersify.cli.bench import bench
+from tersify.cli.collect import collect
 from tersify.cli.compress import compress
 from tersify.cli.demo import demo
 from tersify.cli.enhance import enhance
@@ -16,6 +17,8 @@ from tersify.cli.export import export
 from tersify.cli.inspect import inspect
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
+from tersify.cli.shrink import shrink
+from tersify.cli.sweep import sweep
 
 app = typer.Typer(
     help="Few weights, few bits, small files, fast CPU inference: PyTorch networks made terse.",
@@ -25,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(allocate)
+app.command()(collect)
 app.command()(compress)
 app.command("eval")(evaluate)
 app.command()(demo)
@@ -34,6 +38,8 @@ app.command()(inspect)
 app.command()(bench)
 app.command()(report)
 app.command()(reproduce)
+app.command()(shrink)
+app.command()(sweep)
 
 
 def _version(wanted: bool) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,7 +68,11 @@ def input_shape(file: Path, shape: str | None) -> tuple[int, ...]:
     """One input of the file's network, from the flag or from what the trainer wrote into the file."""
     from tersify import codec
 
-    stored = codec.open(file).metadata.get("input")
+    return checked_shape(codec.open(file).metadata.get("input"), shape)
+
+
+def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
+    """What the flag says, or what was stored; neither may ask for too much."""
     if shape is not None or stored is None:
         try:
             stored = [int(n) for n in (shape or "").split(",")]

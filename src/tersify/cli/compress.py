@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tersify.cli.common import MaxDecodedBytes, allowed, load_recipe, pairs, resumable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 NEARLY_ALL_ZERO = 99.0
 
@@ -39,10 +42,14 @@ def compress(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard scalars.")] = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml, report.html."""
-    from tersify.cli.tables import print_metrics, wide_console
-    from tersify.lab.trainer import Job, RunDirectory, TrainConfig, display_for
-    from tersify.report import write_report
+    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml, report.html.
+
+    On several devices: torchrun --nproc-per-node N -m tersify compress …
+    """
+    from tersify.cli.tables import wide_console
+    from tersify.lab.trainer import Job, RunDirectory, TrainConfig, display_for, pick_device
+    from tersify.lab.trainer.distributed import process_group, restarted
+    from tersify.ranks import first
 
     chosen = load_recipe(recipe)
     flags = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed, "device": device,
@@ -58,17 +65,25 @@ def compress(
         data_root=data_root,
         **allowed(max_decoded_bytes),
     )
+    label = "dense" if chosen is None else Path(recipe).stem
     console = wide_console()
     rows: dict[str, dict[str, Any]] = {}
-    with resumable(context, out):
-        label = "dense" if chosen is None else Path(recipe).stem
+    resume = resume or restarted()
+    with process_group(pick_device(job.config.device)), resumable(context, out):
         rows[label] = job.run(out, resume=resume, display=display_for(console, label), tensorboard=tensorboard)
         if dense_twin and chosen is not None:
             twin_out = out / "dense-twin"
             twin = job.dense_twin().run(twin_out, resume=resume, display=display_for(console, "dense twin"))
             rows[label]["dense_accuracy"] = twin["accuracy"]
-            RunDirectory(out).write_metrics(rows[label])
+            first(lambda: RunDirectory(out).write_metrics(rows[label]))
             rows = {"dense twin": twin} | rows
+        first(lambda: _tell(console, out, label, rows))
+
+
+def _tell(console: Console, out: Path, label: str, rows: dict[str, dict[str, Any]]) -> None:
+    from tersify.cli.tables import print_metrics
+    from tersify.report import write_report
+
     print_metrics(console, rows)
     if rows[label].get("sparsity", 0.0) > NEARLY_ALL_ZERO:
         console.print(

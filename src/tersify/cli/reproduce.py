@@ -1,4 +1,4 @@
-"""`tersify reproduce`: a paper's table, measured beside the published one."""
+"""`tersify reproduce`: a paper's table or figure, measured beside the published one."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ def reproduce(
     compile_mode: Annotated[
         str | None, typer.Option("--compile", help="off, default, reduce-overhead or max-autotune.")
     ] = None,
+    png: Annotated[bool, typer.Option("--png", help="Also draw each figure as PNG; needs chromium.")] = False,
 ) -> None:
-    """Train the rows of EXPERIMENT and print published, ours and the difference."""
+    """Run the rows of EXPERIMENT, print published, ours and the difference, and draw its figures."""
     from tersify.cli.speech_tables import SPEECH_EXPERIMENTS, reproduce_speech
+    from tersify.cli.sweep import SWEEP_EXPERIMENTS, reproduce_sweep
     from tersify.cli.tables import wide_console
     from tersify.lab import experiments as lab
     from tersify.lab.trainer import display_for
 
     if list_them:
-        for name, title in SPEECH_EXPERIMENTS.items():
+        for name, title in (SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS).items():
             typer.echo(f"{name}: {title}")
         for name in lab.experiments():
             each = lab.Experiment.load(name)
@@ -46,6 +48,10 @@ def reproduce(
         raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
     if experiment in SPEECH_EXPERIMENTS:
         reproduce_speech(experiment, smoke=smoke, resume=resume, out=out, data_root=data_root)
+        return
+    if experiment in SWEEP_EXPERIMENTS:
+        reproduce_sweep(context, experiment, smoke=smoke, resume=resume, out=out, data_root=data_root, epochs=epochs,
+                        device=device, compile=compile_mode)  # fmt: skip
         return
     chosen = lab.Experiment.load(experiment)
     chosen = (chosen.as_smoke() if smoke else chosen).chosen(row, seed)
@@ -65,11 +71,17 @@ def reproduce(
     console.print(_table(results))
     if smoke:
         console.print("A smoke run shows that the path works; its figures mean nothing.", highlight=False)
-    console.print(f"{home / 'results.json'}", highlight=False, soft_wrap=True)
+    drawn = sorted((home / "figures").glob("*.svg"))
+    if png:
+        from tersify.report.raster import write_png
+
+        drawn = [path for svg in drawn for path in (svg, write_png(svg))]
+    for path in (home / "results.json", *drawn):
+        console.print(f"{path}", highlight=False, soft_wrap=True)
 
 
 def _table(results: dict[str, Any]) -> Table:
-    """Published | ours | difference for accuracy, sparsity and entropy, one line a row of the paper."""
+    """Published | ours | difference for each column of the experiment that any row has, one line a row."""
     from rich.table import Table
 
     seeds = ", ".join(map(str, results["seeds"]))
@@ -77,35 +89,36 @@ def _table(results: dict[str, Any]) -> Table:
         title=f"{results['source']} · on {results['data']}, seeds {seeds}",
         caption="published, ours (mean ± standard deviation over the seeds), difference",
     )
-    table.add_column("network")
-    for heading in (
-        "accuracy %",
-        "ours",
-        "diff.",
-        "best",
-        "sparsity %",
-        "ours",
-        "diff.",
-        "entropy bit",
-        "ours",
-        "diff.",
-    ):
-        table.add_column(heading, justify="right")
-    for row in results["rows"]:
-        table.add_row(
-            row["name"],
-            *_cells(row, "accuracy", 2),
-            _ours(row, "accuracy_best", 2),
-            *_cells(row, "sparsity", 2),
-            *_cells(row, "entropy_bits", 3),
-        )
+    table.add_column("")
+    rows = results["rows"]
+    cells: list[list[str]] = [[row["name"]] for row in rows]
+    for metric, heading in results["columns"].items():
+        digits = _digits([row["ours"][metric]["mean"] for row in rows if metric in row["ours"]])
+        published = any(metric in row["published"] for row in rows)
+        if published:
+            table.add_column(heading, justify="right")
+        table.add_column("ours" if published else f"{heading}, ours", justify="right")
+        if published:
+            table.add_column("diff.", justify="right")
+        for line, row in zip(cells, rows, strict=True):
+            stated, ours, difference = _cells(row, metric, digits)
+            line.extend((stated, ours, difference) if published else (ours,))
+    for line in cells:
+        table.add_row(*line)
     return table
+
+
+def _digits(values: list[float]) -> int:
+    """Behind the point: percents and milliseconds want two, bits and scores below 2 three."""
+    return 3 if values and max(map(abs, values)) < 2 else 2
 
 
 def _cells(row: dict[str, Any], metric: str, digits: int) -> tuple[str, str, str]:
     published = row["published"].get(metric, ())
     values = published if isinstance(published, (list, tuple)) else [published]
     stated = "–".join(f"{value:.{digits}f}" if len(values) == 1 else f"{value:g}" for value in values)
+    if metric in row["published_spread"]:
+        stated += f" ± {row['published_spread'][metric]:.{digits}f}"
     difference = f"{row['difference'][metric]:+.{digits}f}" if metric in row["difference"] else ""
     return stated, _ours(row, metric, digits), difference
 

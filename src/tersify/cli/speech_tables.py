@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SPEECH_EXPERIMENTS = {
+    "lut-fig1": "the weights' distribution and the intervals of the range split",
     "lut-table3": "STOI and bytes of the quantized speech network, both heads",
     "lut-fig3": "uniform or range split, with and without shift, one layer at a time",
     "lut-fig4": "the same at 4 bits",
@@ -30,6 +31,12 @@ def reproduce_speech(experiment: str, *, smoke: bool, resume: bool, out: Path | 
 
     speech = root_of(data_root) / "speech"
     home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
+    if experiment == "lut-fig1":
+        from tersify.lab.speech.partitions import reproduce_partitions
+
+        reproduce_partitions(speech, home, smoke=smoke, tell=typer.echo)
+        typer.echo(f"{home / experiment}.json")
+        return
     if experiment != "lut-table3":
         reproduce_figure(experiment, speech, home, smoke=smoke, tell=typer.echo)
         typer.echo(f"{home / experiment}.html")

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tersify.lab.names import unknown
 from tersify.lab.networks import network, networks
+from tersify.lab.networks.encoder import text_encoder
 from tersify.userfile import call_function, names_function
 
 
 def resolve_target(target: str, /, **options: Any) -> nn.Module:
-    """A reference network's name, `file.py:function`, `torchvision:NAME`, `timm:NAME` or `hf:PATH`."""
+    """A reference network's name, `file.py:function`, `torchvision:NAME`, `timm:NAME` or `hf:PATH`.
+
+    `hf:PATH` is a folder with a Hugging Face encoder, here a classifier of texts: token numbers in, logits out.
+    """
     if names_function(target):
         model = call_function(target, **options)
         if not isinstance(model, nn.Module):
@@ -30,6 +36,12 @@ def resolve_target(target: str, /, **options: Any) -> nn.Module:
         module = importlib.import_module(package)
     except ImportError:
         raise ValueError(f"{target!r} needs the package {package}, which is missing; pip install {package}") from None
+    except RuntimeError as error:
+        # A torchvision built for another torch is found but cannot register its operators.
+        raise ValueError(
+            f"{target!r} needs the package {package}, which does not fit torch {torch.__version__}: {error}; "
+            f"install the {package} of that version"
+        ) from error
     try:
         return build(module, name, options)
     except TypeError as error:
@@ -49,8 +61,10 @@ def _timm(timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
 
 
 def _hugging_face(transformers: Any, path: str, options: dict[str, Any]) -> nn.Module:
+    if not (Path(path) / "config.json").is_file():
+        raise ValueError(f"'hf:{path}' names no folder with a config.json; hf: takes the path of a downloaded model")
     try:
-        return transformers.AutoModel.from_pretrained(path, **options)
+        return text_encoder(transformers, path, **options)
     except OSError as error:
         raise ValueError(f"'hf:{path}' holds no model: {str(error).splitlines()[0]}") from None
 

@@ -3,6 +3,7 @@
 from tersify.methods.base import (
     Bound,
     Method,
+    Network,
     Site,
     Step,
     Transform,
@@ -14,8 +15,10 @@ from tersify.methods.base import (
 from tersify.methods.binary import BinaryConnect
 from tersify.methods.bitnet import BitNet
 from tersify.methods.ec2t import EntropyConstrainedTernary
+from tersify.methods.energy import Energy
+from tersify.methods.kmeans import KMeans
 from tersify.methods.lookup import Lookup
-from tersify.methods.prune import Magnitude
+from tersify.methods.prune import Magnitude, Prune
 from tersify.methods.ternary import Ternary
 from tersify.methods.ternary_target import TernaryTarget
 from tersify.methods.trq import TernaryResidual
@@ -27,10 +30,14 @@ __all__ = [
     "BinaryConnect",
     "BitNet",
     "Bound",
+    "Energy",
     "EntropyConstrainedTernary",
+    "KMeans",
     "Lookup",
     "Magnitude",
     "Method",
+    "Network",
+    "Prune",
     "Site",
     "Step",
     "Ternary",

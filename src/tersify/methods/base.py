@@ -12,6 +12,18 @@ from torch import Tensor, nn
 
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
+from tersify.units import UnitGroup
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Slices of a tensor that belong to units, such as filters, which several tensors may share by the group's name."""
+
+    group: str
+    dim: int
+    unit: Tensor  # for each index along `dim` its unit, or -1
+    count: int  # units of the group
+    scored: bool = True  # whether the tensor has a say in what a unit is worth, or only loses its slices with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +36,8 @@ class Site:
     latent: nn.Parameter
     chain: list[Transform] = field(default_factory=list)
     sensitivity: Tensor | None = None  # mean squared gradients over the calibration batches, where there are any
+    input_norm: Tensor | None = None  # of the input each weight meets in those batches, where a method asks for it
+    units: tuple[Units, ...] = ()  # for structured methods
 
     @torch.no_grad()
     def entering(self, transform: Transform | None = None) -> Tensor:
@@ -34,6 +48,15 @@ class Site:
                 break
             value = link(value)
         return value
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The whole model, every site in it and, where an example told, the units that can go."""
+
+    model: nn.Module
+    sites: Sequence[Site]
+    units: Sequence[UnitGroup] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +74,10 @@ class Transform(nn.Module):
 
     def forward(self, latent: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def ready(self, latent: Tensor) -> Tensor | None:
+        """What `forward` would give in training, where the step has made it already."""
+        return None
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
@@ -96,6 +123,20 @@ class Method:
     def needs_calibration(self) -> bool:
         """Whether its sites must carry their sensitivity, which takes data."""
         return False
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether its sites must carry their input norms, which takes data."""
+        return False
+
+    @property
+    def needs_units(self) -> bool:
+        """Whether it works on filters, neurons or heads, with all tensors that belong to them."""
+        return False
+
+    def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
+        """The sites it works on: those of its rule, then others that change with them, such as a filter's bias."""
+        return sites
 
     def transform(self, site: Site) -> Transform:
         raise NotImplementedError

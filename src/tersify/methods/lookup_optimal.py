@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from tersify.methods.lookup_split import interval_counts
-from tersify.tensor.table import Floats, TableFormat
+from tersify.tensor.table import Floats, Ints, TableFormat
 
 CHUNK = 1 << 20
 
@@ -36,12 +37,19 @@ class Moments:
         points = np.arange(self.first, self.first + width + 1) * spacing
         self.pull = 2 * (below[1] - points * below[0])
 
-    def pull_at(self, points: Floats) -> Floats:
-        """2·Σ (w − point) over the weights below each point, which must lie on the grid or outside the weights."""
-        index = np.rint(points / self.spacing).astype(np.int64) - self.first
-        inside = self.pull[np.clip(index, 0, len(self.pull) - 1)]
-        beyond = 2 * (self.total[1] - points * self.total[0])
-        return np.where(index < 0, 0.0, np.where(index >= len(self.pull), beyond, inside))
+    def pull_between(self, later: Floats, earlier: Floats) -> Floats:
+        """2·Σ (w − midpoint) over the weights below each midpoint [later, earlier]; points lie two spacings apart."""
+        rows, columns = (np.rint(points / (2 * self.spacing)).astype(np.int64) for points in (later, earlier))
+        lowest, highest = (int(rows[i] + columns[i]) for i in (0, -1))
+        return self._pull_over(lowest, highest).take((rows - lowest)[:, None] + columns)
+
+    def _pull_over(self, lowest: int, highest: int) -> Floats:
+        """The pull at grid points lowest…highest: none before the weights, and that of all of them behind."""
+        last = self.first + len(self.pull) - 1
+        behind = np.arange(max(last + 1, lowest), highest + 1) * self.spacing
+        inside = self.pull[max(lowest - self.first, 0) : max(highest - self.first + 1, 0)]
+        before = np.zeros(max(min(self.first - lowest, highest - lowest + 1), 0))
+        return np.concatenate([before, inside, 2 * (self.total[1] - behind * self.total[0])])
 
     def around(self, points: Floats) -> Floats:
         """The error if every weight went to this one point."""
@@ -73,31 +81,39 @@ def _best_levels(moments: Moments, form: TableFormat, ratio: float | None, force
     error is a sum over neighbours and dynamic programming over (how many points, which is last) is exact.
     """
     grid = _useful(form.grid(), moments)
-    gain = (grid[:, None] - grid) * moments.pull_at((grid[:, None] + grid) / 2)  # [j, i]
-    gain[np.triu_indices(len(grid), 1)] = np.inf
-    final, cost = moments.around(grid), np.zeros(len(grid))
-    if force_zero:
-        zero = int(np.flatnonzero(grid == 0)[0])
-        gain[zero + 1 :, :zero] = np.inf
-        final[:zero] = np.inf
-        cost[zero + 1 :] = np.inf
-    allowed = _allowed(grid, form, ratio)
-    if allowed is not None:
-        cost = np.where(allowed[0], cost, np.inf)
-    came_from = np.zeros((form.levels, len(grid)), np.int64)
-    everyone = np.arange(len(grid))
-    for count in range(1, form.levels):
-        through = gain + cost
-        came_from[count] = through.argmin(1)
-        cost = through[everyone, came_from[count]]
-        if allowed is not None:
-            cost = np.where(allowed[count], cost, np.inf)
-    last = int((cost + final).argmin())
-    error = float(cost[last] + final[last])
-    chosen = [last]
-    for count in range(form.levels - 1, 0, -1):
-        chosen.append(int(came_from[count, chosen[-1]]))
-    return error, grid[chosen[::-1]]
+    zero = int(np.flatnonzero(grid == 0)[0]) if force_zero else None
+    ranges = _ranges(grid, form, ratio)
+
+    @cache
+    def gain(start: int, stop: int, start_before: int, stop_before: int) -> Floats:
+        later, earlier = grid[start:stop], grid[start_before:stop_before]
+        found = moments.pull_between(later, earlier)
+        found *= later[:, None] - earlier
+        rows, columns = np.arange(start, stop)[:, None], np.arange(start_before, stop_before)
+        if start < stop_before:
+            found[rows < columns] = np.inf
+        if zero is not None:
+            found[(rows > zero) & (columns < zero)] = np.inf
+        return found
+
+    start, stop = ranges[0]
+    cost = np.zeros(stop - start)
+    if zero is not None:
+        cost[max(zero + 1 - start, 0) :] = np.inf
+    came_from: list[Ints] = []
+    for before, (start, stop) in itertools.pairwise(ranges):
+        through = gain(start, stop, *before) + cost
+        best = through.argmin(1)
+        cost = through[np.arange(len(best)), best]
+        came_from.append(best + before[0])
+    final = moments.around(grid[start:stop])
+    if zero is not None:
+        final[: max(zero - start, 0)] = np.inf
+    total = cost + final
+    chosen = [start + int(total.argmin())]
+    for (begin, _), best in zip(reversed(ranges[1:]), reversed(came_from), strict=True):
+        chosen.append(int(best[chosen[-1] - begin]))
+    return float(total.min()), grid[chosen[::-1]]
 
 
 def _useful(grid: Floats, moments: Moments) -> Floats:
@@ -107,22 +123,17 @@ def _useful(grid: Floats, moments: Moments) -> Floats:
     return np.union1d(grid[start:stop], [0.0])
 
 
-def _allowed(grid: Floats, form: TableFormat, ratio: float | None) -> npt.NDArray[np.bool_] | None:
-    """Which points may be the first, second, … level: by sign, and by partition where the ratio fixes it."""
-    if not form.sign_in_code and ratio is None:
-        return None
-    allowed = np.ones((form.levels, len(grid)), bool)
+def _ranges(grid: Floats, form: TableFormat, ratio: float | None) -> list[tuple[int, int]]:
+    """From which to which point the first, second, … level may lie: by sign, and by partition where the ratio says."""
+    half, zero = form.levels // 2, int(np.searchsorted(grid, 0.0))
+    ranges = [(0, len(grid))] * form.levels
     if form.sign_in_code:
-        allowed[: form.levels // 2] &= grid <= 0
-        allowed[form.levels // 2 :] &= grid >= 0
-    if ratio is not None and form.k:
-        left, internal, _ = interval_counts(form.n, ratio, 0.5, 0.5)
-        inner = form.is_internal(grid)
-        allowed[left : left + internal] &= inner
-        # A tail without a word of its own repeats the outermost internal one.
-        edge = np.flatnonzero(inner)[[0, -1]]
-        outer = ~inner
-        outer[edge] = True
-        allowed[:left] &= outer & (grid <= grid[edge[0]])
-        allowed[left + internal :] &= outer & (grid >= grid[edge[1]])
-    return allowed
+        ranges = [(0, zero + 1)] * half + [(zero, len(grid))] * half
+    if ratio is None or not form.k:
+        return ranges
+    left, internal, right = interval_counts(form.n, ratio, 0.5, 0.5)
+    inner = np.flatnonzero(form.is_internal(grid))
+    first, last = int(inner[0]), int(inner[-1])
+    # A tail without a word of its own repeats the outermost internal one.
+    parts = [(0, first + 1)] * left + [(first, last + 1)] * internal + [(last, len(grid))] * right
+    return [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(ranges, parts, strict=True)]

@@ -1,74 +1,245 @@
-"""Magnitude pruning with a mask that follows a schedule."""
+"""Pruning: a score × a structure × a scope × a schedule."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Site, Step, Transform, check_range, dense, register
-from tersify.schedules import cubic_ramp
-from tersify.tensor import CompressedTensor
+from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, register
+from tersify.methods.prune_choice import SCOPES, choose_globally, choose_in_layer, choose_in_rows, least_kept
+from tersify.methods.prune_mask import MaskTransform, SoftMask
+from tersify.methods.prune_schedule import Pace
+from tersify.methods.prune_scores import SCORES, Score, score_named
+from tersify.methods.prune_structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
+from tersify.methods.prune_units import with_units
+from tersify.schedules import Progress
+
+
+@register("prune")
+@dataclass(frozen=True, kw_only=True)
+class Prune(Method):
+    """The units of least worth become zero.
+
+    score: magnitude, movement, soft-movement, taylor (gradient · weight), random, wanda.
+    structure: element, 'N:M', 'block-RxC', kernel, filter, neuron, row (either), channel, head. Filters, neurons and
+    rows take their bias and the γ and β of the batch norm behind them along; with an `example` at attach, also the
+    filters, neurons and heads of other layers that they are added to.
+    scope: layer, global (layers compete; each keeps a share `floor` of its units) or row (each output by itself).
+    The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
+    it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
+    soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`, at `gain` times the
+    learning rate of the weights.
+    """
+
+    quantizes: ClassVar[bool] = False
+    sparsity: float | None = None
+    density: float | None = None
+    count: int | None = None
+    score: str = "magnitude"
+    structure: str = "element"
+    scope: str = "layer"
+    floor: float = 0.0
+    schedule: str = "agp"
+    start: float = 0.0
+    begin: float = 0.0
+    end: float = 0.75
+    every: int = 1
+    cycles: int = 3
+    regrow: float = 0.5
+    seed: int = 0
+    lam: float = 1.0
+    threshold: float = 0.1
+    gain: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_choice("score", self.score, SCORES)
+        check_choice("scope", self.scope, SCOPES)
+        _ = self._pace, tiling_named(self.structure)
+        self._check_amount()
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor must be in [0, 1), got {self.floor!r}")
+        if self.floor and self.scope != "global":
+            raise ValueError(
+                f"floor keeps a share of each layer when all compete; set scope = 'global', got {self.scope!r}"
+            )
+        if self.scope == "global" and self.count is None and self.share > 1 - self.floor:
+            raise ValueError(f"sparsity {self.share:g} leaves less than the floor {self.floor:g} of every layer")
+        if self.scope == "row" and self.structure in GROUPED:
+            raise ValueError(f"a {self.structure} spans whole rows or columns; set scope = 'layer' or 'global'")
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        for name in ("lam", "gain"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+
+    def _check_amount(self) -> None:
+        given = [name for name in ("sparsity", "density", "count") if getattr(self, name) is not None]
+        fixed = "structure 'N:M'" if n_of_m(self.structure) else "score 'soft-movement'" if self._is_soft else ""
+        if fixed and given:
+            raise ValueError(
+                f"{fixed} leaves no amount to choose; leave {given[0]} out, got {getattr(self, given[0])!r}"
+            )
+        if len(given) > 1:
+            raise ValueError(f"the amount is one of sparsity, density and count, got {' and '.join(given)}")
+        if self.sparsity is not None and not 0 <= self.sparsity < 1:
+            raise ValueError(f"sparsity must be in [0, 1), got {self.sparsity!r}")
+        if self.density is not None:
+            check_range("density", self.density, low=0.0, high=1.0, low_open=True)
+        if self.count is not None and self.count < 0:
+            raise ValueError(f"count must be at least 0, got {self.count}")
+        if n_of_m(self.structure) and self.scope != "layer":
+            raise ValueError("structure 'N:M' chooses among every M weights; leave scope out")
+        if not 0 <= self.start <= (1 if self.count is not None or self._is_soft else self.share):
+            raise ValueError(f"start must be a share between 0 and the final sparsity, got {self.start!r}")
+
+    @property
+    def share(self) -> float:
+        """The final share of zeros, where the amount is no count."""
+        if nm := n_of_m(self.structure):
+            return 1 - nm[0] / nm[1]
+        if self.density is not None:
+            return 1 - self.density
+        return 0.9 if self.sparsity is None else self.sparsity
+
+    @property
+    def _is_soft(self) -> bool:
+        return self.score == "soft-movement"
+
+    @property
+    def _pace(self) -> Pace:
+        return Pace(
+            schedule=self.schedule, begin=self.begin, end=self.end, every=self.every, cycles=self.cycles,
+            regrow=self.regrow,
+        )  # fmt: skip
+
+    @property
+    def _score(self) -> Score:
+        return score_named(self.score, seed=self.seed, gain=self.gain)
+
+    @property
+    def needs_calibration(self) -> bool:
+        return self.score == "taylor" and self.schedule == "one-shot" and self.begin == 0
+
+    @property
+    def needs_inputs(self) -> bool:
+        return self._score.needs == "inputs"
+
+    @property
+    def needs_units(self) -> bool:
+        return self.structure in ("filter", "neuron", "head")
+
+    def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
+        return with_units(self.structure, sites, network) if self.structure in GROUPED else sites
+
+    def bind(self, sites: Sequence[Site]) -> Bound:
+        plain = [bool(site.units) and not any(units.scored for units in site.units) for site in sites]
+        masks = [
+            MaskTransform(s.entering()) if p else self._score.transform(s) for s, p in zip(sites, plain, strict=True)
+        ]
+        if self.schedule == "frozen":
+            for site, mask in zip(sites, masks, strict=True):
+                mask.mask.copy_(site.entering() != 0)
+        bound = PruneBound(sites, masks, layers=self._layers(sites, masks))
+        if not self._is_soft and self.schedule != "frozen":
+            self._check_leaves_something(bound)
+        return bound
+
+    def _layers(self, sites: Sequence[Site], masks: Sequence[MaskTransform]) -> list[Layer]:
+        tiling = tiling_named(self.structure)
+        if tiling is not None:
+            fitting = [(s, m) for s, m in zip(sites, masks, strict=True) if tiling.fits(s.latent.shape)]
+            if not fitting:
+                raise ValueError(
+                    f"{sites[0].name!r} has no {self.structure}; choose another structure or other weights"
+                )
+            return [TiledLayer(site, mask, tiling) for site, mask in fitting]
+        groups: dict[str, list[tuple[Site, MaskTransform, int]]] = {}
+        for site, mask in zip(sites, masks, strict=True):
+            for part, units in enumerate(site.units):
+                groups.setdefault(units.group, []).append((site, mask, part))
+        return [UnitLayer(members) for members in groups.values()]
+
+    def _check_leaves_something(self, bound: PruneBound) -> None:
+        shapes = {layer.name: layer.scores(lambda site, mask: site.entering()).shape for layer in bound.layers}
+        units = {name: shape[-1] if self._in_rows else shape.numel() for name, shape in shapes.items()}
+        if self.scope == "global":
+            wanted, total = self._pruned(sum(units.values()), 1.0), sum(units.values())
+            room = sum(count - least_kept(count, self.floor) for count in units.values())
+            if wanted > room:
+                raise ValueError(
+                    f"{wanted} of {total} units are to go, and each of {len(units)} layers keeps one, or its floor: "
+                    f"{room} can go at most; prune less or lower the floor"
+                )
+            return
+        for name, count in units.items():
+            if count and self._pruned(count, 1.0) >= count:
+                what = "weights" if self.structure == "element" else f"units ({self.structure})"
+                raise ValueError(
+                    f"{name!r} has {count} {what} and would lose all of them ({self._pruned(count, 1.0)}); prune less, "
+                    "or give it a rule of its own"
+                )
+
+    @property
+    def _in_rows(self) -> bool:
+        return self.scope == "row" or n_of_m(self.structure) is not None
+
+    def _pruned(self, units: int, done: float) -> int:
+        """How many of so many units are zero when the schedule is so far."""
+        final = self.count if self.count is not None else self.share * units
+        first = self.start * (final if self.count is not None else units)
+        return round(first + (final - first) * done)
+
+    def update(self, bound: Bound, step: Step) -> None:
+        assert isinstance(bound, PruneBound)
+        if self._is_soft:
+            for mask in bound.each(SoftMask):
+                mask.pressure.fill_(self.lam * self._pace.done(step.progress))
+        if self._pace.is_due(step.progress):
+            self._choose_(bound, step.progress)
+
+    def _choose_(self, bound: PruneBound, progress: Progress) -> None:
+        score = self._score
+        done = self._pace.done(progress)
+        if progress.step >= progress.steps and not all(score.has_seen_data(m) for m in bound.scored()):
+            raise ValueError(
+                f"the score {self.score!r} comes from training, and none has taken place; use another score"
+            )
+        scores = [layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site)) for layer in bound.layers]
+        for mask in bound.each(MaskTransform):
+            mask.mask.fill_(True)
+        for layer, kept in zip(bound.layers, self._kept(scores, done), strict=True):
+            layer.keep_(kept)
+
+    def _kept(self, scores: Sequence[Tensor], done: float) -> list[Tensor]:
+        if self._is_soft:
+            return [_above(each, self.threshold) for each in scores]
+        if self.scope == "global":
+            return choose_globally(scores, lambda units: self._pruned(units, done), self.floor)
+        choose = choose_in_rows if self._in_rows else choose_in_layer
+        return [choose(each, lambda units: self._pruned(units, done)) for each in scores]
+
+
+def _above(scores: Tensor, threshold: float) -> Tensor:
+    """Those above the threshold, and the best one in any case."""
+    kept = scores > threshold
+    kept.view(-1)[scores.reshape(-1).argmax()] = True
+    return kept
 
 
 @register("magnitude")
 @dataclass(frozen=True, kw_only=True)
-class Magnitude(Method):
-    """The smallest weights of each tensor become zero; the share of zeros rises to `sparsity`.
-
-    It rises by Zhu and Gupta's cubic between the shares `begin` and `end` of training. The mask is chosen
-    anew in every step until `end`: a pruned weight keeps its latent and returns when others shrink below it.
-    """
-
-    quantizes: ClassVar[bool] = False
-    sparsity: float = 0.9
-    begin: float = 0.0
-    end: float = 0.75
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.sparsity < 1:
-            raise ValueError(f"sparsity must be in [0, 1), got {self.sparsity!r}")
-        check_range("begin", self.begin, low=0.0, high=1.0)
-        check_range("end", self.end, low=0.0, high=1.0)
-        if self.end <= self.begin:
-            raise ValueError(f"end must lie behind begin ({self.begin}), got {self.end}")
-
-    def transform(self, site: Site) -> Transform:
-        return MaskTransform(site.entering())
-
-    def update(self, bound: Bound, step: Step) -> None:
-        progress = step.progress
-        sparsity = cubic_ramp(0.0, self.sparsity, self.begin, self.end)(progress)
-        if progress.step + 1 >= progress.steps:
-            sparsity = self.sparsity
-        # Once behind the ramp, in its first step, so that a ramp shorter than a step is not missed.
-        behind = progress.share - self.end
-        if behind < 1 / progress.steps or progress.step + 1 >= progress.steps:
-            for site, transform in zip(bound.sites, bound.each(MaskTransform), strict=True):
-                transform.choose_(site.entering(transform), sparsity)
+class Magnitude(Prune):
+    """'prune' by its other name, from the time when magnitude was the only score."""
 
 
-class MaskTransform(Transform):
-    mask: Tensor
+@dataclass(frozen=True, eq=False)
+class PruneBound(Bound):
+    layers: Sequence[Layer] = ()
 
-    def __init__(self, latent: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mask", torch.ones_like(latent, dtype=torch.bool))
-
-    def choose_(self, latent: Tensor, sparsity: float) -> None:
-        pruned = round(sparsity * latent.numel())
-        self.mask.fill_(True)
-        if pruned:
-            smallest = latent.abs().flatten().topk(pruned, largest=False).indices
-            self.mask.view(-1)[smallest] = False
-
-    def forward(self, latent: Tensor) -> Tensor:
-        return torch.where(self.mask, latent, 0.0)
-
-    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        weight, keep = dense(upstream), self.mask
-        if isinstance(upstream, CompressedTensor):
-            keep = keep & upstream.codes.bool()
-        return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+    def scored(self) -> list[MaskTransform]:
+        """The masks of tensors whose score counts."""
+        each = zip(self.sites, self.each(MaskTransform), strict=True)
+        return [mask for site, mask in each if not site.units or any(units.scored for units in site.units)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from tersify.methods.ahead import Ahead, standing_for
 from tersify.methods.base import (
     Bound,
     Site,
@@ -29,34 +31,6 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
     check_choice("scale", scale, SCALES)
 
 
-class Ahead:
-    """The pattern of a latent, computed before it was asked for. It is handed out once, and only unchanged.
-
-    A compiled network computes its own patterns and never asks, so nothing is computed for it again.
-    """
-
-    def __init__(self) -> None:
-        self._pattern: Tensor | None = None
-        self._made_from: tuple[object, ...] = ()
-        self.wanted = True
-
-    def set(self, pattern: Tensor, latent: Tensor, threshold: Tensor) -> None:
-        self._pattern, self._made_from = pattern, _state(latent, threshold)
-        self.wanted = False
-
-    def take(self, latent: Tensor, threshold: Tensor) -> Tensor | None:
-        self.wanted = True
-        pattern, self._pattern = self._pattern, None
-        return pattern if self._made_from == _state(latent, threshold) else None
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Ahead:
-        return Ahead()
-
-
-def _state(latent: Tensor, threshold: Tensor) -> tuple[object, ...]:
-    return id(latent), latent._version, latent.dtype, latent.device, threshold._version
-
-
 # All sites at once: an eager GPU step is bound by launches, not by arithmetic, so what would be a few kernels for
 # each site is a few for all of them.
 
@@ -73,7 +47,7 @@ def set_thresholds(bound: Bound, threshold: float) -> None:
 
 
 def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
-    """The patterns the coming forward pass will ask for.
+    """The weights the coming forward pass will ask for.
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
     """
@@ -82,17 +56,19 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
         return
     latents: list[Tensor] = [site.latent for site in ready]
     edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
-    inside = torch._foreach_clamp_max(torch._foreach_clamp_min(latents, -edge), edge)
-    patterns = torch._foreach_sub(latents, inside)
+    patterns = torch._foreach_clamp_min(latents, -edge)
+    torch._foreach_clamp_max_(patterns, edge)
+    torch._foreach_sub_(patterns, latents)  # zero inside the threshold, of the latent's opposite sign outside
     torch._foreach_sign_(patterns)
-    for site, pattern in zip(ready, patterns, strict=True):
-        transform = site.chain[0]
-        assert isinstance(transform, TernaryTransform)
-        transform.ahead.set(pattern, site.latent, transform.threshold)
+    torch._foreach_neg_(patterns)
+    transforms = [cast(TernaryTransform, site.chain[0]) for site in ready]
+    weights = standing_for(latents, patterns, [transform.ahead for transform in transforms])
+    for weight, latent, transform in zip(weights, latents, transforms, strict=True):
+        transform.ahead.set(weight, latent, transform.threshold)
 
 
 def _may_go_ahead(chain: list[Transform]) -> bool:
-    """The transform is alone on its clipped latent, and its last pattern was asked for."""
+    """The transform is alone on its clipped latent, and its last weight was asked for."""
     first = chain[0]
     return len(chain) == 1 and isinstance(first, TernaryTransform) and first.clip and first.ahead.wanted
 
@@ -132,15 +108,18 @@ class TernaryTransform(Transform):
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
 
+    def ready(self, latent: Tensor) -> Tensor | None:
+        return self.ahead.get(latent, self.threshold) if self.factor is None else None
+
     def forward(self, latent: Tensor) -> Tensor:
-        # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
-        # latent could otherwise never come back. A pattern made ahead belongs to a latent inside.
-        ahead = None
+        value = None
         if self.training and not torch.compiler.is_compiling():
-            ahead = self.ahead.take(latent, self.threshold)
-        pattern = self.pattern(latent.detach()) if ahead is None else ahead
-        passed = latent.clamp(-1.0, 1.0) if self.saturate and ahead is None else latent
-        value = straight_through(pattern, passed)
+            value = self.ahead.get(latent, self.threshold)
+        if value is None:
+            # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
+            # latent could otherwise never come back. A weight made ahead belongs to a latent inside.
+            passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
+            value = straight_through(self.pattern(latent.detach()), passed)
         return value if self.factor is None else value * self.factor()
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:

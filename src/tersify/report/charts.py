@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tersify.report.numbers import short
 from tersify.report.svg import HALO, HEIGHT, WIDTH, Drawing, Plot, color, label, shorten, tag
@@ -117,6 +117,8 @@ def _point(plot: Plot, point: Point, taken: list[Box]) -> str:
 
 def _name(plot: Plot, point: Point, x: float, y: float, taken: list[Box]) -> str:
     """The point's name where it hides nothing; left to the hover where there is no such place."""
+    if not point.name:
+        return ""
     text = shorten(point.name, 24)
     width = 5.6 * len(text)
     tries = ((x + 9, y + 4, "start"), (x - 9, y + 4, "end"), (x, y - 10, "middle"), (x, y + 18, "middle"))
@@ -226,6 +228,17 @@ def divided(parts: Sequence[Bar], *, total: float) -> Drawing:
         marks.append(tag("g", shape, data_tip=part.tip))
         x += width
     return Drawing("".join(marks), height=min(66 + 24 * len(parts), HEIGHT * 4))
+
+
+def with_legend(drawing: Drawing, names: Sequence[tuple[str, int]]) -> Drawing:
+    """The drawing with the colour of each series below it, in two columns: a file has no page around it to say."""
+    marks = []
+    for place, (name, index) in enumerate(names):
+        x, y = 46 + (place % 2) * (WIDTH - 58) / 2, drawing.height + 12 + place // 2 * 16
+        marks.append(tag("rect", x=x, y=y - 8, width=9, height=9, rx=2, fill=color(index)))
+        marks.append(label(x + 14, y, shorten(name, 28), text_anchor="start", fill="var(--ink)"))
+    height = drawing.height + 10 + 16 * -(-len(names) // 2)
+    return replace(drawing, marks=drawing.marks + "".join(marks), height=height)
 
 
 def _padded(low: float, high: float, *, share: float = 0.05, ceiling: float = math.inf) -> tuple[float, float]:

@@ -65,7 +65,7 @@ def value_figures(run: Run, index: int, prefix: str) -> list[Figure]:
         ]
         drawing = columns(bars, hue=color(index), named=len(bars) <= 16, x_label="value of the code")
         figures.append(Figure(key=f"{prefix}codes-{number}", title=f"{codes.title}, % of weights", drawing=drawing))
-    pooled = _pooled(run.latents)
+    pooled = pooled_latents(run.latents)
     if pooled:
         threshold = run.history[-1].get("Δ") if run.history else None
         drawing = steps(*pooled, hue=color(index), x_label="latent value", threshold=threshold)
@@ -86,7 +86,7 @@ def latent_figures(run: Run, index: int, prefix: str) -> list[Figure]:
     return figures
 
 
-def _pooled(latents: dict[str, Any]) -> tuple[list[float], list[float]] | None:
+def pooled_latents(latents: dict[str, Any]) -> tuple[list[float], list[float]] | None:
     """All the latents together, where their histograms have the same bins."""
     histograms = [h for h in latents.values() if _is_histogram(h)]
     if not histograms or any(h["edges"] != histograms[0]["edges"] for h in histograms):
@@ -148,7 +148,7 @@ def speed_figures(run: Run, prefix: str) -> list[Figure]:
             for row in timed
         ]
         hues = [color(0) if bar.name.startswith("tersify") else color(7) for bar in bars]
-        title = f"Batch of {batch}, {threads} threads, ms"
+        title = f"Batch of {batch}, {threads} thread{'' if threads == '1' else 's'}, ms"
         figures.append(Figure(key=f"{prefix}speed-{number}", title=title, drawing=rows(bars, hues=hues)))
     return figures
 

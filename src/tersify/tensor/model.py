@@ -92,10 +92,10 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
     return into
 
 
-def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_lack: str | None = None) -> None:
-    """The names and shapes of a file must be those of the module; names that end in `may_lack` may be missing."""
+def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_lack: tuple[str, ...] = ()) -> None:
+    """The names and shapes of a file must be those of the module; names that hold one of `may_lack` may be missing."""
     own = into.state_dict()
-    missing = [name for name in own if name not in shapes and not (may_lack and name.endswith(may_lack))]
+    missing = [name for name in own if name not in shapes and not any(part in name for part in may_lack)]
     unknown = [name for name in shapes if name not in own]
     if missing or unknown:
         raise ValueError(

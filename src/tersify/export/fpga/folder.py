@@ -9,11 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from tersify.export.fpga.circuit import Circuit
 from tersify.export.fpga.headers import c_header, facts, verilog_header, verilog_instances
 from tersify.export.fpga.memories import write_layer, write_words
-from tersify.export.fpga.readme import MAKEFILE, readme
+from tersify.export.fpga.readme import makefile, readme
 from tersify.export.fpga.synthesis import Counts, synthesize
 from tersify.runtime.fixed import FixedNetwork, Ints
 
@@ -21,19 +20,19 @@ RTL = ("tersify_decoder.v", "tersify_lane.v", "tersify_layer.v", "testbench.v")
 
 
 def export_fpga(
-    network: FixedNetwork, out: Path, *, vectors: int = 100, seed: int = 0, inputs: Ints | None = None,
+    network: FixedNetwork, out: Path, *, vectors: int = 100, seed: int = 0, inputs: Ints | None = None, lanes: int = 1,
     synth: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Write tables, codes, biases, Verilog and golden vectors into `out`; returns the manifest.
 
-    The vectors are random over the whole input range, or `inputs`. With `synth`, yosys counts the cells.
+    The vectors are random over the whole input range, or `inputs`. `lanes` neurons of a layer are summed at once.
+    With `synth`, yosys counts the cells.
     """
-    if vectors < 1:
-        raise ValueError(f"at least one golden vector is needed, got {vectors}")
-    layers = list(network.layers.values())
+    values = network.random_inputs(max(vectors, 0), seed) if inputs is None else _checked(network, inputs)
+    if not len(values):
+        raise ValueError(f"at least one golden vector is needed, got {vectors if inputs is None else 0}")
+    circuits = {name: Circuit.of(layer, lanes) for name, layer in network.layers.items()}
     for name, layer in network.layers.items():
-        if layer.rounding not in ("half-up", "floor"):
-            raise ValueError(f"{name}: the circuit rounds half-up or floor, got {layer.rounding!r}")
         if layer.output_shift < 0:
             raise ValueError(f"{name}: the output has more fraction bits than the accumulator; give it fewer")
     if out.exists() and any(out.iterdir()):
@@ -41,37 +40,45 @@ def export_fpga(
     out.mkdir(parents=True, exist_ok=True)
     for file in RTL:
         shutil.copyfile(Path(str(files("tersify.export.fpga") / "rtl" / file)), out / file)
-    values = network.random_inputs(vectors, seed) if inputs is None else inputs
-    for number, layer in enumerate(layers, 1):
-        write_layer(out, f"layer{number}", layer)
+    for number, circuit in enumerate(circuits.values(), 1):
+        layer = circuit.layer
+        write_layer(out, f"layer{number}", circuit)
         write_words(out / f"layer{number}_inputs.mem", values, layer.input.width)
         values = layer(values)
         write_words(out / f"layer{number}_expected.mem", values, layer.output.width)
     count = len(values)
-    (out / "params.h").write_text(c_header(layers), encoding="utf-8")
-    (out / "params.vh").write_text(verilog_header(layers, count), encoding="utf-8")
-    (out / "layers.vh").write_text(verilog_instances(layers), encoding="utf-8")
-    (out / "Makefile").write_text(MAKEFILE, encoding="utf-8")
-    counts: list[Counts] = synthesize(out, layers[0]) if synth else []
+    ordered = list(circuits.values())
+    (out / "params.h").write_text(c_header(ordered), encoding="utf-8")
+    (out / "params.vh").write_text(verilog_header(ordered, count), encoding="utf-8")
+    (out / "layers.vh").write_text(verilog_instances(ordered), encoding="utf-8")
+    (out / "Makefile").write_text(makefile(ordered[0]), encoding="utf-8")
+    counts: list[Counts] = synthesize(out, ordered[0]) if synth else []
     manifest = {
-        "layers": {name: facts(layer) for name, layer in network.layers.items()},
-        "code_order": "row-major (output, input); codes ascend with their levels",
-        "packing": "layerN_codes.bin holds codes least significant bit first: with n = 4, the low nibble is the first",
+        "layers": {name: facts(circuit) for name, circuit in circuits.items()},
+        "code_order": "layerN_codes.bin: row-major (output, input); layerN_codes.mem: word group · inputs + input "
+        "holds a code for each lane's output; codes ascend with their levels",
+        "packing": "codes lie in bytes and words least significant bit first: with n = 4, the low nibble is the first",
         "table_entry": "internal flag above m word bits",
         "vectors": count,
         "synthesis": [c.to_dict() for c in counts],
     }
-    (out / "README.md").write_text(readme(network, counts), encoding="utf-8")
+    (out / "README.md").write_text(readme(circuits, counts), encoding="utf-8")
     manifest["sha256"] = {p.name: _digest(p) for p in sorted(out.iterdir()) if p.is_file()}
     (out / "manifest.json").write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return manifest
 
 
+def _checked(network: FixedNetwork, inputs: Ints) -> Ints:
+    width, form = next(iter(network.layers.values())).inputs, network.input
+    if inputs.ndim != 2 or inputs.shape[1] != width:
+        raise ValueError(f"golden inputs must be rows of {width} integers, got shape {inputs.shape}")
+    if inputs.size and (inputs.min() < form.lowest or inputs.max() > form.highest):
+        raise ValueError(
+            f"golden inputs must lie in {form.lowest}..{form.highest}, got {inputs.min()}..{inputs.max()}; "
+            "saturate and count them with runtime.fixed.quantize"
+        )
+    return inputs
+
+
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def read_words(path: Path, width: int) -> Ints:
-    """The inverse of `write_words` for signed integers."""
-    words = np.array([int(line, 16) for line in path.read_text(encoding="ascii").split()], np.int64)
-    return np.where(words >= 1 << (width - 1), words - (1 << width), words)

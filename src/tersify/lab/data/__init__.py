@@ -10,6 +10,7 @@ from tersify.lab.data.cifar import CIFAR10, CIFAR100, cifar
 from tersify.lab.data.digits import digits
 from tersify.lab.data.folder import image_folder
 from tersify.lab.data.mnist import mnist
+from tersify.lab.data.polarity import polarity, polarity_bytes
 from tersify.lab.data.roots import data_root
 from tersify.lab.data.types import Augmentation, Data, Split, normalize
 from tersify.lab.data.user import user_data
@@ -21,11 +22,13 @@ _LOADERS: dict[str, Callable[[Path], Data]] = {
     "cifar10": lambda root: cifar("cifar10", CIFAR10, root),
     "cifar100": lambda root: cifar("cifar100", CIFAR100, root),
     "mnist": mnist,
+    "polarity": polarity,
+    "polarity-bytes": polarity_bytes,
 }
 
 
 def dataset(name: str, *, root: str | Path | None = None) -> Data:
-    """digits, cifar10, cifar100, mnist, the path of an image folder, or `file.py:function`.
+    """digits, cifar10, cifar100, mnist, polarity, polarity-bytes, the path of an image folder, or `file.py:function`.
 
     Named sets lie under `root`, else the environment's TERSIFY_DATA, else ./data. `PATH@64` scales a folder's
     images to 64×64.

@@ -1,4 +1,4 @@
-"""What a data set is: images and labels, how to normalize them, and how training may vary them."""
+"""What a data set is: images (or texts) and labels, how to normalize them, and how training may vary them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Split:
-    """Images (uint8 N,C,H,W, or float32 N,C,… in 0..1) and their labels (int64 N)."""
+    """Images (uint8 N,C,H,W, or float32 N,C,… in 0..1) and their labels (int64 N).
+
+    Texts are token numbers (int64 N,T), labelled each with a class, or every token with the one that follows (N,T).
+    """
 
     images: Tensor
     labels: Tensor
@@ -37,12 +40,14 @@ class Split:
         for what, value in (("images", images), ("labels", labels)):
             if not isinstance(value, Tensor):
                 raise ValueError(f"{what} must be a torch.Tensor, got a {type(value).__name__}")
-        fits = images.ndim == 4 if images.dtype == torch.uint8 else images.ndim >= 2
-        if images.dtype not in (torch.uint8, torch.float32) or not fits:
+        fits = {torch.uint8: images.ndim == 4, torch.float32: images.ndim >= 2, torch.int64: images.ndim == 2}
+        if not fits.get(images.dtype, False):
             raise ValueError(
-                f"images must be uint8 (N, C, H, W) or float32 (N, C, …), got {images.dtype} {tuple(images.shape)}"
+                f"images must be uint8 (N, C, H, W) or float32 (N, C, …), and texts int64 (N, T), "
+                f"got {images.dtype} {tuple(images.shape)}"
             )
-        if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or not len(labels):
+        shapes = [images.shape[:1], *([images.shape] if self.is_text else [])]
+        if labels.dtype != torch.int64 or labels.shape not in shapes or not len(labels):
             raise ValueError(
                 f"labels must be int64 with one for each of the {len(images)} images, and not none, "
                 f"got {labels.dtype} {tuple(labels.shape)}"
@@ -50,6 +55,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def is_text(self) -> bool:
+        return self.images.dtype == torch.int64
 
 
 @dataclass(frozen=True)
@@ -87,12 +96,14 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image: C, H, W."""
+        """Of one image: C, H, W; of a text: T."""
         return tuple(self.train.images.shape[1:])
 
 
 def normalize(images: Tensor, data: Data) -> Tensor:
-    """uint8 (or float in 0..1) images → float32 of about zero mean and unit spread per channel."""
+    """uint8 (or float in 0..1) images → float32 of about zero mean and unit spread per channel; texts stay."""
+    if images.dtype == torch.int64:
+        return images
     unit = images.to(torch.float32) / 255.0 if images.dtype == torch.uint8 else images
     # A blocking copy of these few numbers would make the host wait for the device in every batch.
     mean, std = torch.tensor([data.mean, data.std]).to(images.device, non_blocking=True)

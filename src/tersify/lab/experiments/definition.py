@@ -1,4 +1,19 @@
-"""Experiment: what to train, with which seeds, and what was published, read from a TOML file."""
+"""Experiment: what to run, with which seeds, and what was published, read from a TOML file of this folder.
+
+An experiment is a file `NAME.toml` beside this one; nothing else has to be registered:
+
+    title, source, data, seeds    what it is, where it was published, on which data set, with which seeds
+    [train]                       trainer settings of every row
+    [columns]                     metric = "heading" of the printed table; accuracy, sparsity, entropy unless given
+    [smoke]                       what `--smoke` puts in their place: target, options, epochs, data, subset, seeds,
+                                  train, and rows.ID for one row
+    [[rows]]                      see `Row`
+    [[figures]]                   see `figures.py`
+
+A row is a training run unless the experiment names `measure = "tersify.module:function"`. That function is then called
+as `function(row, seed=…, out=…, smoke=…, data_root=…, **overrides)` and returns the row's figures, a mapping of names
+to numbers; `out` is a folder of its own. They are kept there, so that a resumed experiment does not call it again.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +33,46 @@ from tersify.toml import read_toml, write_toml
 class Row:
     """One network of the table.
 
-    Its recipe is a ready one by name ("none": dense), or the methods for every weight. `start` names the
-    row whose trained network, of the same seed, it starts from. A published figure is a number, or a
-    pair where the paper gives a range.
+    Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names. `start` names the
+    row whose trained network, of the same seed, it starts from, `pretrained` a checkpoint under the data root;
+    `teacher` names the row whose network it learns from.
+    A published figure is a number, or a pair where the paper gives a range; `published_spread` holds
+    the standard deviations that the paper gives.
     """
 
     id: str
     name: str
-    target: str
-    epochs: int
+    target: str = ""
+    epochs: int = 0
     recipe: str = "none"
     methods: tuple[Mapping[str, Any], ...] = ()
+    weights: str = "*"
     options: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
     start: str | None = None
+    pretrained: str | None = None
+    teacher: str | None = None
     published: Mapping[str, Any] = field(default_factory=dict)
+    published_spread: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The rows whose networks this one uses."""
+        return tuple(row for row in (self.start, self.teacher) if row is not None)
 
     def load_recipe(self) -> Recipe | None:
         if self.methods:
-            rule = {"weights": "*", "methods": list(self.methods)}
+            rule = {"weights": self.weights, "methods": list(self.methods)}
             return Recipe.from_toml(write_toml({"description": self.name, "rules": [rule]}))
         return None if self.recipe == "none" else Recipe.load(self.recipe)
+
+
+COLUMNS = {
+    "accuracy": "accuracy %",
+    "accuracy_best": "best epoch's %",
+    "sparsity": "sparsity %",
+    "entropy_bits": "entropy bit",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +86,9 @@ class Experiment:
     train: Mapping[str, Any] = field(default_factory=dict)
     smoke: Mapping[str, Any] = field(default_factory=dict)
     subset: int | None = None
+    columns: Mapping[str, str] = field(default_factory=lambda: dict(COLUMNS))
+    figures: tuple[Mapping[str, Any], ...] = ()
+    measure: str | None = None
     is_smoke: bool = False
 
     def __post_init__(self) -> None:
@@ -59,8 +96,9 @@ class Experiment:
         if len(set(ids)) != len(ids) or not ids:
             raise ValueError(f"experiment {self.name!r} needs rows with ids of their own, got {ids}")
         for index, row in enumerate(self.rows):
-            if row.start is not None and row.start not in ids[:index]:
-                raise ValueError(f"row {row.id!r} starts from {row.start!r}, which must be a row before it")
+            for other in row.needs:
+                if other not in ids[:index]:
+                    raise ValueError(f"row {row.id!r} uses the network of {other!r}, which must be a row before it")
 
     @classmethod
     def load(cls, name: str) -> Experiment:
@@ -84,21 +122,24 @@ class Experiment:
         return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
 
     def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:
-        """Only these rows (by id), with the ones they start from, and these seeds."""
+        """Only these rows (by id), with the ones whose networks they use, and these seeds."""
         ids = [row.id for row in self.rows]
         for wanted in rows or ():
             if wanted not in ids:
                 raise unknown(f"row of {self.name}", wanted, ids)
         needed = set(rows or ids)
         for row in reversed(self.rows):
-            if row.id in needed and row.start is not None:
-                needed.add(row.start)
+            if row.id in needed:
+                needed.update(row.needs)
         picked = tuple(row for row in self.rows if row.id in needed)
         return replace(self, rows=picked, seeds=tuple(seeds or self.seeds))
 
     def job(self, row: Row, seed: int, home: Path, **overrides: Any) -> Job:
         recipe = row.load_recipe()
         settings = {**(recipe.train if recipe else {}), **self.train, **row.train, "epochs": row.epochs}
+        if row.teacher is not None:
+            settings["teacher"] = str(run_path(home, row.teacher, seed) / "model.terse")
+        weights = run_path(home, row.start, seed) / "model.terse" if row.start else row.pretrained
         return Job(
             target=row.target,
             options=row.options,
@@ -106,7 +147,7 @@ class Experiment:
             subset=self.subset,
             recipe=recipe,
             config=TrainConfig.from_mapping(settings, seed=seed, **overrides),
-            weights=run_path(home, row.start, seed) / "model.terse" if row.start else None,
+            weights=Path(weights) if weights else None,
         )
 
 

@@ -42,12 +42,15 @@ def cpu_name() -> str:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit checked out in `folder`, marked where files differ from it; None outside a checkout."""
+    """The commit checked out in `folder`, marked where files differ from it.
+
+    A copy outside a checkout is told its commit in TERSIFY_COMMIT; otherwise it is None.
+    """
     try:
         head = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("TERSIFY_COMMIT")
     return f"{head}+changes" if changed else head
 
 

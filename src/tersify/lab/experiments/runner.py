@@ -1,7 +1,8 @@
-"""`reproduce`: train every row and seed of an experiment, resumably, and sum the figures up."""
+"""`reproduce`: run every row and seed of an experiment, resumably, and sum the figures up."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,9 @@ from typing import Any
 
 from tersify.codec.atomic import replacing
 from tersify.lab.experiments.definition import Experiment, Row, run_path
+from tersify.lab.experiments.figures import draw
 from tersify.lab.experiments.provenance import provenance
-from tersify.lab.trainer import Display
-
-METRICS = ("accuracy", "accuracy_best", "best_epoch", "sparsity", "entropy_bits", "file_bytes", "train_seconds")
+from tersify.lab.trainer import Display, RunDirectory
 
 
 def reproduce(
@@ -29,30 +29,51 @@ def reproduce(
     """Runs into `out/ROW/seed-N`; `overrides` are training settings for every row (device, compile, epochs).
 
     The results, also written to `out/results.json` after each row, hold for each row the published figures,
-    ours with every seed and their spread, and the difference of the means.
+    ours with every seed and their spread, and the difference of the means. The experiment's figures are drawn into
+    `out/figures` at the end.
     """
     if out.exists() and any(out.iterdir()) and not resume:
         raise ValueError(f"{out} is not empty; add --resume to go on with what is in it, or give another --out")
     rows: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
     for row in experiment.rows:
-        runs = []
+        runs: list[Mapping[str, float]] = []
         for seed in experiment.seeds:
-            job = experiment.job(row, seed, out, **overrides)
-            job = replace(job, data_root=data_root)
-            label = f"{row.name}, seed {seed}"
-            runs.append(job.run(run_path(out, row.id, seed), resume=resume, display=display(label)))
+            home = run_path(out, row.id, seed)
+            if experiment.measure is not None:
+                runs.append(_measured(experiment, row, seed, home, data_root=data_root, **overrides))
+                continue
+            job = replace(experiment.job(row, seed, out, **overrides), data_root=data_root)
+            runs.append(job.run(home, resume=resume, display=display(f"{row.name}, seed {seed}")))
         rows.append(summary(row, runs))
         results = _results(experiment, rows)
         with replacing(out / "results.json") as file:
             file.write((json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    draw(experiment, out)
     return results
+
+
+def _measured(
+    experiment: Experiment, row: Row, seed: int, home: Path, *, data_root: Path | None, **overrides: Any
+) -> dict[str, float]:
+    """The figures of a row that is no training run, from its folder where they are there already."""
+    kept = RunDirectory(home).metrics
+    if kept.is_file():
+        return json.loads(kept.read_bytes())
+    assert experiment.measure is not None
+    module, _, name = experiment.measure.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    home.mkdir(parents=True, exist_ok=True)
+    given = {key: value for key, value in overrides.items() if value is not None}
+    figures = dict(function(row, seed=seed, out=home, smoke=experiment.is_smoke, data_root=data_root, **given))
+    RunDirectory(home).write_metrics(figures)
+    return figures
 
 
 def summary(row: Row, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Mean, spread and every seed of each figure, beside what was published."""
     ours = {}
-    for metric in METRICS:
+    for metric in dict.fromkeys(key for run in runs for key in run):
         values = [run[metric] for run in runs if metric in run]
         if values:
             spread = statistics.stdev(values) if len(values) > 1 else None
@@ -63,8 +84,8 @@ def summary(row: Row, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
         for metric, value in published.items()
         if metric in ours and not isinstance(value, (list, tuple))
     }
-    return {"id": row.id, "name": row.name, "epochs": int(runs[0]["epochs"]), "published": published, "ours": ours,
-            "difference": difference}  # fmt: skip
+    return {"id": row.id, "name": row.name, "published": published, "published_spread": dict(row.published_spread),
+            "ours": ours, "difference": difference}  # fmt: skip
 
 
 def _results(experiment: Experiment, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -76,7 +97,10 @@ def _results(experiment: Experiment, rows: list[dict[str, Any]]) -> dict[str, An
         "data": experiment.data,
         "smoke": experiment.is_smoke,
         "seeds": list(experiment.seeds),
-        "wall_seconds": sum(sum(row["ours"]["train_seconds"]["seeds"]) for row in rows),
+        "columns": dict(experiment.columns),
+        "wall_seconds": sum(
+            sum(row["ours"]["train_seconds"]["seeds"]) for row in rows if "train_seconds" in row["ours"]
+        ),
         **provenance(),
         "rows": rows,
         "figures": figures,

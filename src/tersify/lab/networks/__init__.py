@@ -10,17 +10,29 @@ from typing import Any
 from torch import nn
 
 from tersify.lab.names import unknown
+from tersify.lab.networks.alexnet import alexnet
 from tersify.lab.networks.digits_cnn import digits_cnn
+from tersify.lab.networks.minilm import minilm
+from tersify.lab.networks.recurrent import lstm
 from tersify.lab.networks.resnet_cifar import cifar_resnet
+from tersify.lab.networks.resnet_imagenet import LAYERS, imagenet_resnet
 from tersify.lab.networks.resnet_star import resnet20_star
-from tersify.lab.networks.scaling import check_count
+from tersify.lab.networks.scaling import check_count, check_share
 from tersify.lab.networks.speech import speech_mlp
+from tersify.lab.networks.squeezenet import squeezenet1_1
+from tersify.lab.networks.vgg import vgg16
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "alexnet": alexnet,
     "digits-cnn": digits_cnn,
+    "lstm": lstm,
+    "minilm": minilm,
     "resnet20-star": resnet20_star,
     "speech-mlp": speech_mlp,
+    "squeezenet1_1": squeezenet1_1,
+    "vgg16": vgg16,
     **{f"resnet{layers}": partial(cifar_resnet, layers) for layers in (20, 32, 44, 56)},
+    **{f"resnet{layers}": partial(imagenet_resnet, layers) for layers in LAYERS},
 }
 
 
@@ -29,19 +41,27 @@ def networks() -> list[str]:
     return sorted(_BUILDERS)
 
 
+def options_of(name: str) -> list[str]:
+    """The options that a reference network takes; none for a name that is not one."""
+    if name not in _BUILDERS:
+        return []
+    return [p.name for p in inspect.signature(_BUILDERS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
 def network(name: str, /, **options: Any) -> nn.Module:
-    """A fresh reference network. For images they take `classes`, `in_channels`, and multipliers `width`, `depth`."""
+    """A fresh reference network. For images all take `classes`, `in_channels`, most `width`, `depth`."""
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
-    build = _BUILDERS[name]
-    known = [p.name for p in inspect.signature(build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    build, known = _BUILDERS[name], options_of(name)
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
     for option in ("classes", "in_channels"):
         if option in options:
             check_count(option, options[option])
+    if options.get("dropout") is not None:
+        check_share("dropout", options["dropout"])
     return build(**options)
 
 
-__all__ = ["network", "networks"]
+__all__ = ["network", "networks", "options_of"]

@@ -22,6 +22,11 @@ def check_count(name: str, value: int) -> None:
         raise ValueError(f"{name} must be a whole number from 1 on, got {value!r}")
 
 
+def check_share(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be from 0 on and below 1, got {value!r}")
+
+
 def _check_factor(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 64:
         raise ValueError(f"{name} must be above 0 and at most 64, got {value!r}")

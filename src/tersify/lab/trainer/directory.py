@@ -50,10 +50,10 @@ class RunDirectory:
             return
         for left in self.checkpoint.parent.glob(".*.tmp"):  # by a machine that stopped while it wrote
             left.unlink()
-        difference = _difference(_read_object(self.identity), json.loads(json.dumps(identity)))
-        if difference:
+        changed = difference(_read_object(self.identity), json.loads(json.dumps(identity)))
+        if changed:
             raise ValueError(
-                f"{self.path} holds a run with other settings: {difference}; "
+                f"{self.path} holds a run with other settings: {changed}; "
                 "resume with the same ones, or give another --out"
             )
 
@@ -99,13 +99,13 @@ def _read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def _difference(old: Any, new: Any, name: str = "") -> str | None:
+def difference(old: Any, new: Any, name: str = "") -> str | None:
     """The first setting in which two identities differ, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             if key in _FREE_SETTINGS:
                 continue
-            found = _difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+            found = difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
             if found:
                 return found
         return None

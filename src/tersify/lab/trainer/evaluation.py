@@ -1,4 +1,4 @@
-"""Top-1/3/5 accuracy of a model on a split, in percent."""
+"""Top-1/3/5 accuracy of a model on a split, in percent, its loss, and the perplexity of a language model."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.lab.data import Data, Split, normalize
-from tersify.lab.metrics import topk_accuracy
+from tersify.lab.metrics import perplexity, topk_accuracy
 
 EVAL_BATCH = 1000
 
 
 def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device, amp: bool) -> dict[str, float]:
-    """`{"accuracy", "top3", "top5"}` of `model` in eval mode; its mode is put back afterwards."""
+    """`{"accuracy", "top3", "top5", "test_loss"}` of `model` in eval mode; its mode is put back afterwards.
+
+    Of every token for a language model, and its `perplexity`.
+    """
     logits = []
     with _eval_mode(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp):
         for images in split.images.split(EVAL_BATCH):
             logits.append(model(normalize(images.to(device), data)).float())
-    scores = topk_accuracy(torch.cat(logits), split.labels.to(device), (1, 3, 5))
-    return {"accuracy": scores[1], "top3": scores[3], "top5": scores[5]}
+    every, labels = torch.cat(logits).flatten(0, -2), split.labels.to(device).flatten()
+    scores = topk_accuracy(every, labels, (1, 3, 5))
+    loss = float(F.cross_entropy(every, labels))
+    figures = {"accuracy": scores[1], "top3": scores[3], "top5": scores[5], "test_loss": loss}
+    return figures | ({"perplexity": perplexity(every, labels)} if split.labels.ndim == 2 else {})
 
 
 def check_fits(model: nn.Module, data: Data) -> int:
@@ -30,24 +37,25 @@ def check_fits(model: nn.Module, data: Data) -> int:
     Returns how many logits the network gives.
     """
     image = data.test.images[:1]
-    shape = "×".join(map(str, data.shape))
+    shape, kind = "×".join(map(str, data.shape)), "texts" if data.test.is_text else "images"
     try:
         with _eval_mode(model), torch.no_grad():
             logits = model(normalize(image, data))
     except Exception as error:  # anybody's forward: what it raises is not known here
         why = str(error).partition("\n")[0]
         raise ValueError(
-            f"{type(model).__name__} does not take the {shape} images of {data.name!r} "
+            f"{type(model).__name__} does not take the {shape} {kind} of {data.name!r} "
             f"({type(error).__name__}: {why}); choose another network or data set, or give its options"
         ) from error
     if not isinstance(logits, Tensor):
         raise ValueError(f"the network must return logits as one tensor, got a {type(logits).__name__}")
-    if logits.ndim != 2 or logits.shape[1] < data.classes:
+    labelled = tuple(data.test.labels.shape[1:])
+    if logits.shape[1:-1] != labelled or logits.shape[-1] < data.classes:
         raise ValueError(
-            f"the network gives {tuple(logits.shape)} for one image of {data.name!r}, which has {data.classes} "
-            f"classes; give the option classes={data.classes}"
+            f"the network gives {tuple(logits.shape)} for one sample of {data.name!r}, which has {data.classes} "
+            f"classes for {'every token' if labelled else 'each'}; give the option classes={data.classes}"
         )
-    return logits.shape[1]
+    return logits.shape[-1]
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from tersify import ranks
 from tersify.lab.data import Augmentation, Data, Split, normalize
 from tersify.lab.data.augment import Draws, apply_draws, draw
+from tersify.lab.trainer.distributed import share_of
 
 
 def seed_of(seed: int, epoch: int, purpose: str) -> int:
@@ -24,6 +26,7 @@ class Feed:
     The last batch is filled up from the front of the epoch's permutation: every image is seen in every
     epoch, and a compiled model meets one shape only. All random numbers of an epoch are drawn at its
     start, so a batch is a pure function that `compiled` turns into a few kernels without a host sync.
+    Of several ranks each gets its share of the same batches, augmented as one process would.
     """
 
     def __init__(
@@ -44,11 +47,16 @@ class Feed:
         self._augmentation = augmentation
         self.batch_size = min(batch_size, self._count)
         self.steps = -(-self._count // self.batch_size)
+        if self.batch_size < ranks.world():
+            raise ValueError(f"batch_size must be at least the number of ranks, {ranks.world()}, got {batch_size}")
+        self._share = share_of(self.batch_size)
+        self.share = (self._share.stop - self._share.start) / self.batch_size
 
         def prepare(images: Tensor, draws: Draws | None) -> Tensor:
             varied = images if draws is None else apply_draws(images, augmentation, draws)
             ready = normalize(varied, data)
-            return ready.contiguous(memory_format=torch.channels_last) if channels_last else ready
+            as_channels_last = channels_last and ready.ndim == 4
+            return ready.contiguous(memory_format=torch.channels_last) if as_channels_last else ready
 
         self._prepare = torch.compile(prepare, dynamic=False) if compiled else prepare
 
@@ -59,9 +67,10 @@ class Feed:
         permutation = torch.cat([permutation, permutation[: self.steps * self.batch_size - self._count]])
         draws = self._draws(epoch, len(permutation))
         for step, picked in enumerate(permutation.split(self.batch_size)):
+            picked = picked[self._share]
             images = self._split.images[picked].to(self._device, non_blocking=True)
             labels = self._split.labels[picked].to(self._device, non_blocking=True)
-            own = draws and Draws(*(d[step * self.batch_size :][: self.batch_size] for d in draws))
+            own = draws and Draws(*(d[step * self.batch_size :][: self.batch_size][self._share] for d in draws))
             yield self._prepare(images, own), labels
 
     def _draws(self, epoch: int, count: int) -> Draws | None:

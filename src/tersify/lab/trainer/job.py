@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from tersify import ranks
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import Data, Split, dataset
+from tersify.lab.data.roots import data_root
+from tersify.lab.networks import options_of
 from tersify.lab.seeds import set_seed
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer.config import TrainConfig
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Which network, data, recipe (None: dense) and settings; `subset` keeps the first images of each split."""
+    """Which network, data, recipe (None: dense) and settings; `subset` keeps the first images of each split.
+
+    `weights` is a path, from here or from the data root.
+    """
 
     target: str
     data: str
@@ -48,19 +54,19 @@ class Job:
         display: Display | None = None,
         tensorboard: bool = False,
     ) -> dict[str, float]:
-        RunDirectory(out).check_usable(resume=resume)
+        ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
         data = self.load_data()
-        options = self._options(data)
+        options = self.network_options(data)
         metadata: dict[str, Any] = {
             "target": {"name": self.target, "options": options},
             "data": self.data,
             "input": list(data.shape),
         }
         model = self._model(options)
-        if self.weights is not None:
+        if (weights := self._start()) is not None:
             # The digest tells one file from another of the same name when the run is resumed.
-            digest = hashlib.sha256(self.weights.read_bytes()).hexdigest()
-            metadata["weights"] = {"name": self.weights.name, "sha256": digest}
+            digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+            metadata["weights"] = {"name": weights.name, "sha256": digest}
         return train(
             model,
             data,
@@ -84,21 +90,27 @@ class Job:
         train, test = (Split(s.images[: self.subset], s.labels[: self.subset]) for s in (data.train, data.test))
         return replace(data, train=train, test=test)
 
-    def _options(self, data: Data) -> dict[str, Any]:
+    def network_options(self, data: Data) -> dict[str, Any]:
         """The network fits the data unless told otherwise; a user's own function gets only what was asked."""
-        if names_function(self.target) or self.target.startswith("hf:"):
+        if names_function(self.target):
             fitting = {}
         elif ":" in self.target:
             fitting = {"classes": data.classes}
         else:
+            known = options_of(self.target)
             fitting = {"classes": data.classes, "in_channels": data.shape[0]}
+            fitting = {key: value for key, value in fitting.items() if key in known}
         return fitting | dict(self.options)
 
     def _model(self, options: Mapping[str, Any]) -> nn.Module:
         set_seed(seed_of(self.config.seed, 0, "init"))
         model = resolve_target(self.target, **options)
-        return (
-            model
-            if self.weights is None
-            else load_weights(model, self.weights, max_decoded_bytes=self.max_decoded_bytes)
-        )
+        weights = self._start()
+        return model if weights is None else load_weights(model, weights, max_decoded_bytes=self.max_decoded_bytes)
+
+    def _start(self) -> Path | None:
+        """The file that the network's weights come from."""
+        if self.weights is None or self.weights.is_file():
+            return self.weights
+        under_root = data_root(self.data_root) / self.weights
+        return under_root if under_root.is_file() else self.weights

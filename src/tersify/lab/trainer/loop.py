@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tersify.lab.data import Augmentation, Data
+from tersify import ranks
+from tersify.lab.data import Augmentation, Data, normalize
 from tersify.lab.names import unknown
 from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
+from tersify.lab.trainer.distributed import (
+    average_batch_norms_,
+    check_alike,
+    data_parallel,
+    local_rank,
+    reduce_others_,
+    start_alike,
+    sum_over_ranks,
+)
 from tersify.lab.trainer.evaluation import check_fits, evaluate
 from tersify.lab.trainer.feed import Feed, seed_of, to_device
 from tersify.lab.trainer.objective import Objective, load_teacher
@@ -43,7 +53,7 @@ class Loop:
         on_cuda = self.device.type == "cuda"
         self.amp = on_cuda if config.amp is None else config.amp
         channels_last = on_cuda if config.channels_last is None else config.channels_last
-        self.model = model.to(self.device)
+        self.model = start_alike(model.to(self.device), self.device)
         if channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         compiled = config.compile != "off"
@@ -65,7 +75,7 @@ class Loop:
         if teacher is not None:
             teacher.to(self.device, memory_format=memory_format)  # type: ignore[call-overload]
         self._objective = Objective(config, self._compiled(teacher) if teacher else None)
-        self._forward = self._compiled(self.model)
+        self._forward = self._compiled(data_parallel(self.model, self.device))
 
     def _compiled(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
         return model if self.config.compile == "off" else torch.compile(model, mode=self.config.compile)
@@ -75,7 +85,10 @@ class Loop:
             return PlainSession(self.model)
         from tersify.session import attach
 
-        return attach(self.model, recipe, epochs=self.config.epochs, steps_per_epoch=self.feed.steps)
+        example = normalize(self.data.test.images[:1].to(self.device), self.data)
+        return attach(
+            self.model, recipe, epochs=self.config.epochs, steps_per_epoch=self.feed.steps, example=example
+        )  # fmt: skip
 
     def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
         """Train the epoch (from 1) and measure the network after it: one row of the history."""
@@ -92,17 +105,22 @@ class Loop:
                 logits = self._forward(images)
                 loss = self._objective(images, logits, labels)
             self.optimizer.zero_grad(set_to_none=True)
-            (loss + self.session.penalty()).backward()
+            # Ranks are averaged, so a larger share of the batch must count for more.
+            (loss * (self.feed.share * ranks.world()) + self.session.penalty()).backward()
+            reduce_others_(self.optimizer, self.model)
             self.optimizer.step()
             if self.average:
                 self.average.update_()
-            loss_sum += loss.detach()
-            hits += (logits.detach().argmax(1) == labels).sum()
+            loss_sum += loss.detach() * self.feed.share
+            hits += (logits.detach().argmax(-1) == labels).sum()
             display.batch_done()
+        average_batch_norms_(self.model)
+        check_alike(self.model.state_dict().items(), f"after epoch {epoch}")
+        total = sum_over_ranks({"loss": loss_sum.item(), "hits": hits.item()}, self.device)
         row = {
             "epoch": epoch,
-            "loss": loss_sum.item() / self.feed.steps,
-            "train_accuracy": 100.0 * hits.item() / (self.feed.steps * self.feed.batch_size),
+            "loss": total["loss"] / self.feed.steps,
+            "train_accuracy": 100.0 * total["hits"] / (self.feed.steps * self.feed.batch_size),
             "lr": learning_rate(self.config, epoch - 1),
         }
         row |= self.measure() | self.session.status()
@@ -116,6 +134,13 @@ class Loop:
         if packed.compressed():
             figures |= {"sparsity": packed.sparsity_percent(), "entropy_bits": packed.entropy_bits()}
         return figures
+
+    def measure_full(self) -> dict[str, float]:
+        """Where a search drops units: the figures with all of them active, (F) of paper 4."""
+        from tersify.methods.energy import full_network
+
+        with self._averaged(), full_network(self.model) as gates:
+            return evaluate(self.model, self.data, self._test, device=self.device, amp=False) if gates else {}
 
     def pack(self) -> CompressedModel:
         with self._averaged():
@@ -149,9 +174,11 @@ class Loop:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one."""
+    """`auto` is CUDA where there is one; of several ranks on a machine each takes a GPU of its own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and local_rank():
+        name = f"cuda:{local_rank()}"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
     device = torch.device(name)

@@ -23,12 +23,14 @@ class Objective:
         self._teacher = teacher
 
     def __call__(self, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+        # A language model gives logits for every token, which count like so many images.
+        logits, labels = logits.flatten(0, -2), labels.flatten()
         loss = F.cross_entropy(logits, labels, label_smoothing=self._config.label_smoothing)
         if self._teacher is None:
             return loss
         weight, temperature = self._config.teacher_weight, self._config.teacher_temperature
         with torch.no_grad():
-            wanted = F.log_softmax(self._teacher(images).float() / temperature, 1)
+            wanted = F.log_softmax(self._teacher(images).flatten(0, -2).float() / temperature, 1)
         given = F.log_softmax(logits.float() / temperature, 1)
         distance = F.kl_div(given, wanted, reduction="batchmean", log_target=True)
         return (1 - weight) * loss + weight * temperature**2 * distance

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from tersify import codec
+from tersify import codec, ranks
 from tersify.lab.data import Data
 from tersify.lab.trainer.board import Board
 from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display
+from tersify.lab.trainer.distributed import check_agreement
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.loop import Loop
+from tersify.tensor import CompressedModel, CompressedTensor
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
+    from tersify.tensor import CompressedModel
 
 
 def train(
@@ -41,28 +44,29 @@ def train(
 
     Stopped at any moment and called again with `resume=True` and the same arguments, it ends with the
     weights of an unbroken run. `metadata` goes into the file; with the recipe and the config it is the
-    identity of the run, and a directory of another run is refused.
+    identity of the run, and a directory of another run is refused. Of several ranks only the first reads and
+    writes in `out`, and shows anything.
     """
-    display = display or Display()
+    display = display if display and ranks.is_first() else Display()
     directory = RunDirectory(Path(out))
     recipe_toml = "" if recipe is None else recipe.to_toml()
     facts = dict(metadata or {})
     # Whatever may be wrong with the arguments is found before the directory is touched.
     rules = None if recipe is None else replace(recipe, description="")  # what it says of itself may change
+    identity = {
+        "metadata": facts,
+        "data": data.name,
+        "recipe": "" if rules is None else rules.to_toml(),
+        "train": config.to_dict(),
+    }
+    check_agreement(identity)
     loop = Loop(model, data, config, rules)
-    board = Board(directory.path / "tensorboard", enabled=tensorboard)
-    directory.claim(
-        {
-            "metadata": facts,
-            "data": data.name,
-            "recipe": "" if rules is None else rules.to_toml(),
-            "train": config.to_dict(),
-        },
-        resume=resume,
-    )
-    if directory.metrics.is_file():
-        return directory.read_metrics()
-    directory.write_text(directory.recipe, recipe_toml)
+    board = Board(directory.path / "tensorboard", enabled=tensorboard and ranks.is_first())
+    ranks.first(lambda: directory.claim(identity, resume=resume))
+    finished = ranks.first(lambda: directory.read_metrics() if directory.metrics.is_file() else None)
+    if finished is not None:
+        return finished
+    ranks.first(lambda: directory.write_text(directory.recipe, recipe_toml))
     history = _restore(loop, directory)
     with board, display:
         display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
@@ -70,10 +74,25 @@ def train(
     packed = loop.pack()
     packed.recipe = recipe_toml or None
     packed.metadata |= facts
+    histograms = loop.latent_histograms()
+    return ranks.first(lambda: _finish(directory, packed, histograms, history, loop))
+
+
+def _finish(
+    directory: RunDirectory,
+    packed: CompressedModel,
+    histograms: Mapping[str, Any],
+    history: list[dict[str, Any]],
+    loop: Loop,
+) -> dict[str, float]:
+    """The file and its figures."""
     codec.save(packed, directory.model)
-    if histograms := loop.latent_histograms():
+    if histograms:
         directory.write_text(directory.latents, json.dumps(histograms) + "\n")
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
+    if packed.compressed():
+        metrics["kept"] = _kept_percent(packed, loop.blank)
+    metrics |= {f"full_{name}": value for name, value in loop.measure_full().items()}
     directory.write_metrics(metrics)
     return metrics
 
@@ -81,8 +100,8 @@ def train(
 def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
     """The history up to the last checkpoint, with the loop in the state it had there."""
     history: list[dict[str, Any]] = []
-    if directory.checkpoint.is_file():
-        state = read_checkpoint(directory.checkpoint)
+    state = ranks.first(lambda: read_checkpoint(directory.checkpoint) if directory.checkpoint.is_file() else None)
+    if state is not None:
         try:
             loop.load_state_dict(state)
         except (KeyError, TypeError, RuntimeError) as error:
@@ -92,7 +111,7 @@ def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
                 "resume with the network it was made with, or give another --out"
             ) from error
         history = state["history"]
-    directory.write_history(history)
+    ranks.first(lambda: directory.write_history(history))
     return history
 
 
@@ -109,12 +128,20 @@ def _run_epochs(
                     f"below {loop.config.lr:g} (lr)"
                 )
             history.append(row)
-            directory.append_history(row)
-            writer.write(loop.state_dict() | {"epoch": epoch, "history": history})
+            if ranks.is_first():
+                directory.append_history(row)
+                writer.write(loop.state_dict() | {"epoch": epoch, "history": history})
             board.add(row)
             display.epoch_done(row)
     finally:
         writer.close()
+
+
+def _kept_percent(packed: CompressedModel, network: nn.Module) -> float:
+    """The parameters that no method set to zero, over all."""
+    stored = {name: packed[name] for name, _ in network.named_parameters()}
+    kept = sum(int(t.codes.count_nonzero()) if isinstance(t, CompressedTensor) else t.numel() for t in stored.values())
+    return 100.0 * kept / sum(t.numel() for t in stored.values())
 
 
 def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop) -> dict[str, float]:

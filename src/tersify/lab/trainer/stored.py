@@ -14,6 +14,7 @@ from tersify import codec
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.networks import networks
 from tersify.lab.targets import resolve_target
+from tersify.shrinking import fit_
 from tersify.tensor.model import check_names
 
 
@@ -23,23 +24,31 @@ def load_weights(model: nn.Module, path: Path, *, max_decoded_bytes: int = DEFAU
         raise ValueError(f"no weights at {path}; --weights names a .terse, .safetensors or torch file")
     state = _read_state(path, max_decoded_bytes)
     try:
-        # Old checkpoints have no batch counters; torch fills them in.
-        check_names({name: tuple(t.shape) for name, t in state.items()}, model, may_lack="num_batches_tracked")
+        # Old checkpoints have no batch counters; torch fills them in. A network may say what else stays as it is.
+        may_lack = ("num_batches_tracked", *_may_lack(model))
+        check_names({name: tuple(t.shape) for name, t in state.items()}, model, may_lack=may_lack)
     except ValueError as problem:
         raise ValueError(f"{path} does not fit: {problem}; check the target's options") from None
     for name, tensor in state.items():
         if tensor.is_floating_point() and bool(tensor.float().isnan().any()):
             raise ValueError(f"{path} holds NaN in {name!r}, from which nothing can be trained; use other weights")
-    model.load_state_dict(state)
+    model.load_state_dict(state, strict=False)
     return model
 
 
+def _may_lack(model: nn.Module) -> tuple[str, ...]:
+    own = getattr(model, "may_lack", ())
+    return own if isinstance(own, tuple) else ()
+
+
 def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
+    from tersify.torch_masks import merge_torch_masks
+
     if path.suffix == ".terse":
         return codec.open(path, max_decoded_bytes=max_decoded_bytes).read().state_dict()
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return merge_torch_masks(load_file(path))
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise ValueError(
@@ -50,7 +59,7 @@ def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
     plain = isinstance(state, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in state.items())
     if not plain:
         raise ValueError(f"{path} holds no state dict (name → tensor); save one, best as .safetensors")
-    return state
+    return merge_torch_masks(state)
 
 
 def load_network(
@@ -73,6 +82,8 @@ def load_network(
             )
         target, options = _own_target(path)
     network = resolve_target(target, **(options or {}))
+    if codec.open(path).metadata.get("shrunk"):
+        fit_(network, codec.open(path).shapes())
     return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
 
 
@@ -90,6 +101,8 @@ def _own_target(path: Path) -> tuple[str, dict[str, Any]]:
         # Without memory, so that a file cannot ask for more of it than its own tensors take.
         with torch.device("meta"):
             skeleton = resolve_target(name, **options)
+            if file.metadata.get("shrunk"):
+                fit_(skeleton, file.shapes())
         check_names(file.shapes(), skeleton)
     except (ValueError, TypeError, RuntimeError, OverflowError) as problem:
         why = str(problem).partition("\n")[0]

@@ -11,9 +11,7 @@ module tersify_lane #(
     parameter LUT_FILE = "layer1_lut.mem"
 ) (
     input  wire clk,
-    input  wire load,
-    input  wire signed [ACC_WIDTH-1:0] start_value,
-    input  wire enable,
+    input  wire clear,
     input  wire signed [X_WIDTH-1:0] x,
     input  wire [N-1:0] code,
     output reg  signed [ACC_WIDTH-1:0] acc
@@ -25,20 +23,19 @@ module tersify_lane #(
         .code(code), .word(word), .internal(internal)
     );
 
-    wire signed [W+K+X_WIDTH-1:0] product;
     generate
         if (SHIFT_PRODUCT) begin : shift_product
             wire signed [W+X_WIDTH-1:0] narrow = x * word;
             wire signed [W+K+X_WIDTH-1:0] fine = narrow;
-            assign product = internal ? fine : (fine <<< K);
+            always @(posedge clk)
+                if (clear) acc <= 0;
+                else acc <= acc + (internal ? fine : (fine <<< K));
         end else begin : widen_weight
             wire signed [W+K-1:0] fine = word;
             wire signed [W+K-1:0] weight = internal ? fine : (fine <<< K);
-            assign product = x * weight;
+            always @(posedge clk)
+                if (clear) acc <= 0;
+                else acc <= acc + x * weight;
         end
     endgenerate
-
-    always @(posedge clk)
-        if (load) acc <= start_value;
-        else if (enable) acc <= acc + product;
 endmodule

@@ -1,8 +1,11 @@
-// A fully connected layer on one lane. Codes and activations lie in memories outside that answer one clock after the
-// address; code (output, input) is at output * INPUTS + input. Each output takes INPUTS + 3 clocks.
+// A fully connected layer on LANES lanes that share each input, one neuron a lane. Codes and activations lie in memories
+// outside that answer one clock after the address. Word `group * INPUTS + input` of the code memory holds a code for each
+// neuron of the group, the first in the lowest bits. A group takes INPUTS + 1 clocks; meanwhile the one before it leaves
+// through a single stage of bias, ReLU, rounding and saturation, so there must be no more lanes than inputs.
 module tersify_layer #(
     parameter INPUTS = 8,
     parameter OUTPUTS = 4,
+    parameter LANES = 1,
     parameter N = 4,
     parameter M = 8,
     parameter K = 3,
@@ -13,7 +16,7 @@ module tersify_layer #(
     parameter BIAS_SHIFT = 0,
     parameter OUTPUT_SHIFT = 8,
     parameter RELU = 1,
-    parameter ROUND_HALF_UP = 1,
+    parameter ROUNDING = 1,  // 0 floor, 1 half up, 2 half to even, 3 toward zero
     parameter SIGN_IN_CODE = 0,
     parameter SHIFT_PRODUCT = 0,
     parameter LUT_FILE = "layer1_lut.mem",
@@ -22,75 +25,107 @@ module tersify_layer #(
     input  wire clk,
     input  wire reset,
     input  wire start,
-    output reg  busy,
-    output reg  [31:0] x_address,
+    output wire busy,
+    output wire [31:0] x_address,
     input  wire signed [X_WIDTH-1:0] x,
-    output reg  [31:0] code_address,
-    input  wire [N-1:0] code,
+    output wire [31:0] code_address,
+    input  wire [LANES*N-1:0] code,
     output reg  y_valid,
-    output reg  [31:0] y_address,
+    output wire [31:0] y_address,
     output reg  signed [Y_WIDTH-1:0] y
 );
+    localparam GROUPS = (OUTPUTS + LANES - 1) / LANES;
+    localparam IN_LAST_GROUP = OUTPUTS - (GROUPS - 1) * LANES;
+
     reg signed [BIAS_WIDTH-1:0] biases [0:OUTPUTS-1];
     initial $readmemh(BIAS_FILE, biases);
 
-    reg [31:0] neuron;
-    reg load, fetched, last_fetched, finished;
-    wire signed [ACC_WIDTH-1:0] bias = biases[neuron];
-    wire signed [ACC_WIDTH-1:0] acc;
+    reg [$clog2(INPUTS+1)-1:0] input_number;
+    reg [$clog2(INPUTS*GROUPS+1)-1:0] code_number;
+    reg [$clog2(GROUPS+1)-1:0] group;
+    reg [$clog2(OUTPUTS+1)-1:0] shown;  // outputs shown so far
+    reg [$clog2(LANES+1)-1:0] waiting;
+    reg running, clear, capture, last_group;
+    assign x_address = input_number;
+    assign code_address = code_number;
+    assign y_address = shown - 1;
+    wire group_ends = input_number == INPUTS;
+    wire moves = capture || waiting != 0;
+    assign busy = running || moves;
 
-    tersify_lane #(
-        .N(N), .M(M), .K(K), .X_WIDTH(X_WIDTH), .ACC_WIDTH(ACC_WIDTH), .SIGN_IN_CODE(SIGN_IN_CODE),
-        .SHIFT_PRODUCT(SHIFT_PRODUCT), .LUT_FILE(LUT_FILE)
-    ) lane (
-        .clk(clk), .load(load), .start_value(bias <<< BIAS_SHIFT), .enable(fetched), .x(x), .code(code), .acc(acc)
-    );
+    // Finished sums wait in `held` and move towards lane 0, where they leave.
+    wire signed [ACC_WIDTH-1:0] held_chain [0:LANES];
+    assign held_chain[LANES] = 0;
 
-    // Behind the last product: ReLU, round, saturate.
-    localparam signed [ACC_WIDTH:0] HALF = (ROUND_HALF_UP && OUTPUT_SHIFT > 0) ? (1 <<< (OUTPUT_SHIFT - 1)) : 0;
+    genvar lane;
+    generate
+        for (lane = 0; lane < LANES; lane = lane + 1) begin : lanes
+            wire signed [ACC_WIDTH-1:0] acc;
+            tersify_lane #(
+                .N(N), .M(M), .K(K), .X_WIDTH(X_WIDTH), .ACC_WIDTH(ACC_WIDTH), .SIGN_IN_CODE(SIGN_IN_CODE),
+                .SHIFT_PRODUCT(SHIFT_PRODUCT), .LUT_FILE(LUT_FILE)
+            ) mac (
+                .clk(clk), .clear(clear), .x(x), .code(code[lane*N +: N]), .acc(acc)
+            );
+            reg signed [ACC_WIDTH-1:0] held;
+            assign held_chain[lane] = held;
+            always @(posedge clk)
+                if (moves) held <= capture ? acc : held_chain[lane+1];
+        end
+    endgenerate
+
+    wire signed [ACC_WIDTH-1:0] bias = biases[shown];
+    wire signed [ACC_WIDTH-1:0] sum = held_chain[0] + (bias <<< BIAS_SHIFT);
+    localparam signed [ACC_WIDTH:0] HALF = (1 <<< OUTPUT_SHIFT) >>> 1;
+    localparam signed [ACC_WIDTH:0] ALMOST_ONE = (1 <<< OUTPUT_SHIFT) - 1;
     localparam signed [ACC_WIDTH:0] HIGHEST = (1 <<< (Y_WIDTH - 1)) - 1;
     localparam signed [ACC_WIDTH:0] LOWEST = -(1 <<< (Y_WIDTH - 1));
-    wire signed [ACC_WIDTH:0] kept = (RELU && acc < 0) ? 0 : acc;
-    wire signed [ACC_WIDTH:0] rounded = (kept + HALF) >>> OUTPUT_SHIFT;
+    wire signed [ACC_WIDTH:0] kept = (RELU && sum < 0) ? 0 : sum;
+    wire signed [ACC_WIDTH:0] odd = {{ACC_WIDTH{1'b0}}, kept[OUTPUT_SHIFT]};
+    wire signed [ACC_WIDTH:0] bump =
+        ROUNDING == 1 ? HALF :
+        ROUNDING == 2 ? (OUTPUT_SHIFT > 0 ? HALF - 1 + odd : 0) :
+        ROUNDING == 3 ? (kept < 0 ? ALMOST_ONE : 0) : 0;
+    wire signed [ACC_WIDTH:0] rounded = (kept + bump) >>> OUTPUT_SHIFT;
     wire signed [Y_WIDTH-1:0] saturated =
         rounded > HIGHEST ? HIGHEST[Y_WIDTH-1:0] : rounded < LOWEST ? LOWEST[Y_WIDTH-1:0] : rounded[Y_WIDTH-1:0];
 
+    // The memories answer the address that is out now, and the lanes add in the next clock. Behind a group's last address
+    // comes an empty one: while its answer arrives the sums are complete, and are captured and cleared.
     always @(posedge clk) begin
-        y_valid <= 0;
-        load <= 0;
-        fetched <= 0;
-        finished <= 0;
+        clear <= !running || group_ends;
+        capture <= running && group_ends;
+        last_group <= group == GROUPS - 1;
+        y_valid <= waiting != 0;
+        if (waiting != 0) begin
+            y <= saturated;
+            shown <= shown + 1;
+            waiting <= waiting - 1;
+        end
+        if (capture) waiting <= last_group ? IN_LAST_GROUP : LANES;
         if (reset) begin
-            busy <= 0;
-            last_fetched <= 0;
+            running <= 0;
+            clear <= 1;
+            capture <= 0;
+            waiting <= 0;
+            y_valid <= 0;
         end else if (!busy) begin
             if (start) begin
-                busy <= 1;
-                load <= 1;
-                neuron <= 0;
-                x_address <= 0;
-                code_address <= 0;
-                last_fetched <= 0;
+                running <= 1;
+                group <= 0;
+                input_number <= 0;
+                code_number <= 0;
+                shown <= 0;
             end
-        end else if (finished) begin
-            y <= saturated;
-            y_address <= neuron;
-            y_valid <= 1;
-            if (neuron == OUTPUTS - 1) busy <= 0;
-            else begin
-                neuron <= neuron + 1;
-                load <= 1;
-                x_address <= 0;
-                last_fetched <= 0;
+        end else if (running) begin
+            if (group_ends) begin
+                input_number <= 0;
+                group <= group + 1;
+                running <= group != GROUPS - 1;
+            end else begin
+                input_number <= input_number + 1;
+                code_number <= code_number + 1;
             end
-        end else if (last_fetched) begin
-            finished <= 1;
-        end else begin
-            // The memories answer the address that is out now; the lane adds in the next clock.
-            fetched <= 1;
-            code_address <= code_address + 1;
-            x_address <= x_address + 1;
-            last_fetched <= x_address == INPUTS - 1;
         end
     end
 endmodule

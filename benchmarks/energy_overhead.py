@@ -1,0 +1,175 @@
+"""What the energy search costs: a training step with the search included against the plain step, in one run.
+
+On a GPU: ResNet-18 and ResNet-50, 32×32 images, batch 128, S = 8, bf16, both eager and both compiled; with the
+parents judged again on each batch (the default) and, eager, with their stored energies. On a CPU: one generation
+folded into the batch against one candidate at a time.
+
+usage: python benchmarks/energy_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N] [--eager-only]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from common import report  # first: it sets what must stand before torch is imported
+
+import tersify
+from tersify import Recipe, Rule
+from tersify.lab import network
+from tersify.methods import Energy
+
+POPULATION = 8
+METHODS: dict[str, Energy | None] = {
+    "plain": None,
+    "search": Energy(population=POPULATION, stagnation=1.0, tolerance=0.0),
+    "search_stored": Energy(population=POPULATION, stagnation=1.0, tolerance=0.0, parents="stored"),
+}
+
+
+def attached(model: torch.nn.Module, method: Energy) -> tersify.Session:
+    return tersify.attach(model, Recipe(rules=(Rule(methods=(method,)),)), epochs=200, steps_per_epoch=391)
+
+
+def stepper(name: str, method: Energy | None, *, device: str, batch: int, compiled: bool) -> Callable[[], None]:
+    """One whole training step as a function: search, forward, backward, Adadelta; bf16 on a GPU."""
+    torch.manual_seed(0)
+    on_gpu = device == "cuda"
+    model = network(name).to(device)
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.randint(0, 10, (batch,), device=device)
+    if on_gpu:
+        model = model.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    session = attached(model, method) if method else None
+    parameters = session.param_groups() if session else list(model.parameters())
+    optimizer = torch.optim.Adadelta(parameters, lr=1.0)
+    forward = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        if session:
+            session.step(images, labels)
+        with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
+            loss = F.cross_entropy(forward(images), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def milliseconds(work: Callable[[], object], repeats: int, device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start) / repeats
+
+
+def interleaved(
+    works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, device: str, warm: int
+) -> dict[str, float]:
+    """The median of each, measured in turns so that a slow minute hits all of them."""
+    for work in works.values():
+        for _ in range(warm):
+            work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            times[name].append(milliseconds(work, repeats, device))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def training_steps(
+    name: str, *, compiled: bool, device: str, batch: int, rounds: int, repeats: int
+) -> dict[str, float]:
+    mode = "compiled" if compiled else "eager"
+    works: dict[str, Callable[[], object]] = {
+        kind: stepper(name, method, device=device, batch=batch, compiled=compiled)
+        for kind, method in METHODS.items()
+        if not (compiled and kind == "search_stored")  # compiling takes a minute each
+    }
+    medians = interleaved(works, rounds=rounds, repeats=repeats, device=device, warm=6)
+    ratios = {kind: value / medians["plain"] for kind, value in medians.items() if kind != "plain"}
+    shown = "".join(f"   {kind} {medians[kind]:8.2f} ms ({ratio:.2f}×)" for kind, ratio in ratios.items())
+    print(f"  {name:<9} {mode:<9} plain {medians['plain']:8.2f} ms{shown}", flush=True)
+    return {f"{name}_{mode}_{kind}_ms": value for kind, value in medians.items()} | {
+        f"{name}_{mode}_{kind}_ratio": value for kind, value in ratios.items()
+    }
+
+
+def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, float]:
+    """The population judged on one batch: folded, and one candidate at a time with really masked weights."""
+    torch.manual_seed(0)
+    model = network(name).to(device)
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.randint(0, 10, (batch,), device=device)
+    method = METHODS["search"]
+    assert method is not None
+    session = attached(model, method)
+    session.step(images, labels)
+    work = session._work[0].bound.shared
+    evaluator = work.engine(model).evaluator
+    states = work.population.states
+    works: dict[str, Callable[[], object]] = {
+        "folded": lambda: evaluator.energies(states, images, labels),
+        "looped": lambda: evaluator.one_by_one(states, images, labels),
+    }
+    medians = interleaved(works, rounds=rounds, repeats=1, device=device, warm=1)
+    print(
+        f"  {name:<9} S = {POPULATION} folded {medians['folded']:9.1f} ms   one by one {medians['looped']:9.1f} ms "
+        f"  loop/fold {medians['looped'] / medians['folded']:.2f}",
+        flush=True,
+    )
+    return {
+        f"{name}_folded_ms": medians["folded"],
+        f"{name}_looped_ms": medians["looped"],
+        f"{name}_loop_over_fold": medians["looped"] / medians["folded"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds, the small network only")
+    parser.add_argument("--eager-only", action="store_true", help="no compiled steps, which take minutes to compile")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, default=128)
+    args = parser.parse_args()
+    on_gpu = args.device == "cuda"
+    names = ["resnet18"] if args.quick else ["resnet18", "resnet50"]
+    rounds = 3 if args.quick else 9
+    figures: dict[str, float] = {}
+    gpu = torch.cuda.get_device_name() if on_gpu else None
+
+    def keep(found: dict[str, float]) -> None:
+        """Written after each part, so that a run that is cut short leaves what it has."""
+        figures.update(found)
+        report(
+            "energy_overhead", figures, json_path=args.json, versions={"torch": torch.__version__}, gpu=gpu,
+            batch=args.batch, threads=torch.get_num_threads(),
+        )  # fmt: skip
+
+    print(f"the population judged on one batch of {args.batch}, {args.device}, {torch.get_num_threads()} threads")
+    for name in names:
+        keep(generation(name, device=args.device, batch=args.batch, rounds=rounds))
+    if not on_gpu:
+        return
+    print(f"one training step, batch {args.batch}, S = {POPULATION}, bf16, Adadelta: median of interleaved rounds")
+    for compiled in (False,) if args.eager_only else (False, True):
+        for name in names:
+            keep(
+                training_steps(name, compiled=compiled, device=args.device, batch=args.batch, rounds=rounds, repeats=20)
+            )
+
+
+if __name__ == "__main__":
+    main()

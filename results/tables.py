@@ -1,0 +1,159 @@
+"""The README's tables and picture, from the JSON files beside this one: `make readme`.
+
+Each table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; a test fails where one is not what this writes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tersify import codec
+from tersify.report.charts import Point, scatter
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "accuracy-sparsity.svg"
+EXAMPLE = ROOT / "examples" / "resnet20-star.terse"
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def ternary() -> str:
+    """Paper 1: published beside ours, last epoch and best epoch."""
+    lines = ["| | published | ours, last epoch | best epoch | epochs | seeds |", "|---|---|---|---|---|---|"]
+    for name in ("ternary-table1", "ternary-table2"):
+        if not (HERE / f"{name}.json").is_file():
+            continue
+        for row in read(name)["rows"]:
+            ours = row["ours"]
+            told = _figures({key: entry["mean"] for key, entry in ours.items()})
+            if _is_better(row):
+                told = f"**{told}**"
+            lines.append(
+                f"| {row['name'].replace('*', chr(92) + '*')} | {_figures(row['published'])} | {told}{_spread(ours)} "
+                f"| {ours['accuracy_best']['mean']:.2f} % | {ours['epochs']['mean']:.0f} | {row['seeds']} |"
+            )
+    return "\n".join(lines)
+
+
+def _figures(values: dict[str, Any]) -> str:
+    if "accuracy" not in values:
+        return "–"
+    parts = [f"{values['accuracy']:.2f} %"]
+    zeros = values.get("sparsity")
+    if isinstance(zeros, list):
+        parts.append(f"{zeros[0]}–{zeros[1]} % zeros")
+    elif zeros:
+        parts.append(f"{zeros:.2f} % zeros")
+    if values.get("entropy_bits"):
+        parts.append(f"{values['entropy_bits']:.2f} bit")
+    return ", ".join(parts)
+
+
+def _spread(ours: dict[str, Any]) -> str:
+    std = ours["accuracy"]["std"]
+    return "" if std is None else f" (± {std:.2f})"
+
+
+def _is_better(row: dict[str, Any]) -> bool:
+    """At least as accurate as published and at least as sparse."""
+    published, ours = row["published"], row["ours"]
+    zeros = published.get("sparsity", 0.0)
+    least = zeros[0] if isinstance(zeros, list) else zeros
+    sparse = ours["sparsity"]["mean"] >= least if least else True
+    return "accuracy" in published and sparse and ours["accuracy"]["mean"] >= published["accuracy"]
+
+
+def example() -> str:
+    """The network in examples/, as the file itself tells."""
+    facts = codec.inspect(EXAMPLE)
+    measured = facts["metadata"]["measured"]
+    weights = sum(row["weights"] for row in facts["tensors"] if "sparsity" in row)
+    packed, dense = facts["file_bytes"], facts["dense_bytes"]
+    sentences = [
+        f"`examples/{EXAMPLE.name}` is {packed:,} bytes with every parameter and buffer in it",
+        f"{dense / packed:.1f} times smaller than its {dense:,} bytes in fp32",
+        f"{8 * packed / weights:.2f} bit per weight at {facts['sparsity']:.1f} % zeros",
+        f"where the order-0 entropy of its codes alone is {facts['entropy_bits']:.2f} bit",
+    ]
+    scored = f"{measured['accuracy']:.2f} % on the {measured['images']:,} test images"
+    return ", ".join(sentences) + f". It scores {scored} as it lies on the disk (batch norm in fp16)."
+
+
+def file_size() -> str:
+    figures = read("file-size")["figures"] | read("file-size-nncodec")["figures"]
+    coders = {"tersify": "`.terse`", "nncodec": "NNCodec (MPEG NNR)", "zstd_19": "zstd-19", "xz_9e": "xz",
+              "brotli_11": "brotli-11"}  # fmt: skip
+    networks = {"ternary_50": "ternary, 50 % zeros", "ternary_90": "ternary, 90 % zeros",
+                "ternary_95": "ternary, 95 % zeros", "lut_4bit": "4-bit table"}  # fmt: skip
+    lines = [f"| | {' | '.join(coders.values())} |", "|---" * (len(coders) + 1) + "|"]
+    for key, name in networks.items():
+        values = {coder: figures[f"{key}_{coder}"] for coder in coders}
+        best = min(values.values())
+        cells = [f"**{_signed(v)} %**" if v == best else f"{_signed(v)} %" for v in values.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def speed() -> str:
+    names = {"torch": "PyTorch eager", "torch.compile": "torch.compile", "onnxruntime": "ONNX Runtime",
+             "openvino": "OpenVINO"}  # fmt: skip
+    rows = read("cpu-inference")["threads_1"]["rows"]
+    times = {(row["peer"], row["batch"]): row["median_ms"] for row in rows}
+    batches = sorted({batch for _, batch in times})
+    lines = [f"| | {' | '.join(f'batch {b}' for b in batches)} |", "|---" * (len(batches) + 1) + "|"]
+    for peer, name in names.items():
+        lines.append(f"| {name} | {' | '.join(f'{times[peer, b]:.1f}' for b in batches)} |")
+    ours = []
+    for index, batch in enumerate(batches):
+        factor = min(times[peer, batch] for peer in names) / times["tersify", batch]
+        note = f"{factor:.1f} times the fastest" if index == 0 else f"{factor:.1f} times"
+        ours.append(f"**{times['tersify', batch]:.1f}** ({note})")
+    return "\n".join([*lines, f"| **Tersify** | {' | '.join(ours)} |"])
+
+
+def picture() -> str:
+    """Accuracy against sparsity: our runs, and hollow what was published."""
+    points = []
+    for index, row in enumerate(
+        row for row in read("ternary-table2")["rows"] if row["ours"].get("sparsity", {}).get("mean")
+    ):
+        ours, published = row["ours"], row["published"]
+        points.append(Point(name=row["name"], x=ours["sparsity"]["mean"], y=ours["accuracy"]["mean"], run=index))
+        if isinstance(published.get("sparsity"), float):
+            points.append(Point(name=f"{row['name']}, paper", x=published["sparsity"], y=published["accuracy"]))
+    drawing = scatter("picture", points, [], x_label="zeros, %")
+    return drawing.standalone("Accuracy on CIFAR-10, %; hollow: published")
+
+
+TABLES = {"ternary": ternary, "example": example, "file-size": file_size, "speed": speed}
+
+
+def filled(text: str) -> str:
+    """The README with every table written anew."""
+    for name, write in TABLES.items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{README.name} has no place for the table {name!r}: {begin.strip()} … {end}")
+        text = f"{before}{begin}{write()}\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(picture(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

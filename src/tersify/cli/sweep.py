@@ -1,0 +1,186 @@
+"""`tersify sweep`: many settings, one front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tersify.cli.common import resumable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tersify.lab.sweep import SweepDisplay
+
+MOST_ROWS = 20
+SWEEP_EXPERIMENTS = {
+    "ternary-fig4": "Accuracy against sparsity and entropy for regimes f, speeds M and caps Δf (a sweep)"
+}
+
+
+def sweep(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="Target, data, recipe, space and objectives.")],
+    out: Annotated[Path | None, typer.Option(help="Where the trials go; runs/NAME by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in --out.")] = False,
+    engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="A Ray cluster; without it Ray runs on this machine.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="An Optuna storage URL; SQLite beside the results by default.")
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
+) -> None:
+    """Search the space of SWEEP.toml and show the front; killed at any moment, --resume repeats no finished trial."""
+    from tersify.cli.tables import wide_console
+    from tersify.lab.sweep import Sweep
+    from tersify.lab.sweep import sweep as run
+    from tersify.report import write_report
+
+    chosen = Sweep.load(file)
+    home = out or Path("runs") / chosen.name
+    console = wide_console()
+    with resumable(context, home), sweep_display(console) as display:
+        results = run(
+            chosen, home, resume=resume, engine=engine, address=address, storage=storage, data_root=data_root,
+            display=display,
+        )  # fmt: skip
+    print_front(console, results)
+    for path in (home / "sweep.json", write_report([home])):
+        console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def reproduce_sweep(
+    context: typer.Context, experiment: str, *, smoke: bool, resume: bool, out: Path | None, data_root: Path | None,
+    **overrides: Any,
+) -> None:  # fmt: skip
+    """`tersify reproduce ternary-fig4`; the smoke run goes through both engines and must find the same with both."""
+    from tersify.cli.tables import wide_console
+    from tersify.lab.sweep.fig4 import PUBLISHED, reproduce_fig4, same_trials
+    from tersify.report import write_report
+
+    home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
+    console = wide_console()
+    with resumable(context, home), sweep_display(console) as display:
+        found = reproduce_fig4(home, smoke=smoke, resume=resume, data_root=data_root, display=display, **overrides)
+    first, *others = found.values()
+    print_front(console, first)
+    _line(console, PUBLISHED)
+    for engine, other in zip(list(found)[1:], others, strict=True):
+        if not same_trials(first, other):
+            raise ValueError(f"engine {engine!r} gave other trials than this process; compare the two sweep.json")
+        _line(
+            console, f"engine {engine}: the same {len(other['trials'])} trials, the same front of {len(other['front'])}"
+        )
+    if smoke:
+        _line(console, "A smoke run shows that the path works; its figures mean nothing.")
+    for engine in found:
+        _line(console, str(write_report([home / engine])))
+
+
+def sweep_display(console: Console) -> Any:
+    """A live table on a terminal, one line a trial elsewhere."""
+    from tersify.lab.sweep import SweepDisplay
+
+    class Lines(SweepDisplay):
+        def __enter__(self) -> SweepDisplay:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            return None
+
+        def begin(self, results: Mapping[str, Any]) -> None:
+            _say_begin(console, results)
+
+        def trial_done(self, results: Mapping[str, Any], number: int) -> None:
+            _say_trial(console, results, number)
+
+    class Live(Lines):
+        def __enter__(self) -> SweepDisplay:
+            from rich.live import Live as RichLive
+
+            self._live = RichLive(console=console, refresh_per_second=2)
+            self._live.start()
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._live.update("")
+            self._live.stop()
+
+        def begin(self, results: Mapping[str, Any]) -> None:
+            super().begin(results)
+            self._live.update(front_table(results))
+
+        def trial_done(self, results: Mapping[str, Any], number: int) -> None:
+            if results["trials"][number]["state"] == "failed":
+                super().trial_done(results, number)
+            self._live.update(front_table(results))
+
+    return Live() if console.is_terminal else Lines()
+
+
+def print_front(console: Console, results: Mapping[str, Any]) -> None:
+    console.print(front_table(results))
+    failed = [trial for trial in results["trials"] if trial["state"] == "failed"]
+    for trial in failed[:MOST_ROWS]:
+        _line(console, f"trial {trial['number']} failed: {trial['reason']}")
+
+
+def front_table(results: Mapping[str, Any]) -> Table:
+    """The front, best first objective first, with the parameters of each trial."""
+    from rich.table import Table
+
+    from tersify.cli.tables import plain
+
+    states = [trial["state"] for trial in results["trials"]]
+    told = ", ".join(f"{states.count(s)} {s}" for s in ("complete", "pruned", "failed", "running") if s in states)
+    table = Table(title=f"The front · {told or 'no trial yet'} of {results['wanted']}", title_justify="left")
+    table.add_column("trial", justify="right")
+    for objective in results["objectives"]:
+        arrow = "↑" if objective["direction"] == "maximize" else "↓"
+        table.add_column(f"{objective['name']} {arrow}", justify="right")
+    for field in results["space"]:
+        table.add_column(plain(field))
+    down = results["objectives"][0]["direction"] == "maximize"
+    best = sorted((results["trials"][n] for n in results["front"]), key=lambda t: t["values"][0], reverse=down)
+    for trial in best[:MOST_ROWS]:
+        figures = [f"{value:.6g}" for value in trial["values"]]
+        table.add_row(str(trial["number"]), *figures, *(plain(_short(v)) for v in _in_order(results, trial)))
+    if len(best) > MOST_ROWS:
+        table.caption = f"and {len(best) - MOST_ROWS} more"
+    return table
+
+
+def _in_order(results: Mapping[str, Any], trial: Mapping[str, Any]) -> list[Any]:
+    return [trial["params"].get(field, "") for field in results["space"]]
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _say_begin(console: Console, results: Mapping[str, Any]) -> None:
+    ended = sum(trial["state"] in ("complete", "pruned", "failed") for trial in results["trials"])
+    if results["trials"]:
+        _line(console, f"{ended} of {results['wanted']} trials are done already")
+
+
+def _say_trial(console: Console, results: Mapping[str, Any], number: int) -> None:
+    trial = results["trials"][number]
+    params = " · ".join(f"{name} {_short(value)}" for name, value in trial["params"].items())
+    names = [objective["name"] for objective in results["objectives"]]
+    if trial["state"] == "complete":
+        told = " · ".join(f"{name} {value:.6g}" for name, value in zip(names, trial["values"], strict=True))
+        told += " · on the front" if number in results["front"] else ""
+    else:
+        told = trial["state"] + (f": {trial['reason']}" if trial["reason"] else f" after {trial['epochs_told']} epochs")
+    _line(console, f"trial {number}: {params} → {told}")
+
+
+def _line(console: Console, text: str) -> None:
+    from tersify.cli import printable
+
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,118 @@
+"""ResNet-18/34/50/101 with the stem of ImageNet (He et al.), under torchvision's parameter names."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tersify.lab.networks.layers import conv3x3
+from tersify.lab.networks.resizing import Resize
+from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions beside the shortcut."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, channels_in: int, channels: int, stride: int, downsample: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(channels_in, channels, stride)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = conv3x3(channels, channels)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 (with the stride, as torchvision has it) and 1×1 to four times the channels."""
+
+    expansion: ClassVar[int] = 4
+
+    def __init__(self, channels_in: int, channels: int, stride: int, downsample: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = conv3x3(channels, channels, stride)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, channels * self.expansion, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(channels * self.expansion)
+        self.downsample = downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        out = self.bn3(self.conv3(out))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet(nn.Module):
+    def __init__(
+        self,
+        block: type[Block] | type[Bottleneck],
+        channels: list[int],
+        blocks: list[int],
+        classes: int,
+        in_channels: int,
+        resize: int,
+    ) -> None:
+        super().__init__()
+        self.resize = Resize(resize)
+        self.conv1 = nn.Conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels[0])
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = [channels[0], *(c * block.expansion for c in channels)]
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            _stage(block, inputs[i], channels[i], blocks[i], 1 if i == 0 else 2) for i in range(4)
+        )
+        self.fc = nn.Linear(inputs[-1], classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(F.relu(self.bn1(self.conv1(self.resize(x)))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+_DEPTHS: dict[int, tuple[type[Block] | type[Bottleneck], tuple[int, int, int, int]]] = {
+    18: (Block, (2, 2, 2, 2)),
+    34: (Block, (3, 4, 6, 3)),
+    50: (Bottleneck, (3, 4, 6, 3)),
+    101: (Bottleneck, (3, 4, 23, 3)),
+}
+LAYERS = tuple(_DEPTHS)
+
+
+def imagenet_resnet(
+    layers: int,
+    *,
+    classes: int = 10,
+    width: float = 1.0,
+    depth: float = 1.0,
+    in_channels: int = 3,
+    resize: int = 0,
+) -> ResNet:
+    """Paper 4 gives these networks 32×32 images as they are; `resize=224` enlarges them first."""
+    block, blocks = _DEPTHS[layers]
+    channels = scaled_channels([64, 128, 256, 512], width)
+    return ResNet(block, channels, [scaled_blocks(n, depth) for n in blocks], classes, in_channels, resize)
+
+
+def _stage(
+    block: type[Block] | type[Bottleneck], channels_in: int, channels: int, blocks: int, stride: int
+) -> nn.Sequential:
+    channels_out = channels * block.expansion
+    downsample = None
+    if stride != 1 or channels_in != channels_out:
+        downsample = nn.Sequential(
+            nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+        )
+    first = block(channels_in, channels, stride, downsample)
+    return nn.Sequential(first, *(block(channels_out, channels, 1, None) for _ in range(blocks - 1)))

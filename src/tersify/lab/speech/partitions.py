@@ -1,0 +1,74 @@
+"""`lut-fig1`: how a layer's weights are distributed, and the intervals that the range split cuts them into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tersify.lab.experiments.provenance import provenance
+from tersify.lab.networks.speech import HEADS
+from tersify.lab.speech.mixtures import Corpus
+from tersify.lab.speech.table3 import PAPER, WEIGHTS, trained, training_of
+from tersify.methods.lookup_split import range_split
+from tersify.report.svg import Drawing, Plot, color, label, tag
+from tersify.tensor.table import Floats
+
+POINTS = 200
+
+
+def partition(weights: Floats) -> dict[str, Any]:
+    """The layer's cumulative distribution and its intervals, the weights clamped to [−1, 1] as in the paper."""
+    clamped = np.clip(weights, -1.0, 1.0)
+    edges, low, high = range_split(clamped, PAPER.n, PAPER.ratio or 1.0, PAPER.p_start, PAPER.p_stop)
+    shares = np.linspace(0.0, 1.0, POINTS + 1)
+    return {
+        "weights": [float(w) for w in np.quantile(clamped, shares)],
+        "shares": [float(s) for s in shares],
+        "edges": [float(edge) for edge in edges],
+        "internal": [low, high],
+        "clamped": int((np.abs(weights) > 1).sum()),
+    }
+
+
+def draw(found: dict[str, Any]) -> Drawing:
+    """The cumulative distribution, an edge at each interval, the internal partition shaded."""
+    reach = max(map(abs, found["weights"]))
+    plot = Plot((-reach, reach), (0.0, 1.0))
+    low, high = map(plot.x, found["internal"])
+    marks = [tag("rect", x=low, y=plot.top, width=high - low, height=plot.bottom - plot.top, fill=color(0),
+                 fill_opacity=0.12)]  # fmt: skip
+    marks.append(plot.axes(x_label="weight; shaded: the internal partition; thin lines: the intervals"))
+    marks += [
+        tag("line", x1=plot.x(edge), x2=plot.x(edge), y1=plot.top, y2=plot.bottom, stroke="var(--muted)",
+            stroke_width=0.75, stroke_opacity=0.7)
+        for edge in found["edges"]
+    ]  # fmt: skip
+    marks.append(tag("path", d=plot.path(found["weights"], found["shares"]), fill="none", stroke=color(0),
+                     stroke_width=2))  # fmt: skip
+    for share, name in ((PAPER.p_start, "p_start"), (PAPER.p_stop, "p_stop")):
+        marks.append(label(plot.left + 4, plot.y(share) + (-4 if share < 0.5 else 12), name, text_anchor="start"))
+    return Drawing("".join(marks))
+
+
+def reproduce_partitions(
+    root: Path, out: Path, *, smoke: bool = False, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """One figure for each layer of both heads; networks already trained in `out` are used again."""
+    corpus = Corpus(root)
+    results: dict[str, Any] = {"name": "lut-fig1", "n": PAPER.n, "ratio": PAPER.ratio, "p_start": PAPER.p_start,
+                               "p_stop": PAPER.p_stop, "smoke": smoke, **provenance()}  # fmt: skip
+    for head in HEADS:
+        model = trained(head, corpus, training_of(head, smoke), out, tell)
+        layers = {name: partition(model.get_parameter(name).detach().double().flatten().numpy()) for name in WEIGHTS}
+        results[head] = layers
+        for name, found in layers.items():
+            file = out / f"lut-fig1-{head}-{name.partition('.')[0]}.svg"
+            file.write_text(draw(found).standalone(f"{head} head, {name}"), encoding="utf-8")
+            low, high = found["internal"]
+            tell(f"{head}: {name}: 92 % of the weights between {low:.4f} and {high:.4f}; {file}")
+    (out / "lut-fig1.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    return results

@@ -1,0 +1,163 @@
+"""`sweep`: run the trials that are missing, keep the journal, and write what is known after each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tersify.codec.atomic import replacing
+from tersify.lab.experiments.provenance import provenance
+from tersify.lab.sweep.definition import OBJECTIVES, Sweep
+from tersify.lab.sweep.engines import Engine, InProcess
+from tersify.lab.sweep.trial import Outcome, Task
+from tersify.lab.trainer.directory import difference
+
+ENGINES = ("local", "ray")
+RESULTS = "sweep.json"
+IDENTITY = "identity.json"
+
+
+class SweepDisplay:
+    """Shows nothing; the base of what a person sees."""
+
+    def begin(self, results: Mapping[str, Any]) -> None:
+        """What is known before the first trial, from an earlier start."""
+
+    def trial_done(self, results: Mapping[str, Any], number: int) -> None: ...
+
+
+def sweep(
+    chosen: Sweep,
+    out: Path,
+    *,
+    resume: bool = False,
+    storage: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    data_root: Path | None = None,
+    display: SweepDisplay | None = None,
+) -> dict[str, Any]:
+    """Run `chosen` into `out`; killed at any moment and called again with `resume=True` it repeats no finished trial.
+
+    The results, also in `out/sweep.json` after each trial, hold every trial with its parameters and figures, the
+    front, and how important each parameter is. The trials' run directories lie in `out/trials`.
+    """
+    display = display or SweepDisplay()
+    _check_engine(engine, address)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; the output must be a directory: give another --out")
+    if not resume and not _is_fresh(out):
+        raise ValueError(f"{out} is not empty; add --resume to go on with the sweep in it, or give another --out")
+    from tersify.lab.sweep.study import Study
+
+    runner = _engine(chosen, engine, address)
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        _claim(out, chosen)
+        study = Study(chosen, out, storage)
+        results = _write(out, chosen, study, engine)
+        display.begin(results)
+
+        def done(number: int, outcome: Outcome) -> None:
+            study.tell(number, outcome)
+            display.trial_done(_write(out, chosen, study, engine), number)
+
+        judge = None if chosen.pruner == "none" else study.judge
+        runner.run(_tasks(chosen, study, out, data_root), judge, done)
+        return _write(out, chosen, study, engine, importance=True)
+
+
+def _tasks(chosen: Sweep, study: Any, out: Path, data_root: Path | None) -> Iterator[Task]:
+    """First what was interrupted, then new trials, each drawn only when there is room to run it."""
+
+    def task(number: int, values: Mapping[str, Any]) -> Task | None:
+        try:
+            job = chosen.job(values)
+        except ValueError as error:  # values that do not go together
+            study.tell(number, Outcome(state="failed", reason=str(error)))
+            return None
+        return Task(
+            number=number, job=replace(job, data_root=data_root), out=(out / "trials" / f"{number:04d}").resolve(),
+            objectives=chosen.objectives, threads=chosen.resources.cpus,
+        )  # fmt: skip
+
+    for number in study.interrupted():
+        found = task(number, study.again(number))
+        if found is not None:
+            yield found
+    while study.count < chosen.count:
+        found = task(*study.ask())
+        if found is not None:
+            yield found
+
+
+def _is_fresh(out: Path) -> bool:
+    """Nothing is there, or only what a start leaves that never got as far as a trial."""
+    kept = {path.name for path in out.iterdir()} if out.exists() else set()
+    return kept <= {".lock", IDENTITY, "study.db", "study.db-journal"}
+
+
+def _check_engine(engine: str, address: str | None) -> None:
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if address is not None and engine != "ray":
+        raise ValueError(f"--address {address} names a Ray cluster; add --engine ray")
+
+
+def _engine(chosen: Sweep, engine: str, address: str | None) -> Engine:
+    if engine == "local":
+        return InProcess()
+    from tersify.lab.sweep.ray_engine import RayEngine
+
+    return RayEngine(chosen.resources, address)
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """One process at a time: what the journal calls running is then known to be dead. A kill frees the lock."""
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"another process runs the sweep in {out}; wait for it, or give another --out") from None
+        yield
+
+
+def _claim(out: Path, chosen: Sweep) -> None:
+    path = out / IDENTITY
+    identity = json.loads(json.dumps(chosen.identity()))
+    if path.is_file():
+        changed = difference(json.loads(path.read_bytes()), identity)
+        if changed:
+            raise ValueError(f"{out} holds another sweep: {changed}; resume with the same file, or give another --out")
+        return
+    with replacing(path) as file:
+        file.write(json.dumps(identity, indent=2).encode())
+
+
+def _write(out: Path, chosen: Sweep, study: Any, engine: str, *, importance: bool = False) -> dict[str, Any]:
+    results = {
+        "name": chosen.name,
+        "title": chosen.title,
+        "target": chosen.target,
+        "data": chosen.data,
+        "wanted": chosen.count,
+        "sampler": chosen.sampler,
+        "pruner": chosen.pruner,
+        "seed": chosen.seed,
+        "engine": engine,
+        "objectives": [{"name": name, "direction": OBJECTIVES[name]} for name in chosen.objectives],
+        "space": {p.field: p.to_dict() for p in chosen.space},
+        "trials": study.trials(),
+        "front": study.front(),
+    }
+    if importance:
+        results |= {"importance": study.importance(), **provenance()}
+    with replacing(out / RESULTS) as file:
+        file.write((json.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
+    return results

@@ -1,0 +1,72 @@
+"""Weights of all sites made together before the forward pass asks for them one by one.
+
+An eager step on a GPU is bound by the host: a few launches for all sites cost less than a few for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Ahead:
+    """A weight computed before it is asked for, and good until its gradient comes or its latent changes.
+
+    Until then, since activation checkpointing asks a second time and must get what it got. A compiled network
+    computes its own weights and never asks, so nothing is computed for it again.
+    """
+
+    def __init__(self) -> None:
+        self._weight: Tensor | None = None
+        self._made_from: tuple[object, ...] = ()
+        self.wanted = True
+
+    def set(self, weight: Tensor, latent: Tensor, threshold: Tensor) -> None:
+        self._weight, self._made_from = weight, _state(latent, threshold)
+        self.wanted = False
+
+    def get(self, latent: Tensor, threshold: Tensor) -> Tensor | None:
+        self.wanted = True
+        if self._weight is not None and self._made_from != _state(latent, threshold):
+            self._weight = None
+        return self._weight
+
+    def drop(self) -> None:
+        self._weight = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Ahead:
+        return Ahead()
+
+
+def _state(latent: Tensor, threshold: Tensor) -> tuple[object, ...]:
+    return id(latent), latent._version, latent.dtype, latent.device, threshold._version
+
+
+def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> Sequence[Tensor]:
+    """Exactly the values forward; backward each latent gets its value's gradient, and the value's keeper drops it.
+
+    Where gradients are exchanged between processes they must come one by one, to overlap with the exchange.
+    """
+    with torch.enable_grad():
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            each = zip(latents, values, keepers, strict=True)
+            return [_StandIn.apply([value], [keeper], latent)[0] for latent, value, keeper in each]
+        return _StandIn.apply(values, keepers, *latents)
+
+
+class _StandIn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Sequence[Tensor], keepers: Sequence[Ahead], *latents: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.keepers = keepers
+        return tuple(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        for keeper, gradient in zip(ctx.keepers, gradients, strict=True):
+            if gradient is not None:
+                keeper.drop()
+        return None, None, *gradients

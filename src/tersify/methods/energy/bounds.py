@@ -1,0 +1,67 @@
+"""States that respect the bounds: at least one unit in each layer, and a share of active units or parameters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """`costs` (D,) is what each unit counts, `budget` how much the active ones may sum to (None: no bound).
+
+    `exactly` fills up with units at random where a state stays below the budget. With `thrifty` a unit is as
+    likely to be dropped as it is costly, otherwise all are equally likely.
+    """
+
+    layer_sizes: Sequence[int]
+    costs: Tensor
+    budget: float | None = None
+    exactly: bool = False
+    thrifty: bool = False
+
+    def __post_init__(self) -> None:
+        smallest = sum(float(own.min()) for own in self.costs.split(list(self.layer_sizes)))
+        largest = sum(float(own.max()) for own in self.costs.split(list(self.layer_sizes)))
+        if self.budget is not None and self.budget < largest:
+            raise ValueError(
+                f"keep leaves {self.budget:g} of {float(self.costs.sum()):g} to the units, and one unit in each of the "
+                f"{len(self.layer_sizes)} layers may take up to {largest:g} (at least {smallest:g}); raise keep"
+            )
+
+    def repaired(self, states: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """The nearest states within the bounds, ties broken by `uniform` (S, D); and how many layers were empty.
+
+        Pure tensor code with fixed shapes, without a look at any value.
+        """
+        luck = uniform
+        if self.thrifty:  # Efraimidis and Spirakis: sampling with weights 1 / cost
+            luck = uniform ** (self.costs / self.costs.mean())
+        needed = self._one_in_each_layer(luck + states)
+        empty = (needed & ~states).sum()
+        if self.budget is None:
+            return states | needed, empty
+        rank = luck + 2.0 * states + 4.0 * needed
+        order = rank.argsort(1, descending=True)
+        spent = self.costs[order].cumsum(1)
+        affordable = torch.zeros_like(states).scatter_(1, order, spent <= self.budget)
+        return (affordable if self.exactly else affordable & (states | needed)), empty
+
+    def _one_in_each_layer(self, rank: Tensor) -> Tensor:
+        """True at the highest-ranking unit of each layer; active units rank above all others."""
+        padded = torch.cat([rank, rank.new_full((len(rank), 1), -1.0)], 1)[:, self._slots]
+        first = padded.argmax(2) + self._slots[:, 0]
+        return torch.zeros_like(rank, dtype=torch.bool).scatter_(1, first, True)
+
+    @functools.cached_property
+    def _slots(self) -> Tensor:
+        """(layers, largest layer): the units of each layer, filled up with the index behind the last unit."""
+        last, start, rows = len(self.costs), 0, []
+        for size in self.layer_sizes:
+            rows.append([*range(start, start + size), *[last] * (max(self.layer_sizes) - size)])
+            start += size
+        return torch.tensor(rows, device=self.costs.device)

@@ -1,0 +1,144 @@
+"""Energies of many sub-networks in one pass: the population folded into the batch.
+
+All candidates share one set of weights and differ in which units are silent. So the batch is repeated once
+for each candidate, and behind each layer's last module every candidate's own units are set to zero.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify.methods.energy.gates import Gate
+from tersify.methods.energy.objectives import Objective, group_energies
+
+# Of the largest output behind a layer, a pass holds its input, itself, a shortcut and the library's scratch.
+LIVE_COPIES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer of the search: its gate, the module behind which a silent unit's output is exactly zero."""
+
+    gate: Gate
+    tail: nn.Module
+    rows: int
+
+    @property
+    def size(self) -> int:
+        return len(self.gate.mask)
+
+    @property
+    def channels_last(self) -> bool:
+        return isinstance(self.tail, nn.Linear)
+
+
+@dataclass(eq=False)
+class Evaluator:
+    """Energies of states on a batch. The model is left as it was, whatever happens."""
+
+    model: nn.Module
+    layers: Sequence[Layer]
+    objective: Objective
+    memory_bytes: float
+    fold: bool = True
+    largest_bytes: int = 0  # of one candidate's output behind any layer; known after the first pass
+
+    def energies(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """(S,) for (S, D) states."""
+        if not self.fold:
+            return self.one_by_one(states, inputs, targets)
+        found = []
+        with self._evaluating():
+            rest = states
+            while len(rest):
+                group = rest[: self._candidates_at_once()]
+                with self._masked(group):
+                    logits = self.model(torch.cat([inputs] * len(group)))
+                found.append(self._judged(logits, targets, len(group)))
+                rest = rest[len(group) :]
+        return torch.cat(found)
+
+    def one_by_one(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The same with really masked weights, one pass for each state."""
+        kept = [layer.gate.mask.clone() for layer in self.layers]
+        found = []
+        try:
+            with self._evaluating(gates_open=False):
+                for state in states:
+                    set_gates_(self.layers, state)
+                    found.append(self._judged(self.model(inputs), targets, 1))
+        finally:
+            torch._foreach_copy_([layer.gate.mask for layer in self.layers], kept)
+        return torch.cat(found)
+
+    def _judged(self, logits: Any, targets: Tensor, groups: int) -> Tensor:
+        if not isinstance(logits, Tensor) or not logits.ndim or len(logits) != groups * len(targets):
+            found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise ValueError(
+                f"the network must return one row of logits for each of the {groups * len(targets)} inputs, got {found}"
+            )
+        return group_energies(
+            self.objective, logits if logits.dtype == torch.float64 else logits.float(), targets, groups
+        )
+
+    def _candidates_at_once(self) -> int:
+        if not self.largest_bytes:
+            return 1
+        return max(1, int(self.memory_bytes / (LIVE_COPIES * self.largest_bytes)))
+
+    @contextlib.contextmanager
+    def _evaluating(self, gates_open: bool = True) -> Iterator[None]:
+        """No gradients, running statistics that are read and not written, no dropout; bf16 on CUDA."""
+        training = [module for module in self.model.modules() if module.training]
+        device = self.layers[0].gate.mask.device.type
+        try:
+            for module in training:
+                module.training = False
+            for layer in self.layers:
+                layer.gate.open = gates_open
+            # Without the cache: casts must be part of a captured graph, not of its warm-up.
+            with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False):
+                yield
+        finally:
+            for layer in self.layers:
+                layer.gate.open = False
+            for module in training:
+                module.training = True
+
+    @contextlib.contextmanager
+    def _masked(self, states: Tensor) -> Iterator[None]:
+        hooks = []
+        try:
+            for layer, own in zip(self.layers, states.split([layer.size for layer in self.layers], 1), strict=True):
+                hooks.append(layer.tail.register_forward_hook(self._silencer(layer, own)))
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _silencer(self, layer: Layer, states: Tensor) -> Callable[[nn.Module, Any, Tensor], None]:
+        keep = states if layer.rows == 1 else states.repeat_interleave(layer.rows, 1)
+        groups = len(states)
+
+        def silence_(module: nn.Module, args: Any, output: Tensor) -> None:
+            self.largest_bytes = max(self.largest_bytes, output.numel() * output.element_size() // groups)
+            grouped = output.view(groups, -1, *output.shape[1:])
+            shape = [groups, 1] + [1] * (output.ndim - 1)
+            shape[-1 if layer.channels_last else 2] = -1
+            grouped.mul_(keep.view(shape).to(output.dtype))
+
+        return silence_
+
+
+@torch.no_grad()
+def set_gates_(layers: Sequence[Layer], state: Tensor) -> None:
+    """Make `state` (D,) the sub-network in use."""
+    parts = state.split([layer.size for layer in layers])
+    masks = [layer.gate.mask for layer in layers]
+    torch._foreach_copy_(masks, [part.to(mask.dtype) for part, mask in zip(parts, masks, strict=True)])

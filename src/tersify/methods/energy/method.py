@@ -1,0 +1,225 @@
+"""Energy-based pruning by population search (Salehinejad and Valaee): paper 4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, check_choice, check_range, register
+from tersify.methods.energy.bounds import Bounds
+from tersify.methods.energy.engine import Engine
+from tersify.methods.energy.fold import Evaluator, Layer
+from tersify.methods.energy.gates import Gate, GateTransform, Whole
+from tersify.methods.energy.objectives import OBJECTIVES, objective_of
+from tersify.methods.energy.population import Population
+from tersify.methods.energy.searches import SEARCHES, Settings
+from tersify.methods.energy.units import UnitSite, with_units
+from tersify.userfile import names_function
+
+
+@register("energy")
+@dataclass(frozen=True, kw_only=True)
+class Energy(Method):
+    """Filters and neurons are dropped as a search over sub-networks finds best, while the network trains.
+
+    `population` states (S) start with each unit active with probability `init` (P). `search`: `de` (binary
+    differential evolution with `mutation` F and `crossover` C_r), `annealing` and `tempering` (`flip` units at
+    `temperature`), `genetic` (`tournament`, `flip`) or `random`. `objective`: `margin` (eq. 3), `cross-entropy`
+    or a function (logits, targets) → energies, also as "file.py:function"; `size_weight` adds that times the
+    kept share. `keep` bounds the share of the network's parameters (`count` = "units": of all units) that active
+    units may own: `bound` = "exactly" (as near below it as whole units allow) or "at-most"; with `thrifty` costly
+    units go first. A layer keeps at least one unit. `parents` = "same-batch" judges parents again on each batch,
+    "stored" compares with their energy on an older one, as eq. 6 is written.
+
+    The search ends when the mean energy comes within `tolerance` of the best at an epoch's end (eq. 7), or after
+    the share `stagnation` of training; then the best state stays. `rows` consecutive rows form one unit: the
+    head size, for a value projection. `every` searches in every n-th batch only. `fold` = false judges one
+    candidate at a time, for networks that mix the samples of a batch; `memory_gib` bounds a folded pass.
+    """
+
+    quantizes: ClassVar[bool] = False
+    search: str = "de"
+    population: int = 8
+    init: float = 0.5
+    mutation: float = 0.5
+    crossover: float = 0.5
+    flip: float = 0.01
+    temperature: float = 0.1
+    tournament: int = 2
+    objective: str | Callable[[Tensor, Tensor], Tensor] = "margin"
+    size_weight: float = 0.0
+    keep: float | None = None
+    count: str = "parameters"
+    bound: str = "exactly"
+    thrifty: bool = False
+    parents: str = "same-batch"
+    stagnation: float = 0.5
+    tolerance: float = 1e-5
+    every: int = 1
+    rows: int = 1
+    fold: bool = True
+    memory_gib: float = 4.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("search", self.search, list(SEARCHES))
+        if not callable(self.objective) and not (isinstance(self.objective, str) and names_function(self.objective)):
+            check_choice("objective", self.objective, [*OBJECTIVES, "file.py:function"])
+        if self.population < 4:
+            raise ValueError(
+                f"population (S) must be at least 4, got {self.population}: differential evolution mixes three others"
+            )
+        if not 0 < self.init < 1:
+            raise ValueError(f"init (P) must lie between 0 and 1, got {self.init!r}")
+        for what in ("mutation", "crossover", "flip"):
+            check_range(what, getattr(self, what), low=0.0, high=1.0, low_open=True)
+        check_range("stagnation", self.stagnation, low=0.0, high=1.0, low_open=True)
+        check_range("temperature", self.temperature, low=0.0, high=1e9, low_open=True)
+        check_range("size_weight", self.size_weight, low=0.0, high=1e9)
+        check_range("tolerance", self.tolerance, low=0.0, high=1e9)
+        check_range("memory_gib", self.memory_gib, low=0.0, high=1e6, low_open=True)
+        for what, low, high in (("tournament", 2, self.population), ("every", 1, 10**9), ("rows", 1, 10**9)):
+            check_range(what, getattr(self, what), low=low, high=high)
+        if self.keep is not None:
+            check_range("keep", self.keep, low=0.0, high=1.0, low_open=True)
+        check_choice("count", self.count, ("parameters", "units"))
+        check_choice("bound", self.bound, ("at-most", "exactly"))
+        check_choice("parents", self.parents, ("same-batch", "stored"))
+
+    def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
+        return with_units(network.model, sites, network.sites, self.rows)
+
+    def bind(self, sites: Sequence[Site]) -> Bound:
+        makers = [site for site in sites if isinstance(site, UnitSite)]
+        if not makers:
+            raise ValueError(
+                "energy drops units and the rule names no layer that has any: give it convolutions or linear layers "
+                "other than the one that gives the network's output"
+            )
+        layers = {site.name: Layer(Gate(len(site.latent) // self.rows, site.latent), site.tail, self.rows)
+                  for site in makers}  # fmt: skip
+        owned = dict.fromkeys(layers, 0)
+        transforms: list[Transform] = []
+        for site in sites:
+            if not site.units:
+                transforms.append(Whole())
+                continue
+            name = site.units[0].group
+            transforms.append(GateTransform(layers[name].gate, self.rows))
+            owned[name] += site.latent.numel()
+        costs = [torch.full((layer.size,), owned[name] / layer.size) for name, layer in layers.items()]
+        work = Work(self, list(layers.values()), torch.cat(costs).double(), makers[0].network_size)
+        return Bound(sites, transforms, work)
+
+    def update(self, bound: Bound, step: Step) -> None:
+        work = bound.shared
+        assert isinstance(work, Work)
+        progress = step.progress
+        work.skip_what_companions_cover(bound)
+        if progress.step >= progress.steps and not work.population.judged:
+            raise ValueError(
+                "energy searches while the network trains; attach it and call session.step(inputs, targets)"
+            )
+        new_epoch = progress.step > 0 and progress.step % max(progress.steps // progress.epochs, 1) == 0
+        if work.population.searching:
+            work.end_search_if_due(share=progress.share, new_epoch=new_epoch)
+        if work.population.searching and progress.step % self.every == 0:
+            heat = 1.0 - progress.share / self.stagnation
+            work.engine(step.model).run(step.inputs, step.targets, step=progress.step, heat=heat)
+
+    def status(self, bound: Bound) -> dict[str, float]:
+        assert isinstance(bound.shared, Work)
+        return bound.shared.status()
+
+
+class Work(nn.Module):
+    """A search at work: the population, and the engine that is made when the first batch comes."""
+
+    def __init__(self, method: Energy, layers: list[Layer], costs: Tensor, network_size: int) -> None:
+        super().__init__()
+        self.method, self.layers, self.network_size = method, layers, network_size
+        device = layers[0].gate.mask.device
+        generator = torch.Generator().manual_seed(method.seed)
+        states = torch.rand(method.population, len(costs), generator=generator) < method.init
+        self.population = Population(states.to(device))
+        self.costs = costs.to(device)
+        self.bounds = self._bounds()
+        self._engine: Engine | None = None
+
+    def _bounds(self) -> Bounds:
+        method, costs, budget = self.method, self.costs, None
+        if method.count == "units":
+            costs = torch.ones_like(costs)
+        if method.keep is not None:
+            whole = len(costs) if method.count == "units" else self.network_size
+            budget = method.keep * whole - (whole - float(costs.sum()))
+        sizes = [layer.size for layer in self.layers]
+        return Bounds(sizes, costs.float(), budget, exactly=method.bound == "exactly", thrifty=method.thrifty)
+
+    def skip_what_companions_cover(self, bound: Bound) -> None:
+        """A weight whose unit is silenced by γ and β needs no mask in training, unless a quantizer looks at it."""
+        for site, transform in zip(bound.sites, bound.transforms, strict=True):
+            if isinstance(site, UnitSite) and isinstance(transform, GateTransform):
+                transform.covered = site.tail is not site.owners[0][0] and len(site.chain) == 1
+
+    def engine(self, model: nn.Module) -> Engine:
+        device = self.layers[0].gate.mask.device
+        if self.costs.device != device:  # the model was moved
+            self.population.to(device)
+            self.costs = self.costs.to(device)
+            self.bounds, self._engine = self._bounds(), None
+        if self._engine is None:
+            method = self.method
+            self._engine = Engine(
+                evaluator=Evaluator(
+                    model, self.layers, objective_of(method.objective), method.memory_gib * 2**30, method.fold
+                ),
+                search=SEARCHES[method.search](
+                    Settings(
+                        init=method.init, mutation=method.mutation, crossover=method.crossover, flip=method.flip,
+                        temperature=method.temperature, tournament=method.tournament,
+                    )
+                ),
+                bounds=self.bounds,
+                population=self.population,
+                rejudge_parents=method.parents == "same-batch",
+                size_weight=method.size_weight,
+                seed=method.seed,
+            )  # fmt: skip
+        return self._engine
+
+    def end_search_if_due(self, *, share: float, new_epoch: bool) -> None:
+        """Early state convergence, looked for once an epoch, and the stagnation threshold (paper 4, section 2.2)."""
+        population = self.population
+        converged = False
+        if new_epoch and population.judged and self._engine is not None:
+            self._engine.check_energies()
+        if new_epoch and population.judged:
+            converged = population.spread() <= self.method.tolerance
+        if share >= self.method.stagnation or converged:
+            population.searching = False
+            self._engine = None  # its graph and buffers are not needed any more
+
+    def kept_percent(self) -> float:
+        """The parameters that active units own, with those that belong to no unit, over all: R of the paper."""
+        active = torch.cat([layer.gate.mask for layer in self.layers]).to(self.costs)
+        dropped = float(((1 - active) * self.costs).sum())
+        return 100.0 * (1.0 - dropped / self.network_size)
+
+    def status(self) -> dict[str, float]:
+        population = self.population
+        figures = {"kept": self.kept_percent()}
+        if population.judged:
+            figures |= {
+                "energy": float(population.energies.min()),
+                "energy_mean": float(population.energies.mean()),
+                "diversity": population.diversity(),
+            }
+        figures["searching"] = float(population.searching)
+        if revived := int(population.revived):
+            figures["revived"] = float(revived)
+        return figures

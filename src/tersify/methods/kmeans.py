@@ -1,0 +1,108 @@
+"""Weights share a few values found by k-means, which training then moves (Han et al., Deep Compression)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tersify.methods.base import Bound, Method, Site, Step, Transform, check_range, dense, register, straight_through
+from tersify.methods.relative import RelativeLevels
+from tersify.tensor import CompressedTensor
+
+ITERATIONS = 60
+
+
+@register("kmeans")
+@dataclass(frozen=True, kw_only=True)
+class KMeans(Method):
+    """At the share `begin` of training each tensor's nonzero weights fall into 2^bits − 1 clusters; zero stays zero.
+
+    The clusters start evenly spaced between the smallest and the largest weight. From then on a weight keeps its
+    cluster, and with `learn` the cluster's value is trained by the sum of its members' gradients.
+    """
+
+    bits: int = 5
+    begin: float = 0.5
+    learn: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or not 1 <= self.bits <= 8:
+            raise ValueError(f"bits must be 1..8, got {self.bits!r}")
+        check_range("begin", self.begin, low=0.0, high=1.0)
+
+    def transform(self, site: Site) -> Transform:
+        return SharedTransform(self, site.entering())
+
+    def update(self, bound: Bound, step: Step) -> None:
+        progress = step.progress
+        at_once = progress.step >= progress.steps
+        due = progress.share >= self.begin and progress.share - self.begin < 1 / progress.steps
+        if due or at_once:
+            for site, transform in zip(bound.sites, bound.each(SharedTransform), strict=True):
+                if not (at_once and bool(transform.clustered)):
+                    transform.cluster_(site.entering(transform))
+
+
+class SharedTransform(Transform):
+    """Passes the latent until it is clustered."""
+
+    codes: Tensor
+    clustered: Tensor
+
+    def __init__(self, method: KMeans, weight: Tensor) -> None:
+        super().__init__()
+        clusters = 2**method.bits - 1
+        self.levels = RelativeLevels(weight.new_zeros(clusters), members=weight.numel() // clusters)
+        self.levels.factor.requires_grad_(method.learn)
+        self.register_buffer("codes", torch.zeros_like(weight, dtype=torch.uint8))
+        self.register_buffer("clustered", torch.zeros((), dtype=torch.bool, device=weight.device))
+
+    @torch.no_grad()
+    def cluster_(self, weight: Tensor) -> None:
+        centres = nearest_means(weight[weight != 0], len(self.levels.start))
+        edges = (centres[1:] + centres[:-1]) / 2
+        self.codes.copy_(torch.where(weight == 0, 0, torch.bucketize(weight, edges) + 1).to(torch.uint8))
+        self.levels.start.copy_(centres)
+        self.levels.factor.fill_(1.0)
+        self.clustered.fill_(True)
+
+    def codebook(self) -> Tensor:
+        levels = self.levels()
+        return torch.cat([levels.new_zeros(1), levels])
+
+    def forward(self, latent: Tensor) -> Tensor:
+        shared = self.codebook().index_select(0, self.codes.reshape(-1).int()).view(latent.shape)
+        return torch.where(self.clustered, straight_through(shared, latent), latent)
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        if bool(self.clustered):
+            return CompressedTensor(shape=tuple(self.codes.shape), codes=self.codes.clone(),
+                                    codebook=self.codebook().detach())  # fmt: skip
+        if isinstance(upstream, CompressedTensor):
+            return upstream
+        weight = dense(upstream)
+        return CompressedTensor(
+            shape=tuple(weight.shape), codes=torch.ones_like(weight, dtype=torch.uint8), values=weight.flatten()
+        )
+
+
+def nearest_means(values: Tensor, clusters: int) -> Tensor:
+    """Ascending centres: Lloyd's steps from an even grid; a cluster that nobody joins stays where it is."""
+    if not values.numel():
+        return values.new_zeros(clusters)
+    ordered = values.flatten().double().sort().values
+    sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    share = torch.linspace(0, 1, clusters, dtype=torch.float64, device=values.device)
+    centres = ordered[0] + (ordered[-1] - ordered[0]) * share
+    for _ in range(ITERATIONS):
+        cuts = torch.searchsorted(ordered, (centres[1:] + centres[:-1]) / 2)
+        bounds = torch.cat([cuts.new_zeros(1), cuts, cuts.new_full((1,), len(ordered))])
+        counts = bounds.diff()
+        means = sums[bounds].diff() / counts.clamp_min(1)
+        moved = torch.where(counts > 0, means, centres).sort().values
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres.to(values.dtype)

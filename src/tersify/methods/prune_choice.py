@@ -1,0 +1,52 @@
+"""Which units go: the lowest scores of a row, of a layer or of all layers, ties by their position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+SCOPES = ("layer", "global", "row")
+
+
+def lowest(scores: Tensor, count: int) -> Tensor:
+    """True at the `count` smallest of each row; of equal ones those that come first. The same on every device."""
+    if count <= 0:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    limit = _smallest(scores, min(count, scores.shape[-1]))
+    below = scores < limit
+    ties = scores == limit
+    room = count - below.sum(-1, keepdim=True)
+    return below | (ties & (ties.cumsum(-1) <= room))
+
+
+def _smallest(scores: Tensor, k: int) -> Tensor:
+    """The k-th smallest of each row. CUDA's own selection leaves a long row to one processor, so there it is sorted."""
+    if scores.is_cuda:
+        return scores.sort(dim=-1).values[..., k - 1 : k]
+    return scores.kthvalue(k, dim=-1, keepdim=True).values
+
+
+def choose_in_rows(scores: Tensor, amount: Callable[[int], int]) -> Tensor:
+    """What each row keeps."""
+    return ~lowest(scores, amount(scores.shape[-1]))
+
+
+def choose_in_layer(scores: Tensor, amount: Callable[[int], int]) -> Tensor:
+    """What the layer keeps."""
+    return ~lowest(scores.reshape(1, -1), amount(scores.numel())).view_as(scores)
+
+
+def choose_globally(scores: Sequence[Tensor], amount: Callable[[int], int], floor: float) -> list[Tensor]:
+    """What each layer keeps when all compete; a layer's best `floor` share, and its best unit, are safe."""
+    flat = [each.reshape(-1) for each in scores]
+    safe = [~lowest(each[None], each.numel() - least_kept(each.numel(), floor))[0] for each in flat]
+    contested = torch.where(torch.cat(safe), torch.inf, torch.cat(flat).float())
+    gone = lowest(contested[None], amount(contested.numel()))[0]
+    parts = gone.split([each.numel() for each in flat])
+    return [~part.view_as(each) for part, each in zip(parts, scores, strict=True)]
+
+
+def least_kept(units: int, floor: float) -> int:
+    return max(1, -int(-floor * units // 1))

@@ -1,0 +1,89 @@
+"""The transforms of pruning: a mask and, where the score is learned or gathered in training, the score."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tersify import ranks
+from tersify.methods.base import Transform, dense
+from tersify.tensor import CompressedTensor
+
+
+class MaskTransform(Transform):
+    """The latent where the mask is true, zero elsewhere."""
+
+    mask: Tensor
+
+    def __init__(self, latent: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones_like(latent, dtype=torch.bool))
+
+    def forward(self, latent: Tensor) -> Tensor:
+        return torch.where(self.mask, latent, 0.0)
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        weight, keep = dense(upstream), self.mask
+        if isinstance(upstream, CompressedTensor):
+            keep = keep & upstream.codes.bool()
+        return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+
+
+class FactorMask(MaskTransform):
+    """With a factor for each weight's magnitude that was measured once."""
+
+    factor: Tensor
+
+    def __init__(self, latent: Tensor, factor: Tensor) -> None:
+        super().__init__(latent)
+        self.register_buffer("factor", factor.to(latent))
+
+
+class LearnedMask(MaskTransform):
+    """With a score that the optimizer moves: its gradient is the loss's gradient by the weight, times the weight.
+
+    The gradient is that of the masked weight, so a pruned weight is scored too and can return (Sanh et al. 2020).
+    """
+
+    pressure: Tensor
+
+    def __init__(self, latent: Tensor, *, gain: float = 1.0) -> None:
+        super().__init__(latent)
+        self.gain = gain
+        self.score = nn.Parameter(torch.zeros_like(latent))
+        self.register_buffer("pressure", torch.zeros((), device=latent.device))
+
+    def forward(self, latent: Tensor) -> Tensor:
+        score = self.gain * self.score
+        return super().forward(latent) + (score - score.detach()) * latent.detach()
+
+
+class SoftMask(LearnedMask):
+    """With a penalty on the scores' sigmoids, which grows to a wanted pressure."""
+
+    def penalty(self, latent: Tensor) -> Tensor:
+        return self.pressure * torch.sigmoid(self.gain * self.score).mean()
+
+
+class GatheredMask(MaskTransform):
+    """With a running mean of |gradient · weight|, gathered by a hook in every backward pass."""
+
+    score: Tensor
+    DECAY = 0.9
+
+    def __init__(self, latent: Tensor, start: Tensor | None = None) -> None:
+        super().__init__(latent)
+        self.register_buffer("score", torch.zeros_like(latent) if start is None else start.clone())
+        # Always zero: it is there to receive, in every backward pass, the gradient times the weight.
+        self.probe = nn.Parameter(torch.zeros_like(latent))
+        self.probe.register_post_accumulate_grad_hook(self._gather_)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        return super().forward(latent) + (self.probe - self.probe.detach()) * latent.detach()
+
+    @torch.no_grad()
+    def _gather_(self, probe: Tensor) -> None:
+        assert probe.grad is not None
+        ranks.mean_over_ranks_([probe.grad])  # each has seen its own part of the batch; all must choose the same mask
+        self.score.mul_(self.DECAY).add_(probe.grad.abs(), alpha=1 - self.DECAY)
+        probe.grad = None

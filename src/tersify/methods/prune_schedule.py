@@ -1,0 +1,70 @@
+"""When a pruner chooses its mask, and how much of its final amount is pruned by then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tersify.methods.base import check_choice, check_range
+from tersify.schedules import Progress
+
+SCHEDULES = ("agp", "linear", "cyclic", "one-shot", "frozen")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """agp, linear: once up the ramp from `begin` to `end`. cyclic: up several ramps, the zeros returning between.
+
+    one-shot: all at `begin`. frozen: never; the zeros a weight has when training starts are its mask. `begin` and
+    `end` are shares of training; on a ramp a mask is chosen `every` so many steps, and for the last time at `end`.
+    """
+
+    schedule: str
+    begin: float
+    end: float
+    every: int
+    cycles: int
+    regrow: float
+
+    def __post_init__(self) -> None:
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_range("begin", self.begin, low=0.0, high=1.0)
+        check_range("end", self.end, low=0.0, high=1.0)
+        if self.schedule not in ("one-shot", "frozen") and self.end <= self.begin:
+            raise ValueError(f"end must lie behind begin ({self.begin}), got {self.end}")
+        for name in ("every", "cycles"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        check_range("regrow", self.regrow, low=0.0, high=1.0)
+
+    def is_due(self, progress: Progress) -> bool:
+        """Whether the mask is chosen anew before this batch."""
+        if self.schedule == "frozen":
+            return False
+        if progress.step >= progress.steps:  # compression without training
+            return True
+        first = self._step(self.begin, progress)
+        last = first if self.schedule == "one-shot" else self._step(self.end, progress)
+        at = progress.step
+        return first <= at <= last and ((at - first) % self.every == 0 or at == last)
+
+    def done(self, progress: Progress) -> float:
+        """How far the amount has come from its start (0) to its end (1)."""
+        last = self._step(self.begin if self.schedule == "one-shot" else self.end, progress)
+        if progress.step >= last:
+            return 1.0
+        along = (progress.share - self.begin) / (self.end - self.begin)
+        along = min(max(along, 0.0), 1.0)
+        if self.schedule == "linear":
+            return along
+        if self.schedule == "agp":
+            return 1.0 - (1.0 - along) ** 3  # Zhu and Gupta 2017, eq. 1
+        # Cyclical pruning: each cycle climbs by the cubic, later ones from where the regrown weights leave it.
+        cycle, within = divmod(along * self.cycles, 1.0)
+        low = 0.0 if cycle < 1 else 1.0 - self.regrow
+        return 1.0 - (1.0 - low) * (1.0 - within) ** 3
+
+    def _step(self, share: float, progress: Progress) -> int:
+        """The first step at or behind that share of training, which a short run must not miss."""
+        return min(math.ceil(share * progress.steps - 1e-9), progress.steps - 1)

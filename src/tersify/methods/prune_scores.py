@@ -1,0 +1,117 @@
+"""What a weight is worth to a pruner: one small class a score, found by its name."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tersify.methods.base import Site
+from tersify.methods.prune_mask import FactorMask, GatheredMask, LearnedMask, MaskTransform, SoftMask
+
+
+class Score:
+    """Larger is worth more. What it must remember lives in the mask's transform that it makes."""
+
+    needs: ClassVar[str] = ""  # what calibration batches must tell before anything can be scored
+
+    def transform(self, site: Site) -> MaskTransform:
+        return MaskTransform(site.entering())
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        raise NotImplementedError
+
+    def has_seen_data(self, mask: MaskTransform) -> bool:
+        """Whether the score says anything yet."""
+        return True
+
+
+class Magnitude(Score):
+    """|w|; over a structure its mean, so filters go by their L1 norm."""
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        return weight.abs()
+
+
+class Random(Score):
+    """A number drawn for each weight from the seed and the weight's name: the control every score must beat."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        digest = hashlib.sha256(f"{self._seed}/{site.name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
+        return torch.rand(weight.shape, generator=generator).to(weight.device)
+
+
+class Movement(Score):
+    """How far weights move away from zero as training goes: learned scores, begun at zero (Sanh et al. 2020)."""
+
+    def transform(self, site: Site) -> MaskTransform:
+        return LearnedMask(site.entering())
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        assert isinstance(mask, LearnedMask)
+        return mask.score.detach()
+
+    def has_seen_data(self, mask: MaskTransform) -> bool:
+        assert isinstance(mask, LearnedMask)
+        return bool(mask.score.any())
+
+
+class SoftMovement(Movement):
+    """Movement with a threshold instead of a share: a penalty pushes scores down until σ(score) is below it."""
+
+    def __init__(self, gain: float) -> None:
+        self._gain = gain
+
+    def transform(self, site: Site) -> MaskTransform:
+        return SoftMask(site.entering(), gain=self._gain)
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        return torch.sigmoid(self._gain * super().of(weight, mask, site))
+
+
+class Taylor(Score):
+    """|gradient · weight|: what the loss would lose, to first order. At the start of training this is SNIP."""
+
+    def transform(self, site: Site) -> MaskTransform:
+        weight = site.entering()
+        start = None if site.sensitivity is None else site.sensitivity.sqrt() * weight.abs()
+        return GatheredMask(weight, start)
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        assert isinstance(mask, GatheredMask)
+        return mask.score
+
+    def has_seen_data(self, mask: MaskTransform) -> bool:
+        assert isinstance(mask, GatheredMask)
+        return bool(mask.score.any())
+
+
+class Wanda(Score):
+    """|w| times the norm of the input it meets, from calibration batches (Sun et al. 2023)."""
+
+    needs = "inputs"
+
+    def transform(self, site: Site) -> MaskTransform:
+        assert site.input_norm is not None
+        return FactorMask(site.entering(), site.input_norm)
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        assert isinstance(mask, FactorMask)
+        return weight.abs() * mask.factor
+
+
+SCORES = ("magnitude", "movement", "soft-movement", "taylor", "random", "wanda")
+
+
+def score_named(name: str, *, seed: int, gain: float) -> Score:
+    made: dict[str, Score] = {
+        "magnitude": Magnitude(), "movement": Movement(), "soft-movement": SoftMovement(gain), "taylor": Taylor(),
+        "random": Random(seed), "wanda": Wanda(),
+    }  # fmt: skip
+    return made[name]

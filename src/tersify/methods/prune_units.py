@@ -1,0 +1,110 @@
+"""Which tensors share their filters, neurons, channels or heads, so that a unit goes from all of them at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from tersify.methods.base import Network, Site, Units
+from tersify.methods.prune_heads import head_groups, names_of
+from tersify.units import UnitGroup
+
+Members = list[tuple[str, Units]]  # the names of sites, and their parts in a group
+
+
+def with_units(structure: str, sites: Sequence[Site], network: Network) -> list[Site]:
+    """The sites with their units, then those that lose a filter's bias, γ or β with it."""
+    own = {site.name for site in sites}
+    roles: dict[str, list[Units]] = {}
+    for members in _groups(structure, sites, network):
+        for name, units in members:
+            roles.setdefault(name, []).append(replace(units, scored=units.scored and name in own))
+    if not roles:
+        raise ValueError(
+            f"none of the weights {_shown(sites)} has a {structure} that can go; {_HOMES[structure]}; "
+            "choose another structure or other weights"
+        )
+    behind = [site for site in network.sites if site.name in roles and site.name not in own]
+    return [replace(site, units=tuple(roles.get(site.name, ()))) for site in (*sites, *behind)]
+
+
+_HOMES = {
+    "filter": "filters are the outputs of convolutions",
+    "neuron": "neurons are the outputs of linear layers",
+    "row": "rows are the outputs of any layer",
+    "channel": "channels are the inputs of convolutions",
+    "head": "heads are found in nn.MultiheadAttention and beside query, key and value layers",
+}
+
+
+def _groups(structure: str, sites: Sequence[Site], network: Network) -> Iterator[Members]:
+    if network.units is not None and structure in ("filter", "neuron", "head"):
+        yield from _traced(structure, sites, network.units, {site.name for site in network.sites})
+    elif structure == "head":
+        for heads in head_groups(sites, network):
+            yield [*heads.items()]
+    else:
+        yield from _paired(structure, sites, network)
+
+
+def _traced(structure: str, sites: Sequence[Site], groups: Sequence[UnitGroup], known: set[str]) -> Iterator[Members]:
+    """Units as the calculation itself tells them: what meets in an addition goes together."""
+    wanted = {site.name for site in sites}
+    for group in groups:
+        if group.kind == structure and any(member.name in wanted for member in group.producers):
+            # The columns that read a head go with it; a filter's readers see zeros as it is.
+            readers = group.consumers if structure == "head" else ()
+            yield [
+                (m.name, Units(group.name, m.dim, m.unit, group.size, scored=m.role == "producer"))
+                for m in (*group.producers, *group.followers, *readers)
+                if m.name in known  # parameters; running statistics may stay
+            ]
+
+
+def _paired(structure: str, sites: Sequence[Site], network: Network) -> Iterator[Members]:
+    """Without an example: each layer by itself, with its bias and the batch norm that comes next."""
+    behind = _norms_behind(network.model)
+    names = names_of(network.sites)
+    for site in sites:
+        owner, attribute = site.owners[0]
+        if site.latent.ndim < 2 or not _has(structure, owner):
+            continue
+        dim = 1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
+        count = site.latent.shape[dim]
+        members = [(site.name, Units(site.name, dim, torch.arange(count), count))]
+        if structure != "channel":
+            along: list[tuple[nn.Module, str]] = [(owner, attribute.replace("weight", "bias"))]
+            if norm := behind.get(owner):
+                along += [(norm, "weight"), (norm, "bias")]
+            for place in along:
+                if name := names.get(place):
+                    members.append((name, Units(site.name, 0, torch.arange(count), count, scored=False)))
+        yield members
+
+
+def _has(structure: str, owner: nn.Module) -> bool:
+    if structure in ("filter", "channel"):
+        return isinstance(owner, _ConvNd)
+    return structure == "row" or isinstance(owner, nn.Linear)
+
+
+def _norms_behind(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
+    """Each convolution or linear layer with the batch norm that comes next and has as many channels."""
+    found: dict[nn.Module, _BatchNorm] = {}
+    layers = [m for m in model.modules() if isinstance(m, (_ConvNd, nn.Linear, _BatchNorm))]
+    for layer, norm in itertools.pairwise(layers):
+        outputs = getattr(layer, "out_channels", None) or getattr(layer, "out_features", None)
+        if isinstance(norm, _BatchNorm) and norm.num_features == outputs:
+            found[layer] = norm
+    return found
+
+
+def _shown(sites: Sequence[Site]) -> str:
+    names = [repr(site.name) for site in sites[:3]]
+    return ", ".join(names) + (f" and {len(sites) - 3} more" if len(sites) > 3 else "")

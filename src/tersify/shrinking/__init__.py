@@ -1,0 +1,92 @@
+"""`tersify.shrink`: structured zeros become really smaller layers.
+
+small = tersify.shrink(model, example)
+tersify.save(packed(small), "small.terse")
+again = tersify.load("small.terse", into=fit_(MyNet(), tersify.open("small.terse").shapes()))
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from tersify.shrinking.cutting import cut_
+from tersify.shrinking.dead import Branch, Departures
+from tersify.shrinking.files import carry_codes_, fit_, packed
+from tersify.shrinking.scattering import can_scatter, scatter_
+from tersify.units.attention import HeadAttention
+from tersify.units.trace import Example, call_arguments, trace
+
+TOLERANCE = 1e-4
+
+
+def shrink(model: nn.Module, example: Example) -> nn.Module:
+    """A new network without the units that always give 0, or that nobody reads; same outputs, smaller layers.
+
+    A unit is a filter, neuron or attention head with its bias and batch norm. Where units meet in an addition they
+    go together; a layer that alone has lost some computes the others and puts zeros in their places. A unit that
+    gives a constant goes where the next layer's bias can take it up. A layer that would lose all its units keeps
+    one. `example` is what `model(example)` takes; the model is not changed.
+    """
+    traced = trace(model, example)
+    departures = Departures(traced, traced.tensors)
+    gone = departures.settle()
+    small = traced.model
+    branches = [b for b in departures.locally_dead(gone) if can_scatter(small.get_submodule(b.end))]
+    kept = departures.kept(gone)
+    for branch in branches:
+        _keep_alive_rows(kept, small, branch)
+    cut_(small, kept)
+    for branch in branches:
+        scatter_(small.get_submodule(branch.end), branch.source())
+    _restore_whole_attention_(small, model)
+    modes = {name: module.training for name, module in model.named_modules()}
+    carry_codes_(small, model, kept)
+    _check_same(model, small, example)
+    for name, module in small.named_modules():
+        module.training = modes.get(name, model.training)
+    return small
+
+
+def _keep_alive_rows(kept: dict[str, dict[int, Tensor]], small: nn.Module, branch: Branch) -> None:
+    rows = branch.stays[branch.alive]
+    for name in {branch.layer, branch.end}:
+        module = small.get_submodule(name)
+        for part, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if tensor.dim() > 0:
+                kept.setdefault(f"{name}.{part}", {})[0] = rows
+
+
+def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
+    """Attention that kept all its heads is nn.MultiheadAttention again, under its own names."""
+    for name, module in list(small.named_modules()):
+        if isinstance(module, HeadAttention):
+            original = model.get_submodule(name)
+            assert isinstance(original, nn.MultiheadAttention)
+            if module.q_proj.out_features == original.embed_dim == module.q_proj.in_features:
+                small.set_submodule(name, module.merged(original))
+
+
+@torch.no_grad()
+def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
+    args, kwargs = call_arguments(example)
+    training = {module: module.training for module in model.modules()}
+    try:
+        wanted = tree_leaves(model.eval()(*args, **kwargs))
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    try:
+        got = tree_leaves(small(*args, **kwargs))
+    except RuntimeError as error:
+        raise ValueError(
+            f"{type(model).__name__} does not run with fewer units ({str(error).partition(chr(10))[0]}); its forward "
+            "depends on their number, so prune other layers"
+        ) from error
+    for a, b in zip(wanted, got, strict=True):
+        if isinstance(a, Tensor) and a.is_floating_point():
+            assert (a - b).abs().max() <= TOLERANCE * a.abs().max().clamp(min=1e-3), "the shrunk network differs"
+
+
+__all__ = ["fit_", "packed", "shrink"]

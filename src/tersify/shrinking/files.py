@@ -1,0 +1,101 @@
+"""Shrunk networks and files: their codes stay codes, and a fresh module takes the shapes of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify.shrinking.cutting import tell_sizes_
+from tersify.shrinking.scattering import can_scatter, scatter_
+from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.model import PACKED_ATTRIBUTE, tied
+from tersify.units.attention import HeadAttention
+
+
+def packed(model: nn.Module, metadata: Mapping[str, Any] | None = None) -> CompressedModel:
+    """A shrunk network for `tersify.save`: compressed tensors where `load` left them and nobody changed them since."""
+    left: Any = getattr(model, PACKED_ATTRIBUTE, None)
+    tensors, aliases = tied(model.state_dict(keep_vars=True))
+    coded = {} if left is None else left.compressed()
+    kept: dict[str, CompressedTensor | Tensor] = {}
+    for name, tensor in tensors.items():
+        code = coded.get(name)
+        same = code is not None and code.shape == tuple(tensor.shape) and torch.equal(code.to_dense(), tensor.cpu())
+        kept[name] = code if code is not None and same else tensor.detach()
+    if left is None:
+        return CompressedModel(kept, aliases=aliases, metadata=metadata)
+    return CompressedModel(kept, aliases=aliases, recipe=left.recipe, metadata={**left.metadata, **(metadata or {})})
+
+
+def carry_codes_(small: nn.Module, model: nn.Module, kept: Mapping[str, Mapping[int, Tensor]]) -> None:
+    """What `load` left on the large module, cut like its tensors."""
+    vars(small).pop(PACKED_ATTRIBUTE, None)
+    left: Any = getattr(model, PACKED_ATTRIBUTE, None)
+    if left is None:
+        return
+    state = small.state_dict()
+    tensors = {
+        name: _cut_code(code, kept.get(name, {}))
+        for name, code in left.compressed().items()
+        if name in state and isinstance(code, CompressedTensor)
+    }
+    object.__setattr__(small, PACKED_ATTRIBUTE, CompressedModel(tensors, recipe=left.recipe, metadata=left.metadata))
+    object.__setattr__(small, PACKED_ATTRIBUTE, packed(small))
+
+
+def _cut_code(code: CompressedTensor, kept: Mapping[int, Tensor]) -> CompressedTensor:
+    for dim, rows in kept.items():
+        codes = code.codes.index_select(dim, rows)
+        values, codebook, scale = code.values, code.codebook, code.scale
+        if values is not None:
+            dense = torch.zeros(code.shape, dtype=values.dtype).masked_scatter_(code.codes.bool(), values)
+            values = dense.index_select(dim, rows)[codes.bool()]
+        if codebook is not None and code.axis == dim:
+            codebook = codebook.index_select(0, rows)
+        if scale is not None:
+            place = dim - (len(code.shape) - scale.dim())
+            if place >= 0 and scale.shape[place] > 1:
+                scale = scale.index_select(place, rows)
+        code = replace(code, shape=tuple(codes.shape), codes=codes, values=values, codebook=codebook, scale=scale)
+    return code
+
+
+@torch.no_grad()
+def fit_(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """Give a fresh module the shapes of a shrunk one, so that its file loads into it.
+
+    Layers only become smaller; names and numbers of dimensions stay. The weights are left to `load`.
+    """
+    for name, module in list(model.named_modules()):
+        if f"{name}.q_proj.weight" in shapes and HeadAttention.can_replace(module):
+            assert isinstance(module, nn.MultiheadAttention)
+            model.set_submodule(name, HeadAttention(module))
+    for name, module in model.named_modules():
+        source = shapes.get(f"{name}.source")
+        # No wider than the layer was: a file must not choose how much memory this takes.
+        if source is not None and can_scatter(module) and len(source) == 1 and source[0] <= _width(module):
+            scatter_(module, torch.zeros(source, dtype=torch.int64))
+    for prefix, module in model.named_modules():
+        for store in (module._parameters, module._buffers):
+            for name, tensor in store.items():
+                shape = shapes.get(f"{prefix}.{name}" if prefix else name)
+                if tensor is None or shape is None or shape == tuple(tensor.shape):
+                    continue
+                if len(shape) != tensor.dim() or any(a > b for a, b in zip(shape, tensor.shape, strict=True)):
+                    raise ValueError(
+                        f"{prefix}.{name} has shape {shape} in the file and {tuple(tensor.shape)} in the module; "
+                        "a shrunk layer is smaller in every dimension, so this is another network"
+                    )
+                cut = tensor.new_zeros(shape)
+                store[name] = nn.Parameter(cut, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cut
+        tell_sizes_(module)
+    return model
+
+
+def _width(module: nn.Module) -> int:
+    weight = module.weight
+    return len(weight) if isinstance(weight, Tensor) else 0

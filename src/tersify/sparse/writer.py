@@ -1,0 +1,251 @@
+"""`collect`: the sparse products of a network, written to a folder that exists whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tersify.codec.atomic import replacing
+from tersify.sparse.collection import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST, Collection
+from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
+from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
+from tersify.sparse.npz import to_npz
+from tersify.sparse.recorder import SAMPLING, Record, as_array, record
+from tersify.sparse.statistics import describe, share
+from tersify.tensor.model import PACKED_ATTRIBUTE
+from tersify.toml import read_toml
+
+if TYPE_CHECKING:
+    from tersify.recipe import Recipe
+
+ORDERS = ("auto", WEIGHT_FIRST, INPUT_FIRST)
+RELATIVE_TOLERANCE = 1e-5
+
+
+def collect(
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...] | Mapping[str, Any],
+    *,
+    out: str | os.PathLike[str],
+    name: str | None = None,
+    format: str = "csr",
+    columns: int = 256,
+    min_sparsity: float = 0.1,
+    order: str = "auto",
+    append: bool = False,
+    recipe: str | Path | Recipe | None = None,
+    accuracy: float | None = None,
+    licence: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Collection:
+    """Run `model` on `example` and store every product with a sparse weight in the new folder `out`.
+
+    `example` is one calibration batch: a tensor, a tuple of arguments or a mapping of keyword arguments. Of each
+    product's N input vectors at most `columns` are kept, drawn with a fixed seed. A weight counts as sparse from a
+    share `min_sparsity` of zeros on; 0 takes every layer. `format` is the one weights are stored in (`best`: fewest
+    bytes). `order` is "W@X", "X@W.T", or "auto": the first for convolutions, the second for everything else.
+    `append` adds to a collection that is there. `recipe`, `accuracy` (in percent), `licence` and `metadata` go
+    into the index; a network from `tersify.load` brings its recipe along.
+    """
+    folder, model_name = Path(out), name or type(model).__name__
+    _check_arguments(format=format, columns=columns, min_sparsity=min_sparsity, order=order, name=model_name)
+    old = _old_index(folder, model_name, append=append)
+    records, skipped = record(model, example, rows=columns, min_sparsity=min_sparsity)
+    if not records:
+        raise ValueError(
+            f"{model_name} has no layer with at least {100 * min_sparsity:g} % zeros among those that were called"
+            f"{''.join(f'; {key}: {why}' for key, why in list(skipped.items())[:3])}; "
+            "prune it first, lower min_sparsity, or set it to 0 (--dense) to collect dense layers"
+        )
+    text = _recipe_text(model, recipe)
+    facts = _model_facts(model, records, text) | {"accuracy": accuracy, "licence": licence or "not stated"}
+    old["models"][model_name] = facts | {"skipped": skipped, **(metadata or {})}
+    with _staged(folder, append=append) as staging:
+        for number, each in enumerate(records, start=len(old["operations"])):
+            stored = _operation(each, staging / ARRAYS, number, format=format, order=order)
+            stored |= {"name": f"{model_name}/{each.name}", "model": model_name, **_method(text, each.parameter)}
+            old["operations"].append(stored)
+        with replacing(staging / INDEX) as file:
+            file.write(json.dumps(old, indent=1).encode())
+    return Collection(folder)
+
+
+def _check_arguments(*, format: str, columns: int, min_sparsity: float, order: str, name: str) -> None:
+    if format not in FORMATS and format != "best":
+        raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}, best")
+    if columns < 1:
+        raise ValueError(f"columns must be at least 1, got {columns}")
+    if not 0 <= min_sparsity <= 1:
+        raise ValueError(f"min_sparsity is a share of zeros, 0..1, got {min_sparsity}")
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
+    if not re.fullmatch(r"[\w.:@+-]{1,100}", name):
+        raise ValueError(f"a network's name in a collection has letters, digits and ._:@+- only, got {name!r}")
+
+
+def _old_index(folder: Path, name: str, *, append: bool) -> dict[str, Any]:
+    """What is there already; a folder with anything in it is never written to without `append`."""
+    if append and folder.exists():
+        index = Collection(folder)._index
+        if name in index["models"]:
+            raise ValueError(f"{folder} holds a network {name!r} already; give this one another name")
+        return index
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty; give a new folder, or append to the collection in it")
+    return {"format": FORMAT, "version": VERSION, "models": {}, "operations": []}
+
+
+@contextmanager
+def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
+    """A place to write: a new folder appears whole at the end; an old one gets its new arrays, then its new index."""
+    if append and folder.exists():
+        before = {path.name for path in (folder / ARRAYS).iterdir()}
+        try:
+            yield folder
+        except BaseException:
+            for path in (folder / ARRAYS).iterdir():
+                if path.name not in before:
+                    path.unlink()
+            raise
+        return
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        (staging / ARRAYS).mkdir(parents=True)
+        yield staging
+        if folder.exists():
+            folder.rmdir()
+        os.replace(staging, folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _operation(each: Record, folder: Path, number: int, *, format: str, order: str) -> dict[str, Any]:
+    convolves = each.product.kind.startswith("conv")
+    weight_first = order == WEIGHT_FIRST or (order == "auto" and convolves)
+    rows = as_array(torch.cat(each.rows))
+    weight = Entries.of(each.weight)
+    double = torch.from_numpy(each.weight).double(), torch.from_numpy(rows.T).double()
+    groups = each.product.groups
+    output = multiply(*double, groups).numpy().astype(each.weight.dtype) + 0  # no −0.0
+    scale = float(multiply(double[0].abs(), double[1].abs(), groups).max())
+    if not np.isfinite(scale):
+        raise ValueError(
+            f"{each.name}: its weight or its input holds NaN or infinity, with which nothing can be compared"
+        )
+    x, y = (rows.T, output) if weight_first else (rows, output.T)
+    matrices = {
+        "weight": Matrix.packed(weight, format),
+        "input": _smaller(np.ascontiguousarray(x)),
+        "output": Matrix.of(np.ascontiguousarray(y), "dense"),
+    }
+    inputs = Entries.of(matrices["input"].to_dense())
+    facts = {"weight": describe(weight), "input": {"density": share(len(inputs.values), rows.size)}, "output": {}}
+    layout = {"weight": WEIGHT_LAYOUT, "input": COLUMNS_LAYOUT} if convolves else {"weight": "as the layer holds it"}
+    layout |= each.product.facts.get("layout", {})
+    if convolves and not weight_first:
+        layout["input"] = f"transposed: {COLUMNS_LAYOUT}"
+    if not convolves and weight_first:
+        layout["input"] = f"transposed: {layout['input']}"
+    stored: dict[str, Any] = {
+        "layer": each.layer,
+        "parameter": each.parameter,
+        "kind": each.product.kind,
+        "M": each.weight.shape[0],
+        "N": len(rows),
+        "K": each.weight.shape[1],
+        "groups": groups,
+        "order": WEIGHT_FIRST if weight_first else INPUT_FIRST,
+        "dtype": str(each.product.weight.dtype).removeprefix("torch."),
+        "columns": {"kept": len(rows), "of": each.count, "rule": SAMPLING if len(rows) < each.count else "all"},
+        "calls": each.calls,
+        "tolerance": RELATIVE_TOLERANCE * scale,
+        **{key: value for key, value in each.product.facts.items() if key != "layout"},
+        **each.facts,
+        "layout": layout,
+    }
+    if each.results:
+        # How far the layer itself, with its own kernels, is from the stored output.
+        stored["layer_error"] = float(np.abs(as_array(torch.cat(each.results)) - output.T).max(initial=0.0))
+    for operand, matrix in matrices.items():
+        stored[operand] = facts[operand] | _write(matrix, folder / f"{number:05d}-{operand}.npz")
+    return stored
+
+
+def _smaller(dense: Array) -> Matrix:
+    """Activations: dense or CSR, whichever has fewer bytes; both are Binsparse's own."""
+    return min((Matrix.of(dense, name) for name in ("dense", "csr")), key=lambda matrix: matrix.size_bytes)
+
+
+def _write(matrix: Matrix, path: Path) -> dict[str, Any]:
+    data = to_npz(matrix)
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    facts = {
+        "file": path.name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "file_bytes": len(data),
+        "format": matrix.format,
+    }
+    return facts | {"array_bytes": matrix.size_bytes}
+
+
+def _recipe_text(model: nn.Module, recipe: str | Path | Recipe | None) -> str | None:
+    if recipe is None:
+        return getattr(getattr(model, PACKED_ATTRIBUTE, None), "recipe", None)
+    from tersify.recipe import Recipe
+
+    return Recipe.load(recipe).describe()
+
+
+def _method(text: str | None, parameter: str) -> dict[str, Any]:
+    """The methods of the first rule that names the weight, and the share of zeros they aim at."""
+    for rule in read_toml(text, "the recipe").get("rules", []) if text else []:
+        globs = rule.get("weights", "*")
+        if any(fnmatchcase(parameter, glob) for glob in ([globs] if isinstance(globs, str) else globs)):
+            methods = rule.get("methods", [])
+            targets = [method["sparsity"] for method in methods if "sparsity" in method]
+            return {"method": methods, "target_sparsity": targets[0] if targets else None}
+    return {"method": None, "target_sparsity": None}
+
+
+def _model_facts(model: nn.Module, records: list[Record], recipe: str | None) -> dict[str, Any]:
+    from tersify import __version__
+
+    weights = [each.weight for each in records]
+    zeros = sum(weight.size - int(np.count_nonzero(weight)) for weight in weights)
+    return {
+        "class": type(model).__name__,
+        "state_sha256": state_hash(model),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "collected_weights": sum(weight.size for weight in weights),
+        "sparsity": share(zeros, sum(weight.size for weight in weights)),
+        "recipe": recipe,
+        "tersify": __version__,
+        "torch": str(torch.__version__),
+    }
+
+
+def state_hash(model: nn.Module) -> str:
+    """sha256 over the names, types, shapes and bytes of the state dict."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""Unit groups: the classes of labels, arranged by the layers that make them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+
+from tersify.units.labels import FIXED, Labels
+from tersify.units.rules import rule_for
+from tersify.units.trace import Example, Trace, trace
+from tersify.units.walk import Role, Walk, no_units
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One dimension of one parameter or buffer. `unit` holds for each index its unit in the group, or -1."""
+
+    name: str
+    dim: int
+    role: Role
+    unit: Tensor
+
+    def spread(self, per_unit: Tensor, other: float | bool = 1) -> Tensor:
+        """One value per unit → one value per index, `other` where the index belongs to no unit of the group."""
+        return torch.where(self.unit < 0, other, per_unit[self.unit.to(per_unit.device).clamp(min=0)])
+
+    def over(self, tensor: Tensor, per_unit: Tensor, other: float | bool = 1) -> Tensor:
+        """`spread`, shaped to broadcast over the tensor."""
+        shape = [1] * tensor.dim()
+        shape[self.dim] = -1
+        return self.spread(per_unit, other).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Carrier:
+    """A module whose output carries the units along `dim`: multiplying it there by a mask silences them."""
+
+    module: str
+    dim: int
+    unit: Tensor
+
+    spread = Member.spread
+
+
+@dataclass(frozen=True, eq=False)
+class UnitGroup:
+    """Units of one kind (`filter`, `neuron` or `head`) that one layer, or several coupled layers, make."""
+
+    name: str
+    kind: str
+    size: int
+    members: tuple[Member, ...]
+    carriers: tuple[Carrier, ...]
+
+    @property
+    def producers(self) -> tuple[Member, ...]:
+        return tuple(m for m in self.members if m.role == "producer")
+
+    @property
+    def followers(self) -> tuple[Member, ...]:
+        return tuple(m for m in self.members if m.role == "follower")
+
+    @property
+    def consumers(self) -> tuple[Member, ...]:
+        return tuple(m for m in self.members if m.role == "consumer")
+
+    @property
+    def coupled(self) -> bool:
+        """Several layers make the units together, as those that meet in a residual addition do."""
+        return len(self.producers) > 1
+
+    def silence_(self, model: nn.Module, dead: Tensor) -> None:
+        """Zero the rows, biases and γ, β of the units where `dead` (size,) is true: they give exactly 0 then."""
+        if dead.shape != (self.size,):
+            raise ValueError(f"group {self.name!r} has {self.size} units, got a mask of shape {tuple(dead.shape)}")
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        for member in self.members:
+            if member.role != "consumer" and member.name in parameters:
+                tensor = parameters[member.name].data
+                tensor.masked_fill_(member.over(tensor, dead.to(tensor.device), False), 0.0)
+
+
+def find_units(model: nn.Module, example: Example) -> list[UnitGroup]:
+    """The groups of units that can go from the model. `example` is what `model(example)` takes; one sample does."""
+    return groups_of(trace(model, example))
+
+
+def groups_of(traced: Trace) -> list[UnitGroup]:
+    walk = follow(traced)
+    roots = {key: r for key, r in walk.labels.places().items() if key in walk.roles}
+    free = _free_units(walk, roots)
+    groups: dict[int, list[int]] = {}
+    for unit, home in _homes(walk, roots, free).items():
+        groups.setdefault(home, []).append(unit)
+    return [_group(walk, roots, units, traced) for units in groups.values()]
+
+
+def follow(traced: Trace) -> Walk:
+    """Labels through the whole graph."""
+    walk = Walk(Labels(traced.packed), traced.stored)
+    for node in traced.graph.nodes:
+        if node.op == "call_function":
+            rule = rule_for(node)
+            walk.values[node] = rule(walk, node) if rule else walk.unknown(node)
+            _pass_on_mutation(walk, node)
+        elif node.op == "output":
+            walk.unknown(node)
+        elif node not in traced.stored:
+            walk.values[node] = no_units(node)
+    return walk
+
+
+def _pass_on_mutation(walk: Walk, node: fx.Node) -> None:
+    if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args:
+        first = node.args[0]
+        if isinstance(first, fx.Node) and first not in walk.stored:
+            walk.values[first] = walk.values[node]
+
+
+def _free_units(walk: Walk, roots: dict[tuple[str, int], Tensor]) -> set[int]:
+    """Units that some layer makes and some layer reads. What nobody reads is left alone: it may be asked for later."""
+    made, read = set[int](), set[int]()
+    for key, root in roots.items():
+        (made if walk.roles[key] == "producer" else read if walk.roles[key] == "consumer" else set()).update(
+            root.tolist()
+        )
+    return (made & read) - {FIXED}
+
+
+def _homes(walk: Walk, roots: dict[tuple[str, int], Tensor], free: set[int]) -> dict[int, int]:
+    """Each unit's group, named by its first unit: the units of one producer are together, in its order."""
+    home: dict[int, int] = {}
+    for key, root in roots.items():
+        if walk.roles[key] != "producer":
+            continue
+        units = [u for u in dict.fromkeys(root.tolist()) if u in free]
+        if not units:
+            continue
+        met = {home[u] for u in units if u in home}
+        new = min(met, default=units[0])
+        for u in [u for u, h in home.items() if h in met]:
+            home[u] = new
+        home.update(dict.fromkeys(units, new))
+    return home
+
+
+def _group(walk: Walk, roots: dict[tuple[str, int], Tensor], units: list[int], traced: Trace) -> UnitGroup:
+    number = {unit: i for i, unit in enumerate(units)}
+
+    def numbered(root: Tensor) -> Tensor:
+        return torch.tensor([number.get(u, -1) for u in root.tolist()])
+
+    members = []
+    for (name, dim), root in roots.items():
+        unit = numbered(root)
+        if (unit >= 0).any():
+            members.append(Member(name, dim, walk.roles[name, dim], unit))
+    carriers = []
+    for node, parameter, dim, labels in walk.carriers:
+        unit = numbered(walk.labels.roots(labels))
+        module = parameter.rpartition(".")[0]
+        if (unit >= 0).any() and parameter not in traced.packed and not _normed(node):
+            carriers.append(Carrier(module, dim, unit))
+    first = next(m for m in members if m.role == "producer")
+    repeated = any((m.unit[m.unit >= 0].bincount() > 1).any() for m in members if m.role == "producer")
+    is_conv = traced.dims[first.name] > 2
+    kind = "filter" if is_conv else "head" if repeated else "neuron"
+    return UnitGroup(first.name.rpartition(".")[0], kind, len(units), tuple(members), tuple(carriers))
+
+
+def _normed(node: fx.Node) -> bool:
+    """Whether batch norm is all that follows, so that the mask belongs behind it."""
+    return all("batch_norm" in str(user.target) for user in node.users)

@@ -1,0 +1,57 @@
+"""Which rule belongs to which torch operation.
+
+A rule gets the labels of the operation's tensors and returns the labels of its result. An operation without a
+rule holds every unit it reads, so that ignorance costs savings, never correctness.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from tersify.units import layers, moves
+from tersify.units.walk import Rule
+
+_POOLS = [f"{kind}_pool{d}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max", "lp") for d in (1, 2, 3)]
+_RESAMPLES = [f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "linear1d", "bilinear2d", "bicubic2d")]
+_MOVES = ["flatten", "permute", "transpose", "t", "movedim", "squeeze", "unsqueeze", "stack"]
+_RULES: dict[str, Rule] = {
+    "linear": layers.linear,
+    **{f"conv{d}d": layers.conv for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": layers.conv_transpose for d in (1, 2, 3)},
+    "embedding": layers.embedding,
+    "batch_norm": layers.batch_norm,
+    **dict.fromkeys([*_POOLS, *_RESAMPLES], moves.keeps_channels),
+    **dict.fromkeys(["mean", "sum", "amax", "amin", "std", "var"], moves.reduce),
+    **dict.fromkeys(["softmax", "log_softmax", "_softmax"], moves.along_dim),
+    **dict.fromkeys(
+        ["dropout", "feature_dropout", "alpha_dropout", "clone", "contiguous", "detach", "to", "alias"], moves.same
+    ),
+    **dict.fromkeys(["hardswish", "relu6", "selu", "celu", "mish", "softplus"], moves.same),
+    "prelu": layers.prelu,
+    **dict.fromkeys(["view", "reshape", "_unsafe_view", "unflatten"], moves.view),
+    "expand": moves.expand,
+    "expand_as": moves.expand_as,
+    **dict.fromkeys(_MOVES, moves.rearrange),
+    "cat": moves.cat,
+    **dict.fromkeys(["select", "slice", "split", "split_with_sizes", "chunk", "unbind", "narrow"], moves.take),
+    **dict.fromkeys(["pad", "constant_pad_nd"], moves.pad),
+    **dict.fromkeys(["matmul", "bmm"], layers.matmul),
+    "scaled_dot_product_attention": layers.attention,
+    "getitem": moves.getitem,
+}
+
+
+def rule_for(node: fx.Node) -> Rule | None:
+    name = operation_name(node)
+    if name in _RULES:
+        return _RULES[name]
+    target = node.target
+    return moves.pointwise if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags else None
+
+
+def operation_name(node: fx.Node) -> str:
+    """`relu` for relu and for its in-place form; `getitem` for one result out of several."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.name.removeprefix("aten::").rstrip("_")
+    return getattr(node.target, "__name__", "")

@@ -1,0 +1,49 @@
+"""The README shows what results/*.json hold: writing its tables and picture again changes nothing."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def script(name: str):
+    spec = importlib.util.spec_from_file_location(f"results_{name}", ROOT / "results" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_those_of_the_results():
+    tables = script("tables")
+    text = tables.README.read_text(encoding="utf-8")
+    assert tables.filled(text) == text, "the README's tables are not those of results/*.json; run `make readme`"
+    assert tables.PICTURE.read_text(encoding="utf-8") == tables.picture(), "run `make readme`"
+
+
+def test_a_readme_without_a_table_s_place_is_refused():
+    with pytest.raises(ValueError, match="no place for the table 'ternary'"):
+        script("tables").filled("nothing")
+
+
+def test_collected_runs_become_rows_and_leave_the_others_as_they_are(tmp_path):
+    from tersify.lab.experiments import Experiment
+
+    for number, accuracy in enumerate((93.0, 94.0)):
+        run = tmp_path / str(number)
+        run.mkdir()
+        (run / "metrics.json").write_text(f'{{"accuracy": {accuracy}, "sparsity": 92.0, "epochs": 3}}')
+        (run / "recipe.toml").write_text("")
+        history = (f'{{"epoch": {epoch}, "accuracy": {80 + epoch}, "sparsity": 90.0}}' for epoch in (1, 2, 3))
+        (run / "history.jsonl").write_text("\n".join(history))
+    kept = {"id": "linear", "name": "linear regime"}
+    provenance = {"machine": "here", "versions": {}, "commit": "c"}
+    found = script("collect").merged(
+        Experiment.load("ternary-table2"), {"rows": [kept]}, {"best": [tmp_path / "0", tmp_path / "1"]}, provenance
+    )
+    linear, best = found["rows"]
+    assert linear == kept
+    assert best["ours"]["accuracy"] == {"mean": 93.5, "std": pytest.approx(0.5**0.5), "seeds": [93.0, 94.0]}
+    assert (best["seeds"], best["machine"]) == (2, "here")
+    assert best["curve"] == {"epoch": [1, 2, 3], "accuracy": [81, 82, 83], "sparsity": [90.0] * 3}

@@ -1,0 +1,129 @@
+"""Each score's own claim: what it calls worth keeping."""
+
+import pytest
+import torch
+from pruning import begin, pruned_at_once, train, zero_share
+from torch import nn
+
+from tersify.calibration import Calibration, input_norms
+from tersify.sites import find_sites
+
+
+def linear_with(row):
+    model = nn.Linear(len(row), 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([row]))
+    return model
+
+
+def test_movement_keeps_what_grows_and_drops_what_shrinks_whatever_its_size():
+    model = linear_with([1.0, 1.0, 0.1, 0.1])
+    goal = torch.tensor([0.2, 0.2, 0.5, 0.5])  # the large ones shrink, the small ones grow
+    session = begin(model, epochs=20, score="movement", sparsity=0.5, begin=0.5, end=0.8)
+    train(model, session, lambda m: (m.weight - goal).square().sum(), 20, lr=0.02)
+    assert (model.weight != 0).tolist() == [[False, False, True, True]]
+
+
+def test_a_weight_that_movement_pruned_returns_when_its_gradient_asks():
+    model = linear_with([1.0, 0.9])
+    session = begin(model, epochs=60, score="movement", sparsity=0.5, begin=0.02, end=1.0)
+    train(model, session, lambda m: (m.weight - torch.tensor([2.0, 0.0])).square().sum(), 30)
+    assert (model.weight != 0).tolist() == [[True, False]]
+    # The masked weight is zero and should be larger: its score rises though the weight itself gets no gradient.
+    train(model, session, lambda m: (m.weight - torch.tensor([0.0, 9.0])).square().sum(), 30)
+    assert (model.weight != 0).tolist() == [[False, True]]
+
+
+def test_soft_movement_makes_more_zeros_with_a_larger_lam_and_keeps_what_the_loss_holds():
+    shares = []
+    for lam in (0.1, 1.0, 10.0):
+        torch.manual_seed(0)
+        model = nn.Linear(16, 16, bias=False)
+        goal = torch.randn(16, 16)
+        session = begin(model, epochs=60, score="soft-movement", lam=lam, gain=30.0, end=0.9)
+        train(model, session, lambda m, goal=goal: (m.weight - goal).square().mean(), 60, lr=1.0)
+        shares.append(zero_share(model.weight))
+    assert shares[0] + 0.1 < shares[1] < shares[2] - 0.1
+    kept = model.weight != 0
+    assert goal[kept].abs().mean() > 2 * goal[~kept].abs().mean()
+
+
+def test_taylor_keeps_the_small_weight_the_loss_depends_on():
+    model = linear_with([0.1, 1.0, 0.1, 1.0])
+    factors = torch.tensor([100.0, 0.01, 100.0, 0.01])
+    session = begin(model, epochs=10, score="taylor", sparsity=0.5, end=0.5)
+    train(model, session, lambda m: (m.weight * factors).sum(), 10, lr=1e-4)
+    assert (model.weight != 0).tolist() == [[True, False, True, False]]
+
+
+def test_snip_prunes_once_before_training_by_calibration_gradients():
+    model = linear_with([0.1, 1.0, 0.1, 1.0])
+    x = torch.tensor([[100.0, 0.01, 100.0, 0.01]])
+    batches = Calibration([(x, torch.zeros(1, 1))], loss=lambda out, target: out.sum())
+    session = begin(model, epochs=5, calibration=batches, score="taylor", sparsity=0.5, schedule="one-shot")
+    session.step()
+    assert (model.weight != 0).tolist() == [[True, False, True, False]]
+
+
+def test_wanda_keeps_a_small_weight_that_meets_a_large_input():
+    torch.manual_seed(0)
+    x = torch.randn(64, 8) * torch.tensor([1.0, 1, 1, 1, 50, 50, 50, 50])
+    model = nn.Linear(8, 4, bias=False)
+    nn.init.uniform_(model.weight, 0.5, 1.5)
+    kept = pruned_at_once(model, score="wanda", sparsity=0.5, scope="row", calibration=[(x, None)]).weight != 0
+    assert kept.tolist() == [[False] * 4 + [True] * 4] * 4
+
+
+def test_wanda_leaves_less_output_error_than_magnitude():
+    torch.manual_seed(0)
+    x = torch.randn(256, 64) * torch.logspace(-1, 1, 64)[torch.randperm(64)]
+    dense = nn.Linear(64, 32, bias=False)
+    errors = {}
+    for score in ("wanda", "magnitude"):
+        model = nn.Linear(64, 32, bias=False)
+        model.load_state_dict(dense.state_dict())
+        batches = [(x[:128], None)]
+        pruned_at_once(model, score=score, sparsity=0.5, scope="row", calibration=batches)
+        errors[score] = (model(x[128:]) - dense(x[128:])).norm().item()
+    assert errors["wanda"] < 0.6 * errors["magnitude"]
+
+
+def test_input_norms_follow_the_groups_of_a_convolution():
+    model = nn.Conv2d(4, 6, 3, groups=2, bias=False)
+    x = torch.randn(2, 4, 5, 5)
+    (norm,) = input_norms(model, find_sites(model), Calibration([(x, None)]))
+    per_channel = x.square().sum((0, 2, 3)).sqrt()
+    assert norm.shape == (6, 2, 1, 1)
+    assert torch.allclose(norm[:3, :, 0, 0], per_channel[:2].expand(3, 2))
+    assert torch.allclose(norm[3:, :, 0, 0], per_channel[2:].expand(3, 2))
+
+
+def test_random_is_the_same_for_the_same_seed_and_other_for_another():
+    masks = []
+    for seed in (1, 1, 2):
+        model = nn.Linear(30, 30)
+        masks.append(pruned_at_once(model, score="random", sparsity=0.5, seed=seed).weight != 0)
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+    assert zero_share(masks[2]) == 0.5
+
+
+@pytest.mark.parametrize("score", ["movement", "taylor"])
+def test_a_score_from_training_says_so_when_there_was_none(score):
+    with pytest.raises(ValueError, match="comes from training"):
+        pruned_at_once(nn.Linear(4, 4), score=score, sparsity=0.5)
+
+
+def test_wanda_without_data_or_where_inputs_are_hidden_is_an_error():
+    with pytest.raises(ValueError, match="needs data; give calibration="):
+        pruned_at_once(nn.Linear(4, 4), score="wanda")
+    with pytest.raises(ValueError, match="belongs to a LSTM"):
+        pruned_at_once(nn.LSTM(4, 4), score="wanda", calibration=[(torch.randn(1, 2, 4), None)])
+
+
+def test_magnitude_remembers_one_byte_a_weight():
+    model = nn.Linear(100, 100, bias=False)
+    before = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    begin(model, sparsity=0.9)
+    after = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    assert after - before <= 1.2 * 100 * 100

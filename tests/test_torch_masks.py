@@ -1,0 +1,86 @@
+"""Checkpoints of torch's own pruning come in and go out."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune as torch_prune
+
+import tersify
+from tersify import Recipe, Rule
+from tersify.methods import Prune, Ternary
+from tersify.torch_masks import load_torch_masks, merge_torch_masks, torch_masks
+
+
+def network():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def pruned_by_torch():
+    model = network()
+    torch_prune.l1_unstructured(model[0], "weight", amount=0.5)
+    torch_prune.random_unstructured(model[2], "bias", amount=1)
+    return model
+
+
+FROZEN = (Prune(schedule="frozen"),)
+
+
+def session_on(model, methods=FROZEN):
+    recipe = Recipe(rules=[Rule(weights=["0.weight", "2.bias"], methods=methods)])
+    return tersify.attach(model, recipe, epochs=5)
+
+
+def test_merged_masks_give_the_network_torch_used():
+    theirs, x = pruned_by_torch(), torch.randn(4, 6)
+    ours = network()
+    ours.load_state_dict(merge_torch_masks(theirs.state_dict()))
+    assert torch.equal(ours(x), theirs(x))
+    assert (ours[0].weight == 0).sum() == 24
+
+
+def test_a_torch_checkpoint_goes_on_training_with_its_masks():
+    theirs, x = pruned_by_torch(), torch.randn(4, 6)
+    ours = network()
+    session = session_on(ours)
+    load_torch_masks(session, theirs.state_dict())
+    assert torch.equal(ours(x), theirs(x))
+    optimizer = torch.optim.SGD(session.param_groups(), lr=0.1)
+    for _ in range(5):
+        session.step()
+        ours(x).square().mean().backward()
+        optimizer.step()
+    assert torch.equal(ours[0].weight == 0, theirs[0].weight_mask == 0)
+    assert not torch.equal(ours[0].weight, theirs[0].weight)
+
+
+def test_what_we_export_loads_into_torchs_pruned_network():
+    ours, x = network(), torch.randn(4, 6)
+    session = session_on(ours, (Prune(sparsity=0.6),))
+    session.advance_to_end()
+    theirs = network()
+    torch_prune.identity(theirs[0], "weight")
+    torch_prune.identity(theirs[2], "bias")
+    theirs.load_state_dict(torch_masks(session))
+    assert torch.equal(theirs(x), ours(x))
+    again = network()
+    back = session_on(again)
+    load_torch_masks(back, theirs.state_dict())
+    assert torch.equal(again(x), ours(x))
+    assert torch.equal(back.latents()["0.weight"], session.latents()["0.weight"])
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused():
+    session = session_on(network())
+    state = pruned_by_torch().state_dict()
+    with pytest.raises(ValueError, match=r"masks '2.weight', which the recipe does not prune"):
+        load_torch_masks(session, state | {"2.weight_orig": torch.ones(3, 8), "2.weight_mask": torch.ones(3, 8)})
+    with pytest.raises(ValueError, match="belongs to another network"):
+        load_torch_masks(session, state | {"0.weight_orig": torch.ones(2, 2), "0.weight_mask": torch.ones(2, 2)})
+    with pytest.raises(ValueError, match=r"'3.weight', which the network does not have"):
+        load_torch_masks(session, state | {"3.weight": torch.ones(1)})
+
+
+def test_a_quantized_weight_has_no_torch_mask():
+    session = session_on(network(), (Prune(sparsity=0.5), Ternary()))
+    with pytest.raises(ValueError, match="is quantized"):
+        torch_masks(session)
