@@ -14,7 +14,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from tersify.runtime.calibrate import costs_of_this_cpu
 from tersify.runtime.capture import capture
+from tersify.runtime.choose import choose
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
 from tersify.runtime.op import Segment, call
@@ -124,9 +126,11 @@ def compile(
 ) -> CompiledModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
-    precision "fp32" is exact up to the order of sums, and what "auto" means where nothing smaller was asked for.
+    precision "fp32" is exact up to the order of sums, and the same plan on every machine.
     "int8" runs ternary convolutions on 8-bit activations, whose ranges come from the `calibration` batches, or
-    from the example. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
+    from the example. "auto" chooses for every layer the kernel that costs least by a measurement on this CPU, which
+    is cached on disk: lists of non-zeros, a dense product in torch, or, where `calibration` batches are given, 8-bit
+    activations. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
     `threads` defaults to what torch uses.
     """
     if precision not in PRECISIONS:
@@ -140,10 +144,14 @@ def compile(
     with _eval_mode(model), torch.no_grad():
         captured, out_spec = capture(model, given)
     plan = fuse(captured)
+    shown = [calibration] if isinstance(calibration, Tensor) else calibration
+    batches = None if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
     if precision == "int8":
-        shown = [calibration] if isinstance(calibration, Tensor) else calibration
-        batches = [given] if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
-        plan = quantize(plan, batches)
+        plan = quantize(plan, batches or [given])
+    elif precision == "auto" and (kernels := extension()) is not None:
+        allowed = batches is not None
+        plan, narrow = choose(plan, len(given[0]), costs_of_this_cpu(kernels), int8=allowed)
+        plan = quantize(plan, batches or (), only=narrow)
     return build(plan, out_spec, threads=threads)
 
 
@@ -179,8 +187,7 @@ def _check_example(example: tuple[Tensor, ...]) -> None:
 def _stages(plan: Plan, builder: Any) -> list[_Stage]:
     runs: list[list[Node]] = []
     for node in plan.nodes:
-        lowered = node.kind != "torch"
-        if runs and lowered and runs[-1][-1].kind != "torch":
+        if runs and not node.in_torch and not runs[-1][-1].in_torch:
             runs[-1].append(node)
         else:
             runs.append([node])
@@ -191,7 +198,7 @@ def _stages(plan: Plan, builder: Any) -> list[_Stage]:
         made = {node.name for node in run}
         inputs = tuple(dict.fromkeys(name for node in run for name in node.reads if name not in made))
         outputs = tuple(node.name for node in run if node.name in later)
-        segment = None if run[0].kind == "torch" else _segment(builder(), run, inputs, outputs, shapes)
+        segment = None if run[0].in_torch else _segment(builder(), run, inputs, outputs, shapes)
         stages.append(_Stage(tuple(run), segment, inputs, outputs))
     return stages
 
