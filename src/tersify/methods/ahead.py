@@ -49,7 +49,7 @@ def _state(latent: Tensor) -> tuple[object, ...]:
 def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> Sequence[Tensor]:
     """Exactly the values forward; backward each latent gets its value's gradient, and the value's keeper drops it."""
     with torch.enable_grad():
-        return _StandIn.apply(values, keepers, *latents)  # type: ignore[no-any-return]
+        return _StandIn.apply(values, keepers, *latents)
 
 
 class _StandIn(torch.autograd.Function):
