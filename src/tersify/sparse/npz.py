@@ -58,7 +58,8 @@ def to_npz(matrix: Matrix) -> bytes:
     buffer = io.BytesIO()
     # Binsparse's values are one-dimensional, whatever the matrix.
     flat = {name: array.reshape(-1) if name == "values" else array for name, array in stored.items()}
-    np.savez(buffer, allow_pickle=False, **{HEADER: np.asarray(json.dumps(header, sort_keys=True))}, **flat)
+    members: dict[str, Any] = {HEADER: np.asarray(json.dumps(header, sort_keys=True)), **flat}
+    np.savez(buffer, **members)
     return buffer.getvalue()
 
 
