@@ -259,6 +259,13 @@ def test_a_shared_layer_keeps_a_constant_it_reads_twice() -> None:
     assert shrunk(model, torch.randn(2, 4)).shared.in_features == 6
 
 
+def test_a_convolution_right_before_a_transposed_one_is_not_taken_for_its_branch() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ConvTranspose2d(6, 4, 2, bias=False), nn.LayerNorm([4, 7, 7]))
+    model[1].weight.data[:, :2] = 0
+    shrunk(model, torch.randn(2, 3, 8, 8))
+
+
 def test_a_model_that_cannot_be_traced_is_refused() -> None:
     class Branching(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -207,19 +207,20 @@ class Prune(Method):
             raise ValueError(
                 f"the score {self.score!r} comes from training, and none has taken place; use another score"
             )
-        scores = [layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site)) for layer in bound.layers]
         for mask in bound.each(MaskTransform):
             mask.mask.fill_(True)
+        # One by one, unless all compete: the scores of a large network would take as much memory as itself.
+        scores = (layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site)) for layer in bound.layers)
         for layer, kept in zip(bound.layers, self._kept(scores, done), strict=True):
             layer.keep_(kept)
 
-    def _kept(self, scores: Sequence[Tensor], done: float) -> list[Tensor]:
+    def _kept(self, scores: Iterable[Tensor], done: float) -> Iterable[Tensor]:
         if self._is_soft:
-            return [_above(each, self.threshold) for each in scores]
+            return (_above(each, self.threshold) for each in scores)
         if self.scope == "global":
-            return choose_globally(scores, lambda units: self._pruned(units, done), self.floor)
+            return choose_globally(list(scores), lambda units: self._pruned(units, done), self.floor)
         choose = choose_in_rows if self._in_rows else choose_in_layer
-        return [choose(each, lambda units: self._pruned(units, done)) for each in scores]
+        return (choose(each, lambda units: self._pruned(units, done)) for each in scores)
 
 
 def _above(scores: Tensor, threshold: float) -> Tensor:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from tersify.methods.selection import kth_smallest
+
 SCOPES = ("layer", "global", "row")
 
 
@@ -14,17 +16,25 @@ def lowest(scores: Tensor, count: int) -> Tensor:
     """True at the `count` smallest of each row; of equal ones those that come first. The same on every device."""
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
-    limit = _smallest(scores, min(count, scores.shape[-1]))
+    limit = _limit(scores, min(count, scores.shape[-1]))
+    gone = scores <= limit
+    if int(gone.sum()) == count * len(scores):
+        return gone  # no tie at the limit, as nearly always: a cumulative sum takes eight bytes a weight
     below = scores < limit
     ties = scores == limit
     room = count - below.sum(-1, keepdim=True)
     return below | (ties & (ties.cumsum(-1) <= room))
 
 
-def _smallest(scores: Tensor, k: int) -> Tensor:
-    """The k-th smallest of each row. CUDA's own selection leaves a long row to one processor, so there it is sorted."""
+def _limit(scores: Tensor, k: int) -> Tensor:
+    """The k-th smallest of each row.
+
+    Torch's own selection is slow for one long row on a CPU, and leaves a long row to one processor on CUDA.
+    """
     if scores.is_cuda:
         return scores.sort(dim=-1).values[..., k - 1 : k]
+    if len(scores) == 1 and scores.dtype == torch.float32:
+        return kth_smallest(scores, k).view(1, 1)
     return scores.kthvalue(k, dim=-1, keepdim=True).values
 
 

@@ -23,6 +23,8 @@ from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
+# Weights made ahead wait in memory, all at once. A network of more is bound by its arithmetic, not by launches.
+MOST_AHEAD = 1 << 26
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
@@ -52,7 +54,7 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
     """
     ready = [site for site in sites if _may_go_ahead(site.chain)]
-    if not ready:
+    if not ready or sum(site.latent.numel() for site in ready) > MOST_AHEAD:
         return
     latents: list[Tensor] = [site.latent for site in ready]
     edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
