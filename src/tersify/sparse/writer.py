@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from tersify.codec.atomic import replacing
-from tersify.sparse.collection import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST, Collection
+from tersify.sparse.collection import Collection
 from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
+from tersify.sparse.index import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST
 from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
 from tersify.sparse.npz import to_npz
 from tersify.sparse.recorder import SAMPLING, Record, as_array, record
