@@ -1,10 +1,10 @@
 """What the energy search costs: a training step with the search included against the plain step, in one run.
 
 On a GPU: ResNet-18 and ResNet-50, 32×32 images, batch 128, S = 8, bf16, both eager and both compiled; with the
-parents judged again on each batch (the default) and with their stored energies. On a CPU: one generation
+parents judged again on each batch (the default) and, eager, with their stored energies. On a CPU: one generation
 folded into the batch against one candidate at a time.
 
-usage: python benchmarks/energy_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N]
+usage: python benchmarks/energy_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N] [--eager-only]
 """
 
 from __future__ import annotations
@@ -88,61 +88,58 @@ def interleaved(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def training_steps(names: list[str], *, device: str, batch: int, rounds: int, repeats: int) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for name in names:
-        for compiled in (False, True):
-            mode = "compiled" if compiled else "eager"
-            works = {
-                kind: stepper(name, method, device=device, batch=batch, compiled=compiled)
-                for kind, method in METHODS.items()
-            }
-            medians = interleaved(works, rounds=rounds, repeats=repeats, device=device, warm=6)
-            figures |= {f"{name}_{mode}_{kind}_ms": value for kind, value in medians.items()}
-            ratios = {kind: medians[kind] / medians["plain"] for kind in medians if kind != "plain"}
-            figures |= {f"{name}_{mode}_{kind}_ratio": value for kind, value in ratios.items()}
-            print(
-                f"  {name:<9} {mode:<9} plain {medians['plain']:8.2f} ms   with search {medians['search']:8.2f} ms "
-                f"({ratios['search']:.2f}×)   parents stored {medians['search_stored']:8.2f} ms "
-                f"({ratios['search_stored']:.2f}×)",
-                flush=True,
-            )
-    return figures
+def training_steps(
+    name: str, *, compiled: bool, device: str, batch: int, rounds: int, repeats: int
+) -> dict[str, float]:
+    mode = "compiled" if compiled else "eager"
+    works: dict[str, Callable[[], object]] = {
+        kind: stepper(name, method, device=device, batch=batch, compiled=compiled)
+        for kind, method in METHODS.items()
+        if not (compiled and kind == "search_stored")  # compiling takes a minute each
+    }
+    medians = interleaved(works, rounds=rounds, repeats=repeats, device=device, warm=6)
+    ratios = {kind: value / medians["plain"] for kind, value in medians.items() if kind != "plain"}
+    shown = "".join(f"   {kind} {medians[kind]:8.2f} ms ({ratio:.2f}×)" for kind, ratio in ratios.items())
+    print(f"  {name:<9} {mode:<9} plain {medians['plain']:8.2f} ms{shown}", flush=True)
+    return {f"{name}_{mode}_{kind}_ms": value for kind, value in medians.items()} | {
+        f"{name}_{mode}_{kind}_ratio": value for kind, value in ratios.items()
+    }
 
 
-def generations(names: list[str], *, device: str, batch: int, rounds: int) -> dict[str, float]:
+def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, float]:
     """The population judged on one batch: folded, and one candidate at a time with really masked weights."""
-    figures: dict[str, float] = {}
-    for name in names:
-        torch.manual_seed(0)
-        model = network(name).to(device)
-        images = torch.randn(batch, 3, 32, 32, device=device)
-        labels = torch.randint(0, 10, (batch,), device=device)
-        method = METHODS["search"]
-        assert method is not None
-        session = attached(model, method)
-        session.step(images, labels)
-        work = session._work[0].bound.shared
-        evaluator = work.engine(None).evaluator
-        states = work.population.states
-        works: dict[str, Callable[[], object]] = {
-            "folded": lambda e=evaluator, s=states, x=images, y=labels: e.energies(s, x, y),
-            "looped": lambda e=evaluator, s=states, x=images, y=labels: e.one_by_one(s, x, y),
-        }
-        medians = interleaved(works, rounds=rounds, repeats=1, device=device, warm=1)
-        figures |= {f"{name}_{kind}_ms": value for kind, value in medians.items()}
-        figures[f"{name}_loop_over_fold"] = medians["looped"] / medians["folded"]
-        print(
-            f"  {name:<9} S = {POPULATION} folded {medians['folded']:9.1f} ms   one by one {medians['looped']:9.1f} ms "
-            f"  loop/fold {medians['looped'] / medians['folded']:.2f}",
-            flush=True,
-        )
-    return figures
+    torch.manual_seed(0)
+    model = network(name).to(device)
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.randint(0, 10, (batch,), device=device)
+    method = METHODS["search"]
+    assert method is not None
+    session = attached(model, method)
+    session.step(images, labels)
+    work = session._work[0].bound.shared
+    evaluator = work.engine(model).evaluator
+    states = work.population.states
+    works: dict[str, Callable[[], object]] = {
+        "folded": lambda: evaluator.energies(states, images, labels),
+        "looped": lambda: evaluator.one_by_one(states, images, labels),
+    }
+    medians = interleaved(works, rounds=rounds, repeats=1, device=device, warm=1)
+    print(
+        f"  {name:<9} S = {POPULATION} folded {medians['folded']:9.1f} ms   one by one {medians['looped']:9.1f} ms "
+        f"  loop/fold {medians['looped'] / medians['folded']:.2f}",
+        flush=True,
+    )
+    return {
+        f"{name}_folded_ms": medians["folded"],
+        f"{name}_looped_ms": medians["looped"],
+        f"{name}_loop_over_fold": medians["looped"] / medians["folded"],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds, the small network only")
+    parser.add_argument("--eager-only", action="store_true", help="no compiled steps, which take minutes to compile")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=128)
@@ -151,16 +148,27 @@ def main() -> None:
     names = ["resnet18"] if args.quick else ["resnet18", "resnet50"]
     rounds = 3 if args.quick else 9
     figures: dict[str, float] = {}
-    if on_gpu:
-        print(f"one training step, batch {args.batch}, S = {POPULATION}, bf16, Adadelta: median of interleaved rounds")
-        figures |= training_steps(names, device=args.device, batch=args.batch, rounds=rounds, repeats=20)
-    print(f"the population judged on one batch of {args.batch}, {args.device}, {torch.get_num_threads()} threads")
-    figures |= generations(names, device=args.device, batch=args.batch, rounds=rounds)
     gpu = torch.cuda.get_device_name() if on_gpu else None
-    report(
-        "energy_overhead", figures, json_path=args.json, versions={"torch": torch.__version__}, gpu=gpu,
-        batch=args.batch, threads=torch.get_num_threads(),
-    )  # fmt: skip
+
+    def keep(found: dict[str, float]) -> None:
+        """Written after each part, so that a run that is cut short leaves what it has."""
+        figures.update(found)
+        report(
+            "energy_overhead", figures, json_path=args.json, versions={"torch": torch.__version__}, gpu=gpu,
+            batch=args.batch, threads=torch.get_num_threads(),
+        )  # fmt: skip
+
+    print(f"the population judged on one batch of {args.batch}, {args.device}, {torch.get_num_threads()} threads")
+    for name in names:
+        keep(generation(name, device=args.device, batch=args.batch, rounds=rounds))
+    if not on_gpu:
+        return
+    print(f"one training step, batch {args.batch}, S = {POPULATION}, bf16, Adadelta: median of interleaved rounds")
+    for compiled in (False,) if args.eager_only else (False, True):
+        for name in names:
+            keep(
+                training_steps(name, compiled=compiled, device=args.device, batch=args.batch, rounds=rounds, repeats=20)
+            )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Every output of every layer is compared, for random 8-bit inputs over their whole range; Icarus runs both variants of
 the exported circuit. Needs Icarus Verilog, onnx and onnxruntime.
 
-usage: python benchmarks/fpga_bit_exact.py [--model FILE.terse] [--vectors 1000] [--lanes 16] [--quick] [--json FILE]
+usage: python benchmarks/fpga_bit_exact.py [--model FILE.terse] [--vectors 1000] [--lanes 16] [--jobs 1] [--quick]
+       [--json FILE]
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common import report  # first: it sets what must stand before torch is imported
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--vectors", type=int, default=1000)
     parser.add_argument("--lanes", type=int, default=16)
+    parser.add_argument("--jobs", type=int, default=1, help="2 simulates both variants at once")
     parser.add_argument("--quick", action="store_true", help="ten vectors")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -92,14 +95,19 @@ def main() -> None:
                 print(f"{name}: {way}: {simulated.size:,} outputs, {different} different", flush=True)
             values = simulated
         export_fpga(network, folder / "fpga", vectors=vectors, lanes=args.lanes)
-        for variant, number in VARIANTS.items():
+
+        def simulate(variant: str) -> None:
+            nonlocal wrong
             start = time.perf_counter()
-            verdict = f"PASS: {len(network.layers)} layers, {vectors} vectors, shift product {number}"
+            verdict = f"PASS: {len(network.layers)} layers, {vectors} vectors, shift product {VARIANTS[variant]}"
             passed = in_icarus(folder / "fpga", variant, verdict)
             seconds = time.perf_counter() - start
-            figures |= {f"icarus.{variant}.passed": int(passed), f"icarus.{variant}.seconds": seconds}
+            figures.update({f"icarus.{variant}.passed": int(passed), f"icarus.{variant}.seconds": seconds})
             wrong += not passed
             print(f"Icarus, {variant}: {'all outputs equal' if passed else 'DIFFERENT'}, {seconds:.0f} s", flush=True)
+
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(simulate, VARIANTS))
     icarus = subprocess.run(["iverilog", "-V"], capture_output=True, text=True).stdout.split(" (")[0]
     versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "icarus": icarus}
     report("fpga_bit_exact", figures, json_path=args.json, versions=versions)

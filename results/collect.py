@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def main() -> None:
     file = HERE / f"{given.experiment}.json"
     before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}
     results = merged(Experiment.load(given.experiment), before, folders, provenance)
-    file.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text(_text(results) + "\n", encoding="utf-8")
 
 
 def merged(
@@ -70,13 +71,19 @@ def merged(
     }
 
 
+def _text(results: dict[str, Any]) -> str:
+    """JSON with each list of numbers on a line of its own."""
+    spread = json.dumps(results, indent=1, ensure_ascii=False)
+    return re.sub(r"\[\s+([-+.\deE,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", spread)
+
+
 def _settings(run: Path) -> dict[str, Any]:
     """The identity of the run: network, options, training settings."""
     file = run / "checkpoint" / "run.json"
     if not file.is_file():
         return {}
     identity = json.loads(file.read_bytes())
-    train = {k: v for k, v in identity["train"].items() if v not in (None, "", [], {}, False)}
+    train = {k: v for k, v in identity["train"].items() if v is not False and v not in (None, "", [], {})}
     train["teacher"] = Path(train["teacher"]).name if "teacher" in train else None
     return {"metadata": identity["metadata"], "train": {k: v for k, v in train.items() if v is not None}}
 

@@ -82,13 +82,27 @@ void finish_patch(const ConvTask& t, const char* sums, int channel) {
   }
 }
 
+// The same straight from the registers, where no curve needs them and the whole patch is written.
+template <int H, int W>
+inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
+  const Folded f = fold(t.finish, channel);
+  const size_t at = channel * t.output_channel_bytes;
+  UNROLL for (int y = 0; y < H; ++y) {
+    UNROLL for (int x = 0; x < W; ++x) {
+      const size_t place = at + y * t.output_row_bytes + size_t(x) * kBytes;
+      Vec v = acc[y * W + x] * f.a + f.b;
+      if (t.residual) v += load(t.residual + place) * f.c;
+      store(t.output + place, clamp(v, t.finish.low, t.finish.high));
+    }
+  }
+}
+
 // Output-stationary: a patch of one output channel stays in registers while its weights of one block of
 // input channels pass by; between blocks it waits in `sums`.
 template <int H, int W, ValueKind kind>
 void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
-  const float signs[2] = {1.0f, -1.0f};
   const size_t pitch = t.patch.pitch_bytes;
-  const uint32_t* offsets = t.offsets;
+  const bool straight = t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0;
   const uint16_t* entry = unit.entries;
   const uint8_t* code = unit.codes;
   const float* value = unit.values;
@@ -104,8 +118,10 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
     const int count = row.count & kCountMask;
     for (int k = 0; k < count; ++k) {
       const uint32_t e = entry[k];
-      const char* at = footprint + offsets[kind == ValueKind::Sign ? e >> 1 : e];
-      const float w = kind == ValueKind::Sign ? signs[e & 1] : kind == ValueKind::Table ? t.table[code[k]] : value[k];
+      const char* at = footprint + size_t(kind == ValueKind::Sign ? e >> 1 : e) * kBytes;
+      // A sign becomes ±1 by arithmetic: the load ports have no time to fetch one.
+      const Vec w = kind == ValueKind::Sign ? (Vec)(IntVec{} + int32_t(0x3f800000u | e << 31))
+                                            : Vec{} + (kind == ValueKind::Table ? t.table[code[k]] : value[k]);
       UNROLL for (int y = 0; y < H; ++y) {
         UNROLL for (int x = 0; x < W; ++x) acc[y * W + x] += w * load(at + x * kBytes);
         at += pitch;
@@ -115,6 +131,10 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
     entry += count;
     if (kind == ValueKind::Table) code += count;
     if (kind == ValueKind::Float) value += count;
+    if (row.count & kLast && straight) {
+      finish_registers<H, W>(t, acc, first_channel + row.row);
+      continue;
+    }
     UNROLL for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[i]);
     if (row.count & kLast) finish_patch(t, waiting, first_channel + row.row);
   }
@@ -190,7 +210,7 @@ void pool(const PoolTask& t) {
         const char* at = t.scratch + y * t.patch.pitch_bytes + size_t(x) * kBytes;
         Vec v = Vec{} + start;
         for (int k = 0; k < t.taps; ++k) {
-          const Vec next = load(at + t.offsets[k]);
+          const Vec next = load(at + size_t(t.places[k]) * kBytes);
           if (t.is_max)
             v = (next > v) | (next != next) ? next : v;
           else

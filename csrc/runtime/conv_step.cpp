@@ -18,9 +18,8 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   const Geometry::Place& place = geometry.places[rest % places];
   const int group = rest / places;
   ConvTask t{};
-  weights->fill(t);
+  weights->fill(t, *lists);
   t.patch = geometry.view(place, bytes);
-  t.offsets = geometry.offsets.data();
   t.chunk_begin = splits[range];
   t.chunk_end = splits[range + 1];
   t.finish = finish->view();
@@ -50,8 +49,9 @@ void ConvStep::split(int groups, int threads) {
 void add_conv(Schedule& s, ConvStep step, const Window& window) {
   const Kernels& k = s.kernels();
   step.kernels = &k;
-  step.geometry = make_geometry(step.in, step.from, step.to, window, k.vector_bytes, k.patch_limit,
-                                step.weights->block_channels());
+  step.geometry =
+      make_geometry(step.in, step.from, step.to, window, k.patch_limit, step.weights->block_channels());
+  step.lists = step.weights->place(step.geometry.tap_places);
   const int groups = step.to.groups(step.out.n);
   s.add_cost(layout_cost(step.to, step.out.n, k.patch_limit) * double(step.weights->nonzeros() + step.weights->rows()));
   step.split(groups, s.threads());

@@ -76,7 +76,7 @@ PatchView Geometry::view(const Place& place, int vector_bytes) const {
 }
 
 Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window,
-                       int vector_bytes, int patch_limit, int block_channels) {
+                       int patch_limit, int block_channels) {
   Geometry g;
   g.patch = choose_patch(to, patch_limit);
   const Axis ya = make_axis(g.patch.h, window.kernel_h, window.stride_h, window.pad_h, window.dilation_h);
@@ -86,7 +86,7 @@ Geometry make_geometry(const Image& input, const Layout& from, const Layout& to,
   for (int c = 0; c < block_channels; ++c)
     for (int ky = 0; ky < window.kernel_h; ++ky)
       for (int kx = 0; kx < window.kernel_w; ++kx)
-        g.offsets.push_back(((c * g.footprint_h + ya.tap[ky]) * g.footprint_w + xa.tap[kx]) * vector_bytes);
+        g.tap_places.push_back((c * g.footprint_h + ya.tap[ky]) * g.footprint_w + xa.tap[kx]);
 
   LaneTable table(g.lane_table);
   for (int top = 0; top < to.tile_h; top += g.patch.h)

@@ -32,12 +32,12 @@ struct Geometry {
   std::vector<Place> places;
   std::vector<CopyRun> runs;
   std::vector<int16_t> lane_table;
-  std::vector<uint32_t> offsets;  // (channel in block, tap) → bytes
+  std::vector<uint32_t> tap_places;  // (channel in block, tap) → vectors from the footprint's start
 
   PatchView view(const Place& place, int vector_bytes) const;
 };
 
 Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window,
-                       int vector_bytes, int patch_limit, int block_channels);
+                       int patch_limit, int block_channels);
 
 }  // namespace tersify

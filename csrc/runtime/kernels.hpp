@@ -37,7 +37,7 @@ struct Quant {
 struct Unit {
   const Row* rows;
   uint32_t row_count;
-  const uint16_t* entries;  // Sign: index × 2 + sign; otherwise the index of (channel in block, tap)
+  const uint16_t* entries;  // vectors from the footprint's start; Sign: that × 2 + sign
   const uint8_t* codes;     // Table
   const float* values;      // Float
   const uint16_t* plus;     // narrow: how many of a row's entries are +1; they come first
@@ -68,7 +68,6 @@ struct ConvTask {
   PatchView patch;
   const char* input;  // of the image group
   size_t input_channel_bytes;
-  const uint32_t* offsets;  // (channel in block, tap) → bytes in the footprint
   ValueKind kind;
   const float* table;
   const Unit* units;  // [chunk][block]
@@ -88,7 +87,7 @@ struct PoolTask {
   PatchView patch;
   const char* input;
   size_t input_channel_bytes;
-  const uint32_t* offsets;
+  const uint32_t* places;  // tap → vectors from the footprint's start
   int taps, channels;
   bool is_max;
   const char* reciprocal;  // 1 / number of averaged places, laid out like one channel of the output

@@ -69,7 +69,6 @@ void flush_sums(const ConvTask& t, char* sums) {
 template <int H, int W>
 void accumulate_narrow(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
   const size_t pitch = t.patch.pitch_bytes, waiting_bytes = narrow_waiting_bytes(t);
-  const uint32_t* offsets = t.offsets;
   const uint16_t* entry = unit.entries;
   for (uint32_t r = 0; r < unit.row_count; ++r) {
     const Row row = unit.rows[r];
@@ -83,7 +82,7 @@ void accumulate_narrow(const ConvTask& t, const Unit& unit, int first_channel, c
     }
     const uint16_t *minus = entry + unit.plus[r], *end = entry + (row.count & kCountMask);
     for (; entry != minus; ++entry) {
-      const char* at = footprint + offsets[*entry];
+      const char* at = footprint + size_t(*entry) * kBytes;
       UNROLL for (int y = 0; y < H; ++y) {
         UNROLL for (int x = 0; x < W; ++x) acc[y * W + x] += load_narrow(at + x * kBytes);
         at += pitch;
@@ -91,7 +90,7 @@ void accumulate_narrow(const ConvTask& t, const Unit& unit, int first_channel, c
       }
     }
     for (; entry != end; ++entry) {
-      const char* at = footprint + offsets[*entry];
+      const char* at = footprint + size_t(*entry) * kBytes;
       UNROLL for (int y = 0; y < H; ++y) {
         UNROLL for (int x = 0; x < W; ++x) acc[y * W + x] -= load_narrow(at + x * kBytes);
         at += pitch;

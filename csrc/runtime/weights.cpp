@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kFootprintBytes = 44 << 10;  // measured: more than the L1 holds, but shorter lists cost more
 constexpr int kMaxChunks = 16;
-constexpr int kRowsPerChunk = 16;
+constexpr int kRowsPerChunk = 32;
 constexpr int kNarrowMost = 32767;
 
 struct Pending {
@@ -87,22 +87,48 @@ SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vec
                       weight.taps * narrow_high > kNarrowMost))
     throw std::invalid_argument("16-bit sums need ternary weights and kernels of fewer taps");
   split_rows(weight);
-  for (const Chunk& chunk : chunks_) pack_chunk(weight, chunk);
-  entries_.shrink_to_fit();
+  auto lists = std::make_shared<PlacedLists>();
+  for (int i = 0; i < block_channels * weight.taps; ++i) lists->places.push_back(i);
+  for (const Chunk& chunk : chunks_) pack_chunk(weight, chunk, *lists);
+  lists->entries.shrink_to_fit();
+  nonzeros_ = lists->entries.size();
   row_list_.shrink_to_fit();
   codes_.shrink_to_fit();
   values_.shrink_to_fit();
   plus_.shrink_to_fit();
-  point_units();
+  placed_.push_back(std::move(lists));
 }
 
-void SparseWeights::point_units() {
+std::shared_ptr<const PlacedLists> SparseWeights::place(const std::vector<uint32_t>& places) {
+  const int shift = signed_entries();
+  if (!unplaced_)
+    for (const auto& known : placed_)
+      if (known->places == places) return known;
+  if (*std::max_element(places.begin(), places.end()) >> (16 - shift))
+    throw std::invalid_argument("a window of this size is too large to pack");
+  const PlacedLists& from = *placed_.front();
+  std::vector<uint16_t> index(1 + *std::max_element(from.places.begin(), from.places.end()));
+  for (size_t i = 0; i < from.places.size(); ++i) index[from.places[i]] = static_cast<uint16_t>(i);
+  auto lists = std::make_shared<PlacedLists>();
+  lists->places = places;
+  lists->units = from.units;
+  lists->entries.reserve(from.entries.size());
+  for (uint16_t e : from.entries)
+    lists->entries.push_back(static_cast<uint16_t>(places[index[e >> shift]] << shift | (e & shift)));
+  point_units(*lists);
+  if (unplaced_) placed_.clear();
+  unplaced_ = false;
+  placed_.push_back(lists);
+  return lists;
+}
+
+void SparseWeights::point_units(PlacedLists& lists) const {
   const Row* row = row_list_.data();
-  const uint16_t* entry = entries_.data();
+  const uint16_t* entry = lists.entries.data();
   const uint8_t* code = codes_.data();
   const float* value = values_.data();
   const uint16_t* plus = plus_.data();
-  for (Unit& unit : units_) {
+  for (Unit& unit : lists.units) {
     unit = {row, unit.row_count, entry, code, value, plus};
     size_t count = 0;
     for (uint32_t r = 0; r < unit.row_count; ++r) count += row[r].count & kCountMask;
@@ -131,7 +157,7 @@ void SparseWeights::split_rows(const DenseWeight& w) {
   }
 }
 
-void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk) {
+void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PlacedLists& lists) {
   const int per_group = w.channels / w.groups, rows_per_group = w.rows / w.groups;
   std::vector<std::vector<Pending>> blocks(blocks_);
   std::vector<int> first(chunk.rows, -1), last(chunk.rows, -1);
@@ -154,8 +180,7 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk) {
           pending.entries.insert(pending.entries.begin() + pending.plus++, static_cast<uint16_t>(index));
           continue;
         }
-        const bool signed_index = kind_ == ValueKind::Sign && !narrow_high_;
-        pending.entries.push_back(static_cast<uint16_t>(signed_index ? index * 2 + (value < 0) : index));
+        pending.entries.push_back(static_cast<uint16_t>(signed_entries() ? index * 2 + (value < 0) : index));
         pending.values.push_back(value);
       }
     }
@@ -171,12 +196,12 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk) {
                      [](const Pending& x, const Pending& y) {
                        return std::make_pair(x.entries.size(), x.plus) > std::make_pair(y.entries.size(), y.plus);
                      });
-    units_.push_back({nullptr, static_cast<uint32_t>(blocks[b].size()), nullptr, nullptr, nullptr, nullptr});
+    lists.units.push_back({nullptr, static_cast<uint32_t>(blocks[b].size()), nullptr, nullptr, nullptr, nullptr});
     for (const Pending& p : blocks[b]) {
       const int flags = (first[p.row] == b ? kFirst : 0) | (last[p.row] == b ? kLast : 0) | (p.flush ? kFlush : 0);
       if (narrow_high_) plus_.push_back(static_cast<uint16_t>(p.plus));
       row_list_.push_back({p.row, static_cast<uint16_t>(p.entries.size() | flags)});
-      entries_.insert(entries_.end(), p.entries.begin(), p.entries.end());
+      lists.entries.insert(lists.entries.end(), p.entries.begin(), p.entries.end());
       if (kind_ == ValueKind::Float) values_.insert(values_.end(), p.values.begin(), p.values.end());
       if (kind_ == ValueKind::Table)
         for (float value : p.values) {
@@ -188,10 +213,10 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk) {
   }
 }
 
-void SparseWeights::fill(ConvTask& task) const {
+void SparseWeights::fill(ConvTask& task, const PlacedLists& lists) const {
   task.kind = kind_;
   task.table = table_.data();
-  task.units = units_.data();
+  task.units = lists.units.data();
   task.chunks = chunks_.data();
   task.blocks = blocks_;
   task.block_channels = block_channels_;
@@ -200,9 +225,12 @@ void SparseWeights::fill(ConvTask& task) const {
 }
 
 size_t SparseWeights::resident_bytes() const {
-  return row_list_.size() * sizeof(Row) + entries_.size() * sizeof(uint16_t) + codes_.size() +
-         values_.size() * sizeof(float) + plus_.size() * sizeof(uint16_t) + table_.size() * sizeof(float) + units_.size() * sizeof(Unit) +
-         chunks_.size() * sizeof(Chunk);
+  size_t bytes = row_list_.size() * sizeof(Row) + codes_.size() + values_.size() * sizeof(float) +
+                 plus_.size() * sizeof(uint16_t) + table_.size() * sizeof(float) + chunks_.size() * sizeof(Chunk);
+  for (const auto& lists : placed_)
+    bytes += lists->entries.size() * sizeof(uint16_t) + lists->units.size() * sizeof(Unit) +
+             lists->places.size() * sizeof(uint32_t);
+  return bytes;
 }
 
 }  // namespace tersify

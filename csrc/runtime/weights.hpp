@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "geometry.hpp"
@@ -15,6 +16,14 @@ struct DenseWeight {
   int rows, channels, groups, taps;
 };
 
+// The lists as a kernel walks them: every entry is the place of its first vector in the footprint, so one patch
+// geometry has one such form. Signs: place × 2 + sign.
+struct PlacedLists {
+  std::vector<uint32_t> places;  // (channel in block, tap) → vectors from the footprint's start
+  std::vector<uint16_t> entries;
+  std::vector<Unit> units;  // [chunk][block]
+};
+
 class SparseWeights {
  public:
   // Sign: only the signs of `weight` are kept. Table: every non-zero must be one of `table`.
@@ -22,17 +31,20 @@ class SparseWeights {
   SparseWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
                 int narrow_high = 0);
 
-  void fill(ConvTask& task) const;
+  // The lists for a geometry; worked out when first asked for.
+  std::shared_ptr<const PlacedLists> place(const std::vector<uint32_t>& places);
+  void fill(ConvTask& task, const PlacedLists& lists) const;
   int chunks() const { return static_cast<int>(chunks_.size()); }
   int rows() const { return rows_; }
   int block_channels() const { return block_channels_; }
-  size_t nonzeros() const { return entries_.size(); }
+  size_t nonzeros() const { return nonzeros_; }
   size_t resident_bytes() const;
 
  private:
   void split_rows(const DenseWeight& weight);
-  void pack_chunk(const DenseWeight& weight, const Chunk& chunk);
-  void point_units();
+  void pack_chunk(const DenseWeight& weight, const Chunk& chunk, PlacedLists& lists);
+  void point_units(PlacedLists& lists) const;
+  bool signed_entries() const { return kind_ == ValueKind::Sign && !narrow_high_; }
 
   ValueKind kind_;
   int rows_, channels_, block_channels_, blocks_;
@@ -41,11 +53,12 @@ class SparseWeights {
   std::vector<float> table_;
   std::vector<Chunk> chunks_;
   std::vector<Row> row_list_;
-  std::vector<uint16_t> entries_;
+  size_t nonzeros_ = 0;
   std::vector<uint8_t> codes_;
   std::vector<float> values_;
   std::vector<uint16_t> plus_;
-  std::vector<Unit> units_;
+  std::vector<std::shared_ptr<PlacedLists>> placed_;  // the first is never empty
+  bool unplaced_ = true;                               // the first is still by index: nobody walks it yet
 };
 
 // Input channels whose footprints under one patch share the first-level cache with the sums.

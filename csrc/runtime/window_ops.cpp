@@ -44,7 +44,7 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
   const auto [from, to] = window_layouts(s, op.inputs[0], out, window, s.lanes());
   const int source = s.need(op.inputs[0], from), target = s.give(op.output, to);
   auto geometry = std::make_shared<Geometry>(
-      make_geometry(in, from, to, window, k->vector_bytes, k->patch_limit, 1));
+      make_geometry(in, from, to, window, k->patch_limit, 1));
   auto reciprocal = std::make_shared<AlignedBytes>();
   if (!is_max) {
     const int lanes = s.lanes();
@@ -81,7 +81,7 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
            t.output_row_bytes = to.tile_w * bytes;
            t.input = b[source] + group * in.c * t.input_channel_bytes;
            t.output = b[target] + group * out.c * t.output_channel_bytes + at;
-           t.offsets = geometry->offsets.data();
+           t.places = geometry->tap_places.data();
            t.taps = window.taps();
            t.channels = in.c;
            t.is_max = is_max;

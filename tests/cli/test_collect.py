@@ -38,7 +38,7 @@ def test_a_network_is_pruned_collected_timed_and_exported(recipe, tmp_path, caps
     assert {op.kind for op in made} == {"conv2d", "linear"}
     meta = made[0].meta
     assert meta["target_sparsity"] == 0.8
-    assert meta["model"]["calibration"] == "2 training images of digits"
+    assert meta["model"]["calibration"] == "2 training samples of digits"
     assert 0 <= meta["model"]["accuracy"] <= 100
     record = json.loads(timings.read_text())
     assert {"commit", "machine", "versions", "threads", "rows", "winners"} <= set(record)
@@ -66,7 +66,7 @@ def test_a_terse_file_brings_recipe_shape_hash_and_accuracy(recipe, tmp_path):
     assert list(made.models) == ["model", "mine"]
     for model in made.models.values():
         assert model["accuracy"] == 12.5
-        assert model["calibration"] == "2 random normal inputs of 1×8×8"
+        assert model["calibration"] == "2×1×8×8 random normal numbers"
         assert len(model["checkpoint"]["sha256"]) == 64
     assert made["mine/" + made.names[0].partition("/")[2]].meta["method"][0]["method"] == "magnitude"
 
@@ -79,6 +79,9 @@ def test_a_network_of_tokens_gets_random_ones(recipe, tmp_path):
     op, *_ = tersify.Collection(out)
     assert op.name == "nets:net/0"
     assert op.meta["model"]["calibration"] == "2×32 random token numbers"
+    again = ["collect", f"{file}:net", "--recipe", recipe, "--out", str(out), "--append", "--name", "short"]
+    assert main([*again, "--batch", "2", "--shape", "5"]) == 0
+    assert tersify.Collection(out).models["short"]["calibration"] == "2×5 random token numbers"
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,8 @@ def test_every_experiment_of_the_package_describes_trainings_that_can_start(tmp_
     assert "ternary-table2" in experiments()
     for name in experiments():
         whole = Experiment.load(name)
+        if whole.measure is not None:
+            continue
         for experiment in (whole, whole.as_smoke()):
             for row in experiment.rows:
                 experiment.job(row, experiment.seeds[0], tmp_path)

@@ -72,8 +72,13 @@ def test_the_command_writes_a_recipe_that_fits_the_budget(tmp_path, capsys):
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     arguments = ["--weights", str(tmp_path / "weights.pt"), "--data", "digits", "--out", str(tmp_path / "mixed.toml"),
                  "--option", "width=0.25"]  # fmt: skip
-    assert main(["allocate", "digits-cnn", *arguments, "--budget", "2500", "--images", "50"]) == 0
-    assert "bytes of codes and tables" in capsys.readouterr().out
+    file = tmp_path / "net.terse"
+    assert main(["allocate", "digits-cnn", *arguments, "--budget", "2500", "--images", "50", "--save", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "bytes of codes and tables" in said
+    assert "% before" in said
+    assert main(["eval", str(file), "--data", "digits"]) == 0
+    capsys.readouterr()
     assert Recipe.load(tmp_path / "mixed.toml").rules
     assert main(["allocate", "digits-cnn", *arguments, "--images", "50"]) == 2
     assert "one of them" in capsys.readouterr().err

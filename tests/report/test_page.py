@@ -1,4 +1,5 @@
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -66,11 +67,24 @@ def test_a_missing_file_only_leaves_its_sections_out(missing, lost, tmp_path):
 
 
 def test_the_headline_gives_size_accuracy_sparsity_entropy_and_bytes(tmp_path):
-    folder = ternary_run(tmp_path / "log", dense_accuracy=88.5, sparsity=87.78, entropy_bits=0.6561, file_bytes=12394,
-                         dense_bytes=363336)  # fmt: skip
+    folder = ternary_run(tmp_path / "log", dense_accuracy=88.5, sparsity=87.78, entropy_bits=0.6561, dense_bytes=363336)
+    packed = (folder / "model.terse").stat().st_size
     text = Elements(write_report([folder]).read_text(encoding="utf-8")).text
-    for part in ("29.3×", "88.00 %", "−0.50 points against the dense twin", "87.8 %", "0.656 bit", "12.39 kB"):
+    sizes = (f"{363336 / packed:.1f}×", f"{packed / 1000:.2f} kB" if packed >= 1000 else f"{packed} B")
+    for part in (*sizes, "88.00 %", "−0.50 points against the dense twin", "87.8 %", "0.656 bit"):
         assert part in text
+
+
+def test_runs_that_were_timed_show_their_speed_beside_the_others(tmp_path):
+    write_bench(ternary_run(tmp_path / "timed"))
+    ternary_run(tmp_path / "untimed")
+    html = write_report([tmp_path]).read_text(encoding="utf-8")
+    runs = html[html.index("<caption>The runs") :]
+    runs = runs[: runs.index("</table>")]
+    timed, untimed = re.findall("<tr>(.*?)</tr>", runs[runs.index("<tbody>") :])
+    assert "1.50</td>" in timed
+    assert "3.0×</td>" in timed
+    assert "3.0×" not in untimed
 
 
 def test_several_runs_share_their_figures_and_keep_their_own(tmp_path):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 import torch
-from run_files import dense_run, packed_network, ternary_run, write_bench, write_history
+from run_files import TARGET, dense_run, packed_network, ternary_run, write_bench, write_history
 
 import tersify
 from tersify import CompressedTensor
@@ -23,6 +23,11 @@ def test_a_run_s_figures_come_from_its_files(tmp_path):
     epochs, thresholds = run.column("Δ")
     assert epochs == list(range(1, 13))
     assert thresholds == sorted(thresholds)
+
+
+def test_the_bytes_on_disk_are_those_of_the_file_even_where_the_metrics_are_older(tmp_path):
+    [run] = find_runs([ternary_run(tmp_path / "log", file_bytes=7)])
+    assert run.figure("file_bytes") == (tmp_path / "log/model.terse").stat().st_size
 
 
 def test_a_run_in_progress_shows_its_last_whole_row(tmp_path):
@@ -55,7 +60,7 @@ def test_runs_below_a_directory_are_found_and_told_apart_by_the_shortest_names(t
 def test_the_dense_twin_is_the_dense_run_of_the_same_network_and_data(tmp_path):
     ternary_run(tmp_path / "ours")
     dense_run(tmp_path / "other", accuracy=99.0, target={"name": "resnet20", "options": {}})
-    dense_run(tmp_path / "twin", accuracy=90.0)
+    dense_run(tmp_path / "twin", accuracy=90.0, target=TARGET | {"options": TARGET["options"] | {"init": "he"}})
     ternary_run(tmp_path / "said", dense_accuracy=91.0)
     runs = {run.name: run for run in find_runs([tmp_path])}
     found = {name: dense_accuracy(run, list(runs.values())) for name, run in runs.items()}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import tersify
 from tersify.lab.networks.speech import SpeechMlp
 from tersify.lab.speech import enhance, snr_db
-from tersify.runtime.fixed import Cordic, FixedFft, Monitor, fixed_speech
+from tersify.runtime.fixed import ROUNDINGS, Cordic, FixedFft, Monitor, fixed_speech
 from tersify.runtime.fixed.speech import LOG_FRACTION, exp2, log2
 
 
@@ -98,6 +98,16 @@ def test_the_integer_enhancer_follows_the_real_one(head):
     assert snr_db(enhance(model, noisy), torch.from_numpy(heard / 2**15).float()) > 20
     assert monitor.overflows() == {}
     assert np.array_equal(monitor.nodes["output"].dump, heard)
+
+
+@pytest.mark.parametrize("rounding", sorted(ROUNDINGS))
+def test_every_rounding_reaches_every_node(rounding):
+    torch.manual_seed(0)
+    packed = tersify.compress_(SpeechMlp().eval(), "lut-4")
+    noisy = 0.1 * np.random.default_rng(0).standard_normal(1000)
+    heard, usual = (fixed_speech(packed, head="mask", rounding=r)(noisy) for r in (rounding, "half-up"))
+    assert np.abs(heard - usual).max() < 100
+    assert (rounding == "half-up") == np.array_equal(heard, usual)
 
 
 def test_bad_settings_and_signals_are_told():

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -327,3 +329,13 @@ def test_the_same_network_gives_the_same_files(tmp_path):
         path = tersify.collect(model, tokens, out=tmp_path / name, name="every").path
         digests.append([hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(path.rglob("*.*"))])
     assert digests[0] == digests[1]
+
+
+def test_opening_and_reading_needs_no_torch(small):
+    code = (
+        "import sys, tersify\n"
+        f"(op,) = tersify.Collection({str(small)!r})\n"
+        "op.weight.to('bitmap').to_dense(), op.output\n"
+        "assert 'torch' not in sys.modules, 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

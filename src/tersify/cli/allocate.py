@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tersify.lab.allocate import Plan
 
 
@@ -23,12 +25,14 @@ def allocate(
     drop: Annotated[float | None, typer.Option(help="Or: points of accuracy that may be lost.")] = None,
     images: Annotated[int, typer.Option(help="Training images that sensitivity is measured on.")] = 500,
     plot: Annotated[Path | None, typer.Option(help="Write the trade-off curve as HTML (needs plotly).")] = None,
+    save: Annotated[Path | None, typer.Option(help="Also write the network so compressed, as a .terse file.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Quantize one layer at a time, fill the budget by the knapsack, and write the recipe.
 
-    With --drop, plans along the curve are measured on the training images that measured sensitivity does not use.
+    Accuracies, and with --drop the choice, are those on training images that measured sensitivity does not use.
     """
     import copy
 
@@ -36,46 +40,53 @@ def allocate(
 
     import tersify
     from tersify.lab import dataset, normalize, resolve_target
-    from tersify.lab.allocate import Budget, candidates, knapsack, measure, smallest_within, trade_off
+    from tersify.lab.allocate import FINE_POINTS, Budget, candidates, knapsack, measure, smallest_within, trade_off
     from tersify.lab.data import Split
     from tersify.lab.trainer import evaluate
     from tersify.lab.trainer.stored import load_weights
 
     wanted = Budget(bytes=budget, drop=drop)
+    options = pairs(option, "--option")
+    model = load_weights(resolve_target(target, **options), weights, **allowed(max_decoded_bytes)).eval()
     loaded = dataset(data, root=data_root)
-    model = load_weights(resolve_target(target, **pairs(option, "--option")), weights).eval()
     order = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))
     seen, held = order[:images], order[images : 5 * images]
     inputs = [normalize(part, loaded) for part in loaded.train.images[seen].split(250)]
     table = measure(model, inputs, candidates(), typer.echo)
-    plans = trade_off(table)
+    split = Split(loaded.train.images[held], loaded.train.labels[held])
+
+    def accuracy(changed: nn.Module) -> float:
+        return evaluate(changed, loaded, split, device=torch.device("cpu"), amp=False)["accuracy"]
 
     def quality(plan: Plan) -> float:
         changed = copy.deepcopy(model)
         tersify.compress_(changed, plan.recipe())
-        split = Split(loaded.train.images[held], loaded.train.labels[held])
-        return evaluate(changed, loaded, split, device=torch.device("cpu"), amp=False)["accuracy"]
+        return accuracy(changed)
 
+    before = accuracy(model)
     if wanted.bytes is not None:
         chosen = knapsack(table, wanted.bytes)
+        after = quality(chosen)
     else:
         assert wanted.drop is not None
-        split = Split(loaded.train.images[held], loaded.train.labels[held])
-        before = evaluate(model, loaded, split, device=torch.device("cpu"), amp=False)["accuracy"]
-        chosen, after = smallest_within(plans, quality, before - wanted.drop)
-        typer.echo(
-            f"{before:.2f} % before, {after:.2f} % after, on {len(held):,} training images that sensitivity did not see"
-        )
+        chosen, after = smallest_within(trade_off(table, FINE_POINTS), quality, before - wanted.drop)
+    plans = trade_off(table)
     for plan in plans:
         typer.echo(f"{plan.size_bytes:>12,} bytes   predicted damage {plan.damage:.3g}")
     out.write_text(chosen.recipe().to_toml(), encoding="utf-8")
     typer.echo(f"{out}: {chosen.size_bytes:,} bytes of codes and tables, predicted damage {chosen.damage:.3g}")
+    told = f"{before:.2f} % before, {after:.2f} % after, on {len(held):,} training images that sensitivity did not see"
+    typer.echo(told)
+    if save:
+        packed = tersify.compress_(model, chosen.recipe())
+        packed.metadata |= {"target": {"name": target, "options": options}}
+        typer.echo(f"{save}: {tersify.save(packed, save):,} bytes")
     if plot:
-        _plot(plans, chosen, plot)
+        _plot(plans, chosen, f"{target}: {told}", plot)
         typer.echo(f"{plot}: the trade-off curve")
 
 
-def _plot(plans: Sequence[Plan], chosen: Plan, path: Path) -> None:
+def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
     try:
         import plotly.graph_objects as go
     except ImportError:
@@ -84,5 +95,7 @@ def _plot(plans: Sequence[Plan], chosen: Plan, path: Path) -> None:
     sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
     figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")
     figure.add_scatter(x=[chosen.size_bytes], y=[chosen.damage], mode="markers", name="chosen", marker={"size": 14})
-    figure.update_layout(xaxis_title="bytes of codes and tables", yaxis_title="predicted damage", yaxis_type="log")
+    figure.update_xaxes(title="bytes of codes and tables")
+    figure.update_yaxes(title="predicted damage, share of the outputs' variance", type="log", dtick=1)
+    figure.update_layout(title=title, template="plotly_white", height=560)
     figure.write_html(str(path), include_plotlyjs=True)

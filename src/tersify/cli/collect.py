@@ -145,19 +145,17 @@ def _example(
         loaded = dataset(data, root=data_root)
         check_fits(net, loaded)
         chosen = torch.randperm(len(loaded.train), generator=generator)[:batch]
-        return normalize(loaded.train.images[chosen], loaded), f"{len(chosen)} training images of {data}"
+        return normalize(loaded.train.images[chosen], loaded), f"{len(chosen)} training samples of {data}"
     table = next((module for module in net.modules() if isinstance(module, torch.nn.Embedding)), None)
-    if shape is None and stored is None and table is not None:
-        # 0 is what texts are padded with.
-        tokens = torch.randint(
-            min(1, table.num_embeddings - 1), table.num_embeddings, (batch, TOKENS), generator=generator
-        )
-        return tokens, f"{batch}×{TOKENS} random token numbers"
-    if shape is None and stored is None:
+    if shape is None and stored is None and table is None:
         raise ValueError("what goes into the network is not known; give --data, or --shape such as 3,32,32")
-    sizes = checked_shape(stored, shape)
-    size = "×".join(map(str, sizes))
-    return torch.randn(batch, *sizes, generator=generator), f"{batch} random normal inputs of {size}"
+    sizes = (TOKENS,) if shape is None and stored is None else checked_shape(stored, shape)
+    size = "×".join(map(str, (batch, *sizes)))
+    if table is not None and len(sizes) == 1:
+        lowest = min(1, table.num_embeddings - 1)  # 0 is what texts are padded with
+        tokens = torch.randint(lowest, table.num_embeddings, (batch, *sizes), generator=generator)
+        return tokens, f"{size} random token numbers"
+    return torch.randn(batch, *sizes, generator=generator), f"{size} random normal numbers"
 
 
 def _collected(

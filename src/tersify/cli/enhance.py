@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from tersify.cli.common import MaxDecodedBytes, allowed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def enhance(
@@ -13,6 +18,16 @@ def enhance(
     result: Annotated[Path, typer.Argument(metavar="OUT", help="Where the enhanced speech goes (16-bit, 8 kHz).")],
     model: Annotated[Path, typer.Option(help="A .terse file of the network speech-mlp.")],
     window: Annotated[int, typer.Option(help="Samples of a frame, 128 or 256, as in training.")] = 128,
+    integer: Annotated[
+        bool, typer.Option("--integer", help="The integer simulation of the circuit, from samples to samples.")
+    ] = False,
+    rounding: Annotated[str, typer.Option(help="Rounding of --integer; half-up, floor, half-even, toward-zero.")] = (
+        "half-up"
+    ),
+    dump: Annotated[
+        Path | None, typer.Option(help="With --integer: every integer of every node, as a .npz file.")
+    ] = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Take noise out of IN with the network of a file."""
     from tersify.lab.networks.speech import SpeechMlp
@@ -20,13 +35,47 @@ def enhance(
     from tersify.lab.speech import enhance as apply
     from tersify.lab.trainer import load_network
 
-    network = load_network(model)
+    if dump and not integer:
+        raise ValueError("--dump writes the nodes of the integer simulation; add --integer")
+    network = load_network(model, target=None, options=None, **allowed(max_decoded_bytes))
     if not isinstance(network, SpeechMlp):
         raise ValueError(f"{model} holds a {type(network).__name__}; enhancing takes the network speech-mlp")
     noisy = audio.read(source)
     rate, channels = audio.facts(source)
     changes = [f"{channels} channels averaged"] * (channels > 1) + [f"resampled from {rate} Hz"] * (rate != 8000)
-    clipped = audio.write(result, apply(network, noisy, Framing(window)))
+    if integer:
+        cleaner = _in_integers(model, noisy, network.head, window, rounding, dump, max_decoded_bytes)
+    else:
+        cleaner = apply(network, noisy, Framing(window))
+    clipped = audio.write(result, cleaner)
     note = f" ({', '.join(changes)})" if changes else ""
     loud = f"; {clipped} samples beyond full scale were clipped" if clipped else ""
     typer.echo(f"{result}: {len(noisy) / 8000:.2f} s at 8 kHz{note}, enhanced by the {network.head} head{loud}")
+
+
+def _in_integers(
+    model: Path, noisy: Tensor, head: str, window: int, rounding: str, dump: Path | None, max_decoded_bytes: int | None
+) -> Tensor:
+    """The signal as the circuit would give it, and a line for each node: format, extremes, saturated values."""
+    import numpy as np
+    import torch
+
+    from tersify import codec
+    from tersify.runtime.fixed import Monitor, fixed_speech
+
+    samples = noisy.numpy().astype(np.float64)
+    opened = codec.open(model, **allowed(max_decoded_bytes))
+    speech = fixed_speech(opened, head=head, window=window, rounding=rounding, sample=samples)
+    monitor = Monitor(dump=dump is not None)
+    found = speech(samples, monitor)
+    typer.echo(f"{'node':24} {'bits':>4} {'fraction':>8} {'lowest':>10} {'highest':>10} {'saturated':>12}")
+    for name, node in monitor.nodes.items():
+        typer.echo(
+            f"{name:24} {node.format.width:4} {node.format.fraction:8} {node.lowest:10,} {node.highest:10,} "
+            f"{node.overflows:12,}"
+        )
+    if dump:
+        nodes: dict[str, Any] = {name: node.dump for name, node in monitor.nodes.items()}
+        np.savez_compressed(dump, **nodes)
+        typer.echo(f"{dump}: {len(monitor.nodes)} nodes")
+    return torch.from_numpy(found * 2.0**-15).float()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tersify.codec import TerseFile
+    from tersify.runtime.fixed import FixedNetwork
 
 export = typer.Typer(
     help="Hand a .terse file over: a folder for an FPGA, or an ONNX file.", no_args_is_help=True, add_completion=False
@@ -22,23 +29,53 @@ def fpga(
     out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
     vectors: Annotated[int, typer.Option(help="Golden vectors for the testbench.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the golden vectors.")] = 0,
+    sound: Annotated[
+        Path | None, typer.Option(help="A sound file whose frames become the golden vectors of a speech network.")
+    ] = None,
+    lanes: Annotated[int, typer.Option(help="Multiply-accumulate lanes of each layer.")] = 1,
     input_fraction: Annotated[int, typer.Option(help="Fraction bits of the 8-bit inputs.")] = 4,
-    rounding: Annotated[str, typer.Option(help="half-up or floor.")] = "half-up",
+    rounding: Annotated[str, typer.Option(help="half-up, floor, half-even or toward-zero.")] = "half-up",
     synth: Annotated[bool, typer.Option("--synth", help="Count cells with yosys, for the README.")] = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Tables, codes, Verilog, golden vectors, a Makefile and a README."""
     from tersify import codec
     from tersify.export.fpga import export_fpga
     from tersify.runtime.fixed import Format, fixed_network
 
-    network = fixed_network(codec.open(file), input=Format(width=8, fraction=input_fraction), rounding=rounding)
-    manifest = export_fpga(network, out, vectors=vectors, seed=seed, synth=synth)
+    opened = codec.open(file, **allowed(max_decoded_bytes))
+    if sound is None:
+        network, inputs = fixed_network(opened, input=Format(width=8, fraction=input_fraction), rounding=rounding), None
+    else:
+        network, inputs = _heard(opened, sound, vectors, rounding)
+    manifest = export_fpga(network, out, vectors=vectors, seed=seed, inputs=inputs, lanes=lanes, synth=synth)
     for name, layer in manifest["layers"].items():
         typer.echo(
             f"{name}: {layer['inputs']} → {layer['outputs']}, {layer['n']}-bit codes, k = {layer['k']}: "
             f"{layer['code_bytes']:,} bytes of codes, {layer['table_bytes']} of table, {layer['bias_bytes']} of biases"
+            f"; {layer['clocks']:,} clocks with lanes = {layer['lanes']}"
         )
     typer.echo(f"{out}: `make sim` runs {manifest['vectors']} golden vectors, `make synth` counts cells")
+
+
+def _heard(model: TerseFile, sound: Path, vectors: int, rounding: str) -> tuple[FixedNetwork, npt.NDArray[np.int64]]:
+    """The network with its points set by a sound, and frames spread evenly over the sound as the network sees them."""
+    import numpy as np
+
+    from tersify.lab.speech import audio
+    from tersify.runtime.fixed import Monitor, fixed_speech
+
+    samples = audio.read(sound).numpy().astype(np.float64)
+    stored = model.metadata.get("target")
+    options = stored.get("options", {}) if isinstance(stored, dict) else {}
+    speech = fixed_speech(model, head=str(options.get("head", "mask")), rounding=rounding, sample=samples)
+    monitor = Monitor()
+    frames = speech.inputs(samples, monitor)
+    for name, count in monitor.overflows().items():
+        typer.echo(f"{sound}: {count:,} of {monitor.nodes[name].values:,} {name} beyond their format were saturated")
+    chosen = np.linspace(0, len(frames) - 1, min(max(vectors, 0), len(frames))).round().astype(np.int64)
+    typer.echo(f"{sound}: {len(chosen)} of {len(frames)} frames are golden vectors")
+    return speech.network, frames[chosen]
 
 
 @export.command()
@@ -51,6 +88,7 @@ def onnx(
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
     shape: Annotated[str | None, typer.Option(help="Shape of one input, such as 3,32,32.")] = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Codes and tables as they are in the file, with Gather; ONNX Runtime expands them when it loads."""
     import torch
@@ -61,12 +99,12 @@ def onnx(
     from tersify.lab.trainer import load_network
     from tersify.runtime.fixed import fixed_network
 
-    opened = codec.open(file)
+    opened = codec.open(file, **allowed(max_decoded_bytes))
     if integer:
         export_integer_onnx(fixed_network(opened), out)
         typer.echo(f"{out}: {out.stat().st_size:,} bytes, integers from end to end")
         return
-    model = load_network(file, target=target, options=pairs(option, "--option"))
+    model = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
     stored = opened.metadata.get("target")
     name = target or (stored.get("name", "") if isinstance(stored, dict) else "")
     example = torch.rand(2, *(_numbers(shape) if shape else SHAPES.get(name, IMAGE)))

@@ -17,6 +17,7 @@ from tersify.sites import find_sites
 from tersify.tensor import CompressedTensor, Table
 
 CELLS = 4000  # the knapsack counts bytes in this many steps
+FINE_POINTS = 60  # plans among which a drop in quality is searched
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tersify import ranks
 from tersify.methods.base import Transform, dense
-from tersify.ranks import mean_over_ranks_
 from tersify.tensor import CompressedTensor
 
 
@@ -23,7 +23,7 @@ class MaskTransform(Transform):
         return torch.where(self.mask, latent, 0.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        weight, keep = dense(upstream), self.mask
+        weight, keep = dense(upstream), ranks.whole(self.mask)
         if isinstance(upstream, CompressedTensor):
             keep = keep & upstream.codes.bool()
         return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
@@ -84,7 +84,6 @@ class GatheredMask(MaskTransform):
     @torch.no_grad()
     def _gather_(self, probe: Tensor) -> None:
         assert probe.grad is not None
-        # Each rank saw its own part of the batch, and all must choose the same mask.
-        mean_over_ranks_([probe.grad])
+        ranks.mean_over_ranks_([probe.grad])  # each has seen its own part of the batch; all must choose the same mask
         self.score.mul_(self.DECAY).add_(probe.grad.abs(), alpha=1 - self.DECAY)
         probe.grad = None

@@ -20,6 +20,7 @@ from tersify.methods.base import (
     ternary_tensor,
 )
 from tersify.methods.relative import RelativeLevels
+from tersify.ranks import is_sharded, own_part
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
@@ -38,7 +39,7 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 def clip_latents(bound: Bound) -> None:
-    latents: list[Tensor] = [site.latent for site in bound.sites]
+    latents = [own_part(site.latent) for site in bound.sites]
     torch._foreach_clamp_min_(latents, -1.0)
     torch._foreach_clamp_max_(latents, 1.0)
 
@@ -53,7 +54,7 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
     """
-    ready = [site for site in sites if _may_go_ahead(site.chain)]
+    ready = [site for site in sites if _may_go_ahead(site.chain) and not is_sharded(site.latent)]
     if not ready or sum(site.latent.numel() for site in ready) > MOST_AHEAD:
         return
     latents: list[Tensor] = [site.latent for site in ready]

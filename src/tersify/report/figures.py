@@ -29,7 +29,7 @@ _OVER_EPOCHS = {
     "loss": ("Training loss", ""),
     "lr": ("Learning rate", ""),
 }
-_UNDRAWN = ("epoch", "seconds", "top3", "top5", "train_accuracy")
+_UNDRAWN = ("epoch", "seconds", "test_loss", "top3", "top5", "train_accuracy")
 
 
 def dense_accuracy(run: Run, runs: Sequence[Run]) -> float | None:

@@ -148,7 +148,7 @@ def speed_figures(run: Run, prefix: str) -> list[Figure]:
             for row in timed
         ]
         hues = [color(0) if bar.name.startswith("tersify") else color(7) for bar in bars]
-        title = f"Batch of {batch}, {threads} threads, ms"
+        title = f"Batch of {batch}, {threads} thread{'' if threads == '1' else 's'}, ms"
         figures.append(Figure(key=f"{prefix}speed-{number}", title=title, drawing=rows(bars, hues=hues)))
     return figures
 

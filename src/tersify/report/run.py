@@ -33,8 +33,11 @@ class Run:
     notes: tuple[str, ...] = ()
 
     def figure(self, key: str) -> float | None:
-        """A figure of the finished run, else of its last epoch, else of its file."""
-        for source in (self.metrics, self.history[-1] if self.history else {}, self._file_figures()):
+        """A figure of the finished run, else of its last epoch, else of its file; bytes are always the file's own."""
+        of_file = self._file_figures()
+        sources = (self.metrics, self.history[-1] if self.history else {}, of_file)
+        # The file may have been written again since, by a machine with other coders.
+        for source in (of_file, *sources) if key == "file_bytes" else sources:
             if key in source:
                 return source[key]
         return None
@@ -64,8 +67,11 @@ class Run:
         return str(target.get("name", "")) if isinstance(target, dict) else ""
 
     def twin_key(self) -> str:
-        """Equal for runs of the same network on the same data."""
-        return json.dumps([self._metadata().get("target"), self.data], sort_keys=True, default=str)
+        """Equal for runs of the same network on the same data; how its weights began makes no other network."""
+        target = self._metadata().get("target")
+        if isinstance(target, dict) and isinstance(target.get("options"), dict):
+            target = target | {"options": {k: v for k, v in target["options"].items() if k != "init"}}
+        return json.dumps([target, self.data], sort_keys=True, default=str)
 
     def _metadata(self) -> dict[str, Any]:
         own = self.contents.facts.get("metadata") if self.contents else None

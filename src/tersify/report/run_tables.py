@@ -19,7 +19,7 @@ def _number(value: float | None, text: str, share: float | None = None) -> Cell:
 
 def runs_table(runs: Sequence[Run]) -> str:
     heads = ["run", "network", "data", "accuracy", "best (epoch)", "against dense", "zeros", "entropy, bits",
-             "on disk", "smaller", "bits / weight", "epochs", "training"]  # fmt: skip
+             "on disk", "smaller", "bits / weight", "ms", "faster", "epochs", "training"]  # fmt: skip
     rows = []
     for index, run in enumerate(runs):
         accuracy, dense = run.figure("accuracy"), dense_accuracy(run, runs)
@@ -38,6 +38,7 @@ def runs_table(runs: Sequence[Run]) -> str:
             _number(run.figure("file_bytes"), size(run.figure("file_bytes"))),
             _number(run.times_smaller, times(run.times_smaller)),
             _number(run.file_bits_per_weight, bits(run.file_bits_per_weight)),
+            *_speed(run),
             _number(epochs, count(epochs)),
             _number(seconds, duration(seconds)),
         ])  # fmt: skip
@@ -49,6 +50,22 @@ def runs_table(runs: Sequence[Run]) -> str:
         and any(row[i].text not in ("", "–") for row in rows)
     ]
     return table("The runs", [heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+def _speed(run: Run) -> tuple[Cell, Cell]:
+    """Tersify's median at the smallest batch that was timed, and how many times the fastest peer's speed it is."""
+    rows = speed_rows(run)
+    own = [row for row in rows if row["peer"] == "tersify" and is_number(row.get("batch"))]
+    if not own:
+        return Cell("–"), Cell("–")
+    first = min(own, key=lambda row: (row["batch"], row["median_ms"]))
+    peers = [
+        row["median_ms"]
+        for row in rows
+        if row["peer"] != "tersify" and all(row.get(key) == first.get(key) for key in ("batch", "threads"))
+    ]
+    factor = min(peers) / first["median_ms"] if peers and first["median_ms"] else None
+    return _number(first["median_ms"], f"{first['median_ms']:.2f}"), _number(factor, times(factor))
 
 
 def layer_table(run: Run) -> str:

@@ -72,9 +72,7 @@ def sweep_figures(sweep: SweepResults, prefix: str = "sweep") -> list[Figure]:
         bars = [Bar(name=field, value=100 * s, tip=f"{field}\n{100 * s:.1f} %") for field, s in shares.items()]
         if bars:
             drawing = rows(bars, hues=[color(index)] * len(bars))
-            note = (
-                "How far each field tells the best quarter of the trials from all of them, in percent (PED-ANOVA)."
-            )
+            note = "How far each field tells the best quarter of the trials from all of them, in percent (PED-ANOVA)."
             figures.append(
                 Figure(key=f"{prefix}-importance-{index}", title=f"Importance for {name}", note=note, drawing=drawing)
             )

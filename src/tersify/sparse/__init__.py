@@ -1,9 +1,36 @@
-"""The sparse tensor collection: real operations of pruned networks, stored, reloaded and run."""
+"""The sparse tensor collection: real operations of pruned networks, stored, reloaded and run.
 
-from tersify.sparse.backends import BACKENDS
-from tersify.sparse.collection import Collection, Operation
-from tersify.sparse.errors import CollectionError
-from tersify.sparse.formats import FORMATS, Matrix
-from tersify.sparse.writer import collect
+Names are imported when first used: opening a collection needs numpy only.
+"""
 
-__all__ = ["BACKENDS", "FORMATS", "Collection", "CollectionError", "Matrix", "Operation", "collect"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tersify.sparse.backends import BACKENDS as BACKENDS
+    from tersify.sparse.collection import Collection as Collection
+    from tersify.sparse.collection import Operation as Operation
+    from tersify.sparse.errors import CollectionError as CollectionError
+    from tersify.sparse.formats import FORMATS as FORMATS
+    from tersify.sparse.formats import Matrix as Matrix
+    from tersify.sparse.writer import collect as collect
+
+_HOMES = {
+    "BACKENDS": "backends",
+    "Collection": "collection",
+    "CollectionError": "errors",
+    "FORMATS": "formats",
+    "Matrix": "formats",
+    "Operation": "collection",
+    "collect": "writer",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tersify.sparse' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tersify.sparse.{_HOMES[name]}"), name)

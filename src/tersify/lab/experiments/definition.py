@@ -34,7 +34,8 @@ class Row:
     """One network of the table.
 
     Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names. `start` names the
-    row whose trained network, of the same seed, it starts from; `teacher` the row whose network it learns from.
+    row whose trained network, of the same seed, it starts from, `pretrained` a checkpoint under the data root;
+    `teacher` names the row whose network it learns from.
     A published figure is a number, or a pair where the paper gives a range; `published_spread` holds
     the standard deviations that the paper gives.
     """
@@ -49,6 +50,7 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
     start: str | None = None
+    pretrained: str | None = None
     teacher: str | None = None
     published: Mapping[str, Any] = field(default_factory=dict)
     published_spread: Mapping[str, float] = field(default_factory=dict)
@@ -137,6 +139,7 @@ class Experiment:
         settings = {**(recipe.train if recipe else {}), **self.train, **row.train, "epochs": row.epochs}
         if row.teacher is not None:
             settings["teacher"] = str(run_path(home, row.teacher, seed) / "model.terse")
+        weights = run_path(home, row.start, seed) / "model.terse" if row.start else row.pretrained
         return Job(
             target=row.target,
             options=row.options,
@@ -144,7 +147,7 @@ class Experiment:
             subset=self.subset,
             recipe=recipe,
             config=TrainConfig.from_mapping(settings, seed=seed, **overrides),
-            weights=run_path(home, row.start, seed) / "model.terse" if row.start else None,
+            weights=Path(weights) if weights else None,
         )
 
 

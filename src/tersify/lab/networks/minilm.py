@@ -33,12 +33,13 @@ class SelfAttention(nn.Module):
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
         self.num_attention_heads = heads
+        self._head = hidden // heads  # its width, which stays when heads go
         self.query = nn.Linear(hidden, hidden)
         self.key = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, real: Tensor, dropout: float) -> Tensor:
-        q, k, v = [layer(x).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+        q, k, v = [layer(x).unflatten(-1, (-1, self._head)).transpose(1, 2)
                  for layer in (self.query, self.key, self.value)]  # fmt: skip
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=real, dropout_p=dropout if self.training else 0.0)
         return mixed.transpose(1, 2).flatten(2)

@@ -15,6 +15,8 @@ from tersify.lab.speech.table3 import Row, fixed_point, quantized, trained, trai
 from tersify.methods import Lookup
 
 APPROACHES = ("U", "UVBS", "RS", "RSVB")
+FIGURES = {"lut-fig3": "Fig. 3: 8 bits, one layer at a time", "lut-fig4": "Fig. 4: 4 bits"}
+COLORS = ("#1f5fbf", "#d9730d")
 
 
 def approach(name: str, bits: int) -> Lookup:
@@ -64,23 +66,33 @@ def reproduce_figure(
                 tell(f"{head}: {group}: {row.name}: STOI {scores.mean_stoi:.4f}")
             results[head]["groups"][group] = found
     (out / f"{figure}.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    _draw(results, out / f"{figure}.html")
+    draw(results, out / f"{figure}.html")
     return results
 
 
-def _draw(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path) -> None:
+    """The figure's points for both heads, as a page."""
     try:
-        import plotly.graph_objects as go
         from plotly.subplots import make_subplots
     except ImportError:
         raise ValueError("figures need plotly; pip install 'tersify[report]'") from None
-    figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS])
+    figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS], horizontal_spacing=0.16)
     for column, head in enumerate(HEADS, 1):
-        for group, found in results[head]["groups"].items():
-            errors = {"array": [bar["standard_error"] for bar in found.values()]}
-            heights = [bar["stoi"] for bar in found.values()]
-            figure.add_trace(go.Bar(name=group, x=list(found), y=heights, error_y=errors), row=1, col=column)
+        groups = results[head]["groups"]
+        for number, (group, found) in enumerate(groups.items()):
+            # Points, not bars: the axis does not start at zero. Groups stand beside each other.
+            places = [place + 0.2 * (number - (len(groups) - 1) / 2) for place in range(len(found))]
+            errors = {"array": [point["standard_error"] for point in found.values()]}
+            figure.add_scatter(
+                name=group, legendgroup=group, showlegend=column == 1, x=places, error_y=errors, mode="markers",
+                y=[point["stoi"] for point in found.values()], marker={"size": 10, "color": COLORS[number]},
+                row=1, col=column,
+            )  # fmt: skip
         for name, level in (("mixture", results["mix"]), ("unquantized", results[head]["float"])):
-            figure.add_hline(y=level, line_dash="dot", annotation_text=name, row=1, col=column)
-    figure.update_yaxes(title="STOI", range=[0.4, 0.9])
+            figure.add_hline(y=level, line_dash="dot", line_color="gray", row=1, col=column, annotation_text=name,
+                             annotation_position="right")  # fmt: skip
+    figure.update_xaxes(tickvals=list(range(len(APPROACHES))), ticktext=list(APPROACHES))
+    figure.update_yaxes(title="STOI (± standard error of the loss)")
+    title = f"{FIGURES[results['name']]}, {results['mixtures']} test mixtures"
+    figure.update_layout(title=title, template="plotly_white", legend={"orientation": "h", "y": -0.12}, height=520)
     figure.write_html(str(path), include_plotlyjs=True)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-_HIDDEN = ("epoch", "lr", "seconds", "top3", "top5", "train_accuracy")
+_HIDDEN = ("epoch", "lr", "seconds", "test_loss", "top3", "top5", "train_accuracy")
 _FORMATS = {"loss": "loss {:.4f}", "accuracy": "accuracy {:.2f} %", "sparsity": "sparsity {:.1f} %",
             "entropy_bits": "entropy {:.2f} bit"}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Top-1/3/5 accuracy of a model on a split, in percent, and the perplexity of a language model."""
+"""Top-1/3/5 accuracy of a model on a split, in percent, its loss, and the perplexity of a language model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.lab.data import Data, Split, normalize
@@ -15,7 +16,7 @@ EVAL_BATCH = 1000
 
 
 def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device, amp: bool) -> dict[str, float]:
-    """`{"accuracy", "top3", "top5"}` of `model` in eval mode; its mode is put back afterwards.
+    """`{"accuracy", "top3", "top5", "test_loss"}` of `model` in eval mode; its mode is put back afterwards.
 
     Of every token for a language model, and its `perplexity`.
     """
@@ -25,7 +26,8 @@ def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device
             logits.append(model(normalize(images.to(device), data)).float())
     every, labels = torch.cat(logits).flatten(0, -2), split.labels.to(device).flatten()
     scores = topk_accuracy(every, labels, (1, 3, 5))
-    figures = {"accuracy": scores[1], "top3": scores[3], "top5": scores[5]}
+    loss = float(F.cross_entropy(every, labels))
+    figures = {"accuracy": scores[1], "top3": scores[3], "top5": scores[5], "test_loss": loss}
     return figures | ({"perplexity": perplexity(every, labels)} if split.labels.ndim == 2 else {})
 
 

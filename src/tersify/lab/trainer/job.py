@@ -13,6 +13,7 @@ from torch import nn
 from tersify import ranks
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import Data, Split, dataset
+from tersify.lab.data.roots import data_root
 from tersify.lab.networks import options_of
 from tersify.lab.seeds import set_seed
 from tersify.lab.targets import resolve_target
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Which network, data, recipe (None: dense) and settings; `subset` keeps the first images of each split."""
+    """Which network, data, recipe (None: dense) and settings; `subset` keeps the first images of each split.
+
+    `weights` is a path, from here or from the data root.
+    """
 
     target: str
     data: str
@@ -59,10 +63,10 @@ class Job:
             "input": list(data.shape),
         }
         model = self._model(options)
-        if self.weights is not None:
+        if (weights := self._start()) is not None:
             # The digest tells one file from another of the same name when the run is resumed.
-            digest = hashlib.sha256(self.weights.read_bytes()).hexdigest()
-            metadata["weights"] = {"name": self.weights.name, "sha256": digest}
+            digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+            metadata["weights"] = {"name": weights.name, "sha256": digest}
         return train(
             model,
             data,
@@ -101,8 +105,12 @@ class Job:
     def _model(self, options: Mapping[str, Any]) -> nn.Module:
         set_seed(seed_of(self.config.seed, 0, "init"))
         model = resolve_target(self.target, **options)
-        return (
-            model
-            if self.weights is None
-            else load_weights(model, self.weights, max_decoded_bytes=self.max_decoded_bytes)
-        )
+        weights = self._start()
+        return model if weights is None else load_weights(model, weights, max_decoded_bytes=self.max_decoded_bytes)
+
+    def _start(self) -> Path | None:
+        """The file that the network's weights come from."""
+        if self.weights is None or self.weights.is_file():
+            return self.weights
+        under_root = data_root(self.data_root) / self.weights
+        return under_root if under_root.is_file() else self.weights

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -49,6 +52,22 @@ class GateTransform(Transform):
         if isinstance(upstream, CompressedTensor):
             keep = keep & upstream.codes.bool()
         return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+
+
+@contextlib.contextmanager
+def full_network(model: nn.Module) -> Iterator[int]:
+    """Inside, every unit of a model in training is active: (F) of the paper, where (P) is the pruned network.
+
+    Gives the number of layers that have gates.
+    """
+    gates = [module for module in model.modules() if isinstance(module, Gate)]
+    try:
+        for gate in gates:
+            gate.open = True
+        yield len(gates)
+    finally:
+        for gate in gates:
+            gate.open = False
 
 
 class Whole(Transform):

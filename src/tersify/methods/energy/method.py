@@ -31,8 +31,9 @@ class Energy(Method):
     `temperature`), `genetic` (`tournament`, `flip`) or `random`. `objective`: `margin` (eq. 3), `cross-entropy`
     or a function (logits, targets) → energies, also as "file.py:function"; `size_weight` adds that times the
     kept share. `keep` bounds the share of the network's parameters (`count` = "units": of all units) that active
-    units may own: `bound` = "exactly" (as near below as whole units allow) or "at-most"; with `thrifty` costly
-    units go first. A layer keeps at least one unit. `parents` = "same-batch" judges parents again on each batch, "stored" compares as eq. 6 is written.
+    units may own: `bound` = "exactly" (as near below it as whole units allow) or "at-most"; with `thrifty` costly
+    units go first. A layer keeps at least one unit. `parents` = "same-batch" judges parents again on each batch,
+    "stored" compares with their energy on an older one, as eq. 6 is written.
 
     The search ends when the mean energy comes within `tolerance` of the best at an epoch's end (eq. 7), or after
     the share `stagnation` of training; then the best state stays. `rows` consecutive rows form one unit: the
@@ -111,12 +112,12 @@ class Energy(Method):
             transforms.append(GateTransform(layers[name].gate, self.rows))
             owned[name] += site.latent.numel()
         costs = [torch.full((layer.size,), owned[name] / layer.size) for name, layer in layers.items()]
-        work = _Work(self, list(layers.values()), torch.cat(costs).double(), makers[0].network_size)
+        work = Work(self, list(layers.values()), torch.cat(costs).double(), makers[0].network_size)
         return Bound(sites, transforms, work)
 
     def update(self, bound: Bound, step: Step) -> None:
         work = bound.shared
-        assert isinstance(work, _Work)
+        assert isinstance(work, Work)
         progress = step.progress
         work.skip_what_companions_cover(bound)
         if progress.step >= progress.steps and not work.population.judged:
@@ -128,14 +129,14 @@ class Energy(Method):
             work.end_search_if_due(share=progress.share, new_epoch=new_epoch)
         if work.population.searching and progress.step % self.every == 0:
             heat = 1.0 - progress.share / self.stagnation
-            work.engine(step).run(step.inputs, step.targets, step=progress.step, heat=heat)
+            work.engine(step.model).run(step.inputs, step.targets, step=progress.step, heat=heat)
 
     def status(self, bound: Bound) -> dict[str, float]:
-        assert isinstance(bound.shared, _Work)
+        assert isinstance(bound.shared, Work)
         return bound.shared.status()
 
 
-class _Work(nn.Module):
+class Work(nn.Module):
     """A search at work: the population, and the engine that is made when the first batch comes."""
 
     def __init__(self, method: Energy, layers: list[Layer], costs: Tensor, network_size: int) -> None:
@@ -165,7 +166,7 @@ class _Work(nn.Module):
             if isinstance(site, UnitSite) and isinstance(transform, GateTransform):
                 transform.covered = site.tail is not site.owners[0][0] and len(site.chain) == 1
 
-    def engine(self, step: Step) -> Engine:
+    def engine(self, model: nn.Module) -> Engine:
         device = self.layers[0].gate.mask.device
         if self.costs.device != device:  # the model was moved
             self.population.to(device)
@@ -175,7 +176,7 @@ class _Work(nn.Module):
             method = self.method
             self._engine = Engine(
                 evaluator=Evaluator(
-                    step.model, self.layers, objective_of(method.objective), method.memory_gib * 2**30, method.fold
+                    model, self.layers, objective_of(method.objective), method.memory_gib * 2**30, method.fold
                 ),
                 search=SEARCHES[method.search](
                     Settings(

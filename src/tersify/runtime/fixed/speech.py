@@ -36,25 +36,36 @@ class FixedSpeech:
     slope: Ints
     offset: Ints
     window: int = 128
+    rounding: str = "half-up"
     fft: FixedFft = field(default_factory=FixedFft)
     cordic: Cordic = field(default_factory=Cordic)
 
     def __call__(self, samples: npt.NDArray[np.floating], monitor: Monitor | None = None) -> Ints:
         """Real samples in (−1, 1) → enhanced samples, 16-bit integers of fraction 15."""
+        monitor = monitor or Monitor()
+        magnitude, phase, logs = self.polar(samples, monitor)
+        raw = self.network(self.stacks(logs, monitor), monitor)
+        gain = monitor.see("gain", self.gains(logs, raw), GAIN)
+        cleaner = shift_right(magnitude * gain, GAIN.fraction, self.rounding)
+        cleaner = monitor.see("enhanced magnitude", cleaner, SPECTRUM)
+        return self.synthesise(*self.cordic.rectangular(cleaner, phase), len(samples), monitor)
+
+    def inputs(self, samples: npt.NDArray[np.floating], monitor: Monitor | None = None) -> Ints:
+        """What the network sees of a signal: a row of 8 · 129 integers for each frame."""
+        monitor = monitor or Monitor()
+        return self.stacks(self.polar(samples, monitor)[2], monitor)
+
+    def polar(self, samples: npt.NDArray[np.floating], monitor: Monitor) -> tuple[Ints, Ints, Ints]:
+        """Magnitude, phase and the magnitude's logarithm, (frames, 129) each."""
         if samples.ndim != 1 or not len(samples):
             raise ValueError(f"a signal must be one row of samples, got shape {samples.shape}")
-        monitor = monitor or Monitor()
-        signal = quantize(samples, SAMPLE, monitor, "samples")
-        re, im = self.analyse(signal, monitor)
+        re, im = self.analyse(quantize(samples, SAMPLE, monitor, "samples"), monitor)
         magnitude, phase = self.cordic.polar(re, im)
         magnitude = monitor.see("magnitude", magnitude, SPECTRUM)
-        logs = log2(np.maximum(magnitude, round(FLOOR * 2**SPECTRUM.fraction)))
-        features = monitor.see("features", self.features(logs), self.network.input)
-        raw = self.network(_stacked(features), monitor)
-        gain = monitor.see("gain", self.gains(logs, raw), GAIN)
-        cleaner = shift_right(magnitude * gain, GAIN.fraction)
-        cleaner = monitor.see("enhanced magnitude", cleaner, SPECTRUM)
-        return self.synthesise(*self.cordic.rectangular(cleaner, phase), len(signal), monitor)
+        return magnitude, phase, log2(np.maximum(magnitude, round(FLOOR * 2**SPECTRUM.fraction)))
+
+    def stacks(self, logs: Ints, monitor: Monitor) -> Ints:
+        return _stacked(monitor.see("features", self.features(logs), self.network.input))
 
     def analyse(self, signal: Ints, monitor: Monitor) -> tuple[Ints, Ints]:
         """Windowed frames through the FFT, the first 129 bins of each; 1/256 of it comes off in the stages."""
@@ -63,7 +74,7 @@ class FixedSpeech:
         padded = np.pad(signal, (hop, hop * frames - len(signal)))
         rows = np.lib.stride_tricks.sliding_window_view(padded, self.window)[::hop]
         hann = quantize(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window), WINDOW, monitor, "window")
-        windowed = shift_right(rows * hann, WINDOW.fraction - GUARD)
+        windowed = shift_right(rows * hann, WINDOW.fraction - GUARD, self.rounding)
         windowed = np.pad(windowed, ((0, 0), (0, POINTS - self.window)))
         re, im = self.fft(windowed, np.zeros_like(windowed), monitor)
         return re[:, :BINS], im[:, :BINS]
@@ -71,7 +82,7 @@ class FixedSpeech:
     def features(self, logs: Ints) -> Ints:
         """Standardised logarithms: a slope times log2 of the magnitude, plus an offset, for each bin, to 8 bits."""
         shift = LOG_FRACTION + SLOPE.fraction - self.network.input.fraction
-        return shift_right(logs * self.slope + self.offset, shift)
+        return shift_right(logs * self.slope + self.offset, shift, self.rounding)
 
     def gains(self, logs: Ints, raw: Ints) -> Ints:
         """What each magnitude is multiplied by: the last layer's answer through a table of 256 words, then 2^x.
@@ -87,20 +98,20 @@ class FixedSpeech:
             padded = np.concatenate([np.repeat(logs[:1], FRAMES - 1, axis=0), logs])
             sums = np.lib.stride_tricks.sliding_window_view(padded, FRAMES, axis=0).sum(-1)
             strength = round(STRENGTH * 2**LOG_FRACTION)
-            power = power + shift_right((sums - FRAMES * logs) * strength, LOG_FRACTION + 3)
+            power = power + shift_right((sums - FRAMES * logs) * strength, LOG_FRACTION + 3, self.rounding)
         return exp2(power)
 
     def synthesise(self, re: Ints, im: Ints, samples: int, monitor: Monitor) -> Ints:
         """The inverse FFT without shifts (the forward one has divided already), and overlap-add."""
         mirrored = re[:, -2:0:-1], im[:, -2:0:-1]
         whole = np.concatenate([re, mirrored[0]], axis=1), np.concatenate([im, -mirrored[1]], axis=1)
-        back = FixedFft(width=self.fft.width + 2, twiddle_width=self.fft.twiddle_width, shifts=(0,) * 8)
+        back = replace(self.fft, width=self.fft.width + 2, shifts=(0,) * self.fft.stages)
         pieces, _ = back.inverse(*whole, monitor)
         hop = self.window // 2
         added = np.zeros(hop * (len(pieces) - 1) + POINTS, np.int64)
         for number, piece in enumerate(pieces):
             added[number * hop : number * hop + POINTS] += piece
-        return monitor.see("output", shift_right(added[hop : hop + samples], GUARD), SAMPLE)
+        return monitor.see("output", shift_right(added[hop : hop + samples], GUARD, self.rounding), SAMPLE)
 
 
 def log2(values: Ints) -> Ints:
@@ -135,21 +146,23 @@ def fixed_speech(
         raise ValueError(f"head must be mask or spectrum, got {head!r}")
     if window not in (128, 256):
         raise ValueError(f"the window must have 128 or 256 samples, got {window}")
+    if missing := {"mean", "spread"} - set(model):
+        raise ValueError(
+            f"the model has no {' and no '.join(sorted(missing))}; only the network speech-mlp hears sound"
+        )
     mean, spread = (_real(model[name]) for name in ("mean", "spread"))
     # ln(magnitude) = (log2(integer) − fraction) · ln 2
     slope = np.log(2) / spread
     offset = -mean / spread - SPECTRUM.fraction * slope
     draft = FixedSpeech(
-        network=fixed_network(model, rounding=rounding), head=head, window=window,
+        network=fixed_network(model, rounding=rounding), head=head, window=window, rounding=rounding,
+        fft=FixedFft(rounding=rounding), cordic=Cordic(rounding=rounding),
         slope=quantize(slope, SLOPE, name="slope"),
         offset=np.rint(offset * 2 ** (LOG_FRACTION + SLOPE.fraction)).astype(np.int64),
     )  # fmt: skip
     if sample is None:
         return draft
-    monitor = Monitor()
-    magnitude, _ = draft.cordic.polar(*draft.analyse(quantize(sample, SAMPLE, monitor, "sample"), monitor))
-    logs = log2(np.maximum(magnitude, round(FLOOR * 2**SPECTRUM.fraction)))
-    stack = draft.network.input.real(_stacked(draft.features(logs)))
+    stack = draft.network.input.real(draft.inputs(sample))
     return replace(draft, network=fixed_network(model, rounding=rounding, sample=stack))
 
 
