@@ -25,13 +25,13 @@ def spread_over_ranks_(session: Training) -> None:
 
 def save_shards(loop: Loop, home: Path, epoch: int) -> dict[str, Any]:
     """Write the parts beside the checkpoint; what the checkpoint itself must hold then."""
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     model, optimizer = get_state_dict(loop.model, loop.optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=_folder(home, epoch))
+        save({"model": model, "optimizer": optimizer}, checkpoint_id=_folder(home, epoch))
     return {"model": {}, "optimizer": {}, "average": {}, "session": loop.session.state_dict()}
 
 
@@ -43,18 +43,16 @@ def remove_old_shards(home: Path, epoch: int) -> None:
 
 
 def load_shards_(loop: Loop, home: Path, state: dict[str, Any]) -> None:
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     folder = _folder(home, state["epoch"])
     if not ranks.first(folder.is_dir):
-        raise ValueError(
-            f"{home} holds the checkpoint of a run that was not sharded; go on with parallel 'replicated'"
-        )
+        raise ValueError(f"{home} holds the checkpoint of a run that was not sharded; go on with parallel 'replicated'")
     model, optimizer = get_state_dict(loop.model, loop.optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+        load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
         set_state_dict(loop.model, loop.optimizer, model_state_dict=model, optim_state_dict=optimizer)
     loop.session.load_state_dict(state["session"])
 
