@@ -95,9 +95,9 @@ def test_values_that_do_not_go_together_are_a_failed_trial(tmp_path):
     assert "cap (Δf) must be at least delta0" in failed[0]["reason"]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
 def test_a_sweep_stopped_after_each_trial_has_the_trials_of_an_unbroken_one(sampler, tmp_path):
-    chosen = make(sampler=sampler, trials=5)
+    chosen = make(sampler=sampler, trials=4)
     whole = sweep(chosen, tmp_path / "whole")
 
     class StopError(Exception):
@@ -107,7 +107,7 @@ def test_a_sweep_stopped_after_each_trial_has_the_trials_of_an_unbroken_one(samp
         def trial_done(self, results, number):
             raise StopError
 
-    for _ in range(5):
+    for _ in range(4):
         with pytest.raises(StopError):
             sweep(chosen, tmp_path / "broken", resume=True, display=StopAtOnce())
     broken = sweep(chosen, tmp_path / "broken", resume=True)
@@ -134,8 +134,8 @@ def test_a_trial_interrupted_in_mid_training_is_finished_with_its_own_parameters
 
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
 def test_a_pruner_stops_trials_on_what_epochs_tell(pruner, tmp_path):
-    space = '"train.lr" = { log = [1e-6, 3e-2] }'
-    results = sweep(make(pruner=pruner, objectives='"accuracy"', epochs=4, trials=12, space=space), tmp_path / "out")
+    space = '"ternary.cap" = { uniform = [0.15, 0.9] }'
+    results = sweep(make(pruner=pruner, objectives='"sparsity"', epochs=4, trials=12, space=space), tmp_path / "out")
     states = [t["state"] for t in results["trials"]]
     assert "pruned" in states
     assert "complete" in states

@@ -6,6 +6,7 @@ from pruning import begin, pruned_at_once, train, zero_share
 from torch import nn
 
 from tersify.calibration import Calibration, input_norms
+from tersify.methods import Prune
 from tersify.sites import find_sites
 
 

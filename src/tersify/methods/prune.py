@@ -9,12 +9,20 @@ from typing import ClassVar
 from torch import Tensor
 
 from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, register
-from tersify.methods.prune_choice import SCOPES, choose_globally, choose_in_layer, choose_in_rows, least_kept
+from tersify.methods.prune_choice import (
+    SCOPES,
+    choose_globally,
+    choose_in_layer,
+    choose_in_rows,
+    least_kept,
+    lowest_of_shards,
+)
 from tersify.methods.prune_mask import MaskTransform, SoftMask
 from tersify.methods.prune_schedule import Pace
 from tersify.methods.prune_scores import SCORES, Score, score_named
 from tersify.methods.prune_structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
 from tersify.methods.prune_units import with_units
+from tersify.ranks import is_sharded, own_part
 from tersify.schedules import Progress
 
 
@@ -210,12 +218,22 @@ class Prune(Method):
             raise ValueError(
                 f"the score {self.score!r} comes from training, and none has taken place; use another score"
             )
+        if any(is_sharded(site.latent) for site in bound.sites):
+            self._choose_among_shards_(bound, done)
+            return
         for mask in bound.each(MaskTransform):
             mask.mask.fill_(True)
         # One by one, unless all compete: the scores of a large network would take as much memory as itself.
         scores = (layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site)) for layer in bound.layers)
         for layer, kept in zip(bound.layers, self._kept(scores, done), strict=True):
             layer.keep_(kept)
+
+    def _choose_among_shards_(self, bound: PruneBound, done: float) -> None:
+        """The same choice where each rank has rows of the weight and of the mask (magnitudes of elements only)."""
+        for site, mask in zip(bound.sites, bound.each(MaskTransform), strict=True):
+            scores = own_part(site.latent.detach()).abs().reshape(-1)
+            gone = lowest_of_shards(scores, self._pruned(site.latent.numel(), done))
+            own_part(mask.mask).copy_(~gone.view_as(own_part(mask.mask)))
 
     def _kept(self, scores: Iterable[Tensor], done: float) -> Iterable[Tensor]:
         if self._is_soft:

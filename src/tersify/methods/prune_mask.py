@@ -23,7 +23,7 @@ class MaskTransform(Transform):
         return torch.where(self.mask, latent, 0.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        weight, keep = dense(upstream), self.mask
+        weight, keep = dense(upstream), ranks.whole(self.mask)
         if isinstance(upstream, CompressedTensor):
             keep = keep & upstream.codes.bool()
         return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])

@@ -21,6 +21,7 @@ from tersify.methods.base import (
     ternary_tensor,
 )
 from tersify.methods.relative import RelativeLevels
+from tersify.ranks import is_sharded, own_part
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
@@ -39,7 +40,7 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 def clip_latents(bound: Bound) -> None:
-    latents: list[Tensor] = [site.latent for site in bound.sites]
+    latents = [own_part(site.latent) for site in bound.sites]
     torch._foreach_clamp_min_(latents, -1.0)
     torch._foreach_clamp_max_(latents, 1.0)
 
