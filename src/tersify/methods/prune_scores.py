@@ -119,7 +119,7 @@ SCORES = ("magnitude", "movement", "soft-movement", "taylor", "random", "wanda")
 
 def score_named(name: str, *, seed: int, gain: float, head_start: float) -> Score:
     made: dict[str, Score] = {
-        "magnitude": Magnitude(), "movement": Movement(head_start), "soft-movement": SoftMovement(gain), "taylor": Taylor(),
-        "random": Random(seed), "wanda": Wanda(),
+        "magnitude": Magnitude(), "movement": Movement(head_start), "soft-movement": SoftMovement(gain),
+        "taylor": Taylor(), "random": Random(seed), "wanda": Wanda(),
     }  # fmt: skip
     return made[name]

@@ -21,7 +21,7 @@ from tersify.methods.base import (
     ternary_tensor,
 )
 from tersify.methods.relative import RelativeLevels
-from tersify.ranks import is_sharded, own_part
+from tersify.ranks import own_part
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
