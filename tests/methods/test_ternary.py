@@ -160,6 +160,19 @@ def test_patterns_computed_ahead_are_those_computed_when_asked_for_and_pass_the_
     assert torch.equal(latent.grad, ahead)
 
 
+@given(threshold=st.floats(0.01, 0.99), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+def test_patterns_computed_ahead_are_exact_at_the_threshold_itself(threshold, dtype):
+    edge = torch.tensor(threshold, dtype=dtype)
+    above, below = (torch.nextafter(edge, torch.tensor(to, dtype=dtype)) for to in (2.0, 0.0))
+    latent = torch.stack([edge, above, below, torch.ones_like(edge), torch.zeros_like(edge)])
+    model = nn.Linear(10, 1, bias=False, dtype=dtype)
+    with torch.no_grad():
+        model.weight.copy_(torch.cat([latent, -latent])[None])
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(delta0=threshold, cap=1.0)])]))
+    session.step()
+    assert model.weight[0].tolist() == [0, 1, 0, 1, 0, 0, -1, 0, -1, 0]
+
+
 def test_a_latent_changed_after_the_step_is_looked_at_anew():
     model = nn.Linear(20, 30, bias=False)
     session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]))
