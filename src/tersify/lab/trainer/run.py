@@ -21,6 +21,7 @@ from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.distributed import check_agreement
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.loop import Loop
+from tersify.lab.trainer.shards import load_shards_, remove_old_shards, save_shards
 from tersify.tensor import CompressedModel, CompressedTensor
 
 if TYPE_CHECKING:
@@ -104,7 +105,10 @@ def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
     state = ranks.first(lambda: read_checkpoint(directory.checkpoint) if directory.checkpoint.is_file() else None)
     if state is not None:
         try:
-            loop.load_state_dict(state)
+            if loop.is_sharded:
+                load_shards_(loop, directory.checkpoint.parent, state)
+            else:
+                loop.load_state_dict(state)
         except (KeyError, TypeError, RuntimeError) as error:
             why = str(error).partition("\n")[0]
             raise ValueError(
@@ -129,9 +133,14 @@ def _run_epochs(
                     f"below {loop.config.lr:g} (lr)"
                 )
             history.append(row)
+            home = directory.checkpoint.parent
+            state = save_shards(loop, home, epoch) if loop.is_sharded else None
             if ranks.is_first():
                 directory.append_history(row)
-                writer.write(loop.state_dict() | {"epoch": epoch, "history": history})
+                writer.write((state or loop.state_dict()) | {"epoch": epoch, "history": history})
+                if state is not None:
+                    writer.wait()
+                    remove_old_shards(home, epoch)
             board.add(row)
             display.epoch_done(row)
     finally:
