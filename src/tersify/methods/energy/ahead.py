@@ -25,7 +25,7 @@ def mask_ahead(pairs: Sequence[tuple[Site, GateTransform]]) -> None:
     with torch.enable_grad():
         made = _Masked.apply(masks, [transform.ahead for _, transform in wanted], *latents)
     for weight, (latent, transform) in zip(made, wanted, strict=True):
-        transform.ahead.set(weight, latent, transform.gate.mask)
+        transform.ahead.set(weight, latent)
 
 
 class _Masked(torch.autograd.Function):

@@ -64,7 +64,7 @@ class GateTransform(Transform):
     def ready(self, latent: Tensor) -> Tensor | None:
         if self.gate.open:
             return None
-        return latent if self.covered else self.ahead.get(latent, self.gate.mask)
+        return latent if self.covered else self.ahead.get(latent)
 
     def forward(self, latent: Tensor) -> Tensor:
         if self.gate.open or (self.covered and self.training):
