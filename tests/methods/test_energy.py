@@ -123,6 +123,27 @@ def test_leaving_a_covered_weight_unmasked_in_training_changes_no_output_and_no_
         assert torch.equal(a, b)
 
 
+def test_tensors_masked_ahead_are_those_of_the_chain_with_the_same_gradients():
+    results = []
+    for ahead in (True, False):
+        model = trained_a_little()
+        model.drop.p = 0.0
+        session = session_of(model)
+        session.step(*batch())
+        gates = [site.chain[0] for site in session.sites if hasattr(site.chain[0], "ahead")]
+        assert all(gate.covered or gate.ahead.get(site.latent) is not None
+                   for site in session.sites if (gate := site.chain[0]) in gates)  # fmt: skip
+        if not ahead:
+            for gate in gates:
+                gate.ahead.drop()
+        model.train()
+        loss = F.cross_entropy(model(batch()[0]), batch()[1])
+        loss.backward()
+        results.append([loss.detach(), *(s.latent.grad for s in session.sites)])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_judging_candidates_leaves_statistics_modes_hooks_and_gradients_alone():
     model = trained_a_little()
     model.train()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from tersify.methods.ahead import Ahead
 from tersify.methods.base import Transform, Units, dense
 from tersify.tensor import CompressedTensor
 
@@ -48,21 +49,31 @@ class GateTransform(Transform):
         self.gate = gate
         self.dim = units.dim
         self.covered = False
+        self.ahead = Ahead()
         self.register_buffer("unit", spread_index(units.unit, units.count, gate.mask), persistent=False)
 
-    def _keep(self, weight: Tensor) -> Tensor:
+    def keep(self, weight: Tensor) -> Tensor:
+        """The mask, shaped to broadcast over the weight."""
+        mask = spread(self.gate.mask, self.unit)
+        if weight.ndim == 1:
+            return mask
         shape = [1] * weight.ndim
         shape[self.dim] = -1
-        return spread(self.gate.mask, self.unit).view(shape)
+        return mask.view(shape)
+
+    def ready(self, latent: Tensor) -> Tensor | None:
+        if self.gate.open:
+            return None
+        return latent if self.covered else self.ahead.get(latent)
 
     def forward(self, latent: Tensor) -> Tensor:
         if self.gate.open or (self.covered and self.training):
             return latent
-        return latent * self._keep(latent)
+        return latent * self.keep(latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         weight = dense(upstream)
-        keep = self._keep(weight).bool().expand_as(weight)
+        keep = self.keep(weight).bool().expand_as(weight)
         if isinstance(upstream, CompressedTensor):
             keep = keep & upstream.codes.bool()
         return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])

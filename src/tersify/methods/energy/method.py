@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, check_choice, check_range, register
+from tersify.methods.energy.ahead import mask_ahead
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.engine import Engine
 from tersify.methods.energy.fold import Evaluator, Layer
@@ -127,11 +128,14 @@ class Energy(Method):
         work = Work(self, list(layers.values()), costs, makers[0].network_size)
         return Bound(sites, transforms, work)
 
+    def project_(self, bound: Bound) -> None:
+        """Nothing: a search leaves the latents alone."""
+
     def update(self, bound: Bound, step: Step) -> None:
         work = bound.shared
         assert isinstance(work, Work)
         progress = step.progress
-        work.skip_what_companions_cover(bound)
+        pairs = work.gated(bound)
         if progress.step >= progress.steps and not work.population.judged:
             raise ValueError(
                 "energy searches while the network trains; attach it and call session.step(inputs, targets)"
@@ -142,6 +146,7 @@ class Energy(Method):
         if work.population.searching and progress.step % self.every == 0:
             heat = 1.0 - progress.share / self.stagnation
             work.engine(step.model).run(step.inputs, step.targets, step=progress.step, heat=heat)
+        mask_ahead(pairs)
 
     def status(self, bound: Bound) -> dict[str, float]:
         assert isinstance(bound.shared, Work)
@@ -161,6 +166,7 @@ class Work(nn.Module):
         self.costs = costs.to(device)
         self.bounds = self._bounds()
         self._engine: Engine | None = None
+        self._gated: list[tuple[Site, GateTransform]] = []
 
     def _bounds(self) -> Bounds:
         method, costs, budget = self.method, self.costs, None
@@ -172,11 +178,17 @@ class Work(nn.Module):
         sizes = [layer.size for layer in self.layers]
         return Bounds(sizes, costs.float(), budget, exactly=method.bound == "exactly", thrifty=method.thrifty)
 
-    def skip_what_companions_cover(self, bound: Bound) -> None:
-        """A weight whose unit is silenced by γ and β needs no mask in training, unless a quantizer looks at it."""
-        for site, transform in zip(bound.sites, bound.transforms, strict=True):
-            if isinstance(site, UnitSite) and isinstance(transform, GateTransform):
-                transform.covered = site.is_covered and len(site.chain) == 1
+    def gated(self, bound: Bound) -> list[tuple[Site, GateTransform]]:
+        """The sites that have units. A weight that γ and β silence needs no mask of its own in training.
+
+        Unless something behind it in its chain looks at the weight, which is known when the first step comes.
+        """
+        if not self._gated:
+            each = zip(bound.sites, bound.transforms, strict=True)
+            self._gated = [(site, gate) for site, gate in each if isinstance(gate, GateTransform)]
+            for site, gate in self._gated:
+                gate.covered = isinstance(site, UnitSite) and site.is_covered and len(site.chain) == 1
+        return self._gated
 
     def engine(self, model: nn.Module) -> Engine:
         device = self.layers[0].gate.mask.device
