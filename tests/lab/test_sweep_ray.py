@@ -25,6 +25,7 @@ def test_fig4s_smoke_run_finds_the_same_with_both_engines(tmp_path):
     assert (tmp_path / "out" / "ray" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_trial_whose_worker_dies_is_tried_again_and_a_pruner_reaches_workers(tmp_path):
     (tmp_path / "net.py").write_text(
         "import os, pathlib, signal, torch\n"
