@@ -39,7 +39,7 @@ class Prune(Method):
     The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
     it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
     soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`, at `gain` times the
-    learning rate of the weights.
+    learning rate of the weights. movement begins its scores at `head_start` times the weights' magnitudes.
     """
 
     quantizes: ClassVar[bool] = False
@@ -61,6 +61,7 @@ class Prune(Method):
     lam: float = 1.0
     threshold: float = 0.1
     gain: float = 10.0
+    head_start: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("score", self.score, SCORES)
@@ -79,6 +80,8 @@ class Prune(Method):
             raise ValueError(f"a {self.structure} spans whole rows or columns; set scope = 'layer' or 'global'")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        if self.head_start < 0 or (self.head_start and self.score != "movement"):
+            raise ValueError(f"head_start must be at least 0 and belongs to score 'movement', got {self.head_start!r}")
         for name in ("lam", "gain"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -125,7 +128,7 @@ class Prune(Method):
 
     @property
     def _score(self) -> Score:
-        return score_named(self.score, seed=self.seed, gain=self.gain)
+        return score_named(self.score, seed=self.seed, gain=self.gain, head_start=self.head_start)
 
     @property
     def needs_calibration(self) -> bool:

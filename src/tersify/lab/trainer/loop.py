@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from tersify.recipe import Recipe
 
 
+CALIBRATION_IMAGES = 512
+CALIBRATION_BATCH = 16
+
+
 class Loop:
     """A network in training. `run_epoch` is a function of the state and the epoch's number alone."""
 
@@ -89,10 +93,21 @@ class Loop:
             return PlainSession(self.model)
         from tersify.session import attach
 
-        example = normalize(self.data.test.images[:1].to(self.device), self.data)
         return attach(
-            self.model, recipe, epochs=self.config.epochs, steps_per_epoch=self.feed.steps, example=example
-        )  # fmt: skip
+            self.model,
+            recipe,
+            epochs=self.config.epochs,
+            steps_per_epoch=self.feed.steps,
+            calibration=self._calibration() if recipe.needs_data else None,
+            example=normalize(self.data.test.images[:1].to(self.device), self.data),
+        )
+
+    def _calibration(self) -> list[tuple[Tensor, Tensor]]:
+        """A few batches of the training images as they are."""
+        kept = min(len(self.data.train), CALIBRATION_IMAGES)
+        images = normalize(self.data.train.images[:kept].to(self.device), self.data)
+        labels = self.data.train.labels[:kept].to(self.device)
+        return list(zip(images.split(CALIBRATION_BATCH), labels.split(CALIBRATION_BATCH), strict=True))
 
     def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
         """Train the epoch (from 1) and measure the network after it: one row of the history."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from tersify import codec, ranks
-from tersify.lab.data import Data
+from tersify.lab.data import Data, normalize
 from tersify.lab.trainer.board import Board
 from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
 from tersify.lab.trainer.config import TrainConfig
@@ -93,7 +93,8 @@ def _finish(
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)
-    metrics |= {f"full_{name}": value for name, value in loop.measure_full().items()}
+    if full := loop.measure_full():
+        metrics |= {f"full_{name}": value for name, value in full.items()} | _shrunk(loop)
     directory.write_metrics(metrics)
     return metrics
 
@@ -151,6 +152,17 @@ def _kept_percent(packed: CompressedModel, network: nn.Module) -> float:
     stored = {name: packed[name] for name, _ in network.named_parameters()}
     kept = sum(int(t.codes.count_nonzero()) if isinstance(t, CompressedTensor) else t.numel() for t in stored.values())
     return 100.0 * kept / sum(t.numel() for t in stored.values())
+
+
+def _shrunk(loop: Loop) -> dict[str, float]:
+    """How many parameters are left when the dropped units are really gone; nothing where that cannot be told."""
+    from tersify.shrinking import shrink
+
+    try:
+        small = shrink(loop.blank.cpu(), normalize(loop.data.test.images[:2].cpu(), loop.data))
+    except (ValueError, RuntimeError):  # a network that torch.export does not follow trains and packs all the same
+        return {}
+    return {"shrunk_parameters": sum(p.numel() for p in small.parameters())}
 
 
 def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop) -> dict[str, float]:
