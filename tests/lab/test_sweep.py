@@ -157,6 +157,31 @@ def test_every_objective_is_measured_and_the_front_holds_no_beaten_trial(tmp_pat
         )
 
 
+def test_the_journal_may_lie_elsewhere_and_any_field_may_vary(tmp_path):
+    space = """
+"train.batch_size" = { int = [20, 50] }
+"train.optimizer" = ["adam", "sgd"]
+"options.width" = [0.25, 0.5]
+"recipe" = ["ternary-log", "twn"]
+"rules.0.ternary.cap" = { uniform = [0.3, 0.9] }
+"""
+    storage = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    results = sweep(make(space=space, trials=2), tmp_path / "out", storage=storage)
+    assert (tmp_path / "elsewhere.db").is_file()
+    assert not (tmp_path / "out" / "study.db").exists()
+    for trial in results["trials"]:
+        run = json.loads(
+            (tmp_path / "out" / "trials" / f"{trial['number']:04d}" / "checkpoint" / "run.json").read_text()
+        )
+        params = trial["params"]
+        assert run["train"]["batch_size"] == params["train.batch_size"]
+        assert run["train"]["optimizer"] == params["train.optimizer"]
+        assert run["metadata"]["target"]["options"]["width"] == params["options.width"]
+        assert ("twn" in run["recipe"]) == (params["recipe"] == "twn")
+        if params["recipe"] != "twn":
+            assert f"cap = {params['rules.0.ternary.cap']!r}" in run["recipe"]
+
+
 def test_a_directory_of_another_sweep_is_refused(tmp_path):
     sweep(make(trials=1), tmp_path / "out")
     with pytest.raises(ValueError, match="add --resume"):

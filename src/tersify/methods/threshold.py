@@ -41,6 +41,10 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 def clip_latents(bound: Bound) -> None:
     latents = [own_part(site.latent) for site in bound.sites]
+    if latents[0].is_cpu:  # where launches cost nothing, and a second pass through memory does
+        for latent in latents:
+            latent.clamp_(-1.0, 1.0)
+        return
     torch._foreach_clamp_min_(latents, -1.0)
     torch._foreach_clamp_max_(latents, 1.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from tersify.lab.sweep.engines import Done, Judge
 from tersify.lab.sweep.trial import Outcome, Task, run_trial
 
 POLL_SECONDS = 0.2
+KNOCK_SECONDS = 5.0
 
 
 class RayEngine:
@@ -112,6 +114,7 @@ def _connect(address: str | None) -> Any:
             "--engine ray needs Ray, which is not installed; pip install 'tersify[sweep]', or leave --engine out"
         ) from None
     try:
+        _knock(address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(
@@ -127,3 +130,10 @@ def _connect(address: str | None) -> Any:
             "`ray start --head`, or leave --address out"
         ) from None
     return ray
+
+
+def _knock(address: str | None) -> None:
+    """Raises at once where nobody listens; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()

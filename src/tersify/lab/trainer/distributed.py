@@ -29,8 +29,11 @@ def process_group(device: torch.device) -> Iterator[None]:
     if ranks.together() or not all(name in os.environ for name in _TORCHRUN):
         yield
         return
-    backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
-    distributed.init_process_group(backend, device_id=device_id, **_meeting_place())
+    own = None
+    if device.type == "cuda":
+        own = torch.device("cuda", local_rank() if device.index is None else device.index)
+        torch.cuda.set_device(own)  # where NCCL puts what it sends
+    distributed.init_process_group("gloo" if own is None else "nccl", device_id=own, **_meeting_place())
     yield
     # Only after success: a rank that failed must not wait for the others.
     distributed.destroy_process_group()
