@@ -34,6 +34,17 @@ def test_a_weight_that_movement_pruned_returns_when_its_gradient_asks():
     assert (model.weight != 0).tolist() == [[False, True]]
 
 
+def test_movement_with_a_prior_begins_as_magnitude_and_ends_as_movement():
+    goal = torch.tensor([1.0, -1.0, 1.0, 0.1])
+    kept = []
+    for lr in (0.0, 0.05):
+        model = linear_with([1.0, 0.9, 0.2, 0.1])
+        session = begin(model, epochs=60, score="movement", prior=1.0, gain=3.0, sparsity=0.5, end=0.9)
+        train(model, session, lambda m: (m.weight - goal).square().sum(), 60, lr=lr)
+        kept.append((model.weight != 0).flatten().tolist())
+    assert kept == [[True, True, False, False], [True, False, True, False]]
+
+
 def test_soft_movement_makes_more_zeros_with_a_larger_lam_and_keeps_what_the_loss_holds():
     shares = []
     for lam in (0.1, 1.0, 10.0):

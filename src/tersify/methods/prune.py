@@ -30,8 +30,8 @@ class Prune(Method):
     scope: layer, global (layers compete; each keeps a share `floor` of its units) or row (each output by itself).
     The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
     it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
-    soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`, at `gain` times the
-    learning rate of the weights.
+    Learned scores (both movements) begin at `prior` times the magnitude and go `gain` times as fast as the weights.
+    soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`.
     """
 
     quantizes: ClassVar[bool] = False
@@ -53,6 +53,7 @@ class Prune(Method):
     lam: float = 1.0
     threshold: float = 0.1
     gain: float = 10.0
+    prior: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("score", self.score, SCORES)
@@ -71,6 +72,7 @@ class Prune(Method):
             raise ValueError(f"a {self.structure} spans whole rows or columns; set scope = 'layer' or 'global'")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        check_range("prior", self.prior, low=0.0, high=float("inf"))
         for name in ("lam", "gain"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -117,7 +119,7 @@ class Prune(Method):
 
     @property
     def _score(self) -> Score:
-        return score_named(self.score, seed=self.seed, gain=self.gain)
+        return score_named(self.score, seed=self.seed, gain=self.gain, prior=self.prior)
 
     @property
     def needs_calibration(self) -> bool:

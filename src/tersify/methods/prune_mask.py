@@ -47,10 +47,10 @@ class LearnedMask(MaskTransform):
 
     pressure: Tensor
 
-    def __init__(self, latent: Tensor, *, gain: float = 1.0) -> None:
+    def __init__(self, latent: Tensor, *, gain: float, prior: float = 0.0) -> None:
         super().__init__(latent)
         self.gain = gain
-        self.score = nn.Parameter(torch.zeros_like(latent))
+        self.score = nn.Parameter(latent.detach().abs() * (prior / gain))
         self.register_buffer("pressure", torch.zeros((), device=latent.device))
 
     def forward(self, latent: Tensor) -> Tensor:

@@ -48,10 +48,16 @@ class Random(Score):
 
 
 class Movement(Score):
-    """How far weights move away from zero as training goes: learned scores, begun at zero (Sanh et al. 2020)."""
+    """How far weights move away from zero as training goes: learned scores (Sanh et al. 2020).
+
+    They begin at `prior` times the magnitude; the paper's begin at zero.
+    """
+
+    def __init__(self, gain: float, prior: float) -> None:
+        self._gain, self._prior = gain, prior
 
     def transform(self, site: Site) -> MaskTransform:
-        return LearnedMask(site.entering())
+        return LearnedMask(site.entering(), gain=self._gain, prior=self._prior)
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         assert isinstance(mask, LearnedMask)
@@ -65,11 +71,8 @@ class Movement(Score):
 class SoftMovement(Movement):
     """Movement with a threshold instead of a share: a penalty pushes scores down until σ(score) is below it."""
 
-    def __init__(self, gain: float) -> None:
-        self._gain = gain
-
     def transform(self, site: Site) -> MaskTransform:
-        return SoftMask(site.entering(), gain=self._gain)
+        return SoftMask(site.entering(), gain=self._gain, prior=self._prior)
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         return torch.sigmoid(self._gain * super().of(weight, mask, site))
@@ -109,9 +112,9 @@ class Wanda(Score):
 SCORES = ("magnitude", "movement", "soft-movement", "taylor", "random", "wanda")
 
 
-def score_named(name: str, *, seed: int, gain: float) -> Score:
+def score_named(name: str, *, seed: int, gain: float, prior: float) -> Score:
     made: dict[str, Score] = {
-        "magnitude": Magnitude(), "movement": Movement(), "soft-movement": SoftMovement(gain), "taylor": Taylor(),
-        "random": Random(seed), "wanda": Wanda(),
+        "magnitude": Magnitude(), "movement": Movement(gain, prior), "soft-movement": SoftMovement(gain, prior),
+        "taylor": Taylor(), "random": Random(seed), "wanda": Wanda(),
     }  # fmt: skip
     return made[name]
