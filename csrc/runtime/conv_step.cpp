@@ -18,7 +18,7 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   const Geometry::Place& place = geometry.places[rest % places];
   const int group = rest / places;
   ConvTask t{};
-  weights->fill(t, *lists);
+  weights->fill(t, lists);
   t.patch = geometry.view(place, bytes);
   t.chunk_begin = splits[range];
   t.chunk_end = splits[range + 1];
@@ -51,7 +51,6 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   step.kernels = &k;
   step.geometry =
       make_geometry(step.in, step.from, step.to, window, k.patch_limit, step.weights->block_channels());
-  step.lists = step.weights->place(step.geometry.tap_places);
   const int groups = step.to.groups(step.out.n);
   s.add_cost(layout_cost(step.to, step.out.n, k.patch_limit) * double(step.weights->nonzeros() + step.weights->rows()));
   step.split(groups, s.threads());
@@ -61,6 +60,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   const auto scratch_bytes = shared->narrow ? k.narrow_conv_scratch_bytes : k.conv_scratch_bytes;
   for (size_t r = 0; r + 1 < shared->splits.size(); ++r)
     out.scratch_bytes = std::max(out.scratch_bytes, scratch_bytes(shared->task(nullptr, int(r), nullptr)));
+  out.prepare = [shared] { shared->lists = shared->weights->place(shared->geometry.tap_places); };
   out.reads = {shared->source};
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};

@@ -21,7 +21,7 @@ struct ConvStep {
   std::vector<int> splits;       // first chunk of each range, and the end
   bool narrow = false;
   Quant residual_quant, output_quant;
-  std::shared_ptr<const PlacedLists> lists{};
+  const PlacedLists* lists = nullptr;  // asked for before every run
 
   ConvTask task(char* const* buffers, int number, char* scratch) const;
   void split(int groups, int threads);

@@ -97,6 +97,7 @@ std::vector<T*> Engine::skip_images(const std::vector<T*>& pointers, const std::
 void Engine::run_portions(int count, int portion, const std::vector<const float*>& inputs,
                           const std::vector<float*>& outputs) {
   const Schedule& plan = schedule(portion, 1);
+  plan.prepare();
   for (AlignedBytes& arena : arenas_) arena.grow(plan.arena_bytes());
   for (AlignedBytes& scratch : scratch_) scratch.grow(plan.scratch_bytes());
   pool_.run(count, [&](int number, int thread) {
@@ -110,6 +111,7 @@ void Engine::run_portions(int count, int portion, const std::vector<const float*
 // All threads share each step.
 void Engine::run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs) {
   const Schedule& plan = schedule(n, threads());
+  plan.prepare();
   arenas_[0].grow(plan.arena_bytes());
   for (AlignedBytes& scratch : scratch_) scratch.grow(plan.scratch_bytes());
   const auto pointers = plan.bind(arenas_[0].data(), inputs, outputs);

@@ -38,6 +38,7 @@ struct Step {
   size_t scratch_bytes = 0;  // per thread
   std::vector<int> reads, writes;
   std::function<void(char* const* buffers, int task, char* scratch)> run;
+  std::function<void()> prepare{};  // before every run; may be empty
 };
 
 class Schedule;

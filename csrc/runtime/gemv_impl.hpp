@@ -109,12 +109,21 @@ float narrow_trit_tables(const float* x, int features, int16_t* tables) {
     signs[i] = _mm512_load_si512(sign);
   }
   const int count = (features + kNarrowTritsPerWord - 1) / kNarrowTritsPerWord * (kNarrowTritsPerWord / 3);
+  constexpr int kAtOnce = 48;  // whole vectors and whole tables
+  alignas(64) int16_t levels[kAtOnce];
   for (int t = 0; t < count; ++t) {
+    const int at = 3 * t % kAtOnce;
+    if (at == 0)
+      for (int i = 0; i < kAtOnce; i += 16) {
+        const int left = features - 3 * t - i;
+        const __mmask16 inside = left >= 16 ? 0xffff : left > 0 ? (1u << left) - 1 : 0;
+        const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(inside, x + 3 * t + i), _mm512_set1_ps(inverse));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(levels + i),
+                           _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(scaled)));  // to nearest, ties to even
+      }
     __m512i sum = _mm512_setzero_si512();
-    for (int i = 0; i < 3 && 3 * t + i < features; ++i) {
-      const int level = _mm_cvtss_si32(_mm_set_ss(x[3 * t + i] * inverse));  // to nearest, ties to even
-      sum = _mm512_add_epi16(sum, _mm512_mullo_epi16(signs[i], _mm512_set1_epi16(int16_t(level))));
-    }
+    UNROLL for (int i = 0; i < 3; ++i)
+      sum = _mm512_add_epi16(sum, _mm512_mullo_epi16(signs[i], _mm512_set1_epi16(levels[at + i])));
     _mm512_store_si512(tables + t * 32, sum);
   }
   return scale;

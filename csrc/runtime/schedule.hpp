@@ -42,6 +42,10 @@ class Schedule {
   std::vector<char*> bind(char* arena, const std::vector<const float*>& inputs,
                           const std::vector<float*>& outputs) const;
   const std::vector<Step>& steps() const { return steps_; }
+  void prepare() const {
+    for (const Step& step : steps_)
+      if (step.prepare) step.prepare();
+  }
 
  private:
   enum class Where { Arena, Input, Output };

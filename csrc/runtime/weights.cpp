@@ -87,7 +87,7 @@ SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vec
                       weight.taps * narrow_high > kNarrowMost))
     throw std::invalid_argument("16-bit sums need ternary weights and kernels of fewer taps");
   split_rows(weight);
-  auto lists = std::make_shared<PlacedLists>();
+  auto lists = std::make_unique<PlacedLists>();
   for (int i = 0; i < block_channels * weight.taps; ++i) lists->places.push_back(i);
   for (const Chunk& chunk : chunks_) pack_chunk(weight, chunk, *lists);
   lists->entries.shrink_to_fit();
@@ -99,17 +99,20 @@ SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vec
   placed_.push_back(std::move(lists));
 }
 
-std::shared_ptr<const PlacedLists> SparseWeights::place(const std::vector<uint32_t>& places) {
-  const int shift = signed_entries();
+const PlacedLists* SparseWeights::place(const std::vector<uint32_t>& places) {
   if (!unplaced_)
-    for (const auto& known : placed_)
-      if (known->places == places) return known;
+    for (auto& known : placed_)
+      if (known->places == places) {
+        std::swap(placed_.front(), known);
+        return placed_.front().get();
+      }
+  const int shift = signed_entries();
   if (*std::max_element(places.begin(), places.end()) >> (16 - shift))
     throw std::invalid_argument("a window of this size is too large to pack");
   const PlacedLists& from = *placed_.front();
   std::vector<uint16_t> index(1 + *std::max_element(from.places.begin(), from.places.end()));
   for (size_t i = 0; i < from.places.size(); ++i) index[from.places[i]] = static_cast<uint16_t>(i);
-  auto lists = std::make_shared<PlacedLists>();
+  auto lists = std::make_unique<PlacedLists>();
   lists->places = places;
   lists->units = from.units;
   lists->entries.reserve(from.entries.size());
@@ -118,8 +121,9 @@ std::shared_ptr<const PlacedLists> SparseWeights::place(const std::vector<uint32
   point_units(*lists);
   if (unplaced_) placed_.clear();
   unplaced_ = false;
-  placed_.push_back(lists);
-  return lists;
+  placed_.insert(placed_.begin(), std::move(lists));
+  if (placed_.size() > 2) placed_.pop_back();
+  return placed_.front().get();
 }
 
 void SparseWeights::point_units(PlacedLists& lists) const {
@@ -213,10 +217,10 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PlacedL
   }
 }
 
-void SparseWeights::fill(ConvTask& task, const PlacedLists& lists) const {
+void SparseWeights::fill(ConvTask& task, const PlacedLists* lists) const {
   task.kind = kind_;
   task.table = table_.data();
-  task.units = lists.units.data();
+  task.units = lists ? lists->units.data() : nullptr;
   task.chunks = chunks_.data();
   task.blocks = blocks_;
   task.block_channels = block_channels_;

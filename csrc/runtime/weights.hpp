@@ -31,9 +31,9 @@ class SparseWeights {
   SparseWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
                 int narrow_high = 0);
 
-  // The lists for a geometry; worked out when first asked for.
-  std::shared_ptr<const PlacedLists> place(const std::vector<uint32_t>& places);
-  void fill(ConvTask& task, const PlacedLists& lists) const;
+  // The lists for a geometry, which live until two other geometries were asked for.
+  const PlacedLists* place(const std::vector<uint32_t>& places);
+  void fill(ConvTask& task, const PlacedLists* lists) const;  // without lists: for sizes only
   int chunks() const { return static_cast<int>(chunks_.size()); }
   int rows() const { return rows_; }
   int block_channels() const { return block_channels_; }
@@ -57,7 +57,7 @@ class SparseWeights {
   std::vector<uint8_t> codes_;
   std::vector<float> values_;
   std::vector<uint16_t> plus_;
-  std::vector<std::shared_ptr<PlacedLists>> placed_;  // the first is never empty
+  std::vector<std::unique_ptr<PlacedLists>> placed_;  // one or two, the one asked for last in front
   bool unplaced_ = true;                               // the first is still by index: nobody walks it yet
 };
 

@@ -6,6 +6,7 @@ from pruning import begin, pruned_at_once, train, zero_share
 from torch import nn
 
 from tersify.calibration import Calibration, input_norms
+from tersify.methods import Prune
 from tersify.sites import find_sites
 
 
@@ -32,17 +33,6 @@ def test_a_weight_that_movement_pruned_returns_when_its_gradient_asks():
     # The masked weight is zero and should be larger: its score rises though the weight itself gets no gradient.
     train(model, session, lambda m: (m.weight - torch.tensor([0.0, 9.0])).square().sum(), 30)
     assert (model.weight != 0).tolist() == [[False, True]]
-
-
-def test_movement_with_a_prior_begins_as_magnitude_and_ends_as_movement():
-    goal = torch.tensor([1.0, -1.0, 1.0, 0.1])
-    kept = []
-    for lr in (0.0, 0.05):
-        model = linear_with([1.0, 0.9, 0.2, 0.1])
-        session = begin(model, epochs=60, score="movement", prior=1.0, gain=3.0, sparsity=0.5, end=0.9)
-        train(model, session, lambda m: (m.weight - goal).square().sum(), 60, lr=lr)
-        kept.append((model.weight != 0).flatten().tolist())
-    assert kept == [[True, True, False, False], [True, False, True, False]]
 
 
 def test_soft_movement_makes_more_zeros_with_a_larger_lam_and_keeps_what_the_loss_holds():
@@ -138,3 +128,17 @@ def test_magnitude_remembers_one_byte_a_weight():
     begin(model, sparsity=0.9)
     after = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     assert after - before <= 1.2 * 100 * 100
+
+
+def test_with_a_head_start_movement_begins_at_the_weights_magnitudes():
+    model = nn.Linear(16, 4, bias=False)
+    session = begin(model, epochs=1, score="movement", head_start=1.0, sparsity=0.5, begin=0.0, end=0.1)
+    weight = session.sites[0].latent.detach().abs()
+    session.advance_to_end()
+    kept = session.pack()["weight"].codes.bool()
+    assert weight[kept].min() >= weight[~kept].max()
+
+
+def test_a_head_start_is_refused_where_nothing_moves():
+    with pytest.raises(ValueError, match="head_start must be at least 0 and belongs to score 'movement'"):
+        Prune(score="magnitude", head_start=1.0)

@@ -113,6 +113,20 @@ def test_only_ternary_convolutions_become_narrow_and_the_plan_says_so():
     assert (fast(x) - wanted).abs().max() < 0.02 * wanted.abs().max()
 
 
+def test_a_plain_convolution_before_a_ternary_one_keeps_its_weights():
+    plain, ternary = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+    ternary.weight.data = ternary.weight.data.sign() * (torch.rand_like(ternary.weight) < 0.3)
+    model = nn.Sequential(plain, nn.ReLU(), ternary).eval()
+    x = torch.randn(4, 3, 12, 12)
+    fast = compile(model, x, precision="int8", threads=1)
+    described = fast.plan.describe().splitlines()
+    assert "int8 activations" not in described[0]
+    assert "int8 activations" in described[1]
+    with torch.no_grad():
+        wanted = model(x)
+    assert (fast(x) - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
 @pytest.mark.parametrize("as_list", [True, False])
 def test_calibration_batches_set_the_ranges(as_list):
     layer = nn.Conv2d(3, 8, 3)

@@ -14,10 +14,12 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from tersify.runtime.calibrate import costs_of_this_cpu
 from tersify.runtime.capture import capture
+from tersify.runtime.choose import choose
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
-from tersify.runtime.op import Segment
+from tersify.runtime.op import Segment, call
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.quantize import quantize
 from tersify.runtime.reference import run_node, run_reference
@@ -44,7 +46,9 @@ class CompiledModule(nn.Module):
         super().__init__()
         self.plan = plan
         self._out_spec = out_spec
+        self._one_output = out_spec.is_leaf()
         self._stages = stages
+        self._one_segment = _only_segment(plan, stages or ())
         self.eval()
 
     def forward(self, *inputs: Tensor) -> Any:
@@ -54,7 +58,7 @@ class CompiledModule(nn.Module):
                 outputs = run_reference(self.plan, inputs)
         else:
             outputs = self._run_stages(self._stages, inputs)
-        return pytree.tree_unflatten(list(outputs), self._out_spec)
+        return outputs[0] if self._one_output else pytree.tree_unflatten(list(outputs), self._out_spec)
 
     def weight_bytes(self) -> int:
         """Bytes of the packed weights that the kernels read."""
@@ -62,6 +66,8 @@ class CompiledModule(nn.Module):
         return sum(segment.engine.weight_bytes for segment in segments)
 
     def _run_stages(self, stages: Sequence[_Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if self._one_segment is not None:
+            return tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
         if any(stage.segment is None for stage in stages):
             values |= self.plan.constants
@@ -71,8 +77,7 @@ class CompiledModule(nn.Module):
                     for node in stage.nodes:
                         values[node.name] = run_node(node, values, torch.float32)
             else:
-                taken = [values[name].contiguous() for name in stage.inputs]
-                given = torch.ops.tersify.run(taken, stage.segment.number)
+                given = call(stage.segment, [values[name].contiguous() for name in stage.inputs])
                 values.update(zip(stage.outputs, given, strict=True))
         return tuple(values[name] for name in self.plan.outputs)
 
@@ -91,7 +96,7 @@ class CompiledModule(nn.Module):
                 raise ValueError(
                     f"input {wanted.name!r} must be {wanted.dtype}, got {given.dtype}; convert it with .to()"
                 )
-            if tuple(given.shape[1:]) != wanted.shape:
+            if given.shape[1:] != wanted.shape:
                 raise ValueError(
                     f"input {wanted.name!r} has shape {tuple(given.shape)}, the example had (batch, "
                     f"{', '.join(map(str, wanted.shape))}); compile again for another size"
@@ -104,6 +109,13 @@ class CompiledModule(nn.Module):
                 )
 
 
+def _only_segment(plan: Plan, stages: Sequence[_Stage]) -> Segment | None:
+    """The segment that is the whole network: no need to keep values by name then."""
+    names = tuple(i.name for i in plan.inputs)
+    whole = len(stages) == 1 and (stages[0].inputs, stages[0].outputs) == (names, plan.outputs)
+    return stages[0].segment if whole else None
+
+
 def compile(
     model: nn.Module,
     example: Tensor | tuple[Tensor, ...],
@@ -114,9 +126,11 @@ def compile(
 ) -> CompiledModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
-    precision "fp32" is exact up to the order of sums, and what "auto" means where nothing smaller was asked for.
+    precision "fp32" is exact up to the order of sums, and the same plan on every machine.
     "int8" runs ternary convolutions on 8-bit activations, whose ranges come from the `calibration` batches, or
-    from the example. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
+    from the example. "auto" chooses for every layer the kernel that costs least by a measurement on this CPU, which
+    is cached on disk: lists of non-zeros, a dense product in torch, or, where `calibration` batches are given, 8-bit
+    activations. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
     `threads` defaults to what torch uses.
     """
     if precision not in PRECISIONS:
@@ -130,10 +144,14 @@ def compile(
     with _eval_mode(model), torch.no_grad():
         captured, out_spec = capture(model, given)
     plan = fuse(captured)
+    shown = [calibration] if isinstance(calibration, Tensor) else calibration
+    batches = None if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
     if precision == "int8":
-        shown = [calibration] if isinstance(calibration, Tensor) else calibration
-        batches = [given] if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
-        plan = quantize(plan, batches)
+        plan = quantize(plan, batches or [given])
+    elif precision == "auto" and (kernels := extension()) is not None:
+        allowed = batches is not None
+        plan, narrow = choose(plan, len(given[0]), costs_of_this_cpu(kernels), int8=allowed)
+        plan = quantize(plan, batches or (), only=narrow)
     return build(plan, out_spec, threads=threads)
 
 
@@ -169,8 +187,7 @@ def _check_example(example: tuple[Tensor, ...]) -> None:
 def _stages(plan: Plan, builder: Any) -> list[_Stage]:
     runs: list[list[Node]] = []
     for node in plan.nodes:
-        lowered = node.kind != "torch"
-        if runs and lowered and runs[-1][-1].kind != "torch":
+        if runs and not node.in_torch and not runs[-1][-1].in_torch:
             runs[-1].append(node)
         else:
             runs.append([node])
@@ -181,7 +198,7 @@ def _stages(plan: Plan, builder: Any) -> list[_Stage]:
         made = {node.name for node in run}
         inputs = tuple(dict.fromkeys(name for node in run for name in node.reads if name not in made))
         outputs = tuple(node.name for node in run if node.name in later)
-        segment = None if run[0].kind == "torch" else _segment(builder(), run, inputs, outputs, shapes)
+        segment = None if run[0].in_torch else _segment(builder(), run, inputs, outputs, shapes)
         stages.append(_Stage(tuple(run), segment, inputs, outputs))
     return stages
 

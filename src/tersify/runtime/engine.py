@@ -105,7 +105,7 @@ class EngineBuilder:
         assert node.weight is not None
         weight = node.weight
         rows = weight.values.shape[0]
-        if node.name in self._quants:
+        if node.options.get("int8", False):
             return self._narrow_conv(node, rows), engine_shape(node.shape)
         value = self.engine.conv(
             self._source(node),

@@ -78,7 +78,7 @@ class Node:
     """One operation.
 
     kind: conv, linear, pool, mean, pointwise, cat, view, softmax, layer_norm, or torch for what no kernel
-    serves: then `call`, `args` and `kwargs` hold the call and `reason` says why.
+    serves: then `call`, `args` and `kwargs` hold the call. `reason` says why the node is what it is.
     `residual` names the other summand (or factor, with `multiply`). `shape` leaves out the batch.
     """
 
@@ -116,6 +116,11 @@ class Node:
         return self.inputs if self.residual is None else (*self.inputs, self.residual)
 
     @property
+    def in_torch(self) -> bool:
+        """No kernel of ours: an operation that has none, or a layer that is faster dense."""
+        return self.kind == "torch" or bool(self.options.get("dense", False))
+
+    @property
     def channel_axis(self) -> int:
         return -1 if self.kind == "linear" else 1
 
@@ -125,6 +130,8 @@ class Node:
         notes = [self.weight.describe() if self.weight else "", self.finish.describe()]
         if self.residual is not None:
             notes.append(f"{'×' if self.multiply else '+'} {self.residual}")
+        if self.reason:
+            notes.append(self.reason)
         shape = "×".join(map(str, self.shape))
         return f"{self.name}: {self.kind} → {shape}" + "".join(f"; {note}" for note in notes if note)
 
@@ -140,7 +147,7 @@ class Input:
 class Plan:
     """Nodes in order. `batch` is the only batch size the plan may run, or None for any.
 
-    A convolution whose output is in `quants` is narrow: it reads and writes quantized values.
+    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says.
     """
 
     inputs: tuple[Input, ...]
@@ -151,11 +158,11 @@ class Plan:
     quants: Mapping[str, Quant] = field(default_factory=dict)
 
     def narrow(self, node: Node) -> bool:
-        return node.kind == "conv" and node.name in self.quants
+        return node.kind == "conv" and node.name in self.quants and bool(node.options.get("int8", False))
 
     def describe(self) -> str:
         """One line an operation, and how many stayed torch calls."""
-        torch_calls = sum(node.kind == "torch" for node in self.nodes)
+        torch_calls = sum(node.in_torch for node in self.nodes)
         lines = [node.describe() + ("; int8 activations" if self.narrow(node) else "") for node in self.nodes]
         lines.append(f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls")
         return "\n".join(lines)

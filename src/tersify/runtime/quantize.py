@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import torch
@@ -15,13 +15,15 @@ UNSIGNED_HIGH, SIGNED_HIGH = 255, 127
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
 
-def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]]) -> Plan:
-    """The plan with `quants` for the ternary convolutions, and ternary linear layers marked "int8".
+def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]], *, only: Collection[str] | None = None) -> Plan:
+    """The plan with ternary layers marked "int8" and `quants` for what the convolutions among them read and write.
 
     A linear layer's single vectors find their own scale when they come; every other node stays as it is.
+    `only` names the nodes that may be quantized.
     """
-    plan = replace(plan, nodes=tuple(_marked(node) for node in plan.nodes))
-    narrow = [node for node in plan.nodes if _can_be_narrow(node)]
+    allowed = {node.name for node in plan.nodes} if only is None else only
+    plan = replace(plan, nodes=tuple(_marked(node) if node.name in allowed else node for node in plan.nodes))
+    narrow = [node for node in plan.nodes if node.name in allowed and can_be_narrow(node)]
     touched = {name for node in narrow for name in (node.name, *node.reads)}
     if not touched:
         return plan
@@ -37,12 +39,13 @@ def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]]) -> Plan:
 
 
 def _marked(node: Node) -> Node:
-    if node.kind != "linear" or node.weight is None or node.weight.kind != "sign":
+    linear = node.kind == "linear" and node.weight is not None and node.weight.kind == "sign"
+    if not linear and not can_be_narrow(node):
         return node
     return replace(node, options={**node.options, "int8": True})
 
 
-def _can_be_narrow(node: Node) -> bool:
+def can_be_narrow(node: Node) -> bool:
     if node.kind != "conv" or node.weight is None or node.weight.kind != "sign":
         return False
     window = node.options["window"]

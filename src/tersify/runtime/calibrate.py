@@ -1,0 +1,214 @@
+"""What the kernels cost on this CPU: measured once in about half a second, and kept in a cache file."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tersify.runtime.engine import EngineBuilder, chosen_isa
+from tersify.runtime.plan import Node, Quant
+from tersify.runtime.weights import Weight
+
+CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
+DENSITIES = (0.1, 0.6)  # the lists' costs are measured at these and read off in between
+CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many rows of a matrix product; one
+DENSE, INT8, LISTS = "dense", "int8", ("sign", "table", "float")
+EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
+_CHAIN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Nanoseconds on one thread, by name.
+
+    "class.kernel@density" is one multiplication with a weight that is not zero; a dense kernel multiplies with every
+    weight, so its density is always 1. `EXCHANGE` and `LEAVING` are what a layer outside the engine pays besides.
+    """
+
+    nanoseconds: Mapping[str, float]
+
+    def of(self, shape_class: str, kernel: str, density: float) -> float:
+        """Nanoseconds a weight, zeros counted."""
+        if f"{shape_class}.{kernel}@1" in self.nanoseconds:
+            return self.nanoseconds[f"{shape_class}.{kernel}@1"]
+        low, high = (self.nanoseconds[f"{shape_class}.{kernel}@{d:g}"] for d in DENSITIES)
+        share = min(max((density - DENSITIES[0]) / (DENSITIES[1] - DENSITIES[0]), 0.0), 1.0)
+        return density * (low + share * (high - low))
+
+
+def keys() -> list[str]:
+    """Everything that a measurement holds."""
+    lists = [f"{c}.{k}@{d:g}" for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
+    lists += [f"{CONV}.{INT8}@{d:g}" for d in DENSITIES]
+    vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, DENSE)] + [f"{VECTOR}.float@{d:g}" for d in DENSITIES]
+    return [*lists, *vectors, f"{CONV}.{DENSE}@1", f"{ROWS}.{DENSE}@1", EXCHANGE, LEAVING]
+
+
+def costs_of_this_cpu(module: ModuleType) -> Costs:
+    """From the cache where it has them for this CPU, instruction set and build; else measured and written there."""
+    path = cache_file(module)
+    known = _read(path)
+    if known is None:
+        known = Costs(nanoseconds=measure(module))
+        _write(path, known)
+    return known
+
+
+def cache_file(module: ModuleType) -> Path:
+    base = os.environ.get(CACHE_VARIABLE)
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) if base else Path(home) / "tersify"
+    build = str(Path(str(module.__file__)).stat().st_size)
+    facts = "\n".join((_cpu_model(), chosen_isa(module), build, torch.__version__))
+    return folder / f"kernel-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    wanted = ("model name", "cpu family", "model", "stepping")
+    return " ".join(line.split(":", 1)[1].strip() for line in lines[:30] if line.split("\t")[0].strip() in wanted)
+
+
+def _read(path: Path) -> Costs | None:
+    try:
+        found = json.loads(path.read_text())
+        costs = {key: float(found[key]) for key in keys()}
+        if not all(math.isfinite(cost) and cost > 0 for cost in costs.values()):
+            raise ValueError("a cost is not a positive number")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        warnings.warn(
+            f"the kernel costs in {path} cannot be read ({type(error).__name__}: {error}); measuring again. Remove "
+            "the file if this comes back.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return None
+    return Costs(nanoseconds=costs)
+
+
+def _write(path: Path, costs: Costs) -> None:
+    """Whole or not at all; a cache that cannot be written is measured again next time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
+            json.dump(dict(costs.nanoseconds), part, indent=1)
+        os.replace(part.name, path)
+    except OSError:
+        return
+
+
+def measure(module: ModuleType) -> dict[str, float]:
+    """One small layer a kernel family, on one thread; the best of a few calls, which noise only makes longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            return {key: _measured(module, key) for key in keys()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measured(module: ModuleType, key: str) -> float:
+    if key == EXCHANGE:
+        x, nodes, quants = _convs("sign", 0.1)
+        inside = _chain_seconds(module, x, nodes, quants) / (_CHAIN - 1)
+        alone = _engine_seconds(module, x, nodes[:1], quants)
+        return 1e9 * max(alone - inside, 0.05 * alone) / (2 * x.numel())
+    if key == LEAVING:
+        one = torch.ones(1, 1)
+        return 1e9 * 3 * _best_seconds(lambda: F.linear(one, one).relu_())  # with the engine's second call around it
+    shape_class, rest = key.split(".", 1)
+    kernel, density = rest.split("@")
+    if kernel == DENSE:
+        x, values = _sizes(shape_class)
+        windows = shape_class == CONV
+        best = _best_seconds(lambda: F.conv2d(x, values, padding=1) if windows else F.linear(x, values))
+        return 1e9 * best / (values.numel() * (256 if windows else len(x)))
+    if shape_class == CONV:
+        x, nodes, quants = _convs(kernel, float(density))
+        counted = sum(int(node.weight.values.count_nonzero()) for node in nodes[1:] if node.weight is not None)
+        return 1e9 * _chain_seconds(module, x, nodes, quants) / (256 * counted)
+    x, values = _sizes(shape_class)
+    weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
+    node = Node(
+        name="y", kind="linear", inputs=("x",), shape=(len(values),), weight=weight, options={"int8": kernel == INT8}
+    )
+    counted = values.numel() if density == "1" else int(weight.values.count_nonzero())
+    return 1e9 * _engine_seconds(module, x, [node], {}) / (len(x) * counted)
+
+
+def _sizes(shape_class: str) -> tuple[Tensor, Tensor]:
+    """An input and a weight of the class."""
+    g = torch.Generator().manual_seed(0)
+    if shape_class == CONV:
+        return torch.rand(1, 64, 16, 16, generator=g), torch.randn(64, 64, 3, 3, generator=g)
+    return torch.rand(64 if shape_class == ROWS else 1, 512, generator=g), torch.randn(512, 512, generator=g)
+
+
+def _weight(kernel: str, values: Tensor, density: float) -> Weight:
+    kept = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) < density
+    if kernel == "float":
+        return Weight(kind="float", values=values * kept)
+    if kernel == "table":
+        table = torch.tensor([-1.5, -0.5, 0.5, 1.5])
+        return Weight(kind="table", values=table[(values.abs() * 2).int().clamp(0, 3)] * kept, table=table)
+    return Weight(kind="sign", values=values.sign() * kept)
+
+
+def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Quant]]:
+    """Some convolutions in a row: all but the first find their input in the layout they like."""
+    x, values = _sizes(CONV)
+    names = ["x", *(f"y{i}" for i in range(_CHAIN))]
+    options = {"window": (3, 3, 1, 1, 1, 1, 1, 1), "groups": 1, "int8": kernel == INT8}
+    weight = _weight(kernel, values, density)
+    nodes = [
+        Node(name=name, kind="conv", inputs=(before,), shape=tuple(x.shape[1:]), weight=weight, options=options)
+        for before, name in itertools.pairwise(names)
+    ]
+    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if kernel == INT8 else {}
+
+
+def _chain_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:
+    """Of all the nodes but the first."""
+    whole, first = (_engine_seconds(module, x, part, quants) for part in (nodes, nodes[:1]))
+    return max(whole - first, whole / len(nodes))
+
+
+def _engine_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:
+    builder = EngineBuilder(module, 1, quants)
+    builder.input("x", x.shape[1:])
+    for node in nodes:
+        builder.add(node)
+    builder.outputs([nodes[-1].name])
+    y = torch.empty(len(x), *nodes[-1].shape)
+    return _best_seconds(lambda: builder.engine.run(len(x), [x.data_ptr()], [y.data_ptr()]))
+
+
+def _best_seconds(call: Callable[[], Any]) -> float:
+    call()
+    best = math.inf
+    for _ in range(7):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best

@@ -1,0 +1,128 @@
+"""precision="auto": the cheapest kernel by measured costs, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from tersify.runtime import calibrate, compile
+from tersify.runtime.calibrate import Costs, cache_file, costs_of_this_cpu, keys
+
+extension = pytest.importorskip("tersify._runtime")
+
+
+def costs(**changed):
+    """Every kernel costs a nanosecond a weight, but for those that are named, as class_kernel."""
+    given = dict.fromkeys(keys(), 1.0)
+    for key in given:
+        name = key.split("@")[0].replace(".", "_")
+        given[key] = changed.get(name, given[key])
+    return given
+
+
+@pytest.fixture
+def known(monkeypatch, tmp_path):
+    """Costs that do not depend on this machine."""
+    monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path))
+
+    def set_costs(**changed):
+        path = cache_file(extension)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(costs(**changed)))
+
+    return set_costs
+
+
+def network(density=0.5):
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)).eval()
+    for parameter in (layers[0].weight, layers[3].weight):
+        parameter.data = parameter.data.sign() * (torch.rand_like(parameter) < density)
+    return layers
+
+
+def close(fast, model, x, tolerance=1e-5):
+    with torch.no_grad():
+        wanted = model(x)
+    return (fast(x) - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+def test_lists_are_chosen_where_they_cost_least(known):
+    known(conv_dense=9.0, rows_dense=9.0)
+    model, x = network(), torch.randn(8, 3, 6, 6)
+    fast = compile(model, x, precision="auto", threads=1)
+    assert "sign of sign" in fast.plan.describe()
+    assert "0 torch calls" in fast.plan.describe()
+    assert close(fast, model, x)
+
+
+def test_a_layer_that_is_faster_dense_becomes_a_torch_call_and_the_plan_says_so(known):
+    known(conv_sign=50.0, rows_sign=50.0)
+    model, x = network(), torch.randn(8, 3, 6, 6)
+    fast = compile(model, x, precision="auto", threads=1)
+    assert fast.plan.describe().count("dense of sign") == 2
+    assert "2 torch calls" in fast.plan.describe()
+    assert close(fast, model, x)
+    assert close(fast, model, torch.randn(3, 3, 6, 6))
+
+
+def test_8_bit_activations_need_calibration_batches_to_be_chosen(known):
+    known(conv_int8=0.1, conv_dense=9.0)
+    model, x = network(), torch.rand(8, 3, 6, 6)
+    assert "int8" not in compile(model, x, precision="auto", threads=1).plan.describe()
+    fast = compile(model, x, precision="auto", threads=1, calibration=x)
+    assert "int8 activations" in fast.plan.describe()
+    assert close(fast, model, x, 0.02)
+
+
+def test_fewer_non_zeros_make_lists_cheaper_but_not_dense_products():
+    table = Costs(nanoseconds=costs())
+    assert table.of("conv", "sign", 0.1) < table.of("conv", "sign", 0.5)
+    assert table.of("conv", "dense", 0.1) == table.of("conv", "dense", 0.5)
+
+
+def test_a_measurement_is_made_once_and_then_read(monkeypatch, tmp_path):
+    monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path / "new" / "folder"))
+    made = []
+    monkeypatch.setattr(calibrate, "measure", lambda module: made.append(1) or costs(conv_sign=0.5))
+    first, second = costs_of_this_cpu(extension), costs_of_this_cpu(extension)
+    assert len(made) == 1
+    assert first == second
+    assert [p.suffix for p in (tmp_path / "new" / "folder").iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", json.dumps(costs(conv_sign=-1.0)), '{"conv.sign@0.1": "x"}'])
+def test_a_damaged_cache_is_ignored_with_one_warning_and_written_again(monkeypatch, tmp_path, damaged):
+    monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(calibrate, "measure", lambda module: costs())
+    cache_file(extension).write_text(damaged)
+    with pytest.warns(RuntimeWarning, match="cannot be read") as seen:
+        costs_of_this_cpu(extension)
+    assert len(seen) == 1
+    assert json.loads(cache_file(extension).read_text()) == costs()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    monkeypatch.setattr(calibrate, "measure", lambda module: costs())
+    monkeypatch.setattr(calibrate, "_read", lambda path: None)
+    assert costs_of_this_cpu(extension).nanoseconds == costs()
+
+
+def test_every_instruction_set_has_costs_of_its_own(monkeypatch):
+    paths = set()
+    for isa in extension.isas():
+        monkeypatch.setenv("TERSIFY_ISA", isa)
+        paths.add(cache_file(extension))
+    assert len(paths) == len(extension.isas())
+
+
+@pytest.mark.parametrize("isa", extension.isas())
+def test_every_family_can_be_measured(monkeypatch, isa):
+    monkeypatch.setenv("TERSIFY_ISA", isa)
+    measured = calibrate.measure(extension)
+    assert set(measured) == set(keys())
+    assert min(measured.values()) > 0
