@@ -38,8 +38,9 @@ class Prune(Method):
     scope: layer, global (layers compete; each keeps a share `floor` of its units) or row (each output by itself).
     The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
     it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
-    soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`, at `gain` times the
-    learning rate of the weights. movement begins its scores at `head_start` times the weights' magnitudes.
+    Learned scores (both movements) go `gain` times as fast as the weights; those of movement begin at `head_start`
+    times the weights' magnitudes. soft-movement has no amount: `lam` weighs the penalty that pushes scores below
+    `threshold`.
     """
 
     quantizes: ClassVar[bool] = False

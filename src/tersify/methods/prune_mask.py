@@ -47,10 +47,10 @@ class LearnedMask(MaskTransform):
 
     pressure: Tensor
 
-    def __init__(self, latent: Tensor, *, gain: float = 1.0, head_start: float = 0.0) -> None:
+    def __init__(self, latent: Tensor, *, gain: float, head_start: float = 0.0) -> None:
         super().__init__(latent)
         self.gain = gain
-        self.score = nn.Parameter(head_start * latent.detach().abs())
+        self.score = nn.Parameter(latent.detach().abs() * (head_start / gain))
         self.register_buffer("pressure", torch.zeros((), device=latent.device))
 
     def forward(self, latent: Tensor) -> Tensor:

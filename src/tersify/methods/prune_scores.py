@@ -54,11 +54,11 @@ class Movement(Score):
     shrinks from there, which a short training needs: most weights barely move, and noise would order them.
     """
 
-    def __init__(self, head_start: float = 0.0) -> None:
-        self._head_start = head_start
+    def __init__(self, gain: float, head_start: float = 0.0) -> None:
+        self._gain, self._head_start = gain, head_start
 
     def transform(self, site: Site) -> MaskTransform:
-        return LearnedMask(site.entering(), head_start=self._head_start)
+        return LearnedMask(site.entering(), gain=self._gain, head_start=self._head_start)
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         assert isinstance(mask, LearnedMask)
@@ -71,10 +71,6 @@ class Movement(Score):
 
 class SoftMovement(Movement):
     """Movement with a threshold instead of a share: a penalty pushes scores down until σ(score) is below it."""
-
-    def __init__(self, gain: float) -> None:
-        super().__init__()
-        self._gain = gain
 
     def transform(self, site: Site) -> MaskTransform:
         return SoftMask(site.entering(), gain=self._gain)
@@ -119,7 +115,7 @@ SCORES = ("magnitude", "movement", "soft-movement", "taylor", "random", "wanda")
 
 def score_named(name: str, *, seed: int, gain: float, head_start: float) -> Score:
     made: dict[str, Score] = {
-        "magnitude": Magnitude(), "movement": Movement(head_start), "soft-movement": SoftMovement(gain),
+        "magnitude": Magnitude(), "movement": Movement(gain, head_start), "soft-movement": SoftMovement(gain),
         "taylor": Taylor(), "random": Random(seed), "wanda": Wanda(),
     }  # fmt: skip
     return made[name]
