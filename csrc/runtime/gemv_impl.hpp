@@ -40,6 +40,15 @@ void trit_tables(const float* x, int features, float* tables) {
 }
 
 void finish_rows(const __m512* sums, float* out, int first, int rows, const Finish& f) {
+  if (f.act == Act::Clamp && first + kGemvRows <= rows) {
+    for (int j = 0; j < kStreams; ++j) {
+      const int at = first + 16 * j;
+      Vec v = (Vec)sums[j];
+      if (f.scale) v = v * (Vec)_mm512_loadu_ps(f.scale + at) + (Vec)_mm512_loadu_ps(f.shift + at);
+      _mm512_storeu_ps(out + at, (__m512)clamp(v, f.low, f.high));
+    }
+    return;
+  }
   alignas(64) float values[kGemvRows];
   for (int j = 0; j < kStreams; ++j) _mm512_store_ps(values + 16 * j, sums[j]);
   for (int r = 0; r < kGemvRows && first + r < rows; ++r) {
