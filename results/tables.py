@@ -121,6 +121,25 @@ def speed() -> str:
     return "\n".join([*lines, f"| **Tersify** | {' | '.join(ours)} |"])
 
 
+def speech() -> str:
+    """Paper 2: what quantization costs the speech network in STOI, for both heads."""
+    found = read("lut-table3")
+    names = {"8-U": "8-bit fixed point", "4-U": "4-bit fixed point", "4-NU": "the paper's 4-bit table",
+             "optimal 4": "our optimal 4-bit table", "optimal 3": "our optimal 3-bit table"}  # fmt: skip
+    lines = ["| | published | mask head | spectrum head | bytes of the codes |", "|---|---|---|---|---|"]
+    for key, name in names.items():
+        published = found["mask"][key]["published"].get("loss")
+        losses = (found[head][key]["minus"]["float"] for head in ("mask", "spectrum"))
+        cells = [f"{_loss(loss['mean'])} ± {loss['standard_error']:.4f}" for loss in losses]
+        stated = "–" if published is None else _loss(published, 3)
+        lines.append(f"| {name} | {stated} | {' | '.join(cells)} | {found['mask'][key]['weight_bytes']:,} |")
+    return "\n".join(lines)
+
+
+def _loss(value: float, digits: int = 4) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def picture() -> str:
     """Accuracy against sparsity: our runs, and hollow what was published."""
     points = []
@@ -135,7 +154,7 @@ def picture() -> str:
     return drawing.standalone("Accuracy on CIFAR-10, %; hollow: published")
 
 
-TABLES = {"ternary": ternary, "example": example, "file-size": file_size, "speed": speed}
+TABLES = {"ternary": ternary, "example": example, "file-size": file_size, "speed": speed, "speech": speech}
 
 
 def filled(text: str) -> str:

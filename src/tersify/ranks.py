@@ -42,6 +42,15 @@ def mean_over_ranks_(tensors: Sequence[Tensor]) -> None:
             tensor /= world()
 
 
+def sum_over_ranks(counts: Tensor) -> Tensor:
+    """The sum of whole numbers over the ranks."""
+    if world() == 1:
+        return counts
+    total = counts.clone()
+    distributed.all_reduce(total)
+    return total
+
+
 def gather(value: T) -> list[T]:
     """The value of every rank, in their order; any plain Python value."""
     if world() == 1:
@@ -65,3 +74,18 @@ def first(do: Callable[[], T]) -> T:
     if told[1] is not None:
         raise told[1]
     return told[0]
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each rank holds a part of it only."""
+    return hasattr(tensor, "full_tensor")
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor, in the same memory; any other tensor as it is."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A sharded tensor put together, which all ranks must ask for; any other tensor as it is."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]

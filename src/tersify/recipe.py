@@ -80,6 +80,11 @@ class Recipe:
         if not any(rule.methods for rule in self.rules):
             raise ValueError("a recipe needs at least one rule with a method")
 
+    @property
+    def needs_data(self) -> bool:
+        """Whether a method asks for calibration batches."""
+        return any(method.needs_calibration or method.needs_inputs for rule in self.rules for method in rule.methods)
+
     def assign(self, sites: Sequence[Site]) -> list[tuple[Rule, list[Site]]]:
         """Each rule with the sites it gets; the first rule that reaches a site wins."""
         assigned = []

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tersify.calibration import Calibration, input_norms, squared_gradients
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
+from tersify.ranks import whole
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
@@ -130,6 +131,11 @@ class Session:
                 )
         self.sites += sites
 
+    @property
+    def methods(self) -> list[Method]:
+        """The methods at work, in the recipe's order."""
+        return [work.method for work in self._work]
+
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
         self._move_to(self._steps_done, inputs, targets)
@@ -173,13 +179,13 @@ class Session:
         by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
         held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self._names})
-        packed = {n: _pack_site(by_name[n]) if n in by_name else t.detach().clone() for n, t in held.items()}
+        packed = {n: _pack_site(by_name[n]) if n in by_name else whole(t.detach()).clone() for n, t in held.items()}
         return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay."""
         holders = [t for s in self.sites for t in s.chain] + [w.bound.shared for w in self._work if w.bound.shared]
-        learned = {id(p): p for holder in holders for p in holder.parameters()}
+        learned = {id(p): p for holder in holders for p in holder.parameters() if p.is_floating_point()}
         weights = [p for p in self.model.parameters() if p.requires_grad and id(p) not in learned]
         groups = [{"params": weights, **defaults}]
         if learned:
@@ -188,7 +194,7 @@ class Session:
 
     def latents(self) -> dict[str, Tensor]:
         """The full-precision tensor behind each compressed weight."""
-        return {site.name: site.latent.detach() for site in self.sites}
+        return {site.name: whole(site.latent.detach()) for site in self.sites}
 
     def status(self) -> dict[str, float]:
         """Figures of the methods for a progress display, such as {"Δ": 0.31}."""
@@ -250,7 +256,7 @@ def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Ca
 
 
 def _pack_site(site: Site) -> CompressedTensor:
-    value: Tensor | CompressedTensor = site.latent.detach()
+    value: Tensor | CompressedTensor = whole(site.latent.detach())
     for transform in site.chain:
         value = transform.pack(value)
     assert isinstance(value, CompressedTensor)

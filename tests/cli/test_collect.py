@@ -120,7 +120,7 @@ def test_what_is_there_is_never_overwritten(recipe, tmp_path, capsys):
     assert main(command) == 2
     assert "is not empty" in failed(capsys)
     assert main(["collect", str(out), "--out", str(tmp_path / "d")]) == 2
-    assert "leave --out away" in failed(capsys)
+    assert "unknown network" in failed(capsys)
     assert {path: path.read_bytes() for path in out.rglob("*.*")} == before
 
 

@@ -27,10 +27,18 @@ def test_an_fpga_folder_from_a_file(speech_file, tmp_path, capsys):
     assert (tmp_path / "fpga" / "layer2_codes.bin").stat().st_size == 256 * 129 // 2
 
 
-def sound_file(path, samples=4000):
+def sound_file(path, rate=8000, channels=1):
     soundfile = pytest.importorskip("soundfile", reason="needs soundfile")
-    soundfile.write(path, 0.5 * np.random.default_rng(0).standard_normal(samples), 8000, subtype="FLOAT")
+    samples = 0.5 * np.random.default_rng(0).standard_normal((rate // 2, channels))
+    soundfile.write(path, samples, rate, subtype="FLOAT")
     return path
+
+
+def test_a_sound_of_another_rate_and_in_stereo_is_converted_and_that_is_said(speech_file, tmp_path, capsys):
+    sound = sound_file(tmp_path / "noise.wav", rate=16000, channels=2)
+    told = ["export", "fpga", str(speech_file), "--out", str(tmp_path / "out"), "--sound", str(sound), "--vectors", "1"]
+    assert main(told) == 0
+    assert "(2 channels averaged, resampled from 16000 Hz): 1 of 64 frames" in capsys.readouterr().out
 
 
 def test_golden_vectors_from_a_sound(speech_file, tmp_path, capsys):

@@ -6,9 +6,10 @@ import torch
 from tersify import codec
 from tersify.lab import dataset, network
 from tersify.lab.data import Data, Split
-from tersify.lab.trainer import Display, TrainConfig, check_fits, evaluate, run, train
+from tersify.lab.trainer import Display, Job, TrainConfig, check_fits, evaluate, run, train
 from tersify.lab.trainer.loop import Loop
-from tersify.recipe import Recipe
+from tersify.methods import Prune
+from tersify.recipe import Recipe, Rule
 
 CPU = torch.device("cpu")
 
@@ -132,3 +133,9 @@ def test_the_best_accuracy_and_its_epoch_belong_together(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "evaluate", lambda *a, **k: {"accuracy": 100.0, "top3": 100.0, "top5": 100.0})
     figures = train(network("digits-cnn", width=0.25), small_digits(), config, out=tmp_path / "run")
     assert (figures["accuracy_best"], figures["best_epoch"]) == (100.0, 2)
+
+
+def test_a_method_that_asks_for_data_gets_training_images(tmp_path):
+    recipe = Recipe(rules=[Rule(methods=[Prune(score="wanda", sparsity=0.5, schedule="one-shot")])])
+    job = Job(target="digits-cnn", data="digits", subset=64, recipe=recipe, config=TrainConfig(epochs=1, device="cpu"))
+    assert job.run(tmp_path / "run")["sparsity"] == pytest.approx(50, abs=0.5)

@@ -8,6 +8,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Energy
+from tersify.methods.energy import full_network
 
 
 class Residual(nn.Module):
@@ -47,9 +48,9 @@ def batch(dtype=torch.float32, size=6):
     return torch.randn(size, 3, 6, 6, generator=generator, dtype=dtype), torch.arange(size) % 4
 
 
-def session_of(model, epochs=10, steps_per_epoch=2, **settings):
+def session_of(model, epochs=10, steps_per_epoch=2, example=None, **settings):
     recipe = Recipe(rules=[Rule(methods=[Energy(**settings)])])
-    return tersify.attach(model, recipe, epochs=epochs, steps_per_epoch=steps_per_epoch)
+    return tersify.attach(model, recipe, epochs=epochs, steps_per_epoch=steps_per_epoch, example=example)
 
 
 def work_of(session):
@@ -251,6 +252,77 @@ def test_rows_make_a_head_of_a_value_projection_one_unit():
     assert (silent.all(1) == silent.any(1)).all()
     with pytest.raises(ValueError, match="12 rows, which are not units of 5"):
         session_of(nn.Sequential(nn.Linear(6, 12), nn.Linear(12, 3)), rows=5)
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(6, 12)
+        self.attention = nn.MultiheadAttention(12, 3, batch_first=True)
+        self.hidden = nn.Linear(12, 20)
+        self.head = nn.Linear(20, 4)
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(F.relu(self.hidden(x.mean(1))))
+
+
+@pytest.mark.parametrize("kind", ["residual", "attention"])
+def test_coupled_units_go_together_and_are_judged_like_one_by_one(kind):
+    if kind == "residual":
+        model, (inputs, targets) = trained_a_little(torch.float64), batch(torch.float64)
+    else:
+        torch.manual_seed(0)
+        model, inputs, targets = Attends().double(), torch.randn(6, 5, 6, dtype=torch.float64), torch.arange(6) % 4
+    session = session_of(model, coupled=True, example=inputs[:2])
+    evaluator = evaluator_of(session, model, inputs, targets)
+    units = work_of(session).population.states.shape[1]
+    states = torch.rand(8, units, generator=torch.Generator().manual_seed(1)) < 0.5
+    folded = evaluator.energies(states, inputs, targets)
+    assert torch.allclose(folded, evaluator.one_by_one(states, inputs, targets), rtol=1e-10, atol=1e-12)
+    assert folded.std() > 1e-3
+    if kind == "residual":  # stem and second block meet in an addition
+        assert units == 8 + 8 + 12
+        silent = (model.stem.weight == 0).flatten(1).all(1)
+        assert torch.equal(silent, (model.bn2.weight == 0))
+    else:
+        assert {layer.size for layer in work_of(session).layers} == {12, 3, 20}
+        rows = (model.attention.in_proj_weight == 0).all(1).view(3, 3, 4)
+        assert (rows.all(2) == rows.any(2)).all(), "a head goes whole"
+        assert (rows[0] == rows[2]).all(), "and with its queries, keys and values"
+
+
+def test_coupled_units_need_an_example():
+    with pytest.raises(ValueError, match="give attach\\(…, example=inputs\\)"):
+        session_of(trained_a_little(), coupled=True)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_searched_network_shrinks_to_what_it_keeps(coupled):
+    model = trained_a_little()
+    inputs, targets = batch()
+    session = session_of(model, keep=0.5, coupled=coupled, example=inputs[:2])
+    for _ in range(4):
+        session.step(inputs, targets)
+    session.bake_()
+    small = tersify.shrink(model.eval(), inputs)
+    assert torch.allclose(small(inputs), model(inputs), atol=1e-5)
+    sizes = [sum(p.numel() for p in net.parameters()) for net in (small, model)]
+    assert sizes[0] < 0.6 * sizes[1]
+
+
+def test_the_full_network_is_the_one_with_all_units_active():
+    model = trained_a_little().eval()
+    full = model(batch()[0])
+    session = session_of(model)
+    session.step(*batch())
+    pruned = model(batch()[0])
+    with full_network(model) as layers:
+        assert layers == 4
+        assert torch.allclose(model(batch()[0]), full)
+    assert torch.equal(model(batch()[0]), pruned)
+    assert not torch.allclose(pruned, full)
 
 
 def test_the_last_smaller_batch_of_an_epoch_is_welcome():

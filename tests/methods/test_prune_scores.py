@@ -6,6 +6,7 @@ from pruning import begin, pruned_at_once, train, zero_share
 from torch import nn
 
 from tersify.calibration import Calibration, input_norms
+from tersify.methods import Prune
 from tersify.sites import find_sites
 
 
@@ -127,3 +128,17 @@ def test_magnitude_remembers_one_byte_a_weight():
     begin(model, sparsity=0.9)
     after = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     assert after - before <= 1.2 * 100 * 100
+
+
+def test_with_a_head_start_movement_begins_at_the_weights_magnitudes():
+    model = nn.Linear(16, 4, bias=False)
+    session = begin(model, epochs=1, score="movement", head_start=1.0, sparsity=0.5, begin=0.0, end=0.1)
+    weight = session.sites[0].latent.detach().abs()
+    session.advance_to_end()
+    kept = session.pack()["weight"].codes.bool()
+    assert weight[kept].min() >= weight[~kept].max()
+
+
+def test_a_head_start_is_refused_where_nothing_moves():
+    with pytest.raises(ValueError, match="head_start must be at least 0 and belongs to score 'movement'"):
+        Prune(score="magnitude", head_start=1.0)

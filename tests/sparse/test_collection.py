@@ -15,7 +15,7 @@ from torch import nn
 
 import tersify
 from tersify.sparse import BACKENDS, FORMATS, CollectionError
-from tersify.sparse.collection import ARRAYS, INDEX
+from tersify.sparse.index import ARRAYS, INDEX
 from tersify.sparse.lowering import Geometry, lower_input, lower_weight, multiply
 
 
@@ -263,7 +263,13 @@ def first(index):
         (lambda p: edit(p, lambda i: i.update(operations=[])), "lists no operation"),
         (lambda p: edit(p, lambda i: first(i).pop("input")), "lacks what an index must say"),
         (lambda p: edit(p, lambda i: first(i).update(M=-1)), "are impossible"),
-        (lambda p: edit(p, lambda i: first(i).update(order="X*W")), "are impossible"),
+        (lambda p: edit(p, lambda i: first(i).update(groups=3)), "are impossible"),
+        (lambda p: edit(p, lambda i: first(i).update(order="X*W")), "is impossible"),
+        (lambda p: edit(p, lambda i: first(i).update(name=5)), "no proper name"),
+        (lambda p: edit(p, lambda i: first(i).update(geometry={"kernel": [3, 5]})), "does not fit K = 16"),
+        (lambda p: edit(p, lambda i: first(i).update(geometry=None)), "lacks what an index must say"),
+        (lambda p: edit(p, lambda i: first(i)["weight"].update(n_m={"2:4": "x"})), "are no numbers"),
+        (lambda p: edit(p, lambda i: i["models"].update(net=None)), "its model 'net' is missing"),
         (lambda p: edit(p, lambda i: first(i).update(model="other")), "its model 'other' is missing"),
         (lambda p: edit(p, lambda i: first(i).update(tolerance=float("inf"))), "are no numbers"),
         (lambda p: edit(p, lambda i: first(i)["weight"].update(best_format="zip")), "are no numbers"),

@@ -145,6 +145,28 @@ def test_weights_that_are_not_multiplied_by_a_known_layer_are_named():
     assert "packed sequence" in skipped["lstm"]
 
 
+def test_a_layer_that_computes_something_else_is_named():
+    class Standardized(nn.Conv2d):
+        def forward(self, x):
+            return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+    net = nn.Sequential(pruned(Standardized(2, 3, 3)), pruned(nn.Conv2d(3, 3, 3)))
+    products, _, skipped = recorded(net, torch.randn(2, 2, 8, 8))
+    assert list(products) == ["1"]
+    assert "computes something else" in skipped["0.weight"]
+
+    class Own(nn.MultiheadAttention):
+        def forward(self, one, two):
+            return super().forward(one, two, two)
+
+    net = nn.Sequential(pruned(nn.Linear(4, 4)))
+    net.own = pruned(Own(4, 1))
+    net.forward = lambda x: net.own(net[0](x), x)
+    products, _, skipped = recorded(net, torch.randn(3, 4))
+    assert list(products) == ["0"]
+    assert skipped == {"own": "its forward has no argument 'query'"}
+
+
 def test_the_network_is_left_as_it_was():
     model, tokens = everything()
     model.train()

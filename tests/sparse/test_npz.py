@@ -1,11 +1,13 @@
 """Array files: the same bits back, and Binsparse's own reader opens what Binsparse can describe."""
 
+import contextlib
 import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tersify.sparse.errors import CollectionError
@@ -105,3 +107,22 @@ def test_arrays_that_do_not_fit_each_other_are_refused(format):
     short = {**matrix.arrays, "values": matrix.arrays["values"][:-1]}
     with pytest.raises(CollectionError, match="here"):
         from_npz(to_npz(Matrix(format, matrix.shape, short)), "here")
+
+
+@given(st.sampled_from([*FORMATS]), st.randoms(use_true_random=False))
+@settings(max_examples=400)
+def test_any_damage_gives_a_matrix_or_a_collection_error(format, random):
+    """Bytes change inside the members, whose checksums are made right again: only our own checks are left."""
+    buffer = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(to_npz(Matrix.of(example(), format)))) as whole,
+        zipfile.ZipFile(buffer, "w") as damaged,
+    ):
+        victim = random.choice(whole.namelist())
+        for name in whole.namelist():
+            data = bytearray(whole.read(name))
+            for _ in range(random.randint(1, 4) if name == victim else 0):
+                data[random.randrange(len(data))] = random.choice([0, 1, 255, *b"0123456789[]{},:fui<>"])
+            damaged.writestr(name, bytes(data))
+    with contextlib.suppress(CollectionError):
+        from_npz(buffer.getvalue(), "here").to_dense()

@@ -73,13 +73,11 @@ def collect(
             if each not in known:
                 raise ValueError(f"unknown name {each!r}; known: {', '.join(known)}")
     console = wide_console()
-    if Path(target).is_dir():
-        if out is not None:
-            raise ValueError(f"{target} is a folder, which is only timed or exported; leave --out away")
+    if out is None:
+        if not Path(target).is_dir():
+            raise ValueError(f"--out is missing: the folder that gets the collection of {target}")
         collection = Collection(target)
     else:
-        if out is None:
-            raise ValueError("--out is missing: the folder that gets the collection")
         net, facts = _network(target, weights, pairs(option, "--option"), allowed(max_decoded_bytes))
         example, calibration = _example(net, data, data_root, batch, shape, facts.pop("input", None))
         collection = _collected(

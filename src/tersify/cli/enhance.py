@@ -41,14 +41,12 @@ def enhance(
     if not isinstance(network, SpeechMlp):
         raise ValueError(f"{model} holds a {type(network).__name__}; enhancing takes the network speech-mlp")
     noisy = audio.read(source)
-    rate, channels = audio.facts(source)
-    changes = [f"{channels} channels averaged"] * (channels > 1) + [f"resampled from {rate} Hz"] * (rate != 8000)
     if integer:
         cleaner = _in_integers(model, noisy, network.head, window, rounding, dump, max_decoded_bytes)
     else:
         cleaner = apply(network, noisy, Framing(window))
     clipped = audio.write(result, cleaner)
-    note = f" ({', '.join(changes)})" if changes else ""
+    note = audio.conversions(source)
     loud = f"; {clipped} samples beyond full scale were clipped" if clipped else ""
     typer.echo(f"{result}: {len(noisy) / 8000:.2f} s at 8 kHz{note}, enhanced by the {network.head} head{loud}")
 

@@ -74,7 +74,7 @@ def _heard(model: TerseFile, sound: Path, vectors: int, rounding: str) -> tuple[
     for name, count in monitor.overflows().items():
         typer.echo(f"{sound}: {count:,} of {monitor.nodes[name].values:,} {name} beyond their format were saturated")
     chosen = np.linspace(0, len(frames) - 1, min(max(vectors, 0), len(frames))).round().astype(np.int64)
-    typer.echo(f"{sound}: {len(chosen)} of {len(frames)} frames are golden vectors")
+    typer.echo(f"{sound}{audio.conversions(sound)}: {len(chosen)} of {len(frames)} frames are golden vectors")
     return speech.network, frames[chosen]
 
 

@@ -49,7 +49,7 @@ def sweep(
             display=display,
         )  # fmt: skip
     print_front(console, results)
-    for path in (home / "sweep.json", write_report([home])):
+    for path in (home / "sweep.json", *([write_report([home])] if results["front"] else [])):
         console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -24,13 +24,13 @@ class Ahead:
         self._made_from: tuple[object, ...] = ()
         self.wanted = True
 
-    def set(self, weight: Tensor, latent: Tensor, threshold: Tensor) -> None:
-        self._weight, self._made_from = weight, _state(latent, threshold)
+    def set(self, weight: Tensor, latent: Tensor) -> None:
+        self._weight, self._made_from = weight, _state(latent)
         self.wanted = False
 
-    def get(self, latent: Tensor, threshold: Tensor) -> Tensor | None:
+    def get(self, latent: Tensor) -> Tensor | None:
         self.wanted = True
-        if self._weight is not None and self._made_from != _state(latent, threshold):
+        if self._weight is not None and self._made_from != _state(latent):
             self._weight = None
         return self._weight
 
@@ -41,19 +41,14 @@ class Ahead:
         return Ahead()
 
 
-def _state(latent: Tensor, threshold: Tensor) -> tuple[object, ...]:
-    return id(latent), latent._version, latent.dtype, latent.device, threshold._version
+def _state(latent: Tensor) -> tuple[object, ...]:
+    """Changes with every edit in place, conversion and move."""
+    return latent._version, latent.data_ptr()
 
 
 def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> Sequence[Tensor]:
-    """Exactly the values forward; backward each latent gets its value's gradient, and the value's keeper drops it.
-
-    Where gradients are exchanged between processes they must come one by one, to overlap with the exchange.
-    """
+    """Exactly the values forward; backward each latent gets its value's gradient, and the value's keeper drops it."""
     with torch.enable_grad():
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            each = zip(latents, values, keepers, strict=True)
-            return [_StandIn.apply([value], [keeper], latent)[0] for latent, value, keeper in each]
         return _StandIn.apply(values, keepers, *latents)
 
 

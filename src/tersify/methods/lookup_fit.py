@@ -42,7 +42,8 @@ def fit_table(rows: Floats, method: Lookup, importance: Floats | None = None) ->
     form = TableFormat(n=method.n, m=method.m, sign_in_code=method.sign_in_code,
                        integer_bits=integer_bits(rows, method.integer_bits))  # fmt: skip
     low, high = form.lowest * form.step, form.highest * form.step
-    saturated = int((np.abs(rows) > 2.0**form.integer_bits).sum())
+    reach = 2.0**form.integer_bits
+    saturated = int((rows > reach).sum() + (rows < -reach).sum())
     if method.placement == "uniform":
         return _uniform(np.clip(rows, low, high), method, form, saturated)
     if method.fit in ("optimal", "sensitivity"):
@@ -52,9 +53,9 @@ def fit_table(rows: Floats, method: Lookup, importance: Floats | None = None) ->
 
 def integer_bits(rows: Floats, given: int | None) -> int:
     """As many bits before the point as the largest weight needs; fewer than none for small weights."""
-    largest = float(np.abs(rows).max())
     if given is not None:
         return given
+    largest = max(-float(rows.min()), float(rows.max()))
     return max(math.ceil(math.log2(largest)), -MOST_FRACTION_BITS) if largest else 0
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, register
-from tersify.methods.prune_choice import SCOPES, choose_globally, choose_in_layer, choose_in_rows, least_kept
+from tersify.methods.prune_choice import (
+    SCOPES,
+    choose_globally,
+    choose_in_layer,
+    choose_in_rows,
+    least_kept,
+    lowest_of_shards,
+)
 from tersify.methods.prune_mask import MaskTransform, SoftMask
 from tersify.methods.prune_schedule import Pace
 from tersify.methods.prune_scores import SCORES, Score, score_named
 from tersify.methods.prune_structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
 from tersify.methods.prune_units import with_units
+from tersify.ranks import is_sharded, own_part
 from tersify.schedules import Progress
 
 
@@ -31,7 +39,7 @@ class Prune(Method):
     The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
     it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
     soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`, at `gain` times the
-    learning rate of the weights.
+    learning rate of the weights. movement begins its scores at `head_start` times the weights' magnitudes.
     """
 
     quantizes: ClassVar[bool] = False
@@ -53,6 +61,7 @@ class Prune(Method):
     lam: float = 1.0
     threshold: float = 0.1
     gain: float = 10.0
+    head_start: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("score", self.score, SCORES)
@@ -71,6 +80,8 @@ class Prune(Method):
             raise ValueError(f"a {self.structure} spans whole rows or columns; set scope = 'layer' or 'global'")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        if self.head_start < 0 or (self.head_start and self.score != "movement"):
+            raise ValueError(f"head_start must be at least 0 and belongs to score 'movement', got {self.head_start!r}")
         for name in ("lam", "gain"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -117,7 +128,7 @@ class Prune(Method):
 
     @property
     def _score(self) -> Score:
-        return score_named(self.score, seed=self.seed, gain=self.gain)
+        return score_named(self.score, seed=self.seed, gain=self.gain, head_start=self.head_start)
 
     @property
     def needs_calibration(self) -> bool:
@@ -207,19 +218,30 @@ class Prune(Method):
             raise ValueError(
                 f"the score {self.score!r} comes from training, and none has taken place; use another score"
             )
-        scores = [layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site)) for layer in bound.layers]
+        if any(is_sharded(site.latent) for site in bound.sites):
+            self._choose_among_shards_(bound, done)
+            return
         for mask in bound.each(MaskTransform):
             mask.mask.fill_(True)
+        # One by one, unless all compete: the scores of a large network would take as much memory as itself.
+        scores = (layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site)) for layer in bound.layers)
         for layer, kept in zip(bound.layers, self._kept(scores, done), strict=True):
             layer.keep_(kept)
 
-    def _kept(self, scores: Sequence[Tensor], done: float) -> list[Tensor]:
+    def _choose_among_shards_(self, bound: PruneBound, done: float) -> None:
+        """The same choice where each rank has rows of the weight and of the mask (magnitudes of elements only)."""
+        for site, mask in zip(bound.sites, bound.each(MaskTransform), strict=True):
+            scores = own_part(site.latent.detach()).abs().reshape(-1)
+            gone = lowest_of_shards(scores, self._pruned(site.latent.numel(), done))
+            own_part(mask.mask).copy_(~gone.view_as(own_part(mask.mask)))
+
+    def _kept(self, scores: Iterable[Tensor], done: float) -> Iterable[Tensor]:
         if self._is_soft:
-            return [_above(each, self.threshold) for each in scores]
+            return (_above(each, self.threshold) for each in scores)
         if self.scope == "global":
-            return choose_globally(scores, lambda units: self._pruned(units, done), self.floor)
+            return choose_globally(list(scores), lambda units: self._pruned(units, done), self.floor)
         choose = choose_in_rows if self._in_rows else choose_in_layer
-        return [choose(each, lambda units: self._pruned(units, done)) for each in scores]
+        return (choose(each, lambda units: self._pruned(units, done)) for each in scores)
 
 
 def _above(scores: Tensor, threshold: float) -> Tensor:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from tersify.methods.selection import kth_smallest
+from tersify.ranks import gather, rank, sum_over_ranks
+
 SCOPES = ("layer", "global", "row")
 
 
@@ -15,6 +18,10 @@ def lowest(scores: Tensor, count: int) -> Tensor:
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
     limit = _smallest(scores, min(count, scores.shape[-1]))
+    if not scores.is_cuda:  # where a look at a value makes nobody wait
+        gone = scores <= limit
+        if int(gone.sum()) == count * len(scores):
+            return gone  # no tie at the limit, as nearly always: a cumulative sum takes eight bytes a weight
     below = scores < limit
     ties = scores == limit
     room = count - below.sum(-1, keepdim=True)
@@ -22,10 +29,23 @@ def lowest(scores: Tensor, count: int) -> Tensor:
 
 
 def _smallest(scores: Tensor, k: int) -> Tensor:
-    """The k-th smallest of each row. CUDA's own selection leaves a long row to one processor, so there it is sorted."""
+    """The k-th smallest of each row. Torch's own selection is slow for one long row, on a CPU as on CUDA."""
     if scores.is_cuda:
         return scores.sort(dim=-1).values[..., k - 1 : k]
+    if len(scores) == 1 and scores.dtype == torch.float32:
+        return kth_smallest(scores, k).view(1, 1)
     return scores.kthvalue(k, dim=-1, keepdim=True).values
+
+
+def lowest_of_shards(scores: Tensor, count: int) -> Tensor:
+    """`lowest` of one row that lies on several ranks one behind the other: this rank's part of the answer."""
+    if count <= 0:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    limit = kth_smallest(scores, count, reduce=sum_over_ranks)
+    below, ties = scores < limit, scores == limit
+    counts = gather((int(below.sum()), int(ties.sum())))
+    room = count - sum(found for found, _ in counts) - sum(found for _, found in counts[: rank()])
+    return below | (ties & (ties.cumsum(0) <= room))
 
 
 def choose_in_rows(scores: Tensor, amount: Callable[[int], int]) -> Tensor:

@@ -23,7 +23,7 @@ class MaskTransform(Transform):
         return torch.where(self.mask, latent, 0.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        weight, keep = dense(upstream), self.mask
+        weight, keep = dense(upstream), ranks.whole(self.mask)
         if isinstance(upstream, CompressedTensor):
             keep = keep & upstream.codes.bool()
         return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
@@ -47,10 +47,10 @@ class LearnedMask(MaskTransform):
 
     pressure: Tensor
 
-    def __init__(self, latent: Tensor, *, gain: float = 1.0) -> None:
+    def __init__(self, latent: Tensor, *, gain: float = 1.0, head_start: float = 0.0) -> None:
         super().__init__(latent)
         self.gain = gain
-        self.score = nn.Parameter(torch.zeros_like(latent))
+        self.score = nn.Parameter(head_start * latent.detach().abs())
         self.register_buffer("pressure", torch.zeros((), device=latent.device))
 
     def forward(self, latent: Tensor) -> Tensor:

@@ -48,10 +48,17 @@ class Random(Score):
 
 
 class Movement(Score):
-    """How far weights move away from zero as training goes: learned scores, begun at zero (Sanh et al. 2020)."""
+    """How far weights move away from zero as training goes: learned scores (Sanh et al. 2020).
+
+    Published, they begin at zero; with a head start of 1 each begins at its weight's magnitude and only grows or
+    shrinks from there, which a short training needs: most weights barely move, and noise would order them.
+    """
+
+    def __init__(self, head_start: float = 0.0) -> None:
+        self._head_start = head_start
 
     def transform(self, site: Site) -> MaskTransform:
-        return LearnedMask(site.entering())
+        return LearnedMask(site.entering(), head_start=self._head_start)
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         assert isinstance(mask, LearnedMask)
@@ -66,6 +73,7 @@ class SoftMovement(Movement):
     """Movement with a threshold instead of a share: a penalty pushes scores down until σ(score) is below it."""
 
     def __init__(self, gain: float) -> None:
+        super().__init__()
         self._gain = gain
 
     def transform(self, site: Site) -> MaskTransform:
@@ -109,9 +117,9 @@ class Wanda(Score):
 SCORES = ("magnitude", "movement", "soft-movement", "taylor", "random", "wanda")
 
 
-def score_named(name: str, *, seed: int, gain: float) -> Score:
+def score_named(name: str, *, seed: int, gain: float, head_start: float) -> Score:
     made: dict[str, Score] = {
-        "magnitude": Magnitude(), "movement": Movement(), "soft-movement": SoftMovement(gain), "taylor": Taylor(),
-        "random": Random(seed), "wanda": Wanda(),
+        "magnitude": Magnitude(), "movement": Movement(head_start), "soft-movement": SoftMovement(gain),
+        "taylor": Taylor(), "random": Random(seed), "wanda": Wanda(),
     }  # fmt: skip
     return made[name]

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from tersify import ranks
 from tersify.methods.ahead import Ahead, standing_for
 from tersify.methods.base import (
     Bound,
@@ -20,9 +21,12 @@ from tersify.methods.base import (
     ternary_tensor,
 )
 from tersify.methods.relative import RelativeLevels
+from tersify.ranks import own_part
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
+# Weights made ahead wait in memory, all at once. A network of more is bound by its arithmetic, not by launches.
+MOST_AHEAD = 1 << 26
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
@@ -36,23 +40,26 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 def clip_latents(bound: Bound) -> None:
-    latents: list[Tensor] = [site.latent for site in bound.sites]
+    latents = [own_part(site.latent) for site in bound.sites]
     torch._foreach_clamp_min_(latents, -1.0)
     torch._foreach_clamp_max_(latents, 1.0)
 
 
 def set_thresholds(bound: Bound, threshold: float) -> None:
-    buffers = [transform.threshold for transform in bound.each(TernaryTransform)]
-    torch._foreach_copy_(buffers, [torch.full_like(buffers[0], threshold)] * len(buffers))
+    first, *others = [transform.threshold for transform in bound.each(TernaryTransform)]
+    first.fill_(threshold)
+    if others:
+        torch._foreach_copy_(others, [first] * len(others))
 
 
 def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     """The weights the coming forward pass will ask for.
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
+    Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
     """
     ready = [site for site in sites if _may_go_ahead(site.chain)]
-    if not ready:
+    if not ready or ranks.together() or sum(site.latent.numel() for site in ready) > MOST_AHEAD:
         return
     latents: list[Tensor] = [site.latent for site in ready]
     edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
@@ -64,7 +71,7 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     transforms = [cast(TernaryTransform, site.chain[0]) for site in ready]
     weights = standing_for(latents, patterns, [transform.ahead for transform in transforms])
     for weight, latent, transform in zip(weights, latents, transforms, strict=True):
-        transform.ahead.set(weight, latent, transform.threshold)
+        transform.ahead.set(weight, latent)
 
 
 def _may_go_ahead(chain: list[Transform]) -> bool:
@@ -109,12 +116,12 @@ class TernaryTransform(Transform):
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
 
     def ready(self, latent: Tensor) -> Tensor | None:
-        return self.ahead.get(latent, self.threshold) if self.factor is None else None
+        return self.ahead.get(latent) if self.factor is None else None
 
     def forward(self, latent: Tensor) -> Tensor:
         value = None
         if self.training and not torch.compiler.is_compiling():
-            value = self.ahead.get(latent, self.threshold)
+            value = self.ahead.get(latent)
         if value is None:
             # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
             # latent could otherwise never come back. A weight made ahead belongs to a latent inside.

@@ -15,8 +15,13 @@ def write_report(directories: Sequence[Path], *, out: Path | None = None, figure
     """
     from tersify.report.page import Page
     from tersify.report.run import find_runs
+    from tersify.report.sweep import read_sweep
 
-    page = Page(find_runs(directories))
+    found = {directory: read_sweep(directory) for directory in directories}
+    sweeps = [sweep for sweep in found.values() if sweep is not None]
+    # Of a sweep only the front's runs are shown one by one.
+    places = [path for directory, sweep in found.items() for path in (sweep.runs() if sweep else []) or [directory]]
+    page = Page(find_runs(places), sweeps)
     target = directories[0] / REPORT if out is None else out
     target.write_text(page.html, encoding="utf-8")
     if figures is not None:

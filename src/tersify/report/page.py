@@ -14,17 +14,22 @@ from tersify.report.numbers import bits, duration, percent, points, size, times
 from tersify.report.run import Run
 from tersify.report.run_tables import file_table, layer_table, recipe_and_provenance, runs_table, speed_table
 from tersify.report.svg import DARK, LIGHT, SERIES, clean
+from tersify.report.sweep import SweepResults, sweep_figures, sweep_table
 
 
 class Page:
     """Sections in their order; `figures` holds every figure that is in the page."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], sweeps: Sequence[SweepResults] = ()) -> None:
         self.runs = runs
         self.figures: list[Figure] = []
         several = len(runs) > 1
         main = _main_run(runs)
         sections = [_header(main, runs), self._comparison() if several else ""]
+        for index, sweep in enumerate(sweeps):
+            prefix = f"sweep{index}" if len(sweeps) > 1 else "sweep"
+            drawn = sweep_figures(sweep, prefix)
+            sections.append(self._section(f"The sweep {sweep.name}", drawn, sweep_table(sweep)))
         sections.append(self._section("Over the epochs", epoch_figures(runs), legend=several))
         sections.append(self._section("What accuracy costs", plane_figures(runs), kind="cards two"))
         for index, run in enumerate(runs):

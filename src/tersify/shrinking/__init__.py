@@ -59,12 +59,14 @@ def _keep_alive_rows(kept: dict[str, dict[int, Tensor]], small: nn.Module, branc
 
 
 def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
-    """Attention that kept all its heads is nn.MultiheadAttention again, under its own names."""
+    """Attention that kept all its rows is nn.MultiheadAttention again, under its own names."""
     for name, module in list(small.named_modules()):
         if isinstance(module, HeadAttention):
             original = model.get_submodule(name)
             assert isinstance(original, nn.MultiheadAttention)
-            if module.q_proj.out_features == original.embed_dim == module.q_proj.in_features:
+            whole = (original.embed_dim, original.embed_dim)
+            layers = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
+            if all(type(layer) is nn.Linear and layer.weight.shape == whole for layer in layers):
                 small.set_submodule(name, module.merged(original))
 
 

@@ -58,6 +58,7 @@ class Departures:
         producers = {int(u) for key, units in self.places.items() if key in made for u in units.unique()}
         self.candidates = producers & {int(u) for r in self.readers for u in r.units.unique()} - {FIXED}
         self.gone: set[int] = set()
+        self._units: dict[str, dict[int, Tensor]] = {}
 
     @torch.no_grad()
     def settle(self) -> set[int]:
@@ -142,13 +143,15 @@ class Departures:
 
     def _along(self, name: str, tensor: Tensor) -> dict[int, Tensor]:
         """The units along each labelled dimension of a tensor."""
-        labels = self.walk.labels
-        holder = labels.holder(name)
-        return {
-            dim: labels.roots(labels.along(name, dim, size))
-            for dim, size in enumerate(tensor.shape)
-            if (holder, dim) in self.walk.roles
-        }
+        if name not in self._units:
+            labels = self.walk.labels
+            holder = labels.holder(name)
+            self._units[name] = {
+                dim: labels.roots(labels.along(name, dim, size))
+                for dim, size in enumerate(tensor.shape)
+                if (holder, dim) in self.walk.roles
+            }
+        return self._units[name]
 
     def _last_ones(self) -> set[int]:
         """One unit for every tensor that would lose all of them."""
@@ -176,7 +179,7 @@ class Departures:
         going = torch.tensor(sorted(gone), dtype=torch.int64)
         found = []
         for node, parameter, dim, labels in self.walk.carriers:
-            layer = node if operation_name(node) in _LAYERS else argument(node, "input")
+            layer = argument(node, "input") if operation_name(node) == "batch_norm" else node
             weight = self._row_maker(layer)
             if weight is None or (layer is not node and len(layer.users) > 1):
                 continue

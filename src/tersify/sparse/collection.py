@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -16,19 +13,11 @@ import numpy as np
 
 from tersify.sparse.errors import CollectionError
 from tersify.sparse.formats import Array, Matrix
+from tersify.sparse.index import ARRAYS, OPERANDS, WEIGHT_FIRST, read_index
 from tersify.sparse.npz import from_npz
 
 if TYPE_CHECKING:
     from tersify.sparse.bench import Timing
-
-INDEX = "collection.json"
-ARRAYS = "arrays"
-FORMAT = "tersify-collection"
-VERSION = 1
-WEIGHT_FIRST = "W@X"
-INPUT_FIRST = "X@W.T"
-OPERANDS = ("weight", "input", "output")
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.npz")
 
 
 class Operation:
@@ -117,7 +106,7 @@ class Collection:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._index = _read_index(self.path)
+        self._index = read_index(self.path)
         self._by_name = {record["name"]: record for record in self._index["operations"]}
 
     @property
@@ -166,56 +155,3 @@ class Collection:
 
     def __repr__(self) -> str:
         return f"Collection({str(self.path)!r}: {len(self)} operations of {', '.join(self.models) or 'nothing'})"
-
-
-def _read_index(path: Path) -> dict[str, Any]:
-    file = path / INDEX
-    if not path.is_dir():
-        raise CollectionError(f"{path} is no folder; a collection is one that `tersify collect` wrote")
-    if not file.is_file():
-        raise CollectionError(f"{path} holds no {INDEX}: it is empty, or writing it never finished; collect again")
-    try:
-        index = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CollectionError(f"{file} is damaged or cut short ({error}); collect again") from None
-    if not isinstance(index, dict) or index.get("format") != FORMAT:
-        raise CollectionError(f"{file} is not the index of a collection")
-    if index.get("version") != VERSION:
-        raise CollectionError(f"{file} has version {index.get('version')!r}; this program reads version {VERSION}")
-    try:
-        _check_index(index, path)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CollectionError(f"{file} lacks what an index must say ({type(error).__name__}: {error})") from None
-    return index
-
-
-def _check_index(index: Mapping[str, Any], path: Path) -> None:
-    if not index["operations"]:
-        raise CollectionError(f"{path / INDEX} lists no operation; collect again")
-    folder = path / ARRAYS
-    found = {entry.name: entry.stat().st_size for entry in os.scandir(folder)} if folder.is_dir() else {}
-    names = set()
-    for record in index["operations"]:
-        sizes = [record[key] for key in ("M", "N", "K", "groups")]
-        if not all(type(size) is int and size > 0 for size in sizes) or record["order"] not in (
-            WEIGHT_FIRST,
-            INPUT_FIRST,
-        ):
-            raise CollectionError(f"{record['name']}: sizes {sizes} and order {record['order']!r} are impossible")
-        if record["model"] not in index["models"]:
-            raise CollectionError(f"{record['name']}: its model {record['model']!r} is missing")
-        figures = [record["tolerance"], record["weight"]["density"], record["input"]["density"]]
-        figures += [*record["weight"]["format_bytes"].values(), record["columns"]["of"]]
-        known = {record["weight"][key] for key in ("format", "best_format")} <= set(record["weight"]["format_bytes"])
-        if not all(isinstance(f, (int, float)) and 0 <= f < math.inf for f in figures) or not known:
-            raise CollectionError(f"{record['name']}: its tolerance and statistics are no numbers: {figures}")
-        if record["name"] in names:
-            raise CollectionError(f"{path / INDEX} lists {record['name']!r} twice")
-        names.add(record["name"])
-        for operand in OPERANDS:
-            file, size = record[operand]["file"], record[operand]["file_bytes"]
-            if not _FILE_NAME.fullmatch(file):
-                raise CollectionError(f"{record['name']}: {file!r} is no name of an array file")
-            if found.get(file) != size:
-                state = f"has {found[file]} bytes, not {size}" if file in found else "is missing"
-                raise CollectionError(f"{record['name']}: its {operand} {folder / file} {state}; collect again")

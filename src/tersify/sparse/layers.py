@@ -67,7 +67,13 @@ def calls(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], o
     """What a call with these arguments and this output multiplied."""
     handler = _handler(module)
     assert handler is not None
-    return list(handler[1](module, inspect.signature(module.forward).bind(*args, **kwargs).arguments, output))
+    given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    if "input" not in given and "query" not in given:  # a subclass with a forward of its own
+        given = {"input": next(iter(given.values()), None), **given}
+    try:
+        return list(handler[1](module, given, output))
+    except KeyError as missing:
+        raise CannotCollect(f"its forward has no argument {missing}") from None
 
 
 def _handler(module: nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]] | None:

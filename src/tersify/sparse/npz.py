@@ -58,7 +58,8 @@ def to_npz(matrix: Matrix) -> bytes:
     buffer = io.BytesIO()
     # Binsparse's values are one-dimensional, whatever the matrix.
     flat = {name: array.reshape(-1) if name == "values" else array for name, array in stored.items()}
-    np.savez(buffer, allow_pickle=False, **{HEADER: np.asarray(json.dumps(header, sort_keys=True))}, **flat)
+    members: dict[str, Any] = {HEADER: np.asarray(json.dumps(header, sort_keys=True)), **flat}
+    np.savez(buffer, **members)
     return buffer.getvalue()
 
 
@@ -89,6 +90,8 @@ def from_npz(data: bytes, where: str) -> Matrix:
             if format not in FORMATS or len(shape) != 2 or not whole:
                 raise CollectionError(f"{where} holds the format {format!r} and shape {shape}, which are unknown here")
             arrays = {ours: archive[theirs] for ours, theirs in NAMES[format].items()}
+            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+                raise CollectionError(f"{where} holds members that are no arrays")
     except CollectionError:
         raise
     except Exception as error:  # zipfile, numpy and json each raise several kinds for damaged bytes
@@ -108,7 +111,9 @@ def _check(matrix: Matrix, where: str) -> None:
     """Indices inside the matrix and arrays of one length, so that no later step can go astray."""
     height, width = matrix.shape
     arrays, values = matrix.arrays, matrix.arrays["values"]
-    if values.dtype not in (np.float32, np.float64):
+    if values.ndim != {"dense": 2, "bsr": 3}.get(matrix.format, 1):
+        raise CollectionError(f"{where} holds values of {values.ndim} dimensions")
+    if values.dtype not in (np.float32, np.float64) or arrays.get("dense_values", values).dtype != values.dtype:
         raise CollectionError(f"{where} holds values of type {values.dtype}; float32 and float64 are known")
     block = values.shape[-1] if matrix.format == "bsr" else 1
     limits = {"rows": height, "columns": -(-width // block), "keys": height * width, "dense_rows": height}
@@ -125,6 +130,10 @@ def _check(matrix: Matrix, where: str) -> None:
     if "pointers" in arrays:
         slices = width if matrix.format == "csc" else -(-height // block)
         _check_pointers(arrays["pointers"], slices, count, where)
+    if matrix.format == "bsr":
+        e = matrix.entries()
+        if e.rows.max(initial=-1) >= height or e.columns.max(initial=-1) >= width:
+            raise CollectionError(f"{where}: blocks at the edge hold values outside of {height}×{width}")
     if "dense_values" in arrays and arrays["dense_values"].shape[1:] != (width,):
         raise CollectionError(f"{where}: dense rows must be {width} wide, got {arrays['dense_values'].shape}")
     if "bits" in arrays:

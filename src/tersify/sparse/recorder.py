@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from tersify.sparse.formats import Array
 from tersify.sparse.layers import Call, CannotCollect, Product, calls, products
+from tersify.sparse.lowering import multiply
 
 SEED = 0
+LAYER_TOLERANCE = 1e-2
 SAMPLING = f"numpy.random.default_rng({SEED}).choice without replacement, ascending"
 
 
@@ -48,8 +50,22 @@ def record(model: nn.Module, example: Any, *, rows: int, min_sparsity: float) ->
         for gather in (False, True):
             wanted = {id(each): _sample(each.count, rows) for each in records} if gather else None
             _run(model, example, watched, wanted, skipped)
-    missing = {each.parameter: "the example does not reach it" for each in records if not each.count}
-    return [each for each in records if each.count and each.layer not in skipped], missing | skipped
+    records = [each for each in records if each.layer not in skipped]
+    skipped |= {each.parameter: "the example does not reach it" for each in records if not each.count}
+    records = [each for each in records if each.count]
+    strange = {each.parameter: "its layer computes something else than a product with it" for each in records
+               if not _multiplies(each)}  # fmt: skip
+    return [each for each in records if each.parameter not in strange], skipped | strange
+
+
+def _multiplies(each: Record) -> bool:
+    """Whether the layer gave the product of its weight and rows, within what half precision allows."""
+    if not each.results:
+        return True
+    weight, columns = torch.from_numpy(each.weight).double(), torch.cat(each.rows).double().T
+    error = (multiply(weight, columns, each.product.groups).T - torch.cat(each.results).double()).abs().max()
+    scale = multiply(weight.abs(), columns.abs(), each.product.groups).max()
+    return not bool(error > LAYER_TOLERANCE * scale)  # NaN is for the writer to refuse
 
 
 def _watched(model: nn.Module, min_sparsity: float) -> tuple[dict[str, dict[str, Record]], dict[str, str]]:

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from tersify.codec.atomic import replacing
-from tersify.sparse.collection import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST, Collection
+from tersify.sparse.collection import Collection
 from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
+from tersify.sparse.index import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST
 from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
 from tersify.sparse.npz import to_npz
 from tersify.sparse.recorder import SAMPLING, Record, as_array, record
@@ -134,8 +135,7 @@ def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
 
 
 def _operation(each: Record, folder: Path, number: int, *, format: str, order: str) -> dict[str, Any]:
-    convolves = each.product.kind.startswith("conv")
-    weight_first = order == WEIGHT_FIRST or (order == "auto" and convolves)
+    weight_first = order == WEIGHT_FIRST or (order == "auto" and _convolves(each))
     rows = as_array(torch.cat(each.rows))
     weight = Entries.of(each.weight)
     double = torch.from_numpy(each.weight).double(), torch.from_numpy(rows.T).double()
@@ -154,12 +154,6 @@ def _operation(each: Record, folder: Path, number: int, *, format: str, order: s
     }
     inputs = Entries.of(matrices["input"].to_dense())
     facts = {"weight": describe(weight), "input": {"density": share(len(inputs.values), rows.size)}, "output": {}}
-    layout = {"weight": WEIGHT_LAYOUT, "input": COLUMNS_LAYOUT} if convolves else {"weight": "as the layer holds it"}
-    layout |= each.product.facts.get("layout", {})
-    if convolves and not weight_first:
-        layout["input"] = f"transposed: {COLUMNS_LAYOUT}"
-    if not convolves and weight_first:
-        layout["input"] = f"transposed: {layout['input']}"
     stored: dict[str, Any] = {
         "layer": each.layer,
         "parameter": each.parameter,
@@ -175,7 +169,7 @@ def _operation(each: Record, folder: Path, number: int, *, format: str, order: s
         "tolerance": RELATIVE_TOLERANCE * scale,
         **{key: value for key, value in each.product.facts.items() if key != "layout"},
         **each.facts,
-        "layout": layout,
+        "layout": _layout(each, weight_first=weight_first),
     }
     if each.results:
         # How far the layer itself, with its own kernels, is from the stored output.
@@ -183,6 +177,17 @@ def _operation(each: Record, folder: Path, number: int, *, format: str, order: s
     for operand, matrix in matrices.items():
         stored[operand] = facts[operand] | _write(matrix, folder / f"{number:05d}-{operand}.npz")
     return stored
+
+
+def _convolves(each: Record) -> bool:
+    return each.product.kind.startswith("conv")
+
+
+def _layout(each: Record, *, weight_first: bool) -> dict[str, str]:
+    """How weight and input lie, in words; the words for the input are those of the layer's natural order."""
+    natural = {"weight": WEIGHT_LAYOUT, "input": COLUMNS_LAYOUT} if _convolves(each) else {"weight": "as in the layer"}
+    natural |= each.product.facts.get("layout", {})
+    return natural if weight_first == _convolves(each) else natural | {"input": f"transposed: {natural['input']}"}
 
 
 def _smaller(dense: Array) -> Matrix:

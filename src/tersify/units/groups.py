@@ -24,7 +24,8 @@ class Member:
 
     def spread(self, per_unit: Tensor, other: float | bool = 1) -> Tensor:
         """One value per unit → one value per index, `other` where the index belongs to no unit of the group."""
-        return torch.where(self.unit < 0, other, per_unit[self.unit.to(per_unit.device).clamp(min=0)])
+        unit = self.unit.to(per_unit.device)
+        return torch.where(unit < 0, other, per_unit[unit.clamp(min=0)])
 
     def over(self, tensor: Tensor, per_unit: Tensor, other: float | bool = 1) -> Tensor:
         """`spread`, shaped to broadcast over the tensor."""
@@ -90,11 +91,21 @@ def find_units(model: nn.Module, example: Example) -> list[UnitGroup]:
 def groups_of(traced: Trace) -> list[UnitGroup]:
     walk = follow(traced)
     roots = {key: r for key, r in walk.labels.places().items() if key in walk.roles}
-    free = _free_units(walk, roots)
-    groups: dict[int, list[int]] = {}
-    for unit, home in _homes(walk, roots, free).items():
-        groups.setdefault(home, []).append(unit)
-    return [_group(walk, roots, units, traced) for units in groups.values()]
+    places = _Places(_homes(walk, roots, _free_units(walk, roots)))
+    members: dict[int, list[Member]] = {}
+    for (name, dim), root in roots.items():
+        for group, unit in places.split(root):
+            members.setdefault(group, []).append(Member(name, dim, walk.roles[name, dim], unit))
+    carriers: dict[int, list[Carrier]] = {}
+    for node, parameter, dim, labels in walk.carriers:
+        if parameter not in traced.packed and not _normed(node):
+            for group, unit in places.split(walk.labels.roots(labels)):
+                carriers.setdefault(group, []).append(Carrier(parameter.rpartition(".")[0], dim, unit))
+    dims = traced.dims
+    return [
+        _group(places.sizes[group], tuple(held), tuple(carriers.get(group, ())), dims)
+        for group, held in members.items()
+    ]
 
 
 def follow(traced: Trace) -> Walk:
@@ -146,28 +157,32 @@ def _homes(walk: Walk, roots: dict[tuple[str, int], Tensor], free: set[int]) -> 
     return home
 
 
-def _group(walk: Walk, roots: dict[tuple[str, int], Tensor], units: list[int], traced: Trace) -> UnitGroup:
-    number = {unit: i for i, unit in enumerate(units)}
+class _Places:
+    """Every unit's group and its number in there, to be looked up for many labels at once."""
 
-    def numbered(root: Tensor) -> Tensor:
-        return torch.tensor([number.get(u, -1) for u in root.tolist()])
+    def __init__(self, homes: dict[int, int]) -> None:
+        self.sizes: dict[int, int] = {}
+        top = max(homes, default=0) + 1
+        self._group, self._number = torch.full((top,), -1), torch.full((top,), -1)
+        for unit, home in homes.items():
+            self._group[unit] = home
+            self._number[unit] = self.sizes.setdefault(home, 0)
+            self.sizes[home] += 1
 
-    members = []
-    for (name, dim), root in roots.items():
-        unit = numbered(root)
-        if (unit >= 0).any():
-            members.append(Member(name, dim, walk.roles[name, dim], unit))
-    carriers = []
-    for node, parameter, dim, labels in walk.carriers:
-        unit = numbered(walk.labels.roots(labels))
-        module = parameter.rpartition(".")[0]
-        if (unit >= 0).any() and parameter not in traced.packed and not _normed(node):
-            carriers.append(Carrier(module, dim, unit))
+    def split(self, roots: Tensor) -> list[tuple[int, Tensor]]:
+        """The groups that labels belong to, each with the numbers of its units and -1 elsewhere."""
+        inside = roots.clamp(max=len(self._group) - 1)
+        known = roots < len(self._group)
+        group = torch.where(known, self._group[inside], -1)
+        number = self._number[inside]
+        return [(g, torch.where(group == g, number, -1)) for g in group.unique().tolist() if g >= 0]
+
+
+def _group(size: int, members: tuple[Member, ...], carriers: tuple[Carrier, ...], dims: dict[str, int]) -> UnitGroup:
     first = next(m for m in members if m.role == "producer")
     repeated = any((m.unit[m.unit >= 0].bincount() > 1).any() for m in members if m.role == "producer")
-    is_conv = traced.dims[first.name] > 2
-    kind = "filter" if is_conv else "head" if repeated else "neuron"
-    return UnitGroup(first.name.rpartition(".")[0], kind, len(units), tuple(members), tuple(carriers))
+    kind = "filter" if dims[first.name] > 2 else "head" if repeated else "neuron"
+    return UnitGroup(first.name.rpartition(".")[0], kind, size, members, carriers)
 
 
 def _normed(node: fx.Node) -> bool:

@@ -33,10 +33,12 @@ def read(path: str | Path) -> Tensor:
     return torch.from_numpy(mono)
 
 
-def facts(path: str | Path) -> tuple[int, int]:
-    """Sample rate and channels of a file, for a message about a conversion."""
+def conversions(path: str | Path) -> str:
+    """What `read` changes in a file, in brackets for a message; nothing where it is mono at 8 kHz."""
     info = _soundfile().info(str(path))
-    return info.samplerate, info.channels
+    changes = [f"{info.channels} channels averaged"] * (info.channels > 1)
+    changes += [f"resampled from {info.samplerate} Hz"] * (info.samplerate != RATE)
+    return f" ({', '.join(changes)})" if changes else ""
 
 
 def write(path: str | Path, signal: Tensor) -> int:

@@ -14,6 +14,7 @@ from tersify.methods.base import check_choice
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "adadelta")
 SCHEDULES = ("constant", "step", "multistep", "cosine")
+PARALLEL = ("replicated", "sharded")
 COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 
 
@@ -23,7 +24,8 @@ class TrainConfig:
 
     `over` is the number of epochs the milestones, step length and warm-up were written for; when it
     is given they shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on
-    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from.
+    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from. Where several ranks train,
+    `parallel` says whether each holds the whole network or, of linear layers, a part of it.
     """
 
     epochs: int
@@ -53,6 +55,7 @@ class TrainConfig:
     ema: float = 0.0
     seed: int = 0
     device: str = "auto"
+    parallel: str = "replicated"
 
     def __post_init__(self) -> None:
         for name in ("milestones", "rates"):
@@ -71,6 +74,9 @@ class TrainConfig:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("compile", self.compile, COMPILE_MODES)
+        check_choice("parallel", self.parallel, PARALLEL)
+        if self.parallel == "sharded" and (self.ema or self.compile != "off"):
+            raise ValueError("parallel 'sharded' goes neither with ema nor with compile; leave those out")
         for name in ("lr", "gamma", "teacher_temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")

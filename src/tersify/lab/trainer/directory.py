@@ -10,7 +10,7 @@ from typing import Any
 from tersify.codec.atomic import replacing
 
 # A run may move to another device, or be compiled there, and still be the same run.
-_FREE_SETTINGS = ("device", "compile")
+_FREE_SETTINGS = ("device", "compile", "parallel")
 _ALWAYS_MEASURED = ("accuracy", "accuracy_best", "best_epoch", "file_bytes", "train_seconds")
 
 

@@ -108,12 +108,12 @@ def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
         )
 
 
-def reduce_others_(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Average the gradients of what methods learn outside the network (state that several weights share)."""
+def reduce_others_(optimizer: torch.optim.Optimizer, model: nn.Module, is_sharded: bool) -> None:
+    """Average the gradients that neither DDP nor FSDP knows of: of what methods learn for several or whole weights."""
     if ranks.world() > 1:
-        inside = {id(p) for p in model.parameters()}
-        outside = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in inside]
-        ranks.mean_over_ranks_([p.grad for p in outside if p.grad is not None])
+        known = {id(p) for p in model.parameters() if not is_sharded or ranks.is_sharded(p)}
+        others = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
+        ranks.mean_over_ranks_([p.grad for p in others if p.grad is not None])
 
 
 def sum_over_ranks(figures: Mapping[str, float], device: torch.device) -> dict[str, float]:
@@ -134,7 +134,10 @@ def check_alike(tensors: Iterable[tuple[str, Tensor]], when: str) -> None:
     """Every rank must hold the same bits: what one decided alone would never come together again."""
     if ranks.world() == 1:
         return
-    names, sums = zip(*((name, _sum_of_bits(tensor)) for name, tensor in tensors), strict=True)
+    held = [(name, tensor) for name, tensor in tensors if not ranks.is_sharded(tensor)]
+    if not held:
+        return
+    names, sums = zip(*((name, _sum_of_bits(tensor)) for name, tensor in held), strict=True)
     own = torch.stack(sums)
     every = [torch.empty_like(own) for _ in range(ranks.world())]
     distributed.all_gather(every, own)

@@ -34,10 +34,15 @@ from tersify.lab.trainer.feed import Feed, seed_of, to_device
 from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
+from tersify.lab.trainer.shards import spread_over_ranks_
 from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
+
+
+CALIBRATION_IMAGES = 512
+CALIBRATION_BATCH = 16
 
 
 class Loop:
@@ -69,13 +74,16 @@ class Loop:
         self.data = data
         self._test = to_device(data.test, self.device)
         self.session = self._attach(recipe)
+        self.is_sharded = config.parallel == "sharded" and ranks.together()
+        if self.is_sharded:
+            spread_over_ranks_(self.session)
         self.optimizer = _optimizer(self.session, config, fused=on_cuda)
         self.average = WeightAverage(self.model, config.ema) if config.ema else None
         memory_format = torch.channels_last if channels_last else torch.preserve_format
         if teacher is not None:
             teacher.to(self.device, memory_format=memory_format)  # type: ignore[call-overload]
         self._objective = Objective(config, self._compiled(teacher) if teacher else None)
-        self._forward = self._compiled(data_parallel(self.model, self.device))
+        self._forward = self.model if self.is_sharded else self._compiled(data_parallel(self.model, self.device))
 
     def _compiled(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
         return model if self.config.compile == "off" else torch.compile(model, mode=self.config.compile)
@@ -85,10 +93,21 @@ class Loop:
             return PlainSession(self.model)
         from tersify.session import attach
 
-        example = normalize(self.data.test.images[:1].to(self.device), self.data)
         return attach(
-            self.model, recipe, epochs=self.config.epochs, steps_per_epoch=self.feed.steps, example=example
-        )  # fmt: skip
+            self.model,
+            recipe,
+            epochs=self.config.epochs,
+            steps_per_epoch=self.feed.steps,
+            calibration=self._calibration() if recipe.needs_data else None,
+            example=normalize(self.data.test.images[:1].to(self.device), self.data),
+        )
+
+    def _calibration(self) -> list[tuple[Tensor, Tensor]]:
+        """A few batches of the training images as they are."""
+        kept = min(len(self.data.train), CALIBRATION_IMAGES)
+        images = normalize(self.data.train.images[:kept].to(self.device), self.data)
+        labels = self.data.train.labels[:kept].to(self.device)
+        return list(zip(images.split(CALIBRATION_BATCH), labels.split(CALIBRATION_BATCH), strict=True))
 
     def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
         """Train the epoch (from 1) and measure the network after it: one row of the history."""
@@ -107,7 +126,7 @@ class Loop:
             self.optimizer.zero_grad(set_to_none=True)
             # Ranks are averaged, so a larger share of the batch must count for more.
             (loss * (self.feed.share * ranks.world()) + self.session.penalty()).backward()
-            reduce_others_(self.optimizer, self.model)
+            reduce_others_(self.optimizer, self.model, self.is_sharded)
             self.optimizer.step()
             if self.average:
                 self.average.update_()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from tersify import codec, ranks
-from tersify.lab.data import Data
+from tersify.lab.data import Data, normalize
 from tersify.lab.trainer.board import Board
 from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
 from tersify.lab.trainer.config import TrainConfig
@@ -21,6 +21,7 @@ from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.distributed import check_agreement
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.loop import Loop
+from tersify.lab.trainer.shards import load_shards_, remove_old_shards, save_shards
 from tersify.tensor import CompressedModel, CompressedTensor
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def _finish(
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)
-    metrics |= {f"full_{name}": value for name, value in loop.measure_full().items()}
+    if full := loop.measure_full():
+        metrics |= {f"full_{name}": value for name, value in full.items()} | _shrunk(loop)
     directory.write_metrics(metrics)
     return metrics
 
@@ -103,7 +105,10 @@ def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
     state = ranks.first(lambda: read_checkpoint(directory.checkpoint) if directory.checkpoint.is_file() else None)
     if state is not None:
         try:
-            loop.load_state_dict(state)
+            if loop.is_sharded:
+                load_shards_(loop, directory.checkpoint.parent, state)
+            else:
+                loop.load_state_dict(state)
         except (KeyError, TypeError, RuntimeError) as error:
             why = str(error).partition("\n")[0]
             raise ValueError(
@@ -128,9 +133,14 @@ def _run_epochs(
                     f"below {loop.config.lr:g} (lr)"
                 )
             history.append(row)
+            home = directory.checkpoint.parent
+            state = save_shards(loop, home, epoch) if loop.is_sharded else None
             if ranks.is_first():
                 directory.append_history(row)
-                writer.write(loop.state_dict() | {"epoch": epoch, "history": history})
+                writer.write((state or loop.state_dict()) | {"epoch": epoch, "history": history})
+                if state is not None:
+                    writer.wait()
+                    remove_old_shards(home, epoch)
             board.add(row)
             display.epoch_done(row)
     finally:
@@ -142,6 +152,17 @@ def _kept_percent(packed: CompressedModel, network: nn.Module) -> float:
     stored = {name: packed[name] for name, _ in network.named_parameters()}
     kept = sum(int(t.codes.count_nonzero()) if isinstance(t, CompressedTensor) else t.numel() for t in stored.values())
     return 100.0 * kept / sum(t.numel() for t in stored.values())
+
+
+def _shrunk(loop: Loop) -> dict[str, float]:
+    """How many parameters are left when the dropped units are really gone; nothing where that cannot be told."""
+    from tersify.shrinking import shrink
+
+    try:
+        small = shrink(loop.blank.cpu(), normalize(loop.data.test.images[:2].cpu(), loop.data))
+    except (ValueError, RuntimeError):  # a network that torch.export does not follow trains and packs all the same
+        return {}
+    return {"shrunk_parameters": sum(p.numel() for p in small.parameters())}
 
 
 def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop) -> dict[str, float]:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.energy.gates import Gate
+from tersify.methods.energy.gates import Gate, spread
 from tersify.methods.energy.objectives import Objective, group_energies
+from tersify.methods.energy.units import Carrier
 
 # Of the largest output behind a layer, a pass holds its input, itself, a shortcut and the library's scratch.
 LIVE_COPIES = 4
@@ -23,19 +24,17 @@ LIVE_COPIES = 4
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer of the search: its gate, the module behind which a silent unit's output is exactly zero."""
+    """One layer of the search, or several that share their units: the gate, and where silent units show as zeros.
+
+    Without carriers its candidates cannot be told apart inside a batch, and are judged one by one.
+    """
 
     gate: Gate
-    tail: nn.Module
-    rows: int
+    carriers: Sequence[Carrier]
 
     @property
     def size(self) -> int:
         return len(self.gate.mask)
-
-    @property
-    def channels_last(self) -> bool:
-        return isinstance(self.tail, nn.Linear)
 
 
 @dataclass(eq=False)
@@ -51,7 +50,7 @@ class Evaluator:
 
     def energies(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """(S,) for (S, D) states."""
-        if not self.fold:
+        if not (self.fold and all(layer.carriers for layer in self.layers)):
             return self.one_by_one(states, inputs, targets)
         found = []
         with self._evaluating():
@@ -116,21 +115,22 @@ class Evaluator:
         hooks = []
         try:
             for layer, own in zip(self.layers, states.split([layer.size for layer in self.layers], 1), strict=True):
-                hooks.append(layer.tail.register_forward_hook(self._silencer(layer, own)))
+                for carrier in layer.carriers:
+                    hooks.append(carrier.module.register_forward_hook(self._silencer(carrier, own)))
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _silencer(self, layer: Layer, states: Tensor) -> Callable[[nn.Module, Any, Tensor], None]:
-        keep = states if layer.rows == 1 else states.repeat_interleave(layer.rows, 1)
+    def _silencer(self, carrier: Carrier, states: Tensor) -> Callable[[nn.Module, Any, Tensor], None]:
+        keep = spread(states, carrier.unit)
         groups = len(states)
 
         def silence_(module: nn.Module, args: Any, output: Tensor) -> None:
             self.largest_bytes = max(self.largest_bytes, output.numel() * output.element_size() // groups)
             grouped = output.view(groups, -1, *output.shape[1:])
-            shape = [groups, 1] + [1] * (output.ndim - 1)
-            shape[-1 if layer.channels_last else 2] = -1
+            shape = [groups] + [1] * output.ndim
+            shape[carrier.dim + (carrier.dim > 0)] = -1
             grouped.mul_(keep.view(shape).to(output.dtype))
 
         return silence_

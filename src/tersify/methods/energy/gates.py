@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import Transform, dense
+from tersify.methods.base import Transform, Units, dense
 from tersify.tensor import CompressedTensor
 
 
@@ -24,22 +24,36 @@ class Gate(nn.Module):
         self.register_buffer("mask", like.new_ones(units))
 
 
+def spread_index(unit: Tensor, count: int, like: Tensor) -> Tensor | None:
+    """Where to read each index's mask; None where unit i is index i, as it mostly is."""
+    return None if torch.equal(unit.cpu(), torch.arange(count)) else unit.to(like.device)
+
+
+def spread(mask: Tensor, unit: Tensor | None) -> Tensor:
+    """(…, units) → (…, indices), 1 where an index belongs to no unit: -1 reads the one that is put behind the last."""
+    return mask if unit is None else torch.cat([mask, torch.ones_like(mask[..., :1])], -1)[..., unit]
+
+
 class GateTransform(Transform):
-    """Rows (or entries) of inactive units are zero.
+    """What belongs to inactive units is zero; `unit` holds for each index along `dim` its unit, or -1.
 
     `covered` says that something behind this weight (the BatchNorm's γ and β) silences the units as well:
     in training its own mask then changes nothing, gradients included, and is left out to save time.
     """
 
-    def __init__(self, gate: Gate, rows: int) -> None:
+    unit: Tensor | None
+
+    def __init__(self, gate: Gate, units: Units) -> None:
         super().__init__()
         self.gate = gate
-        self.rows = rows
+        self.dim = units.dim
         self.covered = False
+        self.register_buffer("unit", spread_index(units.unit, units.count, gate.mask), persistent=False)
 
     def _keep(self, weight: Tensor) -> Tensor:
-        mask = self.gate.mask if self.rows == 1 else self.gate.mask.repeat_interleave(self.rows)
-        return mask.view(-1, *[1] * (weight.ndim - 1))
+        shape = [1] * weight.ndim
+        shape[self.dim] = -1
+        return spread(self.gate.mask, self.unit).view(shape)
 
     def forward(self, latent: Tensor) -> Tensor:
         if self.gate.open or (self.covered and self.training):

@@ -37,8 +37,9 @@ class Energy(Method):
 
     The search ends when the mean energy comes within `tolerance` of the best at an epoch's end (eq. 7), or after
     the share `stagnation` of training; then the best state stays. `rows` consecutive rows form one unit: the
-    head size, for a value projection. `every` searches in every n-th batch only. `fold` = false judges one
-    candidate at a time, for networks that mix the samples of a batch; `memory_gib` bounds a folded pass.
+    head size, for a value projection. `coupled` finds units with the example given to `attach`: those that meet in
+    an addition go together, and attention heads are units too. `every` searches in every n-th batch only. `fold` =
+    false judges one candidate at a time, for networks that mix the samples of a batch; `memory_gib` bounds a pass.
     """
 
     quantizes: ClassVar[bool] = False
@@ -61,6 +62,7 @@ class Energy(Method):
     tolerance: float = 1e-5
     every: int = 1
     rows: int = 1
+    coupled: bool = False
     fold: bool = True
     memory_gib: float = 4.0
     seed: int = 0
@@ -89,9 +91,15 @@ class Energy(Method):
         check_choice("count", self.count, ("parameters", "units"))
         check_choice("bound", self.bound, ("at-most", "exactly"))
         check_choice("parents", self.parents, ("same-batch", "stored"))
+        if self.coupled and self.rows != 1:
+            raise ValueError(f"coupled units are found as they are; leave rows out, got {self.rows}")
+
+    @property
+    def needs_units(self) -> bool:
+        return self.coupled
 
     def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
-        return with_units(network.model, sites, network.sites, self.rows)
+        return with_units(sites, network, rows=self.rows, coupled=self.coupled)
 
     def bind(self, sites: Sequence[Site]) -> Bound:
         makers = [site for site in sites if isinstance(site, UnitSite)]
@@ -100,19 +108,23 @@ class Energy(Method):
                 "energy drops units and the rule names no layer that has any: give it convolutions or linear layers "
                 "other than the one that gives the network's output"
             )
-        layers = {site.name: Layer(Gate(len(site.latent) // self.rows, site.latent), site.tail, self.rows)
-                  for site in makers}  # fmt: skip
-        owned = dict.fromkeys(layers, 0)
+        layers: dict[str, Layer] = {}
+        for maker in makers:
+            units = maker.units[0]
+            if units.group not in layers:
+                layers[units.group] = Layer(Gate(units.count, maker.latent), maker.carriers)
+        owned = {name: torch.zeros(layer.size + 1, dtype=torch.float64) for name, layer in layers.items()}
         transforms: list[Transform] = []
         for site in sites:
             if not site.units:
                 transforms.append(Whole())
                 continue
-            name = site.units[0].group
-            transforms.append(GateTransform(layers[name].gate, self.rows))
-            owned[name] += site.latent.numel()
-        costs = [torch.full((layer.size,), owned[name] / layer.size) for name, layer in layers.items()]
-        work = Work(self, list(layers.values()), torch.cat(costs).double(), makers[0].network_size)
+            units = site.units[0]
+            transforms.append(GateTransform(layers[units.group].gate, units))
+            share = torch.full(units.unit.shape, site.latent.numel() / len(units.unit), dtype=torch.float64)
+            owned[units.group].index_add_(0, units.unit.cpu() % (units.count + 1), share)  # -1: of no unit
+        costs = torch.cat([own[:-1] for own in owned.values()])
+        work = Work(self, list(layers.values()), costs, makers[0].network_size)
         return Bound(sites, transforms, work)
 
     def update(self, bound: Bound, step: Step) -> None:
@@ -164,7 +176,7 @@ class Work(nn.Module):
         """A weight whose unit is silenced by γ and β needs no mask in training, unless a quantizer looks at it."""
         for site, transform in zip(bound.sites, bound.transforms, strict=True):
             if isinstance(site, UnitSite) and isinstance(transform, GateTransform):
-                transform.covered = site.tail is not site.owners[0][0] and len(site.chain) == 1
+                transform.covered = site.is_covered and len(site.chain) == 1
 
     def engine(self, model: nn.Module) -> Engine:
         device = self.layers[0].gate.mask.device

@@ -6,34 +6,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tersify.methods.base import Site, Units
+from tersify.methods.base import Network, Site, Units
+from tersify.methods.energy.gates import spread_index
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
+@dataclass(frozen=True, eq=False)
+class Carrier:
+    """A module whose output holds the units along `dim`: where a unit is silent, it is exactly zero there."""
+
+    module: nn.Module
+    dim: int
+    unit: Tensor | None  # for each index its unit, or -1; None where unit i is index i
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class UnitSite(Site):
-    """A weight whose rows make units.
+    """A weight that makes units, which its layer alone, or several layers together, give to the others."""
 
-    With the rows of a unit, its bias, γ and β at zero, the output of `tail` (the BatchNorm behind the layer, or the
-    layer itself) is exactly zero there.
-    """
-
-    tail: nn.Module
+    carriers: tuple[Carrier, ...]
     network_size: int  # parameters of the whole network, for shares of it
+    is_covered: bool = False  # γ and β behind it silence its units too
 
 
-def with_units(model: nn.Module, sites: Sequence[Site], every: Sequence[Site], rows: int) -> list[Site]:
-    """The sites with their units, then the biases, γ and β that belong to them; `rows` rows make one unit.
+def with_units(sites: Sequence[Site], network: Network, *, rows: int, coupled: bool) -> list[Site]:
+    """The sites with their units, then the biases, γ and β that belong to them.
 
-    A weight has no units where it is tied, where its layer is none of `LAYERS` and where the layer gives the
-    network's output: no unit of it may go.
+    A weight has no units where none of them may go, as in the layer that gives the network's output.
     """
-    graph = _Graph(model)
-    at = {place: site for site in every for place in site.owners}
+    return _coupled(sites, network) if coupled else _layer_by_layer(sites, network, rows)
+
+
+def _layer_by_layer(sites: Sequence[Site], network: Network, rows: int) -> list[Site]:
+    """Each convolution and linear layer by itself; `rows` rows make one unit."""
+    graph = _Graph(network.model)
+    at = {place: site for site in network.sites for place in site.owners}
     found: list[Site] = []
     companions: list[Site] = []
     for site in sites:
@@ -44,16 +55,57 @@ def with_units(model: nn.Module, sites: Sequence[Site], every: Sequence[Site], r
             continue
         if len(site.latent) % rows:
             raise ValueError(f"{site.name!r} has {len(site.latent)} rows, which are not units of {rows}; change rows")
-        tail = graph.norm_behind(layer) or layer
+        norm = graph.norm_behind(layer)
         count = len(site.latent) // rows
-        units = (Units(site.name, 0, torch.arange(count).repeat_interleave(rows), count),)
-        found.append(_extended(site, units=units, tail=tail, network_size=sum(s.latent.numel() for s in every)))
-        places = [(layer, "bias"), *([] if tail is layer else [(tail, "weight"), (tail, "bias")])]
-        companions += [_extended(at[place], units=units, kind=Site) for place in places if place in at]
+        units = Units(site.name, 0, torch.arange(count).repeat_interleave(rows), count)
+        tail = norm or layer
+        carrier = Carrier(
+            tail, -1 if isinstance(tail, nn.Linear) else 1, spread_index(units.unit, count, site.latent)
+        )  # fmt: skip
+        found.append(
+            _extended(site, UnitSite, units=(units,), carriers=(carrier,), network_size=_size(network),
+                      is_covered=norm is not None)
+        )  # fmt: skip
+        places = [(layer, "bias"), *([] if norm is None else [(norm, "weight"), (norm, "bias")])]
+        companions += [_extended(at[place], units=(units,)) for place in places if place in at]
     return [*found, *companions]
 
 
-def _extended(site: Site, kind: type[Site] = UnitSite, **facts: object) -> Site:
+def _coupled(sites: Sequence[Site], network: Network) -> list[Site]:
+    """Units as the whole calculation tells them: what meets in an addition goes together; heads too."""
+    if network.units is None:
+        raise ValueError("coupled units are found by following an example; give attach(…, example=inputs)")
+    wanted = {site.name for site in sites}
+    by_name = {site.name: site for site in network.sites}
+    modules = dict(network.model.named_modules())
+    made: dict[str, Site] = {}
+    for group in network.units:
+        if not wanted.intersection(member.name for member in group.producers):
+            continue
+        known = [carrier for carrier in group.carriers if carrier.module in modules]
+        carriers = tuple(
+            Carrier(modules[c.module], c.dim, spread_index(c.unit, group.size, _first(network))) for c in known
+        )
+        for member in (*group.producers, *group.followers):
+            if member.name in by_name and member.name not in made:  # buffers of statistics may stay
+                units = (Units(group.name, member.dim, member.unit, group.size),)
+                made[member.name] = _extended(
+                    by_name[member.name], UnitSite, units=units, network_size=_size(network),
+                    carriers=carriers if len(known) == len(group.carriers) else (),
+                )  # fmt: skip
+    own = [made.pop(site.name, site) for site in sites]
+    return [*own, *made.values()]
+
+
+def _first(network: Network) -> Tensor:
+    return network.sites[0].latent
+
+
+def _size(network: Network) -> int:
+    return sum(site.latent.numel() for site in network.sites)
+
+
+def _extended(site: Site, kind: type[Site] = Site, **facts: object) -> Site:
     own = {spec.name: getattr(site, spec.name) for spec in fields(Site)}
     return kind(**{**own, **facts})
 
