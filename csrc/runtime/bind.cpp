@@ -93,9 +93,15 @@ NB_MODULE(_runtime, m) {
            },
            "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "narrow"_a)
       .def("pool",
-           [](Engine& e, int in, const std::vector<int>& window, bool is_max, bool count_padding) {
-             return e.pool(in, window_of(window), is_max, count_padding);
+           [](Engine& e, int in, const std::vector<int>& window, bool is_max, bool count_padding, const Sizes& output) {
+             return e.pool(in, window_of(window), is_max, count_padding, shape_of(output));
            })
+      .def("embedding",
+           [](Engine& e, int in, const Floats& weight, std::vector<float> table, std::vector<float> scale) {
+             return e.embedding(in, weight.data(), int(weight.shape(0)), int(weight.shape(1)), std::move(table),
+                                std::move(scale));
+           },
+           "value"_a, "weight"_a, "table"_a, "scale"_a)
       .def("global_mean", &Engine::global_mean)
       .def("elementwise", &Engine::elementwise)
       .def("concatenate", &Engine::concatenate)

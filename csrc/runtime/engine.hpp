@@ -63,11 +63,14 @@ class Engine {
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
              FinishData finish, bool narrow);  // narrow: single vectors of activations are rounded to 8 bits
-  int pool(int in, const Window& window, bool is_max, bool count_padding);
+  // The output may have one row or column more than whole windows fill: its maxima then see fewer places.
+  int pool(int in, const Window& window, bool is_max, bool count_padding, Shape output);
   int global_mean(int in, FinishData finish);
   int elementwise(int a, int b, bool multiply, FinishData finish);  // b < 0: none
   int concatenate(const std::vector<int>& inputs);                  // along the channels
   int view(int in, Shape shape);
+  // `in` holds 64-bit numbers of rows, as twice as many floats; the caller has checked them.
+  int embedding(int in, const float* weight, int rows, int width, std::vector<float> table, std::vector<float> scale);
   int softmax(int in, int count);
   int layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps);
   void outputs(const std::vector<int>& values) { outputs_ = values; }

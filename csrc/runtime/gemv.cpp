@@ -17,6 +17,9 @@ int words_of(GemvKind kind, int features) {
   return (features + per_word - 1) / per_word;
 }
 
+// Three codes of five bits in each half of a word: a multiplication can then shift them, and shifts are scarce.
+constexpr int code_shift(int k) { return 16 * (k / 3) + 5 * (k % 3); }
+
 uint32_t trit_word(const float* weights, int begin, int features, int trits) {
   uint32_t word = 0;
   for (int k = 0; k < trits / 3; ++k) {
@@ -26,7 +29,7 @@ uint32_t trit_word(const float* weights, int begin, int features, int trits) {
       const float w = at < features ? weights[at] : 0.0f;
       code = code * 3 + 1 + (w > 0) - (w < 0);
     }
-    word |= uint32_t(code) << (5 * k);
+    word |= uint32_t(code) << code_shift(k);
   }
   return word;
 }
@@ -85,7 +88,7 @@ std::vector<float> GemvWeights::unpack() const {
       }
       const uint32_t word = kind_ == GemvKind::Trits ? reinterpret_cast<const uint32_t*>(words_.data())[at]
                                                      : reinterpret_cast<const uint16_t*>(words_.data())[at];
-      const int code = word >> (5 * (k / 3)) & 31, place = k % 3;
+      const int code = word >> code_shift(k / 3) & 31, place = k % 3;
       dense[size_t(row) * features_ + f] = float((place == 0 ? code : place == 1 ? code / 3 : code / 9) % 3 - 1);
     }
   return dense;

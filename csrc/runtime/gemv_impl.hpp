@@ -40,6 +40,15 @@ void trit_tables(const float* x, int features, float* tables) {
 }
 
 void finish_rows(const __m512* sums, float* out, int first, int rows, const Finish& f) {
+  if (f.act == Act::Clamp && first + kGemvRows <= rows) {
+    for (int j = 0; j < kStreams; ++j) {
+      const int at = first + 16 * j;
+      Vec v = (Vec)sums[j];
+      if (f.scale) v = v * (Vec)_mm512_loadu_ps(f.scale + at) + (Vec)_mm512_loadu_ps(f.shift + at);
+      _mm512_storeu_ps(out + at, (__m512)clamp(v, f.low, f.high));
+    }
+    return;
+  }
   alignas(64) float values[kGemvRows];
   for (int j = 0; j < kStreams; ++j) _mm512_store_ps(values + 16 * j, sums[j]);
   for (int r = 0; r < kGemvRows && first + r < rows; ++r) {
@@ -52,6 +61,7 @@ void finish_rows(const __m512* sums, float* out, int first, int rows, const Fini
 // words: [block of rows][word][stream][16]
 void trit_gemv(const GemvTask& t) {
   const int words = (t.features + kTritsPerWord - 1) / kTritsPerWord;
+  const __m512i by_five = _mm512_set1_epi16(1 << 11), by_ten = _mm512_set1_epi16(1 << 6);
   for (int block = t.block_begin; block < t.block_end; ++block) {
     const uint32_t* word = t.words + size_t(block) * words * kGemvRows;
     __m512 sums[kStreams] = {};
@@ -62,8 +72,11 @@ void trit_gemv(const GemvTask& t) {
       UNROLL for (int k = 0; k < kTritsPerWord / 3; ++k) {
         const __m512 low = _mm512_load_ps(table + k * 32), high = _mm512_load_ps(table + k * 32 + 16);
         UNROLL for (int j = 0; j < kStreams; ++j) {
-          sums[j] = _mm512_add_ps(sums[j], _mm512_permutex2var_ps(low, codes[j], high));
-          codes[j] = _mm512_srli_epi32(codes[j], 5);
+          // Only the lowest five bits of an index count. High halves of products shift on ports that permutations
+          // leave free.
+          const __m512i index = k % 3 == 0 ? codes[j] : _mm512_mulhi_epu16(codes[j], k % 3 == 1 ? by_five : by_ten);
+          sums[j] = _mm512_add_ps(sums[j], _mm512_permutex2var_ps(low, index, high));
+          if (k == 2) codes[j] = _mm512_srli_epi32(codes[j], 16);
         }
       }
     }

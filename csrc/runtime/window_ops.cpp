@@ -143,9 +143,13 @@ int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight
   return value;
 }
 
-int Engine::pool(int in, const Window& w, bool is_max, bool count_padding) {
-  const Shape i = shapes_.at(in);
-  return add({in}, conv_shape(i, w, i.c),
+int Engine::pool(int in, const Window& w, bool is_max, bool count_padding, Shape output) {
+  const Shape i = shapes_.at(in), whole = conv_shape(i, w, i.c);
+  const bool more = output.h - whole.h + output.w - whole.w > 0;
+  if (output.c != i.c || output.h - whole.h < 0 || output.h - whole.h > 1 || output.w - whole.w < 0 ||
+      output.w - whole.w > 1 || (more && !is_max))
+    throw std::invalid_argument("a pool's output has the size its window gives, or for maxima one more");
+  return add({in}, output,
              [=](Schedule& s, const Op& op) { add_pool(s, op, w, is_max, count_padding); });
 }
 

@@ -28,6 +28,25 @@ def random_weight(shape: tuple[int, ...], kind: str, zeros: float, seed: int = 0
     return Weight(kind="float", values=torch.randn(shape, generator=g) * kept)
 
 
+def _scaled_signs(rows: int, width: int) -> Weight:
+    signs = random_weight((rows, width), "sign", 0.3)
+    return Weight(kind="sign", values=signs.values, row_scale=torch.linspace(0.5, 2.0, rows))
+
+
+def _many_levels(rows: int, width: int) -> Weight:
+    table = torch.arange(1, 201) / 64
+    return Weight(kind="table", values=table[torch.arange(rows * width).reshape(rows, width) % 200], table=table)
+
+
+KIND_WEIGHTS = {
+    "sign": lambda rows, width: random_weight((rows, width), "sign", 0.3),
+    "sign with a scale a row": _scaled_signs,
+    "table": lambda rows, width: random_weight((rows, width), "table", 0.3),
+    "table of 200 levels": _many_levels,
+    "float": lambda rows, width: random_weight((rows, width), "float", 0.3),
+}
+
+
 def plan_of(*nodes: Node, inputs: dict[str, tuple[int, ...]], outputs: tuple[str, ...] | None = None) -> Plan:
     return Plan(
         inputs=tuple(Input(name=name, shape=shape) for name, shape in inputs.items()),

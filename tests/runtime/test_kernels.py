@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_plans import assert_close, compiled, conv_shape, plan_of, random_weight, relu
@@ -168,10 +169,24 @@ def test_linear_layer_of_a_sequence(isa):
 @pytest.mark.parametrize("count_padding", [True, False])
 @pytest.mark.parametrize("window", [(2, 2, 2, 2, 0, 0, 1, 1), (3, 3, 2, 2, 1, 1, 1, 1), (3, 2, 1, 1, 1, 0, 1, 1)])
 def test_pools(isa, is_max, count_padding, window):
-    options = {"window": window, "max": is_max, "count_padding": count_padding}
+    options = {"window": window, "max": is_max, "count_padding": count_padding, "ceil": False}
     for size in ((8, 8), (13, 9)):
         node = Node(name="y", kind="pool", inputs=("x",), shape=conv_shape(5, size, window), options=options)
         assert_close(plan_of(node, inputs={"x": (5, *size)}), [torch.randn(3, 5, *size)])
+
+
+@pytest.mark.parametrize("window", [(3, 3, 2, 2, 0, 0, 1, 1), (2, 2, 2, 2, 0, 0, 1, 1), (3, 3, 2, 2, 1, 1, 1, 1)])
+@pytest.mark.parametrize("size", [(8, 8), (9, 6), (13, 10), (33, 18)])
+def test_maxima_in_ceil_mode_see_the_rest_of_the_image(isa, window, size):
+    x = torch.randn(3, 5, *size)
+    shape = F.max_pool2d(x, window[:2], window[2:4], window[4:6], ceil_mode=True).shape[1:]
+    options = {"window": window, "max": True, "count_padding": True, "ceil": True}
+    assert_close(
+        plan_of(
+            Node(name="y", kind="pool", inputs=("x",), shape=tuple(shape), options=options), inputs={"x": (5, *size)}
+        ),
+        [x],
+    )
 
 
 def test_mean_over_all_places(isa):

@@ -210,10 +210,15 @@ def _segment(
     outputs: Sequence[str],
     shapes: dict[str, tuple[int, ...]],
 ) -> Segment:
-    for name in inputs:
-        builder.input(name, shapes[name])
+    row_counts: dict[int, int] = {}
+    for node in run:
+        if node.kind == "embedding":
+            place = inputs.index(node.inputs[0])
+            row_counts[place] = min(node.options["rows"], row_counts.get(place, node.options["rows"]))
+    for place, name in enumerate(inputs):
+        builder.input(name, shapes[name], numbers=place in row_counts)
     for node in run:
         builder.add(node)
     builder.outputs(outputs)
     sizes = tuple(math.prod(shapes[name]) for name in inputs)
-    return Segment(builder.engine, sizes, tuple(shapes[name] for name in outputs))
+    return Segment(builder.engine, sizes, tuple(shapes[name] for name in outputs), row_counts)

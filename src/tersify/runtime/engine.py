@@ -18,6 +18,7 @@ from torch import Tensor
 from tersify.runtime.plan import Finish, Node, Quant
 
 ISA_VARIABLE = "TERSIFY_ISA"
+MAX_LEVELS = 255  # of an embedding, besides zero: above, its numbers are kept as they are
 
 
 @lru_cache(maxsize=1)
@@ -63,8 +64,10 @@ class EngineBuilder:
         self._values: dict[str, int] = {}
         self._shapes: dict[int, tuple[int, int, int]] = {}
 
-    def input(self, name: str, shape: Sequence[int]) -> None:
-        self._remember(name, self.engine.input(engine_shape(shape)), engine_shape(shape))
+    def input(self, name: str, shape: Sequence[int], *, numbers: bool = False) -> None:
+        """`numbers`: 64-bit integers, which the engine takes as twice as many floats."""
+        sizes = engine_shape((2 * math.prod(shape),) if numbers else shape)
+        self._remember(name, self.engine.input(sizes), sizes)
 
     def add(self, node: Node) -> None:
         value, shape = _ADDERS[node.kind](self, node)
@@ -155,10 +158,20 @@ class EngineBuilder:
         per_image = math.prod(self._shapes[self._source(node)]) // features
         return value, (1, per_image, rows)
 
+    def _embedding(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+        assert node.weight is not None
+        weight = node.weight
+        table = [-1.0, 1.0] if weight.kind == "sign" else [] if weight.table is None else weight.table.tolist()
+        if len(table) > MAX_LEVELS:
+            table = []
+        scale = [] if weight.row_scale is None else weight.row_scale.tolist()
+        value = self.engine.embedding(self._source(node), weight.values.contiguous(), table, scale)
+        return value, (1, math.prod(node.shape[:-1]), node.shape[-1])
+
     def _pool(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         o = node.options
-        value = self.engine.pool(self._source(node), list(o["window"]), o["max"], o["count_padding"])
-        return value, engine_shape(node.shape)
+        shape = engine_shape(node.shape)
+        return self.engine.pool(self._source(node), list(o["window"]), o["max"], o["count_padding"], shape), shape
 
     def _mean(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         channels = node.shape[0]
@@ -190,6 +203,7 @@ class EngineBuilder:
 _ADDERS = {
     "conv": EngineBuilder._conv,
     "linear": EngineBuilder._linear,
+    "embedding": EngineBuilder._embedding,
     "pool": EngineBuilder._pool,
     "mean": EngineBuilder._mean,
     "pointwise": EngineBuilder._pointwise,

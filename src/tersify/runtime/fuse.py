@@ -41,7 +41,8 @@ def _merged(node: Node, nodes: dict[str, Node], readers: dict[str, int]) -> Node
         return None
     if producer.shape != node.shape:
         return None
-    if producer.kind == "linear" and len(node.shape) > 1 and node.finish.scale is not None:
+    affine = node.finish.scale is not None or node.finish.shift is not None
+    if producer.kind == "linear" and len(node.shape) > 1 and affine:
         return None  # behind a linear layer of a sequence the channels of a norm are not the features
     finish = _chained(producer, node.finish)
     return None if finish is None else replace(producer, finish=finish)

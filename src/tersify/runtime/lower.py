@@ -150,6 +150,23 @@ def _linear(node: fx.Node, context: Context) -> Node:
     )
 
 
+@_for(aten.embedding.default)
+def _embedding(node: fx.Node, context: Context) -> Node:
+    a = _arguments(node)
+    ids = a["indices"]
+    if not isinstance(ids, fx.Node) or ids.op != "placeholder" or ids.meta["val"].dtype != torch.int64:
+        raise CannotLower("its numbers are not an int64 input of the network")
+    weight = context.weight(a["weight"])
+    return Node(
+        name=node.name,
+        kind="embedding",
+        inputs=(ids.name,),
+        shape=context.shape(node),
+        weight=weight,
+        options={"rows": weight.values.shape[0]},
+    )
+
+
 @_for(aten.batch_norm.default)
 def _batch_norm(node: fx.Node, context: Context) -> Node:
     a = _arguments(node)
@@ -195,30 +212,61 @@ def _activation(node: fx.Node, context: Context) -> Node:
     return _pointwise(node, context, a["self"], _ACTIVATIONS[node.target](a))
 
 
-@_for(aten.add.Tensor, aten.add_.Tensor, aten.mul.Tensor, aten.mul_.Tensor)
+_WITH_NUMBER: dict[Any, Callable[[float], tuple[float, float]]] = {
+    aten.add.Tensor: lambda c: (1.0, c),
+    aten.add_.Tensor: lambda c: (1.0, c),
+    aten.sub.Tensor: lambda c: (1.0, -c),
+    aten.sub_.Tensor: lambda c: (1.0, -c),
+    aten.mul.Tensor: lambda c: (c, 0.0),
+    aten.mul_.Tensor: lambda c: (c, 0.0),
+    aten.div.Tensor: lambda c: (1.0 / c, 0.0),
+    aten.div_.Tensor: lambda c: (1.0 / c, 0.0),
+}
+
+
+@_for(*_WITH_NUMBER)
 def _binary(node: fx.Node, context: Context) -> Node:
     a = _arguments(node)
+    if isinstance(a["other"], (int, float)):
+        return _with_number(node, context, a["self"], float(a["other"]) * float(a.get("alpha", 1)))
+    if node.target not in (aten.add.Tensor, aten.add_.Tensor, aten.mul.Tensor, aten.mul_.Tensor):
+        raise CannotLower("differences and quotients of two tensors have no kernel")
     if a.get("alpha", 1) != 1:
         raise CannotLower("its second operand has a factor")
-    if not isinstance(a["other"], fx.Node):
-        raise CannotLower("one operand is a number")
     if context.shape(a["other"]) != context.shape(node):
         raise CannotLower("its operands have different shapes")
     multiply = node.target in (aten.mul.Tensor, aten.mul_.Tensor)
     return _pointwise(node, context, a["self"], Finish(), residual=a["other"].name, multiply=multiply)
 
 
+def _with_number(node: fx.Node, context: Context, source: Any, number: float) -> Node:
+    """One affine map for all channels, which then joins its neighbours."""
+    if number == 0.0 and node.target in (aten.div.Tensor, aten.div_.Tensor):
+        raise CannotLower("it divides by zero")
+    factor, summand = _WITH_NUMBER[node.target](number)
+    channels = context.shape(source)[0]
+    scale = None if factor == 1.0 else torch.full((channels,), factor, dtype=torch.float64)
+    shift = None if summand == 0.0 else torch.full((channels,), summand, dtype=torch.float64)
+    return _pointwise(node, context, source, Finish(scale=scale, shift=shift))
+
+
 @_for(aten.max_pool1d.default, aten.max_pool2d.default, aten.avg_pool1d.default, aten.avg_pool2d.default)
 def _pool(node: fx.Node, context: Context) -> Node:
     a = _arguments(node)
-    if a["ceil_mode"] or a.get("divisor_override") is not None:
-        raise CannotLower("ceil_mode and divisor_override have no kernel")
+    is_max = "max" in str(node.target)
+    if (a["ceil_mode"] and not is_max) or a.get("divisor_override") is not None:
+        raise CannotLower("averages with ceil_mode or divisor_override have no kernel")
     shape = context.shape(a["self"])
     ndim = 1 if "1d" in str(node.target) else 2
     if len(shape) != ndim + 1:
         raise CannotLower("it has no batch")
     window = _window(_pair(a["kernel_size"], ndim), a, ndim)
-    options = {"window": window, "max": "max" in str(node.target), "count_padding": a.get("count_include_pad", True)}
+    options = {
+        "window": window,
+        "max": is_max,
+        "count_padding": a.get("count_include_pad", True),
+        "ceil": a["ceil_mode"],
+    }
     return Node(name=node.name, kind="pool", inputs=(a["self"].name,), shape=context.shape(node), options=options)
 
 
@@ -232,7 +280,7 @@ def _adaptive_pool(node: fx.Node, context: Context) -> Node:
         raise CannotLower("its windows have different sizes")
     kernel = [g // w for g, w in zip(given[1:], wanted[1:], strict=True)]
     window = _window(_pair(kernel, len(kernel)), {"stride": kernel, "padding": [0] * len(kernel)}, len(kernel))
-    options = {"window": window, "max": False, "count_padding": True}
+    options = {"window": window, "max": False, "count_padding": True, "ceil": False}
     return Node(name=node.name, kind="pool", inputs=(a["self"].name,), shape=wanted, options=options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,15 @@ from torch import Tensor
 class Segment:
     """A C++ engine with the sizes of what it takes and returns. Operators take numbers, not objects: hence `number`."""
 
-    def __init__(self, engine: Any, input_sizes: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        input_sizes: tuple[int, ...],
+        shapes: tuple[tuple[int, ...], ...],
+        row_counts: Mapping[int, int] | None = None,
+    ) -> None:
         self.engine = engine
+        self.row_counts = row_counts or {}  # of the embeddings that an input numbers, by the input's place
         self.input_sizes = input_sizes  # numbers per image
         self.shapes = shapes
         self.number = next(_NUMBERS)
@@ -23,20 +30,29 @@ class Segment:
 
     def empty_outputs(self, like: Tensor) -> list[Tensor]:
         batch = like.shape[0]
-        return [like.new_empty((batch, *shape)) for shape in self.shapes]
+        return [like.new_empty((batch, *shape), dtype=torch.float32) for shape in self.shapes]
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         batch = inputs[0].shape[0]
-        for x, size in zip(inputs, self.input_sizes, strict=True):
-            if x.dtype != torch.float32 or x.numel() != batch * size or not x.is_contiguous():
+        for place, rows in self.row_counts.items():
+            _check_numbers(inputs[place], rows)
+        for place, (x, size) in enumerate(zip(inputs, self.input_sizes, strict=True)):
+            wanted = torch.int64 if place in self.row_counts else torch.float32
+            if x.dtype != wanted or x.numel() != batch * size or not x.is_contiguous():
                 raise ValueError(
-                    f"tersify::run takes contiguous float32 of {batch}×{size} numbers, got {x.dtype} {x.shape}"
+                    f"tersify::run takes contiguous {wanted} of {batch}×{size} numbers, got {x.dtype} {x.shape}"
                 )
         outputs = [torch.empty((batch, *shape), dtype=torch.float32) for shape in self.shapes]
         if batch:
             # Addresses, not tensors: wrapping each one would cost more than a small network.
             self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
         return outputs
+
+
+def _check_numbers(x: Tensor, rows: int) -> None:
+    low, high = (int(end) for end in x.aminmax()) if x.numel() else (0, 0)
+    if low < 0 or high >= rows:
+        raise ValueError(f"an embedding of {rows} rows takes numbers 0..{rows - 1}, got {low}..{high}")
 
 
 _NUMBERS = itertools.count(1)

@@ -77,7 +77,7 @@ def resolve(argument: Any, values: Mapping[str, Any]) -> Any:
 class Node:
     """One operation.
 
-    kind: conv, linear, pool, mean, pointwise, cat, view, softmax, layer_norm, or torch for what no kernel
+    kind: conv, linear, embedding, pool, mean, pointwise, cat, view, softmax, layer_norm, or torch for what no kernel
     serves: then `call`, `args` and `kwargs` hold the call. `reason` says why the node is what it is.
     `residual` names the other summand (or factor, with `multiply`). `shape` leaves out the batch.
     """

@@ -87,11 +87,19 @@ def _linear(node: Node, sources: list[Tensor], dtype: torch.dtype) -> Tensor:
     return F.linear(sources[0], node.weight.values.to(dtype))
 
 
+def _embedding(node: Node, sources: list[Tensor], dtype: torch.dtype) -> Tensor:
+    assert node.weight is not None
+    values = node.weight.values.to(dtype)
+    if node.weight.row_scale is not None:
+        values = values * node.weight.row_scale.to(dtype).unsqueeze(1)
+    return F.embedding(sources[0], values)
+
+
 def _pool(node: Node, sources: list[Tensor], dtype: torch.dtype) -> Tensor:
     kh, kw, sh, sw, ph, pw, dh, dw = node.options["window"]
     x = sources[0] if sources[0].ndim == 4 else sources[0].unsqueeze(2)
     if node.options["max"]:
-        x = F.max_pool2d(x, (kh, kw), (sh, sw), (ph, pw), (dh, dw))
+        x = F.max_pool2d(x, (kh, kw), (sh, sw), (ph, pw), (dh, dw), ceil_mode=node.options["ceil"])
     else:
         x = F.avg_pool2d(x, (kh, kw), (sh, sw), (ph, pw), count_include_pad=node.options["count_padding"])
     return x.reshape(len(x), *node.shape)
@@ -109,6 +117,7 @@ def _layer_norm(node: Node, sources: list[Tensor], dtype: torch.dtype) -> Tensor
 _KINDS: dict[str, Any] = {
     "conv": _conv,
     "linear": _linear,
+    "embedding": _embedding,
     "pool": _pool,
     "mean": _mean,
     "pointwise": lambda node, sources, dtype: sources[0],
