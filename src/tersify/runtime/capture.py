@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tersify.runtime import lower_pointwise as lower_pointwise  # registers its lowerings
 from tersify.runtime.lower import LOWERINGS, CannotLower, Context
 from tersify.runtime.plan import Input, Node, Plan, Ref
 from tersify.tensor.model import PACKED_ATTRIBUTE

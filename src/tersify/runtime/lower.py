@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +62,7 @@ Lowering = Callable[[fx.Node, Context], Node]
 LOWERINGS: dict[Any, Lowering] = {}
 
 
-def _for(*targets: Any) -> Callable[[Lowering], Lowering]:
+def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
     def register(lowering: Lowering) -> Lowering:
         for target in targets:
             LOWERINGS[target] = lowering
@@ -72,7 +71,7 @@ def _for(*targets: Any) -> Callable[[Lowering], Lowering]:
     return register
 
 
-def _arguments(node: fx.Node) -> dict[str, Any]:
+def arguments(node: fx.Node) -> dict[str, Any]:
     """The call's arguments by their schema names, defaults filled in."""
     schema = node.target._schema  # type: ignore[union-attr]
     given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
@@ -98,9 +97,9 @@ def _window(kernel: tuple[int, int], a: Mapping[str, Any], ndim: int) -> tuple[i
     return (*kernel, *stride, *pad, *dilation)
 
 
-@_for(aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding)
+@lowers(aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding)
 def _conv(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     context.shape(a["input"])
     weight = context.weight(a["weight"])
     ndim = weight.values.ndim - 2
@@ -135,9 +134,9 @@ def _weight_finish(weight: Weight, bias: Tensor | None) -> Finish:
     )
 
 
-@_for(aten.linear.default)
+@lowers(aten.linear.default)
 def _linear(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     context.shape(a["input"])
     weight = context.weight(a["weight"])
     return Node(
@@ -150,9 +149,9 @@ def _linear(node: fx.Node, context: Context) -> Node:
     )
 
 
-@_for(aten.embedding.default)
+@lowers(aten.embedding.default)
 def _embedding(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     ids = a["indices"]
     if not isinstance(ids, fx.Node) or ids.op != "placeholder" or ids.meta["val"].dtype != torch.int64:
         raise CannotLower("its numbers are not an int64 input of the network")
@@ -167,9 +166,9 @@ def _embedding(node: fx.Node, context: Context) -> Node:
     )
 
 
-@_for(aten.batch_norm.default)
+@lowers(aten.batch_norm.default)
 def _batch_norm(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     if a["training"] or a["running_mean"] is None:
         raise CannotLower("it normalises with the statistics of the batch")
     mean = _float64(context.constant(a["running_mean"], "mean"))
@@ -177,10 +176,10 @@ def _batch_norm(node: fx.Node, context: Context) -> Node:
     gamma, beta = context.optional(a["weight"], "weight"), context.optional(a["bias"], "bias")
     scale = spread if gamma is None else spread * _float64(gamma)
     shift = -mean * scale if beta is None else _float64(beta) - mean * scale
-    return _pointwise(node, context, a["input"], Finish(scale=scale, shift=shift))
+    return pointwise(node, context, a["input"], Finish(scale=scale, shift=shift))
 
 
-def _pointwise(node: fx.Node, context: Context, source: Any, finish: Finish, **more: Any) -> Node:
+def pointwise(node: fx.Node, context: Context, source: Any, finish: Finish, **more: Any) -> Node:
     if context.shape(source) != context.shape(node):
         raise CannotLower("its operands have different shapes")
     return Node(
@@ -188,71 +187,9 @@ def _pointwise(node: fx.Node, context: Context, source: Any, finish: Finish, **m
     )
 
 
-_ACTIVATIONS: dict[Any, Callable[[dict[str, Any]], Finish]] = {
-    aten.relu.default: lambda a: Finish(low=0.0),
-    aten.relu_.default: lambda a: Finish(low=0.0),
-    aten.relu6.default: lambda a: Finish(low=0.0, high=6.0),
-    aten.relu6_.default: lambda a: Finish(low=0.0, high=6.0),
-    aten.hardtanh.default: lambda a: Finish(low=float(a["min_val"]), high=float(a["max_val"])),
-    aten.hardtanh_.default: lambda a: Finish(low=float(a["min_val"]), high=float(a["max_val"])),
-    aten.clamp.default: lambda a: Finish(
-        low=-math.inf if a["min"] is None else float(a["min"]), high=math.inf if a["max"] is None else float(a["max"])
-    ),
-    aten.silu.default: lambda a: Finish(act="silu"),
-    aten.silu_.default: lambda a: Finish(act="silu"),
-    aten.gelu.default: lambda a: Finish(act="gelu"),
-}
-
-
-@_for(*_ACTIVATIONS)
-def _activation(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
-    if a.get("approximate", "none") != "none":
-        raise CannotLower("the kernel computes GELU exactly, not by tanh")
-    return _pointwise(node, context, a["self"], _ACTIVATIONS[node.target](a))
-
-
-_WITH_NUMBER: dict[Any, Callable[[float], tuple[float, float]]] = {
-    aten.add.Tensor: lambda c: (1.0, c),
-    aten.add_.Tensor: lambda c: (1.0, c),
-    aten.sub.Tensor: lambda c: (1.0, -c),
-    aten.sub_.Tensor: lambda c: (1.0, -c),
-    aten.mul.Tensor: lambda c: (c, 0.0),
-    aten.mul_.Tensor: lambda c: (c, 0.0),
-    aten.div.Tensor: lambda c: (1.0 / c, 0.0),
-    aten.div_.Tensor: lambda c: (1.0 / c, 0.0),
-}
-
-
-@_for(*_WITH_NUMBER)
-def _binary(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
-    if isinstance(a["other"], (int, float)):
-        return _with_number(node, context, a["self"], float(a["other"]) * float(a.get("alpha", 1)))
-    if node.target not in (aten.add.Tensor, aten.add_.Tensor, aten.mul.Tensor, aten.mul_.Tensor):
-        raise CannotLower("differences and quotients of two tensors have no kernel")
-    if a.get("alpha", 1) != 1:
-        raise CannotLower("its second operand has a factor")
-    if context.shape(a["other"]) != context.shape(node):
-        raise CannotLower("its operands have different shapes")
-    multiply = node.target in (aten.mul.Tensor, aten.mul_.Tensor)
-    return _pointwise(node, context, a["self"], Finish(), residual=a["other"].name, multiply=multiply)
-
-
-def _with_number(node: fx.Node, context: Context, source: Any, number: float) -> Node:
-    """One affine map for all channels, which then joins its neighbours."""
-    if number == 0.0 and node.target in (aten.div.Tensor, aten.div_.Tensor):
-        raise CannotLower("it divides by zero")
-    factor, summand = _WITH_NUMBER[node.target](number)
-    channels = context.shape(source)[0]
-    scale = None if factor == 1.0 else torch.full((channels,), factor, dtype=torch.float64)
-    shift = None if summand == 0.0 else torch.full((channels,), summand, dtype=torch.float64)
-    return _pointwise(node, context, source, Finish(scale=scale, shift=shift))
-
-
-@_for(aten.max_pool1d.default, aten.max_pool2d.default, aten.avg_pool1d.default, aten.avg_pool2d.default)
+@lowers(aten.max_pool1d.default, aten.max_pool2d.default, aten.avg_pool1d.default, aten.avg_pool2d.default)
 def _pool(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     is_max = "max" in str(node.target)
     if (a["ceil_mode"] and not is_max) or a.get("divisor_override") is not None:
         raise CannotLower("averages with ceil_mode or divisor_override have no kernel")
@@ -270,9 +207,9 @@ def _pool(node: fx.Node, context: Context) -> Node:
     return Node(name=node.name, kind="pool", inputs=(a["self"].name,), shape=context.shape(node), options=options)
 
 
-@_for(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default)
+@lowers(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default)
 def _adaptive_pool(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     given, wanted = context.shape(a["self"]), context.shape(node)
     if all(n == 1 for n in wanted[1:]):
         return _mean_node(node, context, a["self"])
@@ -284,9 +221,9 @@ def _adaptive_pool(node: fx.Node, context: Context) -> Node:
     return Node(name=node.name, kind="pool", inputs=(a["self"].name,), shape=wanted, options=options)
 
 
-@_for(aten.mean.dim)
+@lowers(aten.mean.dim)
 def _mean(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     ndim = len(context.shape(a["self"])) + 1
     axes = sorted(axis % ndim for axis in (a["dim"] or []))
     if ndim < 3 or axes != list(range(2, ndim)):
@@ -299,7 +236,7 @@ def _mean_node(node: fx.Node, context: Context, source: fx.Node) -> Node:
     return Node(name=node.name, kind="mean", inputs=(source.name,), shape=context.shape(node))
 
 
-@_for(
+@lowers(
     aten.view.default,
     aten.reshape.default,
     aten.flatten.using_ints,
@@ -310,7 +247,7 @@ def _mean_node(node: fx.Node, context: Context, source: fx.Node) -> Node:
     aten.contiguous.default,
 )
 def _view(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     if a.get("train", False):
         raise CannotLower("it drops at random")
     source = a["self"] if "self" in a else a["input"]
@@ -318,9 +255,9 @@ def _view(node: fx.Node, context: Context) -> Node:
     return Node(name=node.name, kind="view", inputs=(source.name,), shape=context.shape(node))
 
 
-@_for(aten.cat.default)
+@lowers(aten.cat.default)
 def _cat(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     ndim = len(context.shape(node)) + 1
     if a["dim"] % ndim != 1:
         raise CannotLower("only joining channels has a kernel")
@@ -329,18 +266,18 @@ def _cat(node: fx.Node, context: Context) -> Node:
     return Node(name=node.name, kind="cat", inputs=tuple(s.name for s in a["tensors"]), shape=context.shape(node))
 
 
-@_for(aten.softmax.int)
+@lowers(aten.softmax.int)
 def _softmax(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     shape = context.shape(a["self"])
     if a["dtype"] is not None or a["dim"] % (len(shape) + 1) != len(shape):
         raise CannotLower("only the last axis has a kernel")
     return Node(name=node.name, kind="softmax", inputs=(a["self"].name,), shape=shape)
 
 
-@_for(aten.layer_norm.default)
+@lowers(aten.layer_norm.default)
 def _layer_norm(node: fx.Node, context: Context) -> Node:
-    a = _arguments(node)
+    a = arguments(node)
     shape = context.shape(a["input"])
     if len(a["normalized_shape"]) != 1:
         raise CannotLower("only the last axis has a kernel")
