@@ -140,6 +140,30 @@ def _loss(value: float, digits: int = 4) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
+def pruning() -> str:
+    """Paper 3: networks pruned by several methods beside their dense twins."""
+    lines = ["| | method | zeros | accuracy | less than dense |", "|---|---|---|---|---|"]
+    for name, network in {"sparse-vgg16": "VGG-16, CIFAR-10", "sparse-bert": "MiniLM, sentence polarity"}.items():
+        rows = {row["id"]: row for row in read(name)["rows"]}
+        dense = rows.pop("dense")["ours"]["accuracy"]["mean"]
+        lines.append(f"| {network} | dense | 0 % | {dense:.2f} % | |")
+        for row in rows.values():
+            ours = {key: entry["mean"] for key, entry in row["ours"].items()}
+            lost = f"{dense - ours['accuracy']:.2f}".replace("-", "−")
+            lines.append(f"| {network} | {row['name']} | {ours['sparsity']:.0f} % | {ours['accuracy']:.2f} % | {lost} |")
+    return "\n".join(lines)
+
+
+def overhead() -> str:
+    """What the bookkeeping of a ternary session adds to a training step."""
+    on = {device: read(f"training-overhead-{device}")["figures"] for device in ("gpu", "cpu")}
+    told = {d: [f"{on[d][f'{mode}_overhead_percent']:.0f} %" for mode in ("eager", "compiled")] for d in on}
+    return (
+        f"- A ternary session adds {told['gpu'][0]} to an eager training step of ResNet-20\\* on an H200, {told['gpu'][1]} to "
+        f"a compiled one; on a CPU {told['cpu'][0]} and {told['cpu'][1]}."
+    )
+
+
 def picture() -> str:
     """Accuracy against sparsity: our runs, and hollow what was published."""
     points = []
@@ -154,7 +178,10 @@ def picture() -> str:
     return drawing.standalone("Accuracy on CIFAR-10, %; hollow: published")
 
 
-TABLES = {"ternary": ternary, "example": example, "file-size": file_size, "speed": speed, "speech": speech}
+TABLES = {
+    "ternary": ternary, "example": example, "file-size": file_size, "speed": speed, "speech": speech, "pruning": pruning,
+    "overhead": overhead,
+}  # fmt: skip
 
 
 def filled(text: str) -> str:
