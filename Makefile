@@ -15,7 +15,7 @@ demo: .venv/.product
 	$(BIN)/tersify demo --out runs/demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: .venv/.checks
 	$(BIN)/pytest -m slow
