@@ -64,6 +64,12 @@ def _trace(model: nn.Module, example: Tensor) -> bytes:
                 do_constant_folding=False, input_names=["x"], output_names=["y"],
                 dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
             )  # fmt: skip
+    except (RuntimeError, IndexError) as error:
+        size = "×".join(map(str, example.shape))
+        raise ValueError(
+            f"{type(model).__name__} cannot be exported with an input of {size} ({str(error).partition(chr(10))[0]}); "
+            "give the shape that it takes"
+        ) from error
     finally:
         model.train(was_training)
     return buffer.getvalue()
