@@ -90,7 +90,7 @@ def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise ValueError("plotting needs plotly; pip install 'tersify[report]'") from None
+        raise ValueError("plotting needs plotly; pip install 'tersify[plots]'") from None
     figure = go.Figure()
     sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
     figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")

@@ -75,7 +75,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     try:
         from plotly.subplots import make_subplots
     except ImportError:
-        raise ValueError("figures need plotly; pip install 'tersify[report]'") from None
+        raise ValueError("figures need plotly; pip install 'tersify[plots]'") from None
     figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS], horizontal_spacing=0.16)
     for column, head in enumerate(HEADS, 1):
         groups = results[head]["groups"]
