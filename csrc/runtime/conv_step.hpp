@@ -8,7 +8,7 @@
 
 namespace tersify {
 
-constexpr int kTasksPerThread = 3;  // enough that a thread that lost its core does not hold up the rest
+constexpr int kTasksPerThread = 1;  // more would read the input more often
 
 struct ConvStep {
   const Kernels* kernels;

@@ -151,7 +151,8 @@ void SparseWeights::split_rows(const DenseWeight& w) {
     const float* row = w.data + r * per_row;
     until[r + 1] = until[r] + 1 + (per_row - std::count(row, row + per_row, 0.0f));
   }
-  const int chunks = std::clamp(w.rows / kRowsPerChunk, 1, kMaxChunks);
+  int chunks = std::clamp(w.rows / kRowsPerChunk, 1, kMaxChunks);
+  if (chunks > 1) chunks += chunks % 2;  // so that two threads get the same
   for (int c = 0, begin = 0; c < chunks; ++c) {
     const size_t target = until.back() * (c + 1) / chunks;
     int end = static_cast<int>(std::lower_bound(until.begin(), until.end(), target) - until.begin());

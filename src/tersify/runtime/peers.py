@@ -45,15 +45,17 @@ def _torch_compile(folder: Path, batch: int, threads: int) -> Run:
 
 
 def _torch_int8(folder: Path, batch: int, threads: int) -> Run:
-    """Weights of 8 bits, activations quantized as they come: what torch offers for linear layers."""
+    """Weights of 8 bits, activations quantized as they come: what torch offers for linear layers in a row."""
     import torch
     from torch.ao.nn.quantized import dynamic
 
-    (weight,) = _torch_module(folder, threads).state_dict().values()
-    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    layer.weight.data = weight
-    layer.qconfig = torch.ao.quantization.default_dynamic_qconfig  # type: ignore[assignment]
-    quantized = dynamic.Linear.from_float(layer)
+    layers = []
+    for weight in _torch_module(folder, threads).state_dict().values():
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        layer.weight.data = weight
+        layer.qconfig = torch.ao.quantization.default_dynamic_qconfig  # type: ignore[assignment]
+        layers.append(dynamic.Linear.from_float(layer))
+    quantized = torch.nn.Sequential(*layers)
     return lambda x: quantized(torch.from_numpy(x)).numpy()
 
 
