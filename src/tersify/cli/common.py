@@ -53,7 +53,8 @@ def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, 
     generator = torch.Generator().manual_seed(0)
     table = next((module for module in net.modules() if isinstance(module, torch.nn.Embedding)), None)
     if stored is None:
-        stored = getattr(net, "input_shape", None if table is None else [TOKENS])
+        own = getattr(net, "input_shape", None)
+        stored = list(own) if isinstance(own, (list, tuple)) else None if table is None else [TOKENS]
     if stored is None and shape is None:
         raise ValueError(f"what goes into the network is not known; give {other}--shape such as 3,32,32")
     sizes = checked_shape(stored, shape)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from tersify.lab.trainer.directory import difference
 ENGINES = ("local", "ray")
 RESULTS = "sweep.json"
 IDENTITY = "identity.json"
+MOST_ATTEMPTS = 16  # networks that are built before the first trial, in search of one that can be
 
 
 class SweepDisplay:
@@ -108,7 +110,7 @@ def _check_start(chosen: Sweep, data_root: Path | None) -> None:
     plain = Job(target=chosen.target, data=chosen.data, config=TrainConfig(epochs=1), data_root=data_root)
     data = plain.load_data()
     problems: list[ValueError] = []
-    for values in itertools.product(*(p.ends() for p in varied)):
+    for values in itertools.islice(itertools.product(*(p.ends() for p in varied)), MOST_ATTEMPTS):
         drawn = meant_for("options", dict(zip((p.field for p in varied), values, strict=True)))
         job = replace(plain, options={**chosen.options, **drawn})
         try:
@@ -117,7 +119,8 @@ def _check_start(chosen: Sweep, data_root: Path | None) -> None:
             problems.append(error)
         else:
             return
-    raise problems[0]
+    if len(problems) == math.prod(len(p.ends()) for p in varied):
+        raise problems[0]
 
 
 def _is_fresh(out: Path) -> bool:
