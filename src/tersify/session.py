@@ -144,18 +144,19 @@ class Session:
     def advance_to_end(self) -> None:
         """Let every schedule reach its final value, for compression without training."""
         self._steps_done = self.epochs * self.steps_per_epoch
-        self._move_to(self._steps_done, None, None)
+        self._move_to(self._steps_done, without_training=True)
 
     @torch.no_grad()
-    def _move_to(self, step: int, inputs: Any, targets: Any) -> None:
+    def _move_to(self, at: int, inputs: Any = None, targets: Any = None, *, without_training: bool = False) -> None:
         progress = Progress(
-            step=step, steps=self.epochs * self.steps_per_epoch,
-            epoch=1 + step / self.steps_per_epoch, epochs=self.epochs,
+            step=at, steps=self.epochs * self.steps_per_epoch,
+            epoch=1 + at / self.steps_per_epoch, epochs=self.epochs,
         )  # fmt: skip
+        step = Step(progress, self.model, inputs, targets, without_training)
         for work in self._work:
             work.method.project_(work.bound)
         for work in self._work:
-            work.method.update(work.bound, Step(progress, self.model, inputs, targets))
+            work.method.update(work.bound, step)
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""

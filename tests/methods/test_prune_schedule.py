@@ -162,3 +162,15 @@ def test_the_old_name_and_the_table_of_a_method_still_work():
     assert from_table({"method": "magnitude", "sparsity": 0.5}).to_table() == {"method": "magnitude", "sparsity": 0.5}
     table = {"method": "prune", "score": "movement", "structure": "2:4", "every": 10}
     assert from_table(table).to_table() == table
+
+
+def test_steps_after_the_planned_end_leave_the_mask_alone():
+    model = nn.Linear(10, 10, bias=False)
+    session = begin(model, epochs=4, sparsity=0.5, end=0.5)
+    for _ in range(4):
+        session.step()
+    mask = session.sites[0].chain[0].mask.clone()
+    with torch.no_grad():
+        session.sites[0].latent.copy_(torch.randn(10, 10))
+    session.step()
+    assert torch.equal(session.sites[0].chain[0].mask, mask)

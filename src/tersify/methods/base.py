@@ -67,6 +67,7 @@ class Step:
     model: nn.Module
     inputs: Any = None
     targets: Any = None
+    without_training: bool = False  # not a batch: every schedule shall be at its end, be there training or not
 
 
 class Transform(nn.Module):

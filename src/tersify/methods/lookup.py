@@ -90,9 +90,8 @@ class Lookup(Method):
 
     def update(self, bound: Bound, step: Step) -> None:
         # Without training, a pruner before this one reaches its share of zeros only now.
-        at_once = step.progress.step == step.progress.steps
         for site, transform in zip(bound.sites, bound.each(LookupTransform), strict=True):
-            if not at_once:
+            if not step.without_training:
                 transform.in_training.fill_(True)
             elif site.chain[0] is not transform and not transform.in_training:
                 transform.take_(self.fitted(site, site.entering(transform)))

@@ -23,7 +23,6 @@ from tersify.methods.prune_scores import SCORES, Score, score_named
 from tersify.methods.prune_structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
 from tersify.methods.prune_units import with_units
 from tersify.ranks import is_sharded, own_part
-from tersify.schedules import Progress
 
 
 @register("prune")
@@ -209,13 +208,13 @@ class Prune(Method):
         if self._is_soft:
             for mask in bound.each(SoftMask):
                 mask.pressure.fill_(self.lam * self._pace.done(step.progress))
-        if self._pace.is_due(step.progress):
-            self._choose_(bound, step.progress)
+        if self._pace.is_due(step):
+            self._choose_(bound, step)
 
-    def _choose_(self, bound: PruneBound, progress: Progress) -> None:
+    def _choose_(self, bound: PruneBound, step: Step) -> None:
         score = self._score
-        done = self._pace.done(progress)
-        if progress.step >= progress.steps and not all(score.has_seen_data(m) for m in bound.scored()):
+        done = self._pace.done(step.progress)
+        if step.without_training and not all(score.has_seen_data(m) for m in bound.scored()):
             raise ValueError(
                 f"the score {self.score!r} comes from training, and none has taken place; use another score"
             )

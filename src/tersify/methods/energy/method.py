@@ -136,7 +136,7 @@ class Energy(Method):
         assert isinstance(work, Work)
         progress = step.progress
         pairs = work.gated(bound)
-        if progress.step >= progress.steps and not work.population.judged:
+        if step.without_training and not work.population.judged:
             raise ValueError(
                 "energy searches while the network trains; attach it and call session.step(inputs, targets)"
             )
