@@ -214,7 +214,7 @@ class Prune(Method):
     def _choose_(self, bound: PruneBound, step: Step) -> None:
         score = self._score
         done = self._pace.done(step.progress)
-        if step.without_training and not all(score.has_seen_data(m) for m in bound.scored()):
+        if step.without_training and not any(score.has_seen_data(m) for m in bound.scored()):
             raise ValueError(
                 f"the score {self.score!r} comes from training, and none has taken place; use another score"
             )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tersify.methods.energy.gates import Gate, spread
 from tersify.methods.energy.objectives import Objective, group_energies
 from tersify.methods.energy.units import Carrier
+from tersify.modes import eval_mode
 
 # Of the largest output behind a layer, a pass holds its input, itself, a shortcut and the library's scratch.
 LIVE_COPIES = 4
@@ -94,21 +95,17 @@ class Evaluator:
     @contextlib.contextmanager
     def _evaluating(self, gates_open: bool = True) -> Iterator[None]:
         """No gradients, running statistics that are read and not written, no dropout; bf16 on CUDA."""
-        training = [module for module in self.model.modules() if module.training]
         device = self.layers[0].gate.mask.device.type
         try:
-            for module in training:
-                module.training = False
             for layer in self.layers:
                 layer.gate.open = gates_open
             # Without the cache: casts must be part of a captured graph, not of its warm-up.
-            with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False):
+            precision = torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False)
+            with eval_mode(self.model), torch.no_grad(), precision:
                 yield
         finally:
             for layer in self.layers:
                 layer.gate.open = False
-            for module in training:
-                module.training = True
 
     @contextlib.contextmanager
     def _masked(self, states: Tensor) -> Iterator[None]:
