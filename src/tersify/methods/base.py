@@ -84,6 +84,9 @@ class Transform(nn.Module):
         """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
         raise NotImplementedError
 
+    def start_(self, latent: Tensor) -> None:
+        """Change the latent for training, such as its size; called once, when the whole recipe is attached."""
+
     def project_(self, latent: Tensor) -> None:
         """Pull the latent, or own parameters, back into their allowed set before a batch."""
 

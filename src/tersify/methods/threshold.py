@@ -103,18 +103,23 @@ class TernaryTransform(Transform):
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
-            if spread is not None and size > 0:
-                latent.mul_(spread / size)
+            self._stretch = spread / size if spread is not None and size > 0 else None
             self.factor = None
             if scale != "none":
+                stretched = latent if self._stretch is None else latent * self._stretch
                 # The quantized weight starts with the root mean square of the one it replaces.
-                density = (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
+                density = (stretched.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
                 # A weight of zeros must be able to learn, too.
                 start = (size / density.sqrt()).clamp(min=1e-3)
                 per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
                 )
+
+    @torch.no_grad()
+    def start_(self, latent: Tensor) -> None:
+        if self._stretch is not None:
+            latent.mul_(self._stretch)
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
