@@ -239,6 +239,16 @@ def check_range(what: str, value: float, *, low: float, high: float, low_open: b
         raise ValueError(f"{what} must be in {'(' if low_open else '['}{low:g}, {high:g}], got {value!r}")
 
 
+def check_whole(what: str, value: object, *, low: int | None = None, high: int | None = None) -> None:
+    """A whole number, from `low` on, or low ≤ value ≤ high; True and False are none."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and (low is None or value >= low) and (high is None or value <= high):  # type: ignore[operator]
+        return
+    least = "" if low is None else f" of at least {low}"
+    rule = f"a whole number{least}" if high is None else f"{low}..{high}"
+    raise ValueError(f"{what} must be {rule}, got {value!r}")
+
+
 def dense(upstream: Tensor | CompressedTensor) -> Tensor:
     return upstream.to_dense() if isinstance(upstream, CompressedTensor) else upstream.detach()
 

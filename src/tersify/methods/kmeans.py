@@ -7,7 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Site, Step, Transform, check_range, dense, register, straight_through
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    check_range,
+    check_whole,
+    dense,
+    register,
+    straight_through,
+)
 from tersify.methods.prune_schedule import first_step
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
@@ -29,8 +40,7 @@ class KMeans(Method):
     learn: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or not 1 <= self.bits <= 8:
-            raise ValueError(f"bits must be 1..8, got {self.bits!r}")
+        check_whole("bits", self.bits, low=1, high=8)
         check_range("begin", self.begin, low=0.0, high=1.0)
 
     def transform(self, site: Site) -> Transform:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, register
+from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, check_whole, register
 from tersify.methods.prune_choice import (
     SCOPES,
     choose_globally,
@@ -66,6 +66,7 @@ class Prune(Method):
     def __post_init__(self) -> None:
         check_choice("score", self.score, SCORES)
         check_choice("scope", self.scope, SCOPES)
+        check_whole("seed", self.seed)
         _ = self._pace, tiling_named(self.structure)
         self._check_amount()
         if not 0 <= self.floor < 1:
@@ -99,8 +100,8 @@ class Prune(Method):
             raise ValueError(f"sparsity must be in [0, 1), got {self.sparsity!r}")
         if self.density is not None:
             check_range("density", self.density, low=0.0, high=1.0, low_open=True)
-        if self.count is not None and self.count < 0:
-            raise ValueError(f"count must be at least 0, got {self.count}")
+        if self.count is not None:
+            check_whole("count", self.count, low=0)
         if n_of_m(self.structure) and self.scope != "layer":
             raise ValueError("structure 'N:M' chooses among every M weights; leave scope out")
         if not 0 <= self.start <= (1 if self.count is not None or self._is_soft else self.share):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tersify.methods.base import Step, check_choice, check_range
+from tersify.methods.base import Step, check_choice, check_range, check_whole
 from tersify.schedules import Progress
 
 SCHEDULES = ("agp", "linear", "cyclic", "one-shot", "frozen")
@@ -33,9 +33,7 @@ class Pace:
         if self.schedule not in ("one-shot", "frozen") and self.end <= self.begin:
             raise ValueError(f"end must lie behind begin ({self.begin}), got {self.end}")
         for name in ("every", "cycles"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            check_whole(name, getattr(self, name), low=1)
         check_range("regrow", self.regrow, low=0.0, high=1.0)
 
     def is_due(self, step: Step) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.methods.energy.gates import Gate, spread
-from tersify.methods.energy.objectives import Objective, group_energies
+from tersify.methods.energy.objectives import Objective, check_targets, group_energies
 from tersify.methods.energy.units import Carrier
 from tersify.modes import eval_mode
 
@@ -47,6 +47,7 @@ class Evaluator:
     objective: Objective
     memory_bytes: float
     fold: bool = True
+    targets_checked: bool = False  # once: it waits for the device
     largest_bytes: int = 0  # of one candidate's output behind any layer; known after the first pass
 
     def energies(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -83,6 +84,9 @@ class Evaluator:
             raise ValueError(
                 f"the network must return one row of logits for each of the {groups * len(targets)} inputs, got {found}"
             )
+        if not self.targets_checked:
+            check_targets(self.objective, logits, targets)
+            self.targets_checked = True
         return group_energies(
             self.objective, logits if logits.dtype == torch.float64 else logits.float(), targets, groups
         )
