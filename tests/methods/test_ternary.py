@@ -202,3 +202,17 @@ def test_parts_of_a_network_may_run_and_learn_one_after_the_other_in_one_step():
         grads[name] = {site.name: site.latent.grad is not None for site in session.sites}
     assert grads["first"] == {"first.weight": True, "second.weight": False}
     assert all(grads["second"].values())
+
+
+def test_functional_calls_work_after_a_step_and_give_the_same_gradients():
+    model, x = nn.Linear(6, 4, bias=False), torch.randn(3, 6)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]))
+    session.step()
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(values):
+        return torch.func.functional_call(model, values, (x,)).square().sum()
+
+    functional = torch.func.grad(loss)(parameters)
+    model(x).square().sum().backward()
+    assert torch.equal(functional["parametrizations.weight.original"], session.sites[0].latent.grad)

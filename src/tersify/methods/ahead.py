@@ -11,6 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tersify import ranks
+
+# Weights made ahead wait in memory, all at once. A network of more is bound by its arithmetic, not by launches.
+MOST_AHEAD = 1 << 26
+
+
+def may_make_ahead(latents: Sequence[Tensor]) -> bool:
+    """Whether it pays and can be afforded.
+
+    Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
+    """
+    return bool(latents) and not ranks.together() and sum(latent.numel() for latent in latents) <= MOST_AHEAD
+
 
 class Ahead:
     """A weight computed before it is asked for, and good until its gradient comes or its latent changes.
@@ -30,7 +43,11 @@ class Ahead:
 
     def get(self, latent: Tensor) -> Tensor | None:
         self.wanted = True
-        if self._weight is not None and self._made_from != _state(latent):
+        try:
+            state = _state(latent)
+        except RuntimeError:  # a stand-in without memory of its own, as torch.func puts in the latent's place
+            return None
+        if self._weight is not None and self._made_from != state:
             self._weight = None
         return self._weight
 

@@ -8,8 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from tersify import ranks
-from tersify.methods.ahead import Ahead, standing_for
+from tersify.methods.ahead import Ahead, may_make_ahead, standing_for
 from tersify.methods.base import (
     Bound,
     Site,
@@ -25,8 +24,6 @@ from tersify.ranks import own_part
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
-# Weights made ahead wait in memory, all at once. A network of more is bound by its arithmetic, not by launches.
-MOST_AHEAD = 1 << 26
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
@@ -60,12 +57,11 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     """The weights the coming forward pass will ask for.
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
-    Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
     """
     ready = [site for site in sites if _may_go_ahead(site.chain)]
-    if not ready or ranks.together() or sum(site.latent.numel() for site in ready) > MOST_AHEAD:
-        return
     latents: list[Tensor] = [site.latent for site in ready]
+    if not may_make_ahead(latents):
+        return
     edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
     patterns = torch._foreach_clamp_min(latents, -edge)
     torch._foreach_clamp_max_(patterns, edge)
@@ -103,18 +99,23 @@ class TernaryTransform(Transform):
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
-            if spread is not None and size > 0:
-                latent.mul_(spread / size)
+            self._stretch = spread / size if spread is not None and size > 0 else None
             self.factor = None
             if scale != "none":
+                stretched = latent if self._stretch is None else latent * self._stretch
                 # The quantized weight starts with the root mean square of the one it replaces.
-                density = (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
+                density = (stretched.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
                 # A weight of zeros must be able to learn, too.
                 start = (size / density.sqrt()).clamp(min=1e-3)
                 per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
                 )
+
+    @torch.no_grad()
+    def start_(self, latent: Tensor) -> None:
+        if self._stretch is not None:
+            latent.mul_(self._stretch)
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)

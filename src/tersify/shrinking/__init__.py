@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from tersify.modes import eval_mode
 from tersify.shrinking.cutting import cut_
 from tersify.shrinking.dead import Branch, Departures
 from tersify.shrinking.files import carry_codes_, fit_, packed
@@ -73,12 +74,8 @@ def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
 @torch.no_grad()
 def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
     args, kwargs = call_arguments(example)
-    training = {module: module.training for module in model.modules()}
-    try:
-        wanted = tree_leaves(model.eval()(*args, **kwargs))
-    finally:
-        for module, mode in training.items():
-            module.training = mode
+    with eval_mode(model):
+        wanted = tree_leaves(model(*args, **kwargs))
     try:
         got = tree_leaves(small(*args, **kwargs))
     except RuntimeError as error:
