@@ -216,3 +216,32 @@ def test_functional_calls_work_after_a_step_and_give_the_same_gradients():
     functional = torch.func.grad(loss)(parameters)
     model(x).square().sum().backward()
     assert torch.equal(functional["parametrizations.weight.original"], session.sites[0].latent.grad)
+
+
+def test_under_autocast_the_weights_made_ahead_come_in_its_type_and_give_the_same_training():
+    weights, types = [], []
+    for ahead in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+        session = tersify.attach(
+            model, Recipe(rules=[Rule(weights="*.weight", methods=[Ternary(spread=0.3)])]), epochs=9
+        )
+        optimizer = torch.optim.Adam(session.param_groups(), lr=0.02)
+        x = torch.randn(32, 12)
+        for _ in range(6):
+            session.step()
+            if not ahead:
+                for site in session.sites:
+                    site.chain[0].ahead.drop()
+            with torch.autocast("cpu", torch.bfloat16):
+                types.append(model[0].weight.dtype)
+                loss = model(x).float().square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        session.step()
+        assert model(x).dtype == torch.float32  # without autocast the weight is what it was
+        weights.append([site.latent.detach().clone() for site in session.sites])
+    assert types == [torch.float32, *[torch.bfloat16] * 5, *[torch.float32] * 6]
+    for made, asked in zip(*weights, strict=True):
+        assert torch.equal(made, asked)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tersify.methods.ahead import Ahead, may_make_ahead, standing_for
+from tersify.methods.ahead import Ahead, cast_together, may_make_ahead, standing_for
 from tersify.methods.base import (
     Bound,
     Site,
@@ -24,6 +24,7 @@ from tersify.ranks import own_part
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
+CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
@@ -69,9 +70,18 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     torch._foreach_sign_(patterns)
     torch._foreach_neg_(patterns)
     transforms = [cast(TernaryTransform, site.chain[0]) for site in ready]
-    weights = standing_for(latents, patterns, [transform.ahead for transform in transforms])
+    exact = cast_together(patterns, [_used_type(site, t) for site, t in zip(ready, transforms, strict=True)])
+    weights = standing_for(latents, exact, [transform.ahead for transform in transforms])
     for weight, latent, transform in zip(weights, latents, transforms, strict=True):
         transform.ahead.set(weight, latent)
+
+
+def _used_type(site: Site, transform: TernaryTransform) -> torch.dtype:
+    """What autocast will make of the pattern, where only a layer that it casts for reads it: −1, 0 and 1 stay exact."""
+    own, seen = site.latent.dtype, transform.ahead.cast
+    if seen is None or own != torch.float32 or transform.factor is not None:
+        return own
+    return seen if len(site.owners) == 1 and type(site.owners[0][0]).__mro__[1] in CAST_LAYERS else own
 
 
 def _may_go_ahead(chain: list[Transform]) -> bool:
