@@ -15,11 +15,11 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from tersify.modes import eval_mode
-from tersify.runtime.calibrate import costs_of_this_cpu
 from tersify.runtime.capture import capture
-from tersify.runtime.choose import choose
+from tersify.runtime.choose_kernels import choose
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
+from tersify.runtime.kernel_costs import costs_of_this_cpu
 from tersify.runtime.op import Segment, call
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.quantize import quantize
