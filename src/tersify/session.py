@@ -95,7 +95,8 @@ class Session:
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._steps_done = 0
         self._zero = torch.zeros(())
-        self._names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
+        # Of the plain network; what the session adds is not part of what it makes.
+        self.names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self._work: list[_Work] = []
         self.sites: list[Site] = []
         try:
@@ -194,7 +195,7 @@ class Session:
         """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
         by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
-        held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self._names})
+        held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self.names})
         packed = {n: _pack_site(by_name[n]) if n in by_name else whole(t.detach()).clone() for n, t in held.items()}
         return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
 
