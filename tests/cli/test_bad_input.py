@@ -183,6 +183,36 @@ def test_names_in_a_file_neither_style_the_table_nor_steer_the_terminal(tmp_path
     assert "\x1b" not in one_sentence(capsys)
 
 
+@pytest.mark.parametrize("command", [["shrink"], ["export", "onnx"], ["export", "safetensors"]])
+def test_a_file_that_is_there_is_written_over_only_on_request(command, tmp_path, capsys):
+    import tersify
+    from tersify.lab import network
+
+    path, out = tmp_path / "net.terse", tmp_path / "out.file"
+    metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}, "input": [1, 8, 8]}
+    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    out.write_text("precious")
+    assert main([*command, str(path), "--out", str(out)]) == 2
+    sentence = one_sentence(capsys)
+    assert f"{out} is there already" in sentence
+    assert "--overwrite" in sentence
+    assert out.read_text() == "precious"
+    assert main([*command, str(path), "--out", str(out), "--overwrite"]) == 0
+    assert out.read_bytes() != b"precious"
+    assert main([*command, str(path), "--out", str(path), "--overwrite"]) == 2
+    assert "--out is the file itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compress", "eval", "allocate"])
+def test_help_names_every_data_set(command, capsys):
+    from tersify.lab.data import _LOADERS
+
+    assert main([command, "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name in _LOADERS:
+        assert f"{name}," in told
+
+
 def test_the_most_memory_a_file_may_take_can_be_lowered(tmp_path, capsys):
     import tersify
     from tersify.lab import network
@@ -191,7 +221,9 @@ def test_the_most_memory_a_file_may_take_can_be_lowered(tmp_path, capsys):
     metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}}
     tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
     limit = ["--max-decoded-bytes", "1000"]
-    for command in (["inspect", str(path)], ["eval", str(path), "--data", "digits"], ["bench", str(path)]):
+    out = ["--out", str(tmp_path / "other")]
+    for command in (["inspect", str(path)], ["eval", str(path), "--data", "digits"], ["bench", str(path)],
+                    ["shrink", str(path), *out], ["export", "safetensors", str(path), *out]):  # fmt: skip
         assert main([*command, *limit]) == 2
         assert "max_decoded_bytes allows 1000" in one_sentence(capsys)
     assert compress(tmp_path / "out", weights=str(path), option="width=0.25", max_decoded_bytes="1000") == 2

@@ -111,6 +111,33 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(flags, wanted, tmp_path, c
     assert not out.exists()
 
 
+def test_the_folder_one_stands_in_can_be_the_collection(recipe, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    inode = here.stat().st_ino
+    monkeypatch.chdir(here)
+    assert main(["collect", "digits-cnn", "--data", "digits", "--recipe", recipe, "--out", ".", *SMALL]) == 0
+    assert len(tersify.Collection(".")) > 0
+    assert here.stat().st_ino == inode  # a shell that stands in it sees it
+    assert sorted(path.name for path in here.iterdir()) == ["arrays", "collection.json"]
+
+
+def test_an_empty_folder_is_empty_again_after_a_mistake(tmp_path, monkeypatch, capsys):
+    from tersify.sparse import writer
+
+    def broken(*args):
+        raise OSError(28, "No space left on device", "there")
+
+    monkeypatch.setattr(writer, "_write", broken)
+    (tmp_path / "c").mkdir()
+    command = ["collect", "digits-cnn", "--shape", "1,8,8", "--dense", *SMALL]
+    assert main([*command, "--out", str(tmp_path / "c")]) == 2
+    assert list((tmp_path / "c").iterdir()) == []
+    assert main([*command, "--out", str(tmp_path / "d")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    capsys.readouterr()
+
+
 def test_what_is_there_is_never_overwritten(recipe, tmp_path, capsys):
     out = tmp_path / "c"
     command = ["collect", "digits-cnn", "--data", "digits", "--recipe", recipe, "--out", str(out), *SMALL]

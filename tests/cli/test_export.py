@@ -100,6 +100,63 @@ def test_an_onnx_file_from_a_file(speech_file, integer, tmp_path, capsys):
     assert f"{out.stat().st_size:,} bytes" in capsys.readouterr().out
 
 
+def test_the_onnx_file_takes_the_input_that_the_file_names(tmp_path):
+    pytest.importorskip("onnx", reason="needs onnx")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(20, 3))
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(20, 3))\n"
+    )
+    tersify.save(CompressedModel(net.state_dict(), metadata={"input": [4, 5]}), tmp_path / "net.terse")
+    command = ["export", "onnx", str(tmp_path / "net.terse"), "--target", f"{tmp_path / 'net.py'}:net"]
+    assert main([*command, "--out", str(tmp_path / "net.onnx")]) == 0
+    assert (tmp_path / "net.onnx").is_file()
+
+
+def test_a_file_of_an_unknown_input_is_not_guessed_to_be_of_images(tmp_path, capsys):
+    (tmp_path / "net.py").write_text("from torch import nn\ndef net(): return nn.Linear(32, 3)\n")
+    tersify.save(CompressedModel(torch.nn.Linear(32, 3).state_dict()), tmp_path / "net.terse")
+    command = ["export", "onnx", str(tmp_path / "net.terse"), "--target", f"{tmp_path / 'net.py'}:net"]
+    assert main([*command, "--out", str(tmp_path / "net.onnx")]) == 2
+    assert "give --shape such as 3,32,32" in capsys.readouterr().err
+
+
+def test_a_safetensors_file_holds_the_dense_state_under_every_name(tmp_path, capsys):
+    from safetensors.torch import load_file
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Embedding(9, 6), torch.nn.Linear(6, 9), torch.nn.BatchNorm1d(9))
+    net[1].weight = net[0].weight
+    packed = tersify.compress_(net, "twn")
+    assert packed.aliases
+    assert packed.compressed()
+    tersify.save(packed, tmp_path / "net.terse")
+    out = tmp_path / "new" / "net.safetensors"
+    assert main(["export", "safetensors", str(tmp_path / "net.terse"), "--out", str(out)]) == 0
+    assert f"{out}: {out.stat().st_size:,} bytes, 8 dense tensors" in capsys.readouterr().out
+    state = load_file(out)
+    assert set(state) == set(net.state_dict())
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(state[name], tensor), name
+        assert state[name].dtype == tensor.dtype
+    assert [path.name for path in out.parent.iterdir()] == ["net.safetensors"]
+
+
+def test_a_safetensors_file_that_cannot_be_written_whole_leaves_the_old_one(speech_file, tmp_path, monkeypatch):
+    import os
+
+    out = tmp_path / "net.safetensors"
+    out.write_text("old")
+
+    def full(*args):
+        raise OSError(28, "No space left on device", str(out))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["export", "safetensors", str(speech_file), "--out", str(out), "--overwrite"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
+    assert out.read_text() == "old"
+
+
 def test_a_file_without_tables_has_no_circuit(tmp_path, capsys):
     tersify.save(CompressedModel({"weight": torch.zeros(3, 3)}), tmp_path / "dense.terse")
     assert main(["export", "fpga", str(tmp_path / "dense.terse"), "--out", str(tmp_path / "fpga")]) == 2

@@ -1,5 +1,6 @@
 """The speech lab: spectra and back, deterministic mixtures, the paper's byte counts, the whole table in small."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ from tersify.lab.speech import Corpus, Framing, SpeechTraining, audio, enhance, 
 from tersify.lab.speech.enhance import stacked
 from tersify.lab.speech.figures import reproduce_figure, rows
 from tersify.lab.speech.measure import Scores, score
+from tersify.lab.speech.partitions import reproduce_partitions
 from tersify.lab.speech.search import search_split
 from tersify.lab.speech.table3 import ROWS, quantized, reproduce, stored_bytes, trained
 from tersify.lab.speech.training import Frames
+from tersify.lab.trainer import load_network
 from tersify.methods import Lookup
 
 soundfile = pytest.importorskip("soundfile", reason="needs soundfile")
@@ -167,11 +170,24 @@ def test_table3_in_small_writes_results_and_files_and_goes_on(small_corpus, tmp_
     assert {"float", *(row.name for row in ROWS)} < set(results["mask"])
     assert any(name.startswith("4-NU searched (R_B") for name in results["mask"])
     assert results["mask"]["optimal 4"]["file_bytes"] == (out / "mask" / "optimal-4.terse").stat().st_size
-    assert results["mask"]["optimal 4"]["minus"]["4-NU"]["standard_error"] >= 0
+    optimal, paper = results["mask"]["optimal 4"], results["mask"]["4-NU"]
+    assert optimal["minus"]["4-NU"]["mean"] == pytest.approx(optimal["stoi"] - paper["stoi"], abs=1e-12)
+    one, other = (
+        score(load_network(out / "mask" / f"{name}.terse"), Corpus(small_corpus).listed("test", 3))
+        for name in ("optimal-4", "4-NU")
+    )
+    differences = np.subtract(one.stoi, other.stoi)
+    spread = np.std(differences, ddof=1) / np.sqrt(3)
+    assert spread > 0
+    assert optimal["minus"]["4-NU"]["standard_error"] == pytest.approx(spread, rel=1e-6)
+    (out / "kept.json").hardlink_to(out / "results.json")
+    before = (out / "results.json").read_text()
     with pytest.raises(ValueError, match="not empty"):
         reproduce(small_corpus, out, smoke=True)
     again = reproduce(small_corpus, out, smoke=True, resume=True, heads=("mask",))
     assert again["mask"]["float"] == results["mask"]["float"]
+    assert not (out / "kept.json").samefile(out / "results.json")  # replaced whole, never written into
+    assert (out / "kept.json").read_text() == before
 
 
 def test_a_person_can_listen(small_corpus, tmp_path, capsys):
@@ -203,9 +219,21 @@ def test_figures_have_the_papers_four_approaches_in_two_groups(figure):
 
 def test_a_figure_in_small_is_drawn(small_corpus, tmp_path):
     pytest.importorskip("plotly", reason="needs plotly")
+    (tmp_path / "lut-fig4.json").write_text("old")
+    (tmp_path / "kept.json").hardlink_to(tmp_path / "lut-fig4.json")
     results = reproduce_figure("lut-fig4", small_corpus, tmp_path, smoke=True)
+    assert (tmp_path / "kept.json").read_text() == "old"
     assert set(results["spectrum"]["groups"]["4 bits in both layers"]) == {"U", "UVBS", "RS", "RSVB"}
     assert (tmp_path / "lut-fig4.html").stat().st_size > 10_000
+
+
+def test_the_partitions_in_small_are_drawn_and_their_file_is_replaced_whole(small_corpus, tmp_path):
+    (tmp_path / "lut-fig1.json").write_text("old")
+    (tmp_path / "kept.json").hardlink_to(tmp_path / "lut-fig1.json")
+    results = reproduce_partitions(small_corpus, tmp_path, smoke=True)
+    assert (tmp_path / "kept.json").read_text() == "old"
+    assert json.loads((tmp_path / "lut-fig1.json").read_text()) == results
+    assert len(list(tmp_path.glob("lut-fig1-*.svg"))) == 4
 
 
 def test_the_search_takes_the_split_that_damages_least():

@@ -47,6 +47,67 @@ def test_a_bad_sweep_is_one_sentence_exit_2_and_writes_nothing(changes, wanted, 
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("target", "5", "target must be text, got 5"),
+        ("data", "7", "data must be text, got 7"),
+        ("recipe", "3", "recipe must be text, got 3"),
+        ("title", "3", "title must be text, got 3"),
+        ("objectives", "5", "objectives must be a list of text, got 5"),
+        ("objectives", "[1]", "objectives must be a list of text, got [1]"),
+        ("objectives", '[["a"]]', "objectives must be a list of text, got [['a']]"),
+        ("rules", "[1]", "rules must be tables [[rules]], got [1]"),
+        ("rules", '"x"', "rules must be tables [[rules]], got 'x'"),
+        ("subset", "-1", "subset must be a whole number from 1 on, got -1"),
+        ("subset", '"a"', "subset must be a whole number from 1 on, got 'a'"),
+        ("resources", "{ gpus = nan }", "resources: gpus must be a number from 0 on, got nan"),
+        ("resources", "{ gpus = inf }", "resources: gpus must be a number from 0 on, got inf"),
+        ("target", '"no_such.py:net"', "'no_such.py', which does not exist"),
+        ("target", '"digits-cnm"', "nearest: 'digits-cnn'"),
+        ("options", "{ classes = 3 }", "give the option classes=10"),
+        ("data", '"digitz"', "unknown data set 'digitz'"),
+        ("options", "{ widht = 2 }", "nearest: 'width'"),
+    ],
+)
+def test_a_value_of_another_kind_or_without_a_meaning_is_told_before_any_trial(key, value, wanted, tmp_path, capsys):
+    kept = [line for line in sweep_text().splitlines() if not line.startswith(f"{key} = ")]
+    (tmp_path / "mine.toml").write_text("\n".join([f"{key} = {value}", *kept]))
+    assert main(["sweep", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.strip().splitlines()) == 1
+    assert wanted in captured.err
+    assert captured.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_points_of_a_grid_belong_to_the_sweep_and_their_absence_changes_nothing():
+    few, many = (make(sampler="grid", space=f'"train.lr" = {{ log = [1e-3, 1e-1], points = {n} }}') for n in (2, 3))
+    assert few.identity() != many.identity()
+    assert make().identity()["space"]["train.lr"] == {"kind": "log", "low": 1e-3, "high": 1e-1}
+
+
+def test_a_sweep_in_which_every_trial_failed_says_why_and_is_no_success(tmp_path, capsys):
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(64, 10)\n"
+        "    def forward(self, x):\n"
+        "        if self.training:\n"
+        "            raise RuntimeError('out of luck')\n"
+        "        return super().forward(x.flatten(1))\n"
+    )
+    text = sweep_text(space='"train.lr" = [1e-3, 1e-2]', sampler="grid", trials=2)
+    text = text.replace('"digits-cnn"', '"net.py:Net"').replace("options = { width = 0.25 }\n", "")
+    (tmp_path / "mine.toml").write_text(text.replace('recipe = "ternary-log"', 'recipe = "twn"'))
+    assert main(["sweep", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert "all 2 trials failed, the first with RuntimeError: out of luck" in error
+    assert [t["state"] for t in read_results(tmp_path / "out")["trials"]] == ["failed"] * 2
+
+
+@pytest.mark.parametrize(
     ("flags", "wanted"),
     [
         (["--storage", "postgresql://nobody@127.0.0.1:1/none"], ["cannot be reached"]),

@@ -91,6 +91,20 @@ def test_the_command_writes_a_smaller_file_that_the_other_commands_read(tmp_path
     assert torch.allclose(load_network(small, target="digits-cnn")(x), model(x), atol=1e-5)
 
 
+def test_the_command_shrinks_a_network_of_tokens(tmp_path: Path) -> None:
+    text = "nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
+    (tmp_path / "nets.py").write_text(f"from torch import nn\ndef net(): return {text}\n")
+    model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[1].weight[4:], model[1].bias[4:] = 0, 0
+    tersify.save(CompressedModel(model.state_dict(), metadata={"input": [5]}), tmp_path / "large.terse")
+    target = ["--target", f"{tmp_path / 'nets.py'}:net"]
+    command = ["shrink", str(tmp_path / "large.terse"), "--out", str(tmp_path / "small.terse"), *target]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert tersify.open(tmp_path / "small.terse").shapes()["1.weight"] == (4, 6)
+
+
 def test_the_command_does_not_write_over_its_input(tmp_path: Path) -> None:
     file = tmp_path / "a.terse"
     tersify.save({"w": torch.zeros(2)}, file)

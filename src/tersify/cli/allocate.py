@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs
+from tersify.cli.common import DATA_HELP, MaxDecodedBytes, allowed, pairs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def allocate(
     target: Annotated[str, typer.Argument(help="The network: a reference network's name or file.py:function.")],
     weights: Annotated[Path, typer.Option(help="Its trained weights: .terse, .safetensors or a torch checkpoint.")],
-    data: Annotated[str, typer.Option(help="digits, cifar10, cifar100, mnist, a folder or file.py:function.")],
+    data: Annotated[str, typer.Option(help=DATA_HELP)],
     out: Annotated[Path, typer.Option(help="The recipe to write.")],
     budget: Annotated[int | None, typer.Option(help="Bytes that codes and tables may take.")] = None,
     drop: Annotated[float | None, typer.Option(help="Or: points of accuracy that may be lost.")] = None,
@@ -90,7 +90,7 @@ def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise ValueError("plotting needs plotly; pip install 'tersify[report]'") from None
+        raise ValueError("plotting needs plotly; pip install 'tersify[plots]'") from None
     figure = go.Figure()
     sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
     figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")

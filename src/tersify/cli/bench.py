@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs, random_input
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tersify.runtime.benchmark import BenchRow
 
-MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
-
 
 def bench(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     peer: Annotated[list[str] | None, typer.Option(help="An engine to compare with; repeatable.")] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Images in a batch; repeatable.")] = None,
-    threads: Annotated[int, typer.Option(help="Threads of every engine.")] = min(2, os.cpu_count() or 1),
-    rounds: Annotated[int, typer.Option(help="How often every engine gets its turn.")] = 5,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Images in a batch; repeatable.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = min(2, os.cpu_count() or 1),
+    rounds: Annotated[int, typer.Option(min=1, help="How often every engine gets its turn.")] = 5,
     target: Annotated[
         str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
     ] = None,
@@ -37,17 +34,18 @@ def bench(
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Time FILE compiled by Tersify against PyTorch, ONNX Runtime and others that are installed."""
-    import torch
-
+    from tersify import codec
     from tersify.cli.tables import wide_console
+    from tersify.codec.atomic import replacing
+    from tersify.lab.experiments.provenance import provenance
     from tersify.lab.names import unknown
     from tersify.lab.trainer import load_network
     from tersify.runtime.benchmark import bench as measure
     from tersify.runtime.peers import LOADERS
 
     net = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
-    torch.manual_seed(0)
-    images = torch.randn(max(batch or [8]), *input_shape(file, shape))
+    stored = codec.open(file, **allowed(max_decoded_bytes)).metadata.get("input")
+    images = random_input(net, stored, shape, max(batch or [8]))
     wanted = [*(peer or ["torch", "torch.compile", "onnxruntime"]), "tersify"]
     for name in wanted:
         if name not in LOADERS:
@@ -61,27 +59,9 @@ def bench(
             | ({"median_ms": row.median_ms, "best_ms": row.best_ms, "spread_ms": row.spread_ms} if row.times else {})
             for row in rows
         ]
-        json_path.write_text(json.dumps({"rows": plain, "errors": errors}, indent=1) + "\n", encoding="utf-8")
-
-
-def input_shape(file: Path, shape: str | None) -> tuple[int, ...]:
-    """One input of the file's network, from the flag or from what the trainer wrote into the file."""
-    from tersify import codec
-
-    return checked_shape(codec.open(file).metadata.get("input"), shape)
-
-
-def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
-    """What the flag says, or what was stored; neither may ask for too much."""
-    if shape is not None or stored is None:
-        try:
-            stored = [int(n) for n in (shape or "").split(",")]
-        except ValueError:
-            raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
-    fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
-    if not fits or math.prod(stored) > MAX_INPUT:
-        raise ValueError(f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32")
-    return tuple(stored)
+        record = {"rows": plain, "errors": errors, **provenance()}
+        with replacing(json_path) as out:
+            out.write((json.dumps(record, indent=1) + "\n").encode())
 
 
 def speed_table(rows: list[BenchRow], errors: dict[str, float]) -> Table:

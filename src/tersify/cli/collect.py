@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.bench import checked_shape
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs, random_input
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tersify.sparse import Collection
-
-TOKENS = 32
 
 
 def collect(
@@ -46,16 +43,15 @@ def collect(
         str, typer.Option(help="How weights are stored: csr, csc, coo, bsr, dok, bitmap, hybrid, dense or best.")
     ] = "csr",
     order: Annotated[str, typer.Option(help="The operands' order: auto, W@X or X@W.T.")] = "auto",
-    min_sparsity: Annotated[float, typer.Option(help="The share of zeros from which a layer counts as sparse.")] = 0.1,
-    dense: Annotated[bool, typer.Option("--dense", help="Collect dense layers too.")] = False,
+    dense: Annotated[bool, typer.Option("--dense", help="Collect layers with fewer than 10 % zeros too.")] = False,
     append: Annotated[bool, typer.Option("--append", help="Add to the collection in --out.")] = False,
     name: Annotated[str | None, typer.Option(help="The network's name in the collection.")] = None,
     licence: Annotated[str | None, typer.Option(help="The licence of the weights.")] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Measure the accuracy on --data's test set.")] = False,
     bench: Annotated[bool, typer.Option("--bench", help="Time every operation on every backend.")] = False,
     backend: Annotated[list[str] | None, typer.Option(help="A backend for --bench; repeatable.")] = None,
-    rounds: Annotated[int, typer.Option(help="How often every backend gets its turn.")] = 5,
-    threads: Annotated[int, typer.Option(help="Threads of every backend.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="How often every backend gets its turn.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every backend.")] = 1,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the timings here.")] = None,
     export: Annotated[
         list[str] | None, typer.Option(help="mtx, smtx, tns or timeloop, into the collection; repeatable.")
@@ -83,7 +79,7 @@ def collect(
         collection = _collected(
             net, example, recipe, facts, evaluate=(data, data_root) if evaluate else None,
             out=out, name=name or _plain_name(target), format=format, columns=columns, order=order, append=append,
-            min_sparsity=0.0 if dense else min_sparsity, licence=licence,
+            licence=licence, **({"min_sparsity": 0.0} if dense else {}),
             metadata={"target": target, "calibration": calibration},
         )  # fmt: skip
     console.print(contents_table(collection))
@@ -138,22 +134,14 @@ def _example(
     from tersify.lab import dataset, normalize
     from tersify.lab.trainer import check_fits
 
-    generator = torch.Generator().manual_seed(0)
     if data is not None:
         loaded = dataset(data, root=data_root)
         check_fits(net, loaded)
-        chosen = torch.randperm(len(loaded.train), generator=generator)[:batch]
+        chosen = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))[:batch]
         return normalize(loaded.train.images[chosen], loaded), f"{len(chosen)} training samples of {data}"
-    table = next((module for module in net.modules() if isinstance(module, torch.nn.Embedding)), None)
-    if shape is None and stored is None and table is None:
-        raise ValueError("what goes into the network is not known; give --data, or --shape such as 3,32,32")
-    sizes = (TOKENS,) if shape is None and stored is None else checked_shape(stored, shape)
-    size = "×".join(map(str, (batch, *sizes)))
-    if table is not None and len(sizes) == 1:
-        lowest = min(1, table.num_embeddings - 1)  # 0 is what texts are padded with
-        tokens = torch.randint(lowest, table.num_embeddings, (batch, *sizes), generator=generator)
-        return tokens, f"{size} random token numbers"
-    return torch.randn(batch, *sizes, generator=generator), f"{size} random normal numbers"
+    example = random_input(net, stored, shape, batch, other="--data, or ")
+    kind = "normal" if example.is_floating_point() else "token"
+    return example, f"{'×'.join(map(str, example.shape))} random {kind} numbers"
 
 
 def _collected(

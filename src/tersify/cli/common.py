@@ -1,8 +1,9 @@
-"""What several commands share: KEY=VALUE pairs, recipes by name, and the way out on Ctrl-C."""
+"""What several commands share: KEY=VALUE pairs, recipes by name, one input, and the way out on Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,14 @@ from tersify.cli import INTERRUPTED
 from tersify.toml import read_toml
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from tersify.recipe import Recipe
 
+DATA_HELP = "digits, cifar10, cifar100, mnist, polarity, polarity-bytes, a folder or file.py:function."
+TOKENS = 32
+MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file at --out.")]
 MaxDecodedBytes = Annotated[
     int | None, typer.Option(min=1, help="The most memory a .terse file may decode to; 16 GiB by default.")
 ]
@@ -24,6 +31,49 @@ MaxDecodedBytes = Annotated[
 def allowed(max_decoded_bytes: int | None) -> dict[str, int]:
     """The limit as an argument for the codec, which knows the default."""
     return {} if max_decoded_bytes is None else {"max_decoded_bytes": max_decoded_bytes}
+
+
+def check_free(file: Path, out: Path, overwrite: bool) -> None:
+    """`out` may be written: it is not what is read, and nothing of anybody is lost."""
+    if out.resolve() == file.resolve():
+        raise ValueError(f"--out is the file itself, {file}; give it another name")
+    if out.is_dir() or (out.exists() and not overwrite):
+        remedy = "" if out.is_dir() else ", or add --overwrite to replace it"
+        raise ValueError(f"{out} is there already; give another --out{remedy}")
+
+
+def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = "") -> Tensor:
+    """`batch` inputs, always the same: token numbers where the network looks them up, else normal numbers.
+
+    One has the size of the flag `shape`, else the `stored` one of its file, else what the network itself says;
+    `other` is a flag of the command that would do instead.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    table = next((module for module in net.modules() if isinstance(module, torch.nn.Embedding)), None)
+    if stored is None:
+        stored = getattr(net, "input_shape", None if table is None else [TOKENS])
+    if stored is None and shape is None:
+        raise ValueError(f"what goes into the network is not known; give {other}--shape such as 3,32,32")
+    sizes = checked_shape(stored, shape)
+    if table is not None and len(sizes) == 1:
+        lowest = min(1, table.num_embeddings - 1)  # 0 is what texts are padded with
+        return torch.randint(lowest, table.num_embeddings, (batch, *sizes), generator=generator)
+    return torch.randn(batch, *sizes, generator=generator)
+
+
+def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
+    """What the flag says, or what was stored; neither may ask for too much."""
+    if shape is not None:
+        try:
+            stored = [int(n) for n in shape.split(",")]
+        except ValueError:
+            raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
+    fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
+    if not fits or math.prod(stored) > MAX_INPUT:
+        raise ValueError(f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32")
+    return tuple(stored)
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, load_recipe, pairs, resumable
+from tersify.cli.common import DATA_HELP, MaxDecodedBytes, allowed, load_recipe, pairs, resumable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +20,7 @@ def compress(
     target: Annotated[
         str, typer.Argument(help="A reference network, file.py:function, torchvision:NAME, timm:NAME or hf:PATH.")
     ],
-    data: Annotated[str, typer.Option(help="digits, cifar10, cifar100, mnist, a folder or file.py:function.")],
+    data: Annotated[str, typer.Option(help=DATA_HELP)],
     recipe: Annotated[str, typer.Option(help="A ready recipe, a TOML file, or none (train it dense).")],
     out: Annotated[Path, typer.Option(help="The run directory; new or empty, unless --resume.")],
     epochs: Annotated[int | None, typer.Option(help="Training epochs; the recipe may name them.")] = None,

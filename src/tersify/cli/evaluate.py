@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs
+from tersify.cli.common import DATA_HELP, MaxDecodedBytes, allowed, pairs
 
 
 def evaluate(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
-    data: Annotated[str, typer.Option(help="digits, cifar10, cifar100, mnist, a folder or file.py:function.")],
+    data: Annotated[str, typer.Option(help=DATA_HELP)],
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
     target: Annotated[
         str | None, typer.Option(help="What the network is, where the file does not name a reference network.")

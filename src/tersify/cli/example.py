@@ -18,10 +18,9 @@ def example_file() -> Path | None:
 
 def show_example(console: Console) -> None:
     """Size and recorded accuracy of the network in the file, and its speed as measured here and now."""
-    import torch
-
     from tersify import codec
-    from tersify.cli.bench import input_shape, speed_table
+    from tersify.cli.bench import speed_table
+    from tersify.cli.common import random_input
     from tersify.lab.trainer import load_network
     from tersify.runtime.benchmark import bench
 
@@ -38,12 +37,10 @@ def show_example(console: Console) -> None:
         "Its speed on one core of this machine, beside PyTorch:",
         highlight=False,
     )
-    torch.manual_seed(0)
     # One thread: a busy neighbour slows PyTorch's two threads down many times, and the ratio would flatter us.
     errors: dict[str, float] = {}
-    images = torch.randn(8, *input_shape(path, None))
-    rows = bench(
-        load_network(path), images, peers=["torch", "tersify"], batches=[1, 8], threads=1, rounds=3, errors=errors
-    )
+    network = load_network(path)
+    images = random_input(network, stored.metadata["input"], None, 8)
+    rows = bench(network, images, peers=["torch", "tersify"], batches=[1, 8], threads=1, rounds=3, errors=errors)
     console.print(speed_table(rows, errors))
     console.print(f"tersify inspect {path}\ntersify bench {path}", highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`tersify export`: a folder for an FPGA, or an ONNX file."""
+"""`tersify export`: a folder for an FPGA, an ONNX file, or dense safetensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs
+from tersify.cli.common import MaxDecodedBytes, Overwrite, allowed, check_free, pairs, random_input
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tersify.runtime.fixed import FixedNetwork
 
 export = typer.Typer(
-    help="Hand a .terse file over: a folder for an FPGA, or an ONNX file.", no_args_is_help=True, add_completion=False
+    help="Hand a .terse file over: a folder for an FPGA, an ONNX file, or dense safetensors.",
+    no_args_is_help=True,
+    add_completion=False,
 )
-SHAPES = {"speech-mlp": (8, 129), "digits-cnn": (1, 8, 8)}
-IMAGE = (3, 32, 32)
 
 
 @export.command()
@@ -87,38 +87,41 @@ def onnx(
         str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Shape of one input, such as 3,32,32.")] = None,
+    shape: Annotated[str | None, typer.Option(help="One input, such as 3,32,32, where the file does not say.")] = None,
+    overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Codes and tables as they are in the file, with Gather; ONNX Runtime expands them when it loads."""
-    import torch
-
     from tersify import codec
     from tersify.export.onnx_graph import export_onnx
     from tersify.export.onnx_integer import export_integer_onnx
     from tersify.lab.trainer import load_network
     from tersify.runtime.fixed import fixed_network
 
+    check_free(file, out, overwrite)
     opened = codec.open(file, **allowed(max_decoded_bytes))
     if integer:
         export_integer_onnx(fixed_network(opened), out)
         typer.echo(f"{out}: {out.stat().st_size:,} bytes, integers from end to end")
         return
     model = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
-    stored = opened.metadata.get("target")
-    name = target or (stored.get("name", "") if isinstance(stored, dict) else "")
-    example = torch.rand(2, *(_numbers(shape) if shape else SHAPES.get(name, IMAGE)))
-    counts = export_onnx(model, opened, example, out)
+    counts = export_onnx(model, opened, random_input(model, opened.metadata.get("input"), shape, 2), out)
     typer.echo(
         f"{out}: {out.stat().st_size:,} bytes, {counts['tables']} weights as tables, {counts['dense']} dense tensors"
     )
 
 
-def _numbers(shape: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(part) for part in shape.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"--shape takes sizes such as 3,32,32, got {shape!r}")
-    return sizes
+@export.command()
+def safetensors(
+    file: Annotated[Path, typer.Argument(help="A .terse file.")],
+    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    overwrite: Overwrite = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
+) -> None:
+    """The dense state dict, for programs that know nothing of ours."""
+    from tersify import codec
+    from tersify.export.safetensors_file import export_safetensors
+
+    check_free(file, out, overwrite)
+    count = export_safetensors(codec.open(file, **allowed(max_decoded_bytes)).read(), out)
+    typer.echo(f"{out}: {out.stat().st_size:,} bytes, {count} dense tensors")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import pairs
+from tersify.cli.common import MaxDecodedBytes, Overwrite, allowed, check_free, pairs, random_input
 
 
 def shrink(
@@ -17,20 +17,21 @@ def shrink(
         str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Shape of one input, such as 3,32,32.")] = None,
+    shape: Annotated[str | None, typer.Option(help="One input, such as 3,32,32, where the file does not say.")] = None,
+    overwrite: Overwrite = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Take the units out that give nothing; the outputs stay the same."""
-    import torch
-
     import tersify
-    from tersify.cli.bench import input_shape
+    from tersify import codec
     from tersify.lab.trainer import load_network
     from tersify.shrinking import packed
 
-    if out.resolve() == file.resolve():
-        raise ValueError(f"--out is the file itself, {file}; give it another name")
-    model = load_network(file, target=target, options=pairs(option, "--option"))
-    example = torch.zeros(2, *input_shape(file, shape))
+    check_free(file, out, overwrite)
+    limit = allowed(max_decoded_bytes)
+    model = load_network(file, target=target, options=pairs(option, "--option"), **limit)
+    # No zeros: what the small network is compared with must not be silent by itself.
+    example = random_input(model, codec.open(file, **limit).metadata.get("input"), shape, 2)
     small = tersify.shrink(model, example)
     before, after = (sum(p.numel() for p in m.parameters()) for m in (model, small))
     size = tersify.save(packed(small, {"shrunk": True}), out)

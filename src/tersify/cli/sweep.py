@@ -49,6 +49,7 @@ def sweep(
             display=display,
         )  # fmt: skip
     print_front(console, results)
+    check_any(results)
     for path in (home / "sweep.json", *([write_report([home])] if results["front"] else [])):
         console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)
 
@@ -68,6 +69,7 @@ def reproduce_sweep(
         found = reproduce_fig4(home, smoke=smoke, resume=resume, data_root=data_root, display=display, **overrides)
     first, *others = found.values()
     print_front(console, first)
+    check_any(first)
     _line(console, PUBLISHED)
     for engine, other in zip(list(found)[1:], others, strict=True):
         if not same_trials(first, other):
@@ -127,6 +129,13 @@ def print_front(console: Console, results: Mapping[str, Any]) -> None:
     failed = [trial for trial in results["trials"] if trial["state"] == "failed"]
     for trial in failed[:MOST_ROWS]:
         _line(console, f"trial {trial['number']} failed: {trial['reason']}")
+
+
+def check_any(results: Mapping[str, Any]) -> None:
+    """A sweep that found nothing is a mistake of somebody, and a script must see it."""
+    trials = results["trials"]
+    if trials and all(trial["state"] == "failed" for trial in trials):
+        raise ValueError(f"all {len(trials)} trials failed, the first with {trials[0]['reason']}")
 
 
 def front_table(results: Mapping[str, Any]) -> Table:

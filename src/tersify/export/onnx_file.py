@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tersify.codec.atomic import replacing
+
 
 def onnx_module() -> Any:
     try:
@@ -21,4 +23,5 @@ def save_checked(model: Any, path: Path) -> None:
     onnx = onnx_module()
     onnx.checker.check_model(model, full_check=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, str(path))
+    with replacing(path) as file:
+        onnx.save(model, file)

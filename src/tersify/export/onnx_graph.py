@@ -55,13 +55,20 @@ def export_onnx(
 def _trace(model: nn.Module, example: Tensor) -> bytes:
     """Torch's own export, with the weights under their names: no folding, no fusing of batch norms into them."""
     buffer = io.BytesIO()
-    with eval_mode(model), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the trace-based exporter is the one that keeps names, and is deprecated
-        torch.onnx.export(
-            model, (example,), buffer, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE,  # type: ignore[arg-type]
-            do_constant_folding=False, input_names=["x"], output_names=["y"],
-            dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
-        )  # fmt: skip
+    try:
+        with eval_mode(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the trace-based exporter is the one that keeps names, and is deprecated
+            torch.onnx.export(
+                model, (example,), buffer, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE,  # type: ignore[arg-type]
+                do_constant_folding=False, input_names=["x"], output_names=["y"],
+                dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
+            )  # fmt: skip
+    except (RuntimeError, IndexError) as error:
+        size = "×".join(map(str, example.shape))
+        raise ValueError(
+            f"{type(model).__name__} cannot be exported with an input of {size} ({str(error).partition(chr(10))[0]}); "
+            "give the shape that it takes"
+        ) from error
     return buffer.getvalue()
 
 

@@ -111,7 +111,10 @@ def _old_index(folder: Path, name: str, *, append: bool) -> dict[str, Any]:
 
 @contextmanager
 def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
-    """A place to write: a new folder appears whole at the end; an old one gets its new arrays, then its new index."""
+    """A place to write: a new folder appears whole at the end; an old one gets its new arrays, then its new index.
+
+    An empty folder stays the one it was, for the shell that stands in it or the disk that is mounted there.
+    """
     if append and folder.exists():
         before = {path.name for path in (folder / ARRAYS).iterdir()}
         try:
@@ -122,13 +125,18 @@ def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
                     path.unlink()
             raise
         return
-    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.tmp")
+    found = folder.exists()
+    hidden = f".{folder.name}.{secrets.token_hex(8)}.tmp"
+    staging = folder / hidden if found else folder.with_name(hidden)
     try:
         (staging / ARRAYS).mkdir(parents=True)
         yield staging
-        if folder.exists():
-            folder.rmdir()
-        os.replace(staging, folder)
+        if found:
+            for name in (ARRAYS, INDEX):
+                os.replace(staging / name, folder / name)
+            staging.rmdir()
+        else:
+            os.replace(staging, folder)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tersify.codec.atomic import replacing
 from tersify.lab.experiments.definition import Experiment, Row, run_path
 from tersify.lab.experiments.figures import draw
 from tersify.lab.experiments.provenance import provenance
+from tersify.lab.results import write_results
 from tersify.lab.trainer import Display, RunDirectory
 
 
@@ -47,8 +47,7 @@ def reproduce(
             runs.append(job.run(home, resume=resume, display=display(f"{row.name}, seed {seed}")))
         rows.append(summary(row, runs))
         results = _results(experiment, rows)
-        with replacing(out / "results.json") as file:
-            file.write((json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+        write_results(out / "results.json", results)
     draw(experiment, out)
     return results
 

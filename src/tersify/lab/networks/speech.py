@@ -26,6 +26,7 @@ class SpeechMlp(nn.Module):
 
     mean: Tensor
     spread: Tensor
+    input_shape = [FRAMES, BINS]
 
     def __init__(self, head: str = "mask", dropout: float = 0.2) -> None:
         super().__init__()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.networks.speech import HEADS
+from tersify.lab.results import write_results
 from tersify.lab.speech.measure import score
 from tersify.lab.speech.mixtures import Corpus
 from tersify.lab.speech.table3 import Row, fixed_point, quantized, trained, training_of
@@ -65,7 +65,7 @@ def reproduce_figure(
                 found[row.name] = {"stoi": scores.mean_stoi, "minus_float": mean, "standard_error": error}
                 tell(f"{head}: {group}: {row.name}: STOI {scores.mean_stoi:.4f}")
             results[head]["groups"][group] = found
-    (out / f"{figure}.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_results(out / f"{figure}.json", results)
     draw(results, out / f"{figure}.html")
     return results
 
@@ -75,7 +75,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     try:
         from plotly.subplots import make_subplots
     except ImportError:
-        raise ValueError("figures need plotly; pip install 'tersify[report]'") from None
+        raise ValueError("figures need plotly; pip install 'tersify[plots]'") from None
     figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS], horizontal_spacing=0.16)
     for column, head in enumerate(HEADS, 1):
         groups = results[head]["groups"]

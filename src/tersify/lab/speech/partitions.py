@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.networks.speech import HEADS
+from tersify.lab.results import write_results
 from tersify.lab.speech.mixtures import Corpus
 from tersify.lab.speech.table3 import PAPER, WEIGHTS, trained, training_of
 from tersify.methods.lookup_split import range_split
@@ -70,5 +70,5 @@ def reproduce_partitions(
             file.write_text(draw(found).standalone(f"{head} head, {name}"), encoding="utf-8")
             low, high = found["internal"]
             tell(f"{head}: {name}: 92 % of the weights between {low:.4f} and {high:.4f}; {file}")
-    (out / "lut-fig1.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_results(out / "lut-fig1.json", results)
     return results

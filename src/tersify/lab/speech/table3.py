@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import tersify
 from tersify import codec
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.networks.speech import HEADS, SpeechMlp
+from tersify.lab.results import write_results
 from tersify.lab.speech.measure import Scores, score
 from tersify.lab.speech.mixtures import Corpus, Mixture
 from tersify.lab.speech.search import output_error, search_split, validation_frames
@@ -91,7 +91,7 @@ def reproduce(
     for head in heads:
         model = trained(head, corpus, training_of(head, smoke), out, tell)
         results[head] = _head(model, (*ROWS, searched(model, corpus)), mixtures, mixed, out / head, tell)
-        (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_results(out / "results.json", results)
     return results
 
 

@@ -44,7 +44,8 @@ class Resources:
         for name, least in (("cpus", 1), ("gpus", 0), ("retries", 0), ("workers", 1)):
             value = getattr(self, name)
             kinds = (int, float) if name == "gpus" else (int,)
-            if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or value < least):
+            fits = isinstance(value, kinds) and not isinstance(value, bool) and least <= value < math.inf
+            if value is not None and not fits:
                 raise ValueError(f"resources: {name} must be a number from {least} on, got {value!r}")
 
 
@@ -86,7 +87,7 @@ class Sweep:
                 f"pruner {self.pruner!r} judges one figure after each epoch ({', '.join(WHILE_TRAINING)}), and the "
                 f'objectives are {", ".join(self.objectives)}; set pruner = "none", or ask for one of those'
             )
-        for what, value, least in (("trials", self.trials, 1), ("seed", self.seed, 0)):
+        for what, value, least in (("trials", self.trials, 1), ("subset", self.subset, 1), ("seed", self.seed, 0)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise ValueError(f"{what} must be a whole number from {least} on, got {value!r}")
         self._check_space()
@@ -160,17 +161,15 @@ class Sweep:
         for key in ("target", "data", "objectives"):
             if key not in document:
                 raise ValueError(f"a sweep needs {key} = …")
-        for key in ("space", "resources", "options", "train"):
-            if not isinstance(document.get(key, {}), dict):
-                raise ValueError(f"{key} must be a table [{key}], got {document[key]!r}")
+        if isinstance(document["objectives"], str):
+            document["objectives"] = [document["objectives"]]
+        _check_kinds(document)
         own = [spec.name for spec in fields(Resources)]
         for key in document.get("resources", {}):
             if key not in own:
                 raise unknown("resource", key, own)
         document["space"] = tuple(Parameter.read(f, given) for f, given in document.get("space", {}).items())
         document["resources"] = Resources(**document.get("resources", {}))
-        if isinstance(document["objectives"], str):
-            document["objectives"] = [document["objectives"]]
         for key in ("recipe", "target"):
             document[key] = _beside(folder, document.get(key, "none"))
         tuples = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
@@ -183,6 +182,27 @@ class Sweep:
         recipe = self._load(None)
         rules = "" if recipe is None else replace(recipe, description="").describe()
         return told | {"rules": rules, "space": {p.field: p.to_dict() for p in self.space}}
+
+
+def _check_kinds(document: Mapping[str, Any]) -> None:
+    """Text, lists and tables are where they belong; numbers check themselves."""
+    for key, value in document.items():
+        if key in ("target", "data", "recipe", "title"):
+            what, fits = "text", isinstance(value, str)
+        elif key == "objectives":
+            what, fits = "a list of text", _all_are(str, value)
+        elif key == "rules":
+            what, fits = "tables [[rules]]", _all_are(dict, value)
+        elif key in ("space", "resources", "options", "train"):
+            what, fits = f"a table [{key}]", isinstance(value, dict)
+        else:
+            continue
+        if not fits:
+            raise ValueError(f"{key} must be {what}, got {value!r}")
+
+
+def _all_are(kind: type, value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
 def _beside(folder: Path, name: str) -> str:

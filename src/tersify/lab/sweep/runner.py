@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +15,10 @@ from tersify.codec.atomic import replacing
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.sweep.definition import OBJECTIVES, Sweep
 from tersify.lab.sweep.engines import Engine, InProcess
+from tersify.lab.sweep.fields import meant_for
 from tersify.lab.sweep.trial import Outcome, Task
+from tersify.lab.targets import resolve_target
+from tersify.lab.trainer import Job, TrainConfig, check_fits
 from tersify.lab.trainer.directory import difference
 
 ENGINES = ("local", "ray")
@@ -55,6 +59,8 @@ def sweep(
         raise ValueError(f"{out} is not empty; add --resume to go on with the sweep in it, or give another --out")
     from tersify.lab.sweep.study import Study
 
+    if address is None:  # a cluster's workers may have data and files that are not here
+        _check_start(chosen, data_root)
     runner = _engine(chosen, engine, address)
     out.mkdir(parents=True, exist_ok=True)
     with _alone(out):
@@ -94,6 +100,24 @@ def _tasks(chosen: Sweep, study: Any, out: Path, data_root: Path | None) -> Iter
         found = task(*study.ask())
         if found is not None:
             yield found
+
+
+def _check_start(chosen: Sweep, data_root: Path | None) -> None:
+    """The data are there and some network of the space takes them, or every trial would fail for one reason."""
+    varied = [p for p in chosen.space if p.field.startswith("options.")]
+    plain = Job(target=chosen.target, data=chosen.data, config=TrainConfig(epochs=1), data_root=data_root)
+    data = plain.load_data()
+    problems: list[ValueError] = []
+    for values in itertools.product(*(p.ends() for p in varied)):
+        drawn = meant_for("options", dict(zip((p.field for p in varied), values, strict=True)))
+        job = replace(plain, options={**chosen.options, **drawn})
+        try:
+            check_fits(resolve_target(job.target, **job.network_options(data)), data)
+        except ValueError as error:
+            problems.append(error)
+        else:
+            return
+    raise problems[0]
 
 
 def _is_fresh(out: Path) -> bool:

@@ -82,4 +82,5 @@ class Parameter:
     def to_dict(self) -> dict[str, Any]:
         if self.kind == "categorical":
             return {"kind": self.kind, "choices": list(self.choices)}
-        return {"kind": self.kind, "low": self.low, "high": self.high}
+        points = {} if self.points is None else {"points": self.points}
+        return {"kind": self.kind, "low": self.low, "high": self.high, **points}

@@ -80,16 +80,17 @@ def load_network(
                 f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
                 f"would come from {path}; give --target as well, or leave --option out"
             )
-        target, options = _own_target(path)
+        target, options = _own_target(path, max_decoded_bytes)
     network = resolve_target(target, **(options or {}))
-    if codec.open(path).metadata.get("shrunk"):
-        fit_(network, codec.open(path).shapes())
+    file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
+    if file.metadata.get("shrunk"):
+        fit_(network, file.shapes())
     return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
 
 
-def _own_target(path: Path) -> tuple[str, dict[str, Any]]:
+def _own_target(path: Path, max_decoded_bytes: int) -> tuple[str, dict[str, Any]]:
     """What the file says it is, believed only where a network of that name has just the file's tensors."""
-    file = codec.open(path)
+    file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     stored = file.metadata.get("target")
     stored = stored if isinstance(stored, dict) else {}
     name, options = stored.get("name"), stored.get("options") or {}
