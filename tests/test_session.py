@@ -10,7 +10,7 @@ from torch import nn
 
 import tersify
 from tersify import CompressedTensor, Recipe, Rule
-from tersify.methods import BitNet, Magnitude, Ternary, TernaryWeightNetwork, Uniform
+from tersify.methods import BitNet, KMeans, Lookup, Magnitude, Prune, Ternary, TernaryWeightNetwork, Uniform
 from zoo import make, recipe_of
 
 
@@ -157,3 +157,49 @@ def test_the_public_names_are_these():
         "attach", "collect", "compile", "compress_", "load", "open", "register", "save", "shrink",
     ]  # fmt: skip
     assert all(hasattr(tersify, name) for name in tersify.__all__)
+
+
+REFUSED = {  # a rule that changes latents, then one that refuses its weight at that moment
+    "attach": [Rule(weights="0.weight", methods=[Ternary(spread=0.2)]), Rule(weights="2.*", methods=[Lookup(n=8)])],
+    "end": [Rule(weights="0.weight", methods=[Ternary(spread=0.2)]), Rule(methods=[Prune(score="movement")])],
+}
+
+
+@pytest.mark.parametrize("moment", REFUSED)
+def test_a_refused_compression_leaves_the_network_as_it_was(moment):
+    model, _ = make("linear")
+    with torch.no_grad():
+        model[0].weight.mul_(40)  # beyond the interval that ternary latents are clipped to
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"weights for a table|comes from training"):
+        tersify.compress_(model, Recipe(rules=REFUSED[moment]))
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    tersify.compress_(model, recipe_of((BitNet(),)))
+
+
+def test_an_attach_that_is_interrupted_leaves_the_network_as_it_was(monkeypatch):
+    model, _ = make("linear")
+    before = copy.deepcopy(model.state_dict())
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KMeans, "transform", interrupted)
+    rules = [Rule(weights="0.weight", methods=[Ternary(spread=0.2)]), Rule(methods=[KMeans()])]
+    with pytest.raises(KeyboardInterrupt):
+        tersify.attach(model, Recipe(rules=rules))
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_state_that_is_no_tensor_stays_out_of_the_packed_model():
+    class Counting(nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 3}
+
+        def set_extra_state(self, state):
+            pass
+
+    model = Counting(4, 4)
+    assert [*tersify.attach(model, recipe_of((BitNet(),))).pack()] == ["weight", "bias"]

@@ -84,3 +84,44 @@ def test_a_quantized_weight_has_no_torch_mask():
     session = session_on(network(), (Prune(sparsity=0.5), Ternary()))
     with pytest.raises(ValueError, match="is quantized"):
         torch_masks(session)
+
+
+def test_a_checkpoint_that_lacks_a_tensor_or_has_it_in_another_shape_changes_nothing():
+    model = network()
+    session = session_on(model)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = pruned_by_torch().state_dict()
+    with pytest.raises(ValueError, match=r"the checkpoint lacks '2.weight'"):
+        load_torch_masks(session, {name: tensor for name, tensor in state.items() if name != "2.weight"})
+    with pytest.raises(ValueError, match=r"'2.weight' has shape \(1, 8\) in the checkpoint and \(3, 8\)"):
+        load_torch_masks(session, state | {"2.weight": torch.ones(1, 8)})
+    with pytest.raises(ValueError, match=r"'0.weight' has shape \(1, 6\) in the checkpoint and \(8, 6\)"):
+        load_torch_masks(session, state | {"0.weight_orig": torch.ones(1, 6)})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+@pytest.mark.parametrize("weights", ["a.weight", "a.bias"])
+def test_tied_weights_go_out_and_come_back_under_all_their_names(weights):
+    ours, x = Tied(), torch.randn(3, 4)
+    recipe = Recipe(rules=[Rule(weights=weights, methods=[Prune(sparsity=0.5)])])
+    session = tersify.attach(ours, recipe)
+    session.advance_to_end()
+    theirs = Tied()
+    for name in [weights, "b.weight"] if weights == "a.weight" else [weights]:
+        module, attribute = name.split(".")
+        torch_prune.identity(getattr(theirs, module), attribute)
+    theirs.load_state_dict(torch_masks(session))
+    assert torch.equal(theirs(x), ours(x))
+    again = Tied()
+    load_torch_masks(tersify.attach(again, recipe), theirs.state_dict())
+    assert torch.equal(again(x), ours(x))

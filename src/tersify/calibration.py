@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.methods import Site
+from tersify.modes import eval_mode
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,25 @@ class Calibration:
     def of(cls, given: Calibration | Iterable[tuple[Any, Any]]) -> Calibration:
         return given if isinstance(given, Calibration) else cls(given)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.batches, Iterator):  # it would be used up by the first who looks
+            object.__setattr__(self, "batches", list(self.batches))
+
 
 def squared_gradients(model: nn.Module, sites: Sequence[Site], calibration: Calibration) -> list[Tensor]:
     """The mean over the batches of each weight's squared gradient, with the network in eval mode."""
     latents = [site.latent for site in sites]
     sums = [torch.zeros_like(latent) for latent in latents]
     batches = 0
-    with _eval_mode(model), torch.enable_grad():
+    with eval_mode(model), torch.enable_grad(), _requiring_gradients(latents):
         for inputs, targets in calibration.batches:
             loss = calibration.loss(model(inputs), targets)
-            for total, gradient in zip(sums, torch.autograd.grad(loss, latents), strict=True):
-                total += gradient.square()
             batches += 1
+            if not loss.requires_grad:
+                continue  # the outputs depend on none of the weights
+            for total, gradient in zip(sums, torch.autograd.grad(loss, latents, allow_unused=True), strict=True):
+                if gradient is not None:
+                    total += gradient.square()
     _check_any(batches)
     return [total / batches for total in sums]
 
@@ -47,7 +55,7 @@ def input_norms(model: nn.Module, sites: Sequence[Site], calibration: Calibratio
     hooks = [each.module.register_forward_pre_hook(each.add) for each in squares]
     batches = 0
     try:
-        with _eval_mode(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             for inputs, _ in calibration.batches:
                 model(inputs)
                 batches += 1
@@ -92,10 +100,13 @@ def _check_any(batches: int) -> None:
 
 
 @contextlib.contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
+def _requiring_gradients(latents: Sequence[Tensor]) -> Iterator[None]:
+    """A weight that training leaves alone can be compressed, and so measured, like any other."""
+    frozen = [latent for latent in latents if not latent.requires_grad]
     try:
+        for latent in frozen:
+            latent.requires_grad_(True)
         yield
     finally:
-        model.train(was_training)
+        for latent in frozen:
+            latent.requires_grad_(False)

@@ -54,9 +54,16 @@ def compress_(
     example: Example | None = None,
 ) -> CompressedModel:
     """Compress without training: the model's weights become the compressed ones, in place."""
+    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
     session = attach(model, recipe, calibration=calibration, example=example)
-    session.advance_to_end()
-    packed = session.pack()
+    try:
+        session.advance_to_end()
+        packed = session.pack()
+    except BaseException:
+        session._detach()
+        for parameter, value in before:
+            parameter.copy_(value)
+        raise
     session.bake_()
     return packed
 
@@ -88,15 +95,23 @@ class Session:
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._steps_done = 0
         self._zero = torch.zeros(())
-        self._names = list(model.state_dict())
+        # Of the plain network; what the session adds is not part of what it makes.
+        self.names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self._work: list[_Work] = []
         self.sites: list[Site] = []
         try:
             self._install(calibration, example)
-        except Exception:
-            for site in self.sites:
-                uninstall(site)
+        except BaseException:
+            self._detach()
             raise
+        for site in self.sites:
+            for transform in site.chain:
+                transform.start_(site.latent)
+
+    def _detach(self) -> None:
+        """The modules hold the latents themselves again."""
+        for site in self.sites:
+            uninstall(site)
 
     def _install(self, calibration: Calibration | None, example: Example | None) -> None:
         assigned = self.recipe.assign(every := find_sites(self.model))
@@ -104,10 +119,11 @@ class Session:
         network = Network(
             self.model, every, find_units(self.model, example) if wanted and example is not None else None
         )
-        for rule, found in assigned:
+        # All of them before anything is installed: data tells about the network as it is.
+        calibrated = [(rule, _calibrated(self.model, rule, found, calibration)) for rule, found in assigned]
+        for rule, sites in calibrated:
             if not rule.methods:
                 continue
-            sites = _calibrated(self.model, rule, found, calibration)
             self._take(rule, sites)
             companions: list[Site] = []
             for method in rule.methods:
@@ -144,18 +160,19 @@ class Session:
     def advance_to_end(self) -> None:
         """Let every schedule reach its final value, for compression without training."""
         self._steps_done = self.epochs * self.steps_per_epoch
-        self._move_to(self._steps_done, None, None)
+        self._move_to(self._steps_done, without_training=True)
 
     @torch.no_grad()
-    def _move_to(self, step: int, inputs: Any, targets: Any) -> None:
+    def _move_to(self, at: int, inputs: Any = None, targets: Any = None, *, without_training: bool = False) -> None:
         progress = Progress(
-            step=step, steps=self.epochs * self.steps_per_epoch,
-            epoch=1 + step / self.steps_per_epoch, epochs=self.epochs,
+            step=at, steps=self.epochs * self.steps_per_epoch,
+            epoch=1 + at / self.steps_per_epoch, epochs=self.epochs,
         )  # fmt: skip
+        step = Step(progress, self.model, inputs, targets, without_training)
         for work in self._work:
             work.method.project_(work.bound)
         for work in self._work:
-            work.method.update(work.bound, Step(progress, self.model, inputs, targets))
+            work.method.update(work.bound, step)
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
@@ -178,7 +195,7 @@ class Session:
         """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
         by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
-        held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self._names})
+        held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self.names})
         packed = {n: _pack_site(by_name[n]) if n in by_name else whole(t.detach()).clone() for n, t in held.items()}
         return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
 

@@ -69,9 +69,9 @@ def _ask_whether_ready(module: nn.Module, attribute: str) -> None:
 
 def uninstall(site: Site) -> None:
     """Take the whole chain off; the modules hold the latent itself again."""
-    if not site.chain:
-        return
     for module, attribute in site.owners:
+        if not parametrize.is_parametrized(module, attribute):
+            continue  # an installation that was interrupted
         _give_own_class(module)
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
         if isinstance(module, nn.RNNBase):

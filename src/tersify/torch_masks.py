@@ -31,39 +31,43 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
 
     The session prunes the weights that the checkpoint has masks for, best with schedule = "frozen".
     """
+    state = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}  # no extra states
+    stems = [name.removesuffix(ORIGINAL) for name in state if name.endswith(ORIGINAL)]
+    originals = {name: state[name + ORIGINAL] for name in stems if name + MASK in state}
+    parts = {name + part for name in originals for part in (ORIGINAL, MASK)}
+    values = {name: tensor for name, tensor in state.items() if name not in parts} | originals
     masks = _first_masks(session)
-    originals = [name.removesuffix(ORIGINAL) for name in state if name.endswith(ORIGINAL)]
-    masked = [name for name in originals if name + MASK in state]
-    for name in masked:
+    targets = _targets(session)
+    for name in originals:
         if name not in masks:
             raise ValueError(f"the checkpoint masks {name!r}, which the recipe does not prune; add a rule for it")
-        if masks[name].shape != state[name + MASK].shape:
-            raise ValueError(
-                f"the mask of {name!r} has shape {tuple(state[name + MASK].shape)}, and the weight "
-                f"{tuple(masks[name].shape)}; the checkpoint belongs to another network"
-            )
-    latents = {site.name: site.latent for site in session.sites}
-    merged = merge_torch_masks(state)
-    own = session.model.state_dict(keep_vars=True)
-    for name, tensor in merged.items():
-        if name in masked:
-            latents[name].copy_(state[name + ORIGINAL])
-            masks[name].copy_(_mask(state, name))
-        elif name in latents:
-            latents[name].copy_(tensor)
-        elif name in own:
-            own[name].copy_(tensor)
-        else:
+    for name in values:
+        if name not in targets:
             raise ValueError(f"the checkpoint holds {name!r}, which the network does not have")
+    for name, target in targets.items():
+        if name not in values:
+            raise ValueError(f"the checkpoint lacks {name!r}; it belongs to another network, or is a part of one")
+        _check_shape(repr(name), values[name], target)
+        if name in originals:
+            _check_shape(f"the mask of {name!r}", state[name + MASK], target)
+    for name, value in values.items():
+        targets[name].copy_(value)
+        if name in originals:
+            masks[name].copy_(_mask(state, name))
 
 
 @torch.no_grad()
 def torch_masks(session: Session) -> dict[str, Tensor]:
-    """A state dict as torch.nn.utils.prune leaves one: load it into a network that `prune.identity` was applied to."""
+    """A state dict as torch.nn.utils.prune leaves one: load it into a network that `prune.identity` was applied to.
+
+    A pruned weight that several modules share is pruned in each of them.
+    """
     masks = _first_masks(session)
-    latents = {site.name: site.latent for site in session.sites}
+    latents = _targets(session)
+    packed = session.pack()
     state: dict[str, Tensor] = {}
-    for name, tensor in session.pack().items():
+    for name in session.names:
+        tensor = packed[name]
         if name in masks:
             state[name + ORIGINAL] = latents[name].detach().clone()
             state[name + MASK] = masks[name].to(latents[name].dtype)
@@ -74,13 +78,29 @@ def torch_masks(session: Session) -> dict[str, Tensor]:
     return state
 
 
+def _targets(session: Session) -> dict[str, Tensor]:
+    """Every tensor of the plain network under all its names: the latent where the session has one."""
+    latents = {name: site.latent for site in session.sites for name in (site.name, *site.aliases)}
+    own = session.model.state_dict(keep_vars=True)
+    return {name: latents[name] if name in latents else own[name] for name in session.names}
+
+
 def _first_masks(session: Session) -> dict[str, Tensor]:
-    """The mask of each weight that is pruned and nothing else."""
+    """The mask of each weight that is pruned and nothing else, under all its names."""
     return {
-        site.name: link.mask
+        name: link.mask
         for site in session.sites
+        for name in (site.name, *site.aliases)
         if len(site.chain) == 1 and isinstance((link := site.chain[0]), MaskTransform)
     }
+
+
+def _check_shape(what: str, found: Tensor, target: Tensor) -> None:
+    if found.shape != target.shape:
+        raise ValueError(
+            f"{what} has shape {tuple(found.shape)} in the checkpoint and {tuple(target.shape)} in the network; "
+            "the checkpoint belongs to another network"
+        )
 
 
 def _mask(state: Mapping[str, Tensor], name: str) -> Tensor:

@@ -9,6 +9,7 @@ import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Energy
 from tersify.methods.energy import full_network
+from tersify.methods.energy.gates import GateTransform
 
 
 class Residual(nn.Module):
@@ -364,7 +365,7 @@ def test_a_layer_that_would_lose_all_units_keeps_one_and_the_status_says_so():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"population": 3}, "population \\(S\\) must be at least 4, got 3"),
+        ({"population": 3}, "population \\(S\\) must be a whole number of at least 4, got 3"),
         ({"init": 1.0}, "init \\(P\\) must lie between 0 and 1, got 1.0"),
         ({"init": 0.0}, "init"),
         ({"mutation": 0.0}, "mutation"),
@@ -374,6 +375,11 @@ def test_a_layer_that_would_lose_all_units_keeps_one_and_the_status_says_so():
         ({"parents": "old"}, "parents must be one of same-batch, stored"),
         ({"bound": "below"}, "bound must be one of"),
         ({"tournament": 9}, "tournament"),
+        ({"population": 4.5}, "population .S. must be a whole number of at least 4, got 4.5"),
+        ({"tournament": 2.5}, "tournament must be 2..8, got 2.5"),
+        ({"every": 1.5}, "every must be a whole number of at least 1, got 1.5"),
+        ({"rows": True}, "rows must be a whole number of at least 1, got True"),
+        ({"seed": 0.5}, "seed must be a whole number, got 0.5"),
     ],
 )
 def test_a_wrong_setting_is_refused_at_birth(settings, message):
@@ -411,6 +417,36 @@ def test_an_objective_of_wrong_shape_or_without_a_number_is_refused(objective, m
 def test_a_batch_without_labels_or_of_unequal_parts_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         session_of(trained_a_little()).step(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.tensor([0, -100, 1, 2]), "targets must be classes 0..3, got -100..2"),
+        (torch.tensor([0, 4, 1, 2]), "targets must be classes 0..3, got 0..4"),
+        (torch.eye(4), "one class number for each sample, whole numbers of shape .4,., got torch.float32 of .4, 4."),
+        (torch.zeros(4, 1, dtype=torch.int64), "got torch.int64 of .4, 1."),
+    ],
+)
+def test_targets_that_are_no_classes_are_refused_before_the_device_sees_them(targets, message):
+    with pytest.raises(ValueError, match=message):
+        session_of(trained_a_little()).step(torch.randn(4, 3, 6, 6), targets)
+
+
+def test_cross_entropy_takes_shares_of_classes_and_leaves_out_what_is_marked():
+    for targets in (torch.eye(4), torch.tensor([0, -100, 1, 2])):
+        session_of(trained_a_little(), objective="cross-entropy").step(torch.randn(4, 3, 6, 6), targets)
+    with pytest.raises(ValueError, match=r"targets must be classes 0..3 \(-100: left out\), got 4..4"):
+        session_of(trained_a_little(), objective="cross-entropy").step(torch.randn(1, 3, 6, 6), torch.tensor([4]))
+
+
+def test_a_large_network_is_not_masked_ahead(monkeypatch):
+    monkeypatch.setattr("tersify.methods.ahead.MOST_AHEAD", 10)
+    session = session_of(trained_a_little())
+    session.step(*batch())
+    gates = [link for site in session.sites for link in site.chain if isinstance(link, GateTransform)]
+    assert gates
+    assert not any(gate.ahead._weight is not None for gate in gates)
 
 
 def test_compression_without_training_is_refused():

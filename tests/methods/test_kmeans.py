@@ -7,7 +7,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import KMeans, Prune
-from tersify.methods.kmeans import nearest_means
+from tersify.methods.kmeans import SharedTransform, nearest_means
 
 
 def trained(methods, epochs=20, lr=0.05):
@@ -81,3 +81,27 @@ def test_tensors_of_zeros_and_of_few_values_are_clustered_too():
 def test_a_wrong_setting_is_refused_at_birth(settings, message):
     with pytest.raises(ValueError, match=message):
         KMeans(**settings)
+
+
+@pytest.mark.parametrize(("begin", "first"), [(0.0, 0), (0.5, 5), (0.6, 6), (0.99, 9), (1.0, 9)])
+def test_clustering_happens_once_and_is_never_missed(monkeypatch, begin, first):
+    clustered = []
+    cluster_ = SharedTransform.cluster_
+    monkeypatch.setattr(
+        SharedTransform, "cluster_", lambda self, w: (clustered.append(session._steps_done), cluster_(self, w))
+    )
+    session = tersify.attach(
+        nn.Linear(8, 8, bias=False), Recipe(rules=[Rule(methods=[KMeans(begin=begin)])]), epochs=10
+    )
+    for _ in range(13):  # three more than planned
+        session.step()
+    assert clustered == [first]
+    assert session.pack()["weight"].codebook is not None
+
+
+def test_what_is_pruned_after_the_clustering_is_zero_too():
+    model, session, _ = trained([Prune(sparsity=0.75, end=0.9), KMeans(bits=3, begin=0.2)])
+    packed = session.pack()["weight"]
+    assert (model.weight == 0).float().mean() == pytest.approx(0.75)
+    assert torch.equal(packed.codes == 0, model.weight == 0)
+    assert torch.equal(packed.to_dense(), model.eval().weight)

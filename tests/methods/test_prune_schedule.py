@@ -135,7 +135,9 @@ def test_a_row_scope_prunes_every_output_alike():
         ({"density": 1.5}, r"density must be in \(0, 1\], got 1.5"),
         ({"sparsity": 1.0}, r"sparsity must be in \[0, 1\)"),
         ({"sparsity": 0.5, "count": 3}, "one of sparsity, density and count, got sparsity and count"),
-        ({"count": -1}, "count must be at least 0, got -1"),
+        ({"count": -1}, "count must be a whole number of at least 0, got -1"),
+        ({"count": 1.5}, "count must be a whole number of at least 0, got 1.5"),
+        ({"seed": 0.5}, "seed must be a whole number, got 0.5"),
         ({"begin": 0.6, "end": 0.4}, "end must lie behind begin"),
         ({"every": 0}, "every must be a whole number of at least 1"),
         ({"structure": "5:4"}, "keeps 5 of every 4 weights; N must be 1..M: write 4:5?"),
@@ -162,3 +164,15 @@ def test_the_old_name_and_the_table_of_a_method_still_work():
     assert from_table({"method": "magnitude", "sparsity": 0.5}).to_table() == {"method": "magnitude", "sparsity": 0.5}
     table = {"method": "prune", "score": "movement", "structure": "2:4", "every": 10}
     assert from_table(table).to_table() == table
+
+
+def test_steps_after_the_planned_end_leave_the_mask_alone():
+    model = nn.Linear(10, 10, bias=False)
+    session = begin(model, epochs=4, sparsity=0.5, end=0.5)
+    for _ in range(4):
+        session.step()
+    mask = session.sites[0].chain[0].mask.clone()
+    with torch.no_grad():
+        session.sites[0].latent.copy_(torch.randn(10, 10))
+    session.step()
+    assert torch.equal(session.sites[0].chain[0].mask, mask)

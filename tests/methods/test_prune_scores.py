@@ -5,6 +5,8 @@ import torch
 from pruning import begin, pruned_at_once, train, zero_share
 from torch import nn
 
+import tersify
+from tersify import Recipe, Rule
 from tersify.calibration import Calibration, input_norms
 from tersify.methods import Prune
 from tersify.sites import find_sites
@@ -97,6 +99,38 @@ def test_input_norms_follow_the_groups_of_a_convolution():
     assert norm.shape == (6, 2, 1, 1)
     assert torch.allclose(norm[:3, :, 0, 0], per_channel[:2].expand(3, 2))
     assert torch.allclose(norm[3:, :, 0, 0], per_channel[2:].expand(3, 2))
+
+
+@pytest.mark.parametrize("mode", ["frozen", "unused"])
+def test_a_weight_that_training_does_not_reach_is_measured_all_the_same(mode):
+    model = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
+    model.forward = lambda x: model["b"](model["a"](x)) if mode == "frozen" else model["b"](x)
+    model["a"].weight.requires_grad_(mode == "unused")
+    pruned_at_once(model, sparsity=0.5, score="taylor", schedule="one-shot", calibration=batches_of_four())
+    assert [zero_share(weight) for weight in model.parameters()] == [0.5, 0.5]
+    assert model["a"].weight.requires_grad is (mode == "unused")
+    assert model["b"].weight.requires_grad
+    assert model["a"].weight.grad is None
+
+
+def test_batches_that_come_only_once_serve_every_rule():
+    def pruned(calibration):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+        settings = {"sparsity": 0.5, "score": "taylor", "schedule": "one-shot"}
+        rules = [Rule(weights=name, methods=[Prune(**settings)]) for name in ("0.*", "1.*")]
+        tersify.compress_(model, Recipe(rules=rules), calibration=calibration)
+        return model.state_dict()
+
+    wanted = pruned(batches_of_four())
+    for once in (iter(batches_of_four()), Calibration(iter(batches_of_four()))):
+        got = pruned(once)
+        assert all(torch.equal(got[name], wanted[name]) for name in wanted)
+
+
+def batches_of_four():
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(6, 4, generator=generator), torch.arange(6) % 4) for _ in range(3)]
 
 
 def test_random_is_the_same_for_the_same_seed_and_other_for_another():

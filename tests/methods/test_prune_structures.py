@@ -187,6 +187,11 @@ def test_a_bias_named_by_a_rule_is_pruned_by_an_absolute_count():
         (nn.Conv2d(2, 4, 3), {"structure": "filter", "count": 4}, "'weight' has 4 units .filter. and would lose all"),
         (nn.Conv2d(2, 4, 3), {"structure": "filter", "sparsity": 0.9}, "would lose all of them"),
         (nn.Linear(4, 4), {"structure": "filter"}, "none of the weights 'weight' has a filter that can go"),
+        (
+            nn.ConvTranspose2d(4, 6, 3, groups=2),
+            {"structure": "filter", "count": 1},
+            "none of the weights .* has a filter",
+        ),
         (nn.Linear(4, 4), {"structure": "kernel"}, "has no kernel"),
         (nn.Linear(4, 4), {"structure": "head"}, "none of the weights 'weight' has a head"),
         (nn.Linear(4, 4), {"structure": "row", "scope": "global", "count": 4}, "3 can go at most"),
@@ -206,3 +211,66 @@ def test_a_bias_of_another_rule_cannot_go_with_the_filter_too():
     rules = [Rule(weights="bias", methods=[Prune(sparsity=0.5)]), Rule(methods=[Prune(structure="row", count=1)])]
     with pytest.raises(ValueError, match=r"'bias' changes together with weights of rule '\*' and belongs to another"):
         attach(nn.Linear(4, 4), Recipe(rules=rules))
+
+
+class NormsRegisteredLast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.c2 = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3)
+        self.b1, self.b2 = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        return self.b2(self.c2(self.b1(self.c1(x)).relu()))
+
+
+class PreActivation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.b1 = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.c2, self.b2 = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        return x + self.c2(self.b2(self.c1(self.b1(x).relu())).relu())
+
+
+class Untraceable(NormsRegisteredLast):
+    def forward(self, x):
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+@pytest.mark.parametrize(
+    ("model", "behind", "alone"),
+    [
+        (NormsRegisteredLast(), {"c1": "b1", "c2": "b2"}, []),
+        (PreActivation(), {"c1": "b2"}, ["b1"]),
+        (Untraceable(), {}, ["b1", "b2"]),
+    ],
+)
+def test_a_filter_takes_the_norm_that_the_calculation_puts_behind_it(model, behind, alone):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    pruned_at_once(model, weights=["c1.weight", "c2.weight"], structure="filter", count=2)
+    for name in ("c1", "c2"):
+        layer = getattr(model, name)
+        live = live_slices(layer.weight, 0)
+        assert live.sum() == 4
+        assert torch.equal(layer.bias != 0, live)
+        if norm := getattr(model, behind.get(name, ""), None):
+            assert torch.equal(norm.weight != 0, live)
+            assert torch.equal(norm.bias != 0, live)
+    for name in alone:
+        assert getattr(model, name).weight.all()
+
+
+def test_a_query_head_goes_without_the_keys_and_values_that_several_share():
+    model = nn.Module()
+    model.num_heads = 4
+    model.q_proj, model.o_proj = nn.Linear(16, 16), nn.Linear(16, 16)
+    model.k_proj, model.v_proj = nn.Linear(16, 8), nn.Linear(16, 8)
+    pruned_at_once(model, weights="q_proj.weight", structure="head", count=1)
+    live = live_slices(model.q_proj.weight, 0)
+    assert live.sum() == 12
+    assert torch.equal(live_slices(model.o_proj.weight, 1), live)
+    assert model.k_proj.weight.all()
+    assert model.v_proj.weight.all()

@@ -202,3 +202,46 @@ def test_parts_of_a_network_may_run_and_learn_one_after_the_other_in_one_step():
         grads[name] = {site.name: site.latent.grad is not None for site in session.sites}
     assert grads["first"] == {"first.weight": True, "second.weight": False}
     assert all(grads["second"].values())
+
+
+def test_functional_calls_work_after_a_step_and_give_the_same_gradients():
+    model, x = nn.Linear(6, 4, bias=False), torch.randn(3, 6)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]))
+    session.step()
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(values):
+        return torch.func.functional_call(model, values, (x,)).square().sum()
+
+    functional = torch.func.grad(loss)(parameters)
+    model(x).square().sum().backward()
+    assert torch.equal(functional["parametrizations.weight.original"], session.sites[0].latent.grad)
+
+
+def test_under_autocast_the_weights_made_ahead_come_in_its_type_and_give_the_same_training():
+    weights, types = [], []
+    for ahead in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+        session = tersify.attach(
+            model, Recipe(rules=[Rule(weights="*.weight", methods=[Ternary(spread=0.3)])]), epochs=9
+        )
+        optimizer = torch.optim.Adam(session.param_groups(), lr=0.02)
+        x = torch.randn(32, 12)
+        for _ in range(6):
+            session.step()
+            if not ahead:
+                for site in session.sites:
+                    site.chain[0].ahead.drop()
+            with torch.autocast("cpu", torch.bfloat16):
+                types.append(model[0].weight.dtype)
+                loss = model(x).float().square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        session.step()
+        assert model(x).dtype == torch.float32  # without autocast the weight is what it was
+        weights.append([site.latent.detach().clone() for site in session.sites])
+    assert types == [torch.float32, *[torch.bfloat16] * 5, *[torch.float32] * 6]
+    for made, asked in zip(*weights, strict=True):
+        assert torch.equal(made, asked)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import tersify
 from tersify.lab import resolve_target
+from tersify.modes import without_tf32
 from tersify.units import find_units
 from tersify.units.attention import HeadAttention
 from unit_nets import NETS, make
@@ -273,3 +274,62 @@ def test_a_model_that_cannot_be_traced_is_refused() -> None:
 
     with pytest.raises(ValueError, match="Branching cannot be traced"):
         tersify.shrink(Branching(), torch.rand(2))
+
+
+def silent_in(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)).to(dtype)
+    for layer in (model[0], model[2]):
+        layer.weight.data[::2], layer.bias.data[::2] = 0, 0
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_shrinks_with_the_rounding_it_has(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = silent_in(dtype), torch.randn(4, 64, dtype=dtype)
+    compute = nn.Linear.forward
+
+    def rounded_otherwise(self: nn.Linear, x: Tensor) -> Tensor:  # as libraries do when a layer has another size
+        out = compute(self, x)
+        return out * (1 + 2 * torch.finfo(dtype).eps) if self.in_features == 128 else out
+
+    monkeypatch.setattr(nn.Linear, "forward", rounded_otherwise)
+    assert parameters(tersify.shrink(model, x)) < 0.5 * parameters(model)
+
+
+def test_a_network_whose_outputs_cannot_be_compared_is_refused() -> None:
+    model = silent_in(torch.float32)
+    model[4].bias.data[0] = float("nan")
+    with pytest.raises(ValueError, match="Sequential gives NaN for the example"):
+        tersify.shrink(model, torch.randn(4, 64))
+
+
+def test_infinite_outputs_stay_infinite() -> None:
+    model = silent_in(torch.float32)
+    model[4].bias.data[0] = float("-inf")  # as where a class is ruled out
+    assert parameters(tersify.shrink(model, torch.randn(4, 64))) < 0.5 * parameters(model)
+
+
+def test_a_network_that_gives_something_else_each_time_is_refused() -> None:
+    class Noisy(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + torch.randn(x.shape))
+
+    with pytest.raises(ValueError, match=r"the shrunk Noisy differs from the large one by [0-9.e+-]+ of the largest"):
+        tersify.shrink(Noisy(*silent_in(torch.float32)), torch.randn(4, 64))
+
+
+def test_outputs_are_compared_without_tf32_and_the_users_choice_comes_back() -> None:
+    before = tf32_choice()
+    with without_tf32():
+        assert "tf32" not in tf32_choice()
+    assert tf32_choice() == before
+
+
+def tf32_choice() -> list[object]:
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        return [part.fp32_precision for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv)]
+    return [
+        "tf32" if allowed else "ieee"
+        for allowed in (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.export.onnx_file import onnx_module, save_checked
+from tersify.modes import eval_mode
 from tersify.tensor import CompressedTensor
 
 OPSET = 21  # the first with 4-bit tensors
@@ -54,10 +55,8 @@ def export_onnx(
 def _trace(model: nn.Module, example: Tensor) -> bytes:
     """Torch's own export, with the weights under their names: no folding, no fusing of batch norms into them."""
     buffer = io.BytesIO()
-    was_training = model.training
-    model.eval()
     try:
-        with warnings.catch_warnings():
+        with eval_mode(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the trace-based exporter is the one that keeps names, and is deprecated
             torch.onnx.export(
                 model, (example,), buffer, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE,  # type: ignore[arg-type]
@@ -70,8 +69,6 @@ def _trace(model: nn.Module, example: Tensor) -> bytes:
             f"{type(model).__name__} cannot be exported with an input of {size} ({str(error).partition(chr(10))[0]}); "
             "give the shape that it takes"
         ) from error
-    finally:
-        model.train(was_training)
     return buffer.getvalue()
 
 

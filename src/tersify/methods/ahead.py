@@ -11,18 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tersify import ranks
+
+# Weights made ahead wait in memory, all at once. A network of more is bound by its arithmetic, not by launches.
+MOST_AHEAD = 1 << 26
+
+
+def may_make_ahead(latents: Sequence[Tensor]) -> bool:
+    """Whether it pays and can be afforded.
+
+    Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
+    """
+    return bool(latents) and not ranks.together() and sum(latent.numel() for latent in latents) <= MOST_AHEAD
+
 
 class Ahead:
     """A weight computed before it is asked for, and good until its gradient comes or its latent changes.
 
     Until then, since activation checkpointing asks a second time and must get what it got. A compiled network
-    computes its own weights and never asks, so nothing is computed for it again.
+    computes its own weights and never asks, so nothing is computed for it again. `cast` is the type that autocast
+    made of the last one: a weight that is exact in it may be made in it at once, which spares a cast for each.
     """
 
     def __init__(self) -> None:
         self._weight: Tensor | None = None
         self._made_from: tuple[object, ...] = ()
         self.wanted = True
+        self.cast: torch.dtype | None = None
 
     def set(self, weight: Tensor, latent: Tensor) -> None:
         self._weight, self._made_from = weight, _state(latent)
@@ -30,8 +45,16 @@ class Ahead:
 
     def get(self, latent: Tensor) -> Tensor | None:
         self.wanted = True
-        if self._weight is not None and self._made_from != _state(latent):
-            self._weight = None
+        try:
+            state = _state(latent)
+        except RuntimeError:  # a stand-in without memory of its own, as torch.func puts in the latent's place
+            return None
+        device = latent.device.type
+        self.cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        if self._weight is not None:
+            fits = self._weight.dtype in (latent.dtype, self.cast)
+            if not fits or self._made_from != state:
+                self._weight = None
         return self._weight
 
     def drop(self) -> None:
@@ -52,16 +75,32 @@ def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: S
         return _StandIn.apply(values, keepers, *latents)
 
 
+def cast_together(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    """Each tensor in its type; those that differ are converted in one go, but where a graph is to follow it."""
+    if torch.is_grad_enabled():
+        return [tensor.to(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+    made = [
+        t if t.dtype == dtype else torch.empty_like(t, dtype=dtype) for t, dtype in zip(tensors, dtypes, strict=True)
+    ]
+    pairs = [(new, old) for new, old in zip(made, tensors, strict=True) if new is not old]
+    if pairs:
+        torch._foreach_copy_([new for new, _ in pairs], [old for _, old in pairs])
+    return made
+
+
 class _StandIn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Sequence[Tensor], keepers: Sequence[Ahead], *latents: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.keepers = keepers
+        ctx.keepers, ctx.dtypes = keepers, [latent.dtype for latent in latents]
         return tuple(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        for keeper, gradient in zip(ctx.keepers, gradients, strict=True):
-            if gradient is not None:
-                keeper.drop()
-        return None, None, *gradients
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        cast = cast_together([gradients[i] for i in there], [ctx.dtypes[i] for i in there])  # type: ignore[misc]
+        passed: list[Tensor | None] = [None] * len(gradients)
+        for i, gradient in zip(there, cast, strict=True):
+            ctx.keepers[i].drop()
+            passed[i] = gradient
+        return None, None, *passed

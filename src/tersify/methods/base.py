@@ -67,6 +67,7 @@ class Step:
     model: nn.Module
     inputs: Any = None
     targets: Any = None
+    without_training: bool = False  # not a batch: every schedule shall be at its end, be there training or not
 
 
 class Transform(nn.Module):
@@ -82,6 +83,9 @@ class Transform(nn.Module):
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
         raise NotImplementedError
+
+    def start_(self, latent: Tensor) -> None:
+        """Change the latent for training, such as its size; called once, when the whole recipe is attached."""
 
     def project_(self, latent: Tensor) -> None:
         """Pull the latent, or own parameters, back into their allowed set before a batch."""
@@ -233,6 +237,16 @@ def check_range(what: str, value: float, *, low: float, high: float, low_open: b
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not (low < value <= high if low_open else low <= value <= high):
         raise ValueError(f"{what} must be in {'(' if low_open else '['}{low:g}, {high:g}], got {value!r}")
+
+
+def check_whole(what: str, value: object, *, low: int | None = None, high: int | None = None) -> None:
+    """A whole number, from `low` on, or low ≤ value ≤ high; True and False are none."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and (low is None or value >= low) and (high is None or value <= high):  # type: ignore[operator]
+        return
+    least = "" if low is None else f" of at least {low}"
+    rule = f"a whole number{least}" if high is None else f"{low}..{high}"
+    raise ValueError(f"{what} must be {rule}, got {value!r}")
 
 
 def dense(upstream: Tensor | CompressedTensor) -> Tensor:

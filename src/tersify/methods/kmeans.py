@@ -7,7 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Site, Step, Transform, check_range, dense, register, straight_through
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    check_range,
+    check_whole,
+    dense,
+    register,
+    straight_through,
+)
+from tersify.methods.prune_schedule import first_step
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
 
@@ -28,20 +40,16 @@ class KMeans(Method):
     learn: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or not 1 <= self.bits <= 8:
-            raise ValueError(f"bits must be 1..8, got {self.bits!r}")
+        check_whole("bits", self.bits, low=1, high=8)
         check_range("begin", self.begin, low=0.0, high=1.0)
 
     def transform(self, site: Site) -> Transform:
         return SharedTransform(self, site.entering())
 
     def update(self, bound: Bound, step: Step) -> None:
-        progress = step.progress
-        at_once = progress.step >= progress.steps
-        due = progress.share >= self.begin and progress.share - self.begin < 1 / progress.steps
-        if due or at_once:
+        if step.without_training or step.progress.step == first_step(self.begin, step.progress):
             for site, transform in zip(bound.sites, bound.each(SharedTransform), strict=True):
-                if not (at_once and bool(transform.clustered)):
+                if not (step.without_training and bool(transform.clustered)):
                     transform.cluster_(site.entering(transform))
 
 
@@ -74,12 +82,13 @@ class SharedTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         shared = self.codebook().index_select(0, self.codes.reshape(-1).int()).view(latent.shape)
+        shared = torch.where(latent.detach() == 0, 0.0, shared)  # a pruner may go on after the clustering
         return torch.where(self.clustered, straight_through(shared, latent), latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         if bool(self.clustered):
-            return CompressedTensor(shape=tuple(self.codes.shape), codes=self.codes.clone(),
-                                    codebook=self.codebook().detach())  # fmt: skip
+            codes = torch.where(dense(upstream) == 0, 0, self.codes).to(torch.uint8)
+            return CompressedTensor(shape=tuple(codes.shape), codes=codes, codebook=self.codebook().detach())
         if isinstance(upstream, CompressedTensor):
             return upstream
         weight = dense(upstream)

@@ -16,6 +16,7 @@ from tersify.methods.base import (
     Step,
     Transform,
     check_choice,
+    check_whole,
     dense,
     register,
     straight_through,
@@ -60,14 +61,14 @@ class Lookup(Method):
     def __post_init__(self) -> None:
         check_choice("fit", self.fit, FITS)
         check_choice("placement", self.placement, ("range-split", "uniform"))
-        _check_integer("n", self.n, 1, 8)
-        _check_integer("m", self.m, self.n, 10)
+        check_whole("n", self.n, low=1, high=8)
+        check_whole("m", self.m, low=self.n, high=10)
         if self.k is not None:
-            _check_integer("k", self.k, 0, MOST_FRACTION_BITS - self.m)
+            check_whole("k", self.k, low=0, high=MOST_FRACTION_BITS - self.m)
             if self.k and not self.shift:
                 raise ValueError(f"k = {self.k} is a shift; set shift = true, or leave k out")
         if self.integer_bits is not None:
-            _check_integer("integer_bits", self.integer_bits, -MOST_FRACTION_BITS, 16)
+            check_whole("integer_bits", self.integer_bits, low=-MOST_FRACTION_BITS, high=16)
         if not 0 < self.p_start < self.p_stop < 1:
             raise ValueError(f"0 < p_start < p_stop < 1 must hold, got {self.p_start} and {self.p_stop}")
         if self.ratio is not None and not 0 < self.ratio < 2**self.n:
@@ -90,9 +91,8 @@ class Lookup(Method):
 
     def update(self, bound: Bound, step: Step) -> None:
         # Without training, a pruner before this one reaches its share of zeros only now.
-        at_once = step.progress.step == step.progress.steps
         for site, transform in zip(bound.sites, bound.each(LookupTransform), strict=True):
-            if not at_once:
+            if not step.without_training:
                 transform.in_training.fill_(True)
             elif site.chain[0] is not transform and not transform.in_training:
                 transform.take_(self.fitted(site, site.entering(transform)))
@@ -199,8 +199,3 @@ class LookupTransform(Transform):
 def word_range(method: Lookup) -> tuple[int, int]:
     form = TableFormat(n=method.n, m=method.m, sign_in_code=method.sign_in_code)
     return form.lowest, form.highest
-
-
-def _check_integer(what: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{what} must be {low}..{high}, got {value!r}")

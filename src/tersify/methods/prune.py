@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, register
+from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, check_whole, register
 from tersify.methods.prune_choice import (
     SCOPES,
     choose_globally,
@@ -23,7 +23,6 @@ from tersify.methods.prune_scores import SCORES, Score, score_named
 from tersify.methods.prune_structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
 from tersify.methods.prune_units import with_units
 from tersify.ranks import is_sharded, own_part
-from tersify.schedules import Progress
 
 
 @register("prune")
@@ -67,6 +66,7 @@ class Prune(Method):
     def __post_init__(self) -> None:
         check_choice("score", self.score, SCORES)
         check_choice("scope", self.scope, SCOPES)
+        check_whole("seed", self.seed)
         _ = self._pace, tiling_named(self.structure)
         self._check_amount()
         if not 0 <= self.floor < 1:
@@ -100,8 +100,8 @@ class Prune(Method):
             raise ValueError(f"sparsity must be in [0, 1), got {self.sparsity!r}")
         if self.density is not None:
             check_range("density", self.density, low=0.0, high=1.0, low_open=True)
-        if self.count is not None and self.count < 0:
-            raise ValueError(f"count must be at least 0, got {self.count}")
+        if self.count is not None:
+            check_whole("count", self.count, low=0)
         if n_of_m(self.structure) and self.scope != "layer":
             raise ValueError("structure 'N:M' chooses among every M weights; leave scope out")
         if not 0 <= self.start <= (1 if self.count is not None or self._is_soft else self.share):
@@ -209,13 +209,13 @@ class Prune(Method):
         if self._is_soft:
             for mask in bound.each(SoftMask):
                 mask.pressure.fill_(self.lam * self._pace.done(step.progress))
-        if self._pace.is_due(step.progress):
-            self._choose_(bound, step.progress)
+        if self._pace.is_due(step):
+            self._choose_(bound, step)
 
-    def _choose_(self, bound: PruneBound, progress: Progress) -> None:
+    def _choose_(self, bound: PruneBound, step: Step) -> None:
         score = self._score
-        done = self._pace.done(progress)
-        if progress.step >= progress.steps and not all(score.has_seen_data(m) for m in bound.scored()):
+        done = self._pace.done(step.progress)
+        if step.without_training and not any(score.has_seen_data(m) for m in bound.scored()):
             raise ValueError(
                 f"the score {self.score!r} comes from training, and none has taken place; use another score"
             )

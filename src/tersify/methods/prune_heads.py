@@ -65,8 +65,11 @@ def _separate(module: nn.Module, parent: nn.Module | None) -> list[Part] | None:
             f"{COUNTS[1]}"
         )
     parts: list[Part] = []
+    queries = getattr(module, triple[0]).out_features
     for layer in layers:
         assert isinstance(layer, nn.Linear)
+        if layer.out_features != queries:
+            continue  # grouped-query attention: several queries read it, so it outlives each of them
         rows = _blocks(layer.out_features, heads)
         parts += [(layer, "weight", 0, rows, heads), (layer, "bias", 0, rows, heads)]
     beside = [getattr(module, name, None) for name in OUTPUTS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tersify.methods.base import check_choice, check_range
+from tersify.methods.base import Step, check_choice, check_range, check_whole
 from tersify.schedules import Progress
 
 SCHEDULES = ("agp", "linear", "cyclic", "one-shot", "frozen")
@@ -33,25 +33,24 @@ class Pace:
         if self.schedule not in ("one-shot", "frozen") and self.end <= self.begin:
             raise ValueError(f"end must lie behind begin ({self.begin}), got {self.end}")
         for name in ("every", "cycles"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            check_whole(name, getattr(self, name), low=1)
         check_range("regrow", self.regrow, low=0.0, high=1.0)
 
-    def is_due(self, progress: Progress) -> bool:
+    def is_due(self, step: Step) -> bool:
         """Whether the mask is chosen anew before this batch."""
         if self.schedule == "frozen":
             return False
-        if progress.step >= progress.steps:  # compression without training
+        if step.without_training:
             return True
-        first = self._step(self.begin, progress)
-        last = first if self.schedule == "one-shot" else self._step(self.end, progress)
+        progress = step.progress
+        first = first_step(self.begin, progress)
+        last = first if self.schedule == "one-shot" else first_step(self.end, progress)
         at = progress.step
         return first <= at <= last and ((at - first) % self.every == 0 or at == last)
 
     def done(self, progress: Progress) -> float:
         """How far the amount has come from its start (0) to its end (1)."""
-        last = self._step(self.begin if self.schedule == "one-shot" else self.end, progress)
+        last = first_step(self.begin if self.schedule == "one-shot" else self.end, progress)
         if progress.step >= last:
             return 1.0
         along = (progress.share - self.begin) / (self.end - self.begin)
@@ -65,6 +64,7 @@ class Pace:
         low = 0.0 if cycle < 1 else 1.0 - self.regrow
         return 1.0 - (1.0 - low) * (1.0 - within) ** 3
 
-    def _step(self, share: float, progress: Progress) -> int:
-        """The first step at or behind that share of training, which a short run must not miss."""
-        return min(math.ceil(share * progress.steps - 1e-9), progress.steps - 1)
+
+def first_step(share: float, progress: Progress) -> int:
+    """The first step at or behind that share of training, which a short run must not miss."""
+    return min(math.ceil(share * progress.steps - 1e-9), progress.steps - 1)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from tersify.methods.base import Network, Site, Units
+from tersify.methods.following import Graph
 from tersify.methods.prune_heads import head_groups, names_of
 from tersify.units import UnitGroup
 
@@ -68,19 +67,22 @@ def _traced(structure: str, sites: Sequence[Site], groups: Sequence[UnitGroup], 
 
 
 def _paired(structure: str, sites: Sequence[Site], network: Network) -> Iterator[Members]:
-    """Without an example: each layer by itself, with its bias and the batch norm that comes next."""
-    behind = _norms_behind(network.model)
+    """Without an example: each layer by itself, with its bias and, where that can be told, the batch norm behind it."""
+    graph = None if structure == "channel" else _traced_graph(network.model)
     names = names_of(network.sites)
     for site in sites:
         owner, attribute = site.owners[0]
         if site.latent.ndim < 2 or not _has(structure, owner):
             continue
+        if structure != "channel" and isinstance(owner, _ConvTransposeNd) and owner.groups > 1:
+            continue  # a slice of its weight belongs to one filter in every group
         dim = 1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
         count = site.latent.shape[dim]
         members = [(site.name, Units(site.name, dim, torch.arange(count), count))]
         if structure != "channel":
             along: list[tuple[nn.Module, str]] = [(owner, attribute.replace("weight", "bias"))]
-            if norm := behind.get(owner):
+            norm = graph.norm_behind(owner) if graph is not None else None
+            if norm is not None and norm.num_features == count:
                 along += [(norm, "weight"), (norm, "bias")]
             for place in along:
                 if name := names.get(place):
@@ -94,15 +96,11 @@ def _has(structure: str, owner: nn.Module) -> bool:
     return structure == "row" or isinstance(owner, nn.Linear)
 
 
-def _norms_behind(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
-    """Each convolution or linear layer with the batch norm that comes next and has as many channels."""
-    found: dict[nn.Module, _BatchNorm] = {}
-    layers = [m for m in model.modules() if isinstance(m, (_ConvNd, nn.Linear, _BatchNorm))]
-    for layer, norm in itertools.pairwise(layers):
-        outputs = getattr(layer, "out_channels", None) or getattr(layer, "out_features", None)
-        if isinstance(norm, _BatchNorm) and norm.num_features == outputs:
-            found[layer] = norm
-    return found
+def _traced_graph(model: nn.Module) -> Graph | None:
+    try:
+        return Graph(model)
+    except ValueError:  # it cannot be traced: better a constant behind a silent filter than another layer's γ gone
+        return None
 
 
 def _shown(sites: Sequence[Site]) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tersify import ranks
-from tersify.methods.ahead import Ahead, standing_for
+from tersify.methods.ahead import Ahead, cast_together, may_make_ahead, standing_for
 from tersify.methods.base import (
     Bound,
     Site,
@@ -25,8 +24,7 @@ from tersify.ranks import own_part
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
-# Weights made ahead wait in memory, all at once. A network of more is bound by its arithmetic, not by launches.
-MOST_AHEAD = 1 << 26
+CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
@@ -60,12 +58,11 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     """The weights the coming forward pass will ask for.
 
     Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
-    Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
     """
     ready = [site for site in sites if _may_go_ahead(site.chain)]
-    if not ready or ranks.together() or sum(site.latent.numel() for site in ready) > MOST_AHEAD:
-        return
     latents: list[Tensor] = [site.latent for site in ready]
+    if not may_make_ahead(latents):
+        return
     edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
     patterns = torch._foreach_clamp_min(latents, -edge)
     torch._foreach_clamp_max_(patterns, edge)
@@ -73,9 +70,18 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     torch._foreach_sign_(patterns)
     torch._foreach_neg_(patterns)
     transforms = [cast(TernaryTransform, site.chain[0]) for site in ready]
-    weights = standing_for(latents, patterns, [transform.ahead for transform in transforms])
+    exact = cast_together(patterns, [_used_type(site, t) for site, t in zip(ready, transforms, strict=True)])
+    weights = standing_for(latents, exact, [transform.ahead for transform in transforms])
     for weight, latent, transform in zip(weights, latents, transforms, strict=True):
         transform.ahead.set(weight, latent)
+
+
+def _used_type(site: Site, transform: TernaryTransform) -> torch.dtype:
+    """What autocast will make of the pattern, where only a layer that it casts for reads it: −1, 0 and 1 stay exact."""
+    own, seen = site.latent.dtype, transform.ahead.cast
+    if seen is None or own != torch.float32 or transform.factor is not None:
+        return own
+    return seen if len(site.owners) == 1 and type(site.owners[0][0]).__mro__[1] in CAST_LAYERS else own
 
 
 def _may_go_ahead(chain: list[Transform]) -> bool:
@@ -103,18 +109,23 @@ class TernaryTransform(Transform):
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
-            if spread is not None and size > 0:
-                latent.mul_(spread / size)
+            self._stretch = spread / size if spread is not None and size > 0 else None
             self.factor = None
             if scale != "none":
+                stretched = latent if self._stretch is None else latent * self._stretch
                 # The quantized weight starts with the root mean square of the one it replaces.
-                density = (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
+                density = (stretched.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
                 # A weight of zeros must be able to learn, too.
                 start = (size / density.sqrt()).clamp(min=1e-3)
                 per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
                 )
+
+    @torch.no_grad()
+    def start_(self, latent: Tensor) -> None:
+        if self._stretch is not None:
+            latent.mul_(self._stretch)
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)

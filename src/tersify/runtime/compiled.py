@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,12 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from tersify.runtime.calibrate import costs_of_this_cpu
+from tersify.modes import eval_mode
 from tersify.runtime.capture import capture
-from tersify.runtime.choose import choose
+from tersify.runtime.choose_kernels import choose
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
+from tersify.runtime.kernel_costs import costs_of_this_cpu
 from tersify.runtime.op import Segment, call
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.quantize import quantize
@@ -141,7 +142,8 @@ def compile(
     _check_example(given)
     if precision == "fp16":
         warnings.warn("there are no fp16 kernels yet; compiling in fp32", RuntimeWarning, stacklevel=2)
-    with _eval_mode(model), torch.no_grad():
+    exported = isinstance(model, torch.fx.GraphModule)  # its mode is fixed
+    with nullcontext() if exported else eval_mode(model), torch.no_grad():
         captured, out_spec = capture(model, given)
     plan = fuse(captured)
     shown = [calibration] if isinstance(calibration, Tensor) else calibration
@@ -162,18 +164,6 @@ def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledM
         return CompiledModule(plan, out_spec, None)
     count = threads or min(torch.get_num_threads(), os.cpu_count() or 1)
     return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count, plan.quants)))
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    if not model.training or isinstance(model, torch.fx.GraphModule):  # an exported graph's mode is fixed
-        yield
-        return
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
 
 
 def _check_example(example: tuple[Tensor, ...]) -> None:

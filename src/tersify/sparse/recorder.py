@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tersify.modes import eval_mode
 from tersify.sparse.formats import Array
 from tersify.sparse.layers import Call, CannotCollect, Product, calls, products
 from tersify.sparse.lowering import multiply
@@ -174,16 +175,13 @@ def _run(
 @contextlib.contextmanager
 def _ready(model: nn.Module) -> Iterator[None]:
     """In eval mode, and with attention computed layer by layer: its fast path calls no module."""
-    modes = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
-    model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with eval_mode(model):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def as_array(tensor: Tensor) -> Array:

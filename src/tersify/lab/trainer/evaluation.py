@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.lab.data import Data, Split, normalize
 from tersify.lab.metrics import perplexity, topk_accuracy
+from tersify.modes import eval_mode
 
 EVAL_BATCH = 1000
 
@@ -21,7 +19,7 @@ def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device
     Of every token for a language model, and its `perplexity`.
     """
     logits = []
-    with _eval_mode(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp):
+    with eval_mode(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp):
         for images in split.images.split(EVAL_BATCH):
             logits.append(model(normalize(images.to(device), data)).float())
     every, labels = torch.cat(logits).flatten(0, -2), split.labels.to(device).flatten()
@@ -39,7 +37,7 @@ def check_fits(model: nn.Module, data: Data) -> int:
     image = data.test.images[:1]
     shape, kind = "×".join(map(str, data.shape)), "texts" if data.test.is_text else "images"
     try:
-        with _eval_mode(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             logits = model(normalize(image, data))
     except Exception as error:  # anybody's forward: what it raises is not known here
         why = str(error).partition("\n")[0]
@@ -56,13 +54,3 @@ def check_fits(model: nn.Module, data: Data) -> int:
             f"classes for {'every token' if labelled else 'each'}; give the option classes={data.classes}"
         )
     return logits.shape[-1]
-
-
-@contextlib.contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

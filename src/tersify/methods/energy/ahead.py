@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
-from tersify.methods.ahead import Ahead
+from tersify.methods.ahead import Ahead, may_make_ahead
 from tersify.methods.base import Site
 from tersify.methods.energy.gates import GateTransform
 
 
 def mask_ahead(pairs: Sequence[tuple[Site, GateTransform]]) -> None:
     """What the coming forward pass will ask for, of transforms that are alone on their weight and were asked before."""
-    if distributed.is_available() and distributed.is_initialized():
-        return  # gradients must come one by one there, to overlap with their exchange
     wanted = [(s.latent, t) for s, t in pairs if t.ahead.wanted and not t.covered and len(s.chain) == 1]
-    if not wanted:
-        return
     latents = [latent for latent, _ in wanted]
+    if not may_make_ahead(latents):
+        return
     masks = [transform.keep(latent) for latent, transform in wanted]
     with torch.enable_grad():
         made = _Masked.apply(masks, [transform.ahead for _, transform in wanted], *latents)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.fold import Evaluator, set_gates_
 from tersify.methods.energy.population import Population
 from tersify.methods.energy.searches import Draws, Generation, Search
+from tersify.ranks import mean_over_ranks_, world
 
 
 @dataclass(eq=False)
@@ -82,9 +83,7 @@ class Engine:
 
     def _judged(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         energies = self.evaluator.energies(states, inputs, targets)
-        if distributed.is_initialized() and distributed.get_world_size() > 1:
-            distributed.all_reduce(energies)
-            energies = energies / distributed.get_world_size()
+        mean_over_ranks_([energies])
         if self.size_weight:
             size = (states * self.bounds.costs).sum(1) / self.bounds.costs.sum()
             energies = energies + self.size_weight * size.to(energies.dtype)
@@ -101,8 +100,7 @@ class Engine:
         return Draws(self._held["units"], self._held["pairs"])
 
     def _may_capture(self, inputs: Tensor) -> bool:
-        alone = not distributed.is_initialized() or distributed.get_world_size() == 1
-        return inputs.is_cuda and alone and self._can_capture
+        return inputs.is_cuda and world() == 1 and self._can_capture
 
     def _signature(self, inputs: Tensor, targets: Tensor) -> Any:
         """What a graph depends on: shapes, and where the weights lie."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from tersify.methods.energy.gates import Gate, spread
-from tersify.methods.energy.objectives import Objective, group_energies
+from tersify.methods.energy.objectives import Objective, check_targets, group_energies
 from tersify.methods.energy.units import Carrier
+from tersify.modes import eval_mode
 
 # Of the largest output behind a layer, a pass holds its input, itself, a shortcut and the library's scratch.
 LIVE_COPIES = 4
@@ -46,6 +47,7 @@ class Evaluator:
     objective: Objective
     memory_bytes: float
     fold: bool = True
+    targets_checked: bool = False  # once: it waits for the device
     largest_bytes: int = 0  # of one candidate's output behind any layer; known after the first pass
 
     def energies(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -82,6 +84,9 @@ class Evaluator:
             raise ValueError(
                 f"the network must return one row of logits for each of the {groups * len(targets)} inputs, got {found}"
             )
+        if not self.targets_checked:
+            check_targets(self.objective, logits, targets)
+            self.targets_checked = True
         return group_energies(
             self.objective, logits if logits.dtype == torch.float64 else logits.float(), targets, groups
         )
@@ -94,21 +99,17 @@ class Evaluator:
     @contextlib.contextmanager
     def _evaluating(self, gates_open: bool = True) -> Iterator[None]:
         """No gradients, running statistics that are read and not written, no dropout; bf16 on CUDA."""
-        training = [module for module in self.model.modules() if module.training]
         device = self.layers[0].gate.mask.device.type
         try:
-            for module in training:
-                module.training = False
             for layer in self.layers:
                 layer.gate.open = gates_open
             # Without the cache: casts must be part of a captured graph, not of its warm-up.
-            with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False):
+            precision = torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False)
+            with eval_mode(self.model), torch.no_grad(), precision:
                 yield
         finally:
             for layer in self.layers:
                 layer.gate.open = False
-            for module in training:
-                module.training = True
 
     @contextlib.contextmanager
     def _masked(self, states: Tensor) -> Iterator[None]:

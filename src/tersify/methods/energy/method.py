@@ -9,7 +9,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, check_choice, check_range, register
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Network,
+    Site,
+    Step,
+    Transform,
+    check_choice,
+    check_range,
+    check_whole,
+    register,
+)
 from tersify.methods.energy.ahead import mask_ahead
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.engine import Engine
@@ -72,10 +83,11 @@ class Energy(Method):
         check_choice("search", self.search, list(SEARCHES))
         if not callable(self.objective) and not (isinstance(self.objective, str) and names_function(self.objective)):
             check_choice("objective", self.objective, [*OBJECTIVES, "file.py:function"])
-        if self.population < 4:
-            raise ValueError(
-                f"population (S) must be at least 4, got {self.population}: differential evolution mixes three others"
-            )
+        check_whole("population (S)", self.population, low=4)  # differential evolution mixes three others
+        check_whole("tournament", self.tournament, low=2, high=self.population)
+        check_whole("every", self.every, low=1)
+        check_whole("rows", self.rows, low=1)
+        check_whole("seed", self.seed)
         if not 0 < self.init < 1:
             raise ValueError(f"init (P) must lie between 0 and 1, got {self.init!r}")
         for what in ("mutation", "crossover", "flip"):
@@ -85,8 +97,6 @@ class Energy(Method):
         check_range("size_weight", self.size_weight, low=0.0, high=1e9)
         check_range("tolerance", self.tolerance, low=0.0, high=1e9)
         check_range("memory_gib", self.memory_gib, low=0.0, high=1e6, low_open=True)
-        for what, low, high in (("tournament", 2, self.population), ("every", 1, 10**9), ("rows", 1, 10**9)):
-            check_range(what, getattr(self, what), low=low, high=high)
         if self.keep is not None:
             check_range("keep", self.keep, low=0.0, high=1.0, low_open=True)
         check_choice("count", self.count, ("parameters", "units"))
@@ -136,7 +146,7 @@ class Energy(Method):
         assert isinstance(work, Work)
         progress = step.progress
         pairs = work.gated(bound)
-        if progress.step >= progress.steps and not work.population.judged:
+        if step.without_training and not work.population.judged:
             raise ValueError(
                 "energy searches while the network trains; attach it and call session.step(inputs, targets)"
             )

@@ -24,6 +24,32 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets, reduction="none")
 
 
+LEFT_OUT = -100  # the class number by which torch's cross-entropy leaves a sample out
+
+
+def check_targets(objective: Objective, logits: Tensor, targets: Tensor) -> None:
+    """What the ready objectives need. Waits for the device, where a wrong class would end the process."""
+    if objective not in (margin, cross_entropy):
+        return
+    if logits.ndim != 2:
+        raise ValueError(f"the network must return logits of shape (samples, classes), got {tuple(logits.shape)}")
+    samples, classes = len(targets), logits.shape[1]
+    if objective is cross_entropy and targets.is_floating_point() and targets.shape == (samples, classes):
+        return  # the share of each class
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool or targets.ndim != 1:
+        raise ValueError(
+            f"targets must be one class number for each sample, whole numbers of shape ({samples},), got "
+            f"{targets.dtype} of {tuple(targets.shape)}; give one-hot targets as targets.argmax(1)"
+        )
+    may_lack = objective is cross_entropy
+    judged = targets[targets != LEFT_OUT] if may_lack else targets
+    if ((judged < 0) | (judged >= classes)).any():
+        note = f" ({LEFT_OUT}: left out)" if may_lack else ""
+        raise ValueError(
+            f"targets must be classes 0..{classes - 1}{note}, got {int(judged.min())}..{int(judged.max())}"
+        )
+
+
 OBJECTIVES: dict[str, Objective] = {"margin": margin, "cross-entropy": cross_entropy}
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
 
 from tersify.methods.base import Network, Site, Units
 from tersify.methods.energy.gates import spread_index
+from tersify.methods.following import Graph
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
@@ -43,7 +43,7 @@ def with_units(sites: Sequence[Site], network: Network, *, rows: int, coupled: b
 
 def _layer_by_layer(sites: Sequence[Site], network: Network, rows: int) -> list[Site]:
     """Each convolution and linear layer by itself; `rows` rows make one unit."""
-    graph = _Graph(network.model)
+    graph = Graph(network.model)
     at = {place: site for site in network.sites for place in site.owners}
     found: list[Site] = []
     companions: list[Site] = []
@@ -108,61 +108,3 @@ def _size(network: Network) -> int:
 def _extended(site: Site, kind: type[Site] = Site, **facts: object) -> Site:
     own = {spec.name: getattr(site, spec.name) for spec in fields(Site)}
     return kind(**{**own, **facts})
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Not into modules without parameters either: they hold no layer, and may ask for sizes."""
-        return super().is_leaf_module(m, module_qualified_name) or next(m.parameters(), None) is None
-
-
-class _Graph:
-    """Which module takes whose output, found without data by tracing the forward method."""
-
-    def __init__(self, model: nn.Module) -> None:
-        try:
-            graph = _Tracer().trace(model)
-        except Exception as error:  # tracing runs the user's forward with stand-ins; anything may come of it
-            why = str(error).partition("\n")[0]
-            raise ValueError(
-                f"which layer follows which cannot be told for {type(model).__name__}, and a search that drops units "
-                f"must know it: torch.fx cannot trace it ({type(error).__name__}: {why}); use a method that works "
-                "by weight, such as 'prune'"
-            ) from error
-        self._modules = dict(model.named_modules())
-        self._calls: dict[nn.Module, list[fx.Node]] = {}
-        for node in graph.nodes:
-            if node.op == "call_module":
-                self._calls.setdefault(self._module(node), []).append(node)
-
-    def _module(self, node: fx.Node) -> nn.Module:
-        return self._modules[str(node.target)]
-
-    def norm_behind(self, layer: nn.Module) -> nn.Module | None:
-        """The BatchNorm with γ and β that alone takes the layer's output, and takes nothing else."""
-        uses = self._calls.get(layer, [])
-        takers = [user for node in uses for user in node.users]
-        if not takers or any(node.op != "call_module" for node in takers):
-            return None
-        norm = self._module(takers[0])
-        fits = isinstance(norm, _BatchNorm) and norm.affine and set(takers) == set(self._calls[norm])
-        return norm if fits and len(takers) == len(uses) else None
-
-    def may_lose_units(self, layer: nn.Module) -> bool:
-        """Whether the layer is used, and every path from it to the output leads through another layer of weights."""
-        tail = self.norm_behind(layer) or layer
-        uses = self._calls.get(tail, [])
-        return bool(uses) and not any(self._reaches_output(node) for node in uses)
-
-    def _reaches_output(self, start: fx.Node) -> bool:
-        seen: set[fx.Node] = set()
-        ahead = list(start.users)
-        while ahead:
-            node = ahead.pop()
-            if node.op == "output":
-                return True
-            mixes = node.op == "call_module" and any(p.ndim >= 2 for p in self._module(node).parameters())
-            if node not in seen and not mixes:
-                ahead += node.users
-            seen.add(node)
-        return False

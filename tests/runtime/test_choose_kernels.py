@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tersify.runtime import calibrate, compile
-from tersify.runtime.calibrate import Costs, cache_file, costs_of_this_cpu, keys
+from tersify.runtime import compile, kernel_costs
+from tersify.runtime.kernel_costs import Costs, cache_file, costs_of_this_cpu, keys
 
 extension = pytest.importorskip("tersify._runtime")
 
@@ -86,7 +86,7 @@ def test_fewer_non_zeros_make_lists_cheaper_but_not_dense_products():
 def test_a_measurement_is_made_once_and_then_read(monkeypatch, tmp_path):
     monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path / "new" / "folder"))
     made = []
-    monkeypatch.setattr(calibrate, "measure", lambda module: made.append(1) or costs(conv_sign=0.5))
+    monkeypatch.setattr(kernel_costs, "measure", lambda module: made.append(1) or costs(conv_sign=0.5))
     first, second = costs_of_this_cpu(extension), costs_of_this_cpu(extension)
     assert len(made) == 1
     assert first == second
@@ -96,7 +96,7 @@ def test_a_measurement_is_made_once_and_then_read(monkeypatch, tmp_path):
 @pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", json.dumps(costs(conv_sign=-1.0)), '{"conv.sign@0.1": "x"}'])
 def test_a_damaged_cache_is_ignored_with_one_warning_and_written_again(monkeypatch, tmp_path, damaged):
     monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(calibrate, "measure", lambda module: costs())
+    monkeypatch.setattr(kernel_costs, "measure", lambda module: costs())
     cache_file(extension).write_text(damaged)
     with pytest.warns(RuntimeWarning, match="cannot be read") as seen:
         costs_of_this_cpu(extension)
@@ -107,8 +107,8 @@ def test_a_damaged_cache_is_ignored_with_one_warning_and_written_again(monkeypat
 def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path / "file" / "folder"))
-    monkeypatch.setattr(calibrate, "measure", lambda module: costs())
-    monkeypatch.setattr(calibrate, "_read", lambda path: None)
+    monkeypatch.setattr(kernel_costs, "measure", lambda module: costs())
+    monkeypatch.setattr(kernel_costs, "_read", lambda path: None)
     assert costs_of_this_cpu(extension).nanoseconds == costs()
 
 
@@ -123,6 +123,6 @@ def test_every_instruction_set_has_costs_of_its_own(monkeypatch):
 @pytest.mark.parametrize("isa", extension.isas())
 def test_every_family_can_be_measured(monkeypatch, isa):
     monkeypatch.setenv("TERSIFY_ISA", isa)
-    measured = calibrate.measure(extension)
+    measured = kernel_costs.measure(extension)
     assert set(measured) == set(keys())
     assert min(measured.values()) > 0

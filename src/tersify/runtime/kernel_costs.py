@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tersify.codec.atomic import replacing
 from tersify.runtime.engine import EngineBuilder, chosen_isa
 from tersify.runtime.plan import Node, Quant
 from tersify.runtime.weights import Weight
@@ -73,7 +73,7 @@ def cache_file(module: ModuleType) -> Path:
     base = os.environ.get(CACHE_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base) if base else Path(home) / "tersify"
-    build = str(Path(str(module.__file__)).stat().st_size)
+    build = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
     facts = "\n".join((_cpu_model(), chosen_isa(module), build, torch.__version__))
     return folder / f"kernel-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
 
@@ -110,9 +110,8 @@ def _write(path: Path, costs: Costs) -> None:
     """Whole or not at all; a cache that cannot be written is measured again next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
-            json.dump(dict(costs.nanoseconds), part, indent=1)
-        os.replace(part.name, path)
+        with replacing(path) as file:
+            file.write(json.dumps(dict(costs.nanoseconds), indent=1).encode())
     except OSError:
         return
 

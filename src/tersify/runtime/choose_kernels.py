@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from tersify.runtime.calibrate import CONV, DENSE, EXCHANGE, INT8, LEAVING, ROWS, VECTOR, Costs
+from tersify.runtime.kernel_costs import CONV, DENSE, EXCHANGE, INT8, LEAVING, ROWS, VECTOR, Costs
 from tersify.runtime.plan import Finish, Node, Plan
 from tersify.runtime.quantize import can_be_narrow
 from tersify.runtime.weights import Weight
