@@ -150,7 +150,8 @@ def pruning() -> str:
         for row in rows.values():
             ours = {key: entry["mean"] for key, entry in row["ours"].items()}
             lost = f"{dense - ours['accuracy']:.2f}".replace("-", "−")
-            lines.append(f"| {network} | {row['name']} | {ours['sparsity']:.0f} % | {ours['accuracy']:.2f} % | {lost} |")
+            figures = f"{ours['sparsity']:.0f} % | {ours['accuracy']:.2f} % | {lost}"
+            lines.append(f"| {network} | {row['name']} | {figures} |")
     return "\n".join(lines)
 
 
@@ -159,8 +160,8 @@ def overhead() -> str:
     on = {device: read(f"training-overhead-{device}")["figures"] for device in ("gpu", "cpu")}
     told = {d: [f"{on[d][f'{mode}_overhead_percent']:.0f} %" for mode in ("eager", "compiled")] for d in on}
     return (
-        f"- A ternary session adds {told['gpu'][0]} to an eager training step of ResNet-20\\* on an H200, {told['gpu'][1]} to "
-        f"a compiled one; on a CPU {told['cpu'][0]} and {told['cpu'][1]}."
+        f"- A ternary session adds {told['gpu'][0]} to an eager training step of ResNet-20\\* on an H200, "
+        f"{told['gpu'][1]} to a compiled one; on a CPU {told['cpu'][0]} and {told['cpu'][1]}."
     )
 
 
@@ -179,8 +180,8 @@ def picture() -> str:
 
 
 TABLES = {
-    "ternary": ternary, "example": example, "file-size": file_size, "speed": speed, "speech": speech, "pruning": pruning,
-    "overhead": overhead,
+    "ternary": ternary, "example": example, "file-size": file_size, "speed": speed, "speech": speech,
+    "pruning": pruning, "overhead": overhead,
 }  # fmt: skip
 
 
