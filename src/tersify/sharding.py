@@ -8,7 +8,7 @@ from torch import nn
 
 from tersify import ranks
 from tersify.methods import Lookup, Method, Prune, Site, Ternary
-from tersify.methods.prune_mask import MaskTransform
+from tersify.methods.pruning.mask import MaskTransform
 from tersify.session import Session
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tersify.methods.prune_mask import MaskTransform
+from tersify.methods.pruning.mask import MaskTransform
 from tersify.session import Session
 
 ORIGINAL, MASK = "_orig", "_mask"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Lookup, Magnitude
-from tersify.methods.lookup_fit import fit_table
-from tersify.methods.lookup_split import interval_counts, interval_means, range_split, squared_error
+from tersify.methods.lookup.fit import fit_table
+from tersify.methods.lookup.split import interval_counts, interval_means, range_split, squared_error
 from tersify.tensor import Table, TableFormat
 
 

@@ -8,7 +8,7 @@ from pruning import begin, zero_share
 from torch import nn
 
 from tersify.methods import Prune, from_table
-from tersify.methods.prune_choice import choose_globally, lowest
+from tersify.methods.pruning.choice import choose_globally, lowest
 from tersify.schedules import Progress, cubic_ramp
 
 

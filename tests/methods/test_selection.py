@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tersify.methods.prune_choice import lowest
+from tersify.methods.pruning.choice import lowest
 from tersify.methods.selection import kth_smallest
 
 NUMBERS = st.floats(width=32, allow_nan=False)

@@ -1,4 +1,4 @@
-"""One file per method family. A new method is a new file and one line here."""
+"""One file or folder per method family. A new method is a new file and one line here."""
 
 from tersify.methods.base import (
     Bound,
@@ -18,7 +18,7 @@ from tersify.methods.ec2t import EntropyConstrainedTernary
 from tersify.methods.energy import Energy
 from tersify.methods.kmeans import KMeans
 from tersify.methods.lookup import Lookup
-from tersify.methods.prune import Magnitude, Prune
+from tersify.methods.pruning import Magnitude, Prune
 from tersify.methods.ternary import Ternary
 from tersify.methods.ternary_target import TernaryTarget
 from tersify.methods.trq import TernaryResidual

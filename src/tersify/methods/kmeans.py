@@ -19,7 +19,7 @@ from tersify.methods.base import (
     register,
     straight_through,
 )
-from tersify.methods.prune_schedule import first_step
+from tersify.methods.pruning.schedule import first_step
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
 

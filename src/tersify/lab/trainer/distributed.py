@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 
 from tersify import ranks
 from tersify.lab.trainer.directory import difference
-from tersify.methods.prune_mask import GatheredMask
+from tersify.methods.pruning.mask import GatheredMask
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

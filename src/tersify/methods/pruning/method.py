@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, check_whole, register
-from tersify.methods.prune_choice import (
+from tersify.methods.pruning.choice import (
     SCOPES,
     choose_globally,
     choose_in_layer,
@@ -17,11 +17,11 @@ from tersify.methods.prune_choice import (
     least_kept,
     lowest_of_shards,
 )
-from tersify.methods.prune_mask import MaskTransform, SoftMask
-from tersify.methods.prune_schedule import Pace
-from tersify.methods.prune_scores import SCORES, Score, score_named
-from tersify.methods.prune_structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
-from tersify.methods.prune_units import with_units
+from tersify.methods.pruning.mask import MaskTransform, SoftMask
+from tersify.methods.pruning.schedule import Pace
+from tersify.methods.pruning.scores import SCORES, Score, score_named
+from tersify.methods.pruning.structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
+from tersify.methods.pruning.units import with_units
 from tersify.ranks import is_sharded, own_part
 
 

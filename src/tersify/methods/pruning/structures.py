@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tersify.methods.base import Site
-from tersify.methods.prune_mask import MaskTransform
+from tersify.methods.pruning.mask import MaskTransform
 
 ScoreOf = Callable[[Site, MaskTransform], Tensor]
 

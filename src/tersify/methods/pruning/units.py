@@ -11,7 +11,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from tersify.methods.base import Network, Site, Units
 from tersify.methods.following import Graph
-from tersify.methods.prune_heads import head_groups, names_of
+from tersify.methods.pruning.heads import head_groups, names_of
 from tersify.units import UnitGroup
 
 Members = list[tuple[str, Units]]  # the names of sites, and their parts in a group

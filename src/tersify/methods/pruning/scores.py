@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tersify.methods.base import Site
-from tersify.methods.prune_mask import FactorMask, GatheredMask, LearnedMask, MaskTransform, SoftMask
+from tersify.methods.pruning.mask import FactorMask, GatheredMask, LearnedMask, MaskTransform, SoftMask
 
 
 class Score:

@@ -21,8 +21,8 @@ from tersify.methods.base import (
     register,
     straight_through,
 )
-from tersify.methods.lookup_fit import MOST_FRACTION_BITS, Fitted, fit_table
-from tersify.methods.lookup_split import interval_counts
+from tersify.methods.lookup.fit import MOST_FRACTION_BITS, Fitted, fit_table
+from tersify.methods.lookup.split import interval_counts
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor, TableFormat
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tersify.methods.lookup_optimal import Moments, optimal_table
-from tersify.methods.lookup_split import (
+from tersify.methods.lookup.optimal import Moments, optimal_table
+from tersify.methods.lookup.split import (
     interval_means,
     largest_shift,
     lloyd,
@@ -22,7 +22,7 @@ from tersify.methods.lookup_split import (
 from tersify.tensor.table import Floats, TableFormat
 
 if TYPE_CHECKING:
-    from tersify.methods.lookup import Lookup
+    from tersify.methods.lookup.method import Lookup
 
 MOST_FRACTION_BITS = 16
 

@@ -1,0 +1,5 @@
+"""Pruning: a score × a structure × a scope × a schedule, each in a file of its own."""
+
+from tersify.methods.pruning.method import Magnitude, Prune
+
+__all__ = ["Magnitude", "Prune"]
