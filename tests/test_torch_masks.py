@@ -125,3 +125,11 @@ def test_tied_weights_go_out_and_come_back_under_all_their_names(weights):
     again = Tied()
     load_torch_masks(tersify.attach(again, recipe), theirs.state_dict())
     assert torch.equal(again(x), ours(x))
+
+
+def test_a_mask_on_one_of_two_modules_that_share_a_weight_is_refused():
+    theirs = Tied()
+    torch_prune.l1_unstructured(theirs.a, "weight", amount=0.5)
+    session = tersify.attach(Tied(), Recipe(rules=[Rule(weights="a.weight", methods=FROZEN)]))
+    with pytest.raises(ValueError, match=r"masks 'a.weight' and not 'b.weight', which are one weight"):
+        load_torch_masks(session, theirs.state_dict())

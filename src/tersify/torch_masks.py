@@ -41,6 +41,13 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
     for name in originals:
         if name not in masks:
             raise ValueError(f"the checkpoint masks {name!r}, which the recipe does not prune; add a rule for it")
+    for site in session.sites:
+        names = (site.name, *site.aliases)
+        told, left = [n for n in names if n in originals], [n for n in names if n not in originals]
+        if told and left:
+            raise ValueError(
+                f"the checkpoint masks {told[0]!r} and not {left[0]!r}, which are one weight here; untie them"
+            )
     for name in values:
         if name not in targets:
             raise ValueError(f"the checkpoint holds {name!r}, which the network does not have")
