@@ -105,20 +105,26 @@ def _signed(value: float) -> str:
 
 
 def speed() -> str:
-    names = {"torch": "PyTorch eager", "torch.compile": "torch.compile", "onnxruntime": "ONNX Runtime",
-             "openvino": "OpenVINO"}  # fmt: skip
-    rows = read("cpu-inference")["threads_1"]["rows"]
-    times = {(row["peer"], row["batch"]): row["median_ms"] for row in rows}
-    batches = sorted({batch for _, batch in times})
-    lines = [f"| | {' | '.join(f'batch {b}' for b in batches)} |", "|---" * (len(batches) + 1) + "|"]
-    for peer, name in names.items():
-        lines.append(f"| {name} | {' | '.join(f'{times[peer, b]:.1f}' for b in batches)} |")
-    ours = []
-    for index, batch in enumerate(batches):
-        factor = min(times[peer, batch] for peer in names) / times["tersify", batch]
-        note = f"{factor:.1f} times the fastest" if index == 0 else f"{factor:.1f} times"
-        ours.append(f"**{times['tersify', batch]:.1f}** ({note})")
-    return "\n".join([*lines, f"| **Tersify** | {' | '.join(ours)} |"])
+    """Milliseconds on two threads: dense engines in fp32, the sparse one, and the same in 8 bits."""
+    figures = read("cpu-inference")["figures"]
+    kinds = {
+        "fp32": {"torch": "PyTorch eager", "torch.compile": "torch.compile", "onnxruntime": "ONNX Runtime",
+                 "openvino": "OpenVINO", "deepsparse": "DeepSparse 1.8 (sparse)", "tersify": "**Tersify**"},
+        "int8": {"onnxruntime-int8": "ONNX Runtime", "openvino-int8": "OpenVINO", "tersify-int8": "**Tersify**"},
+    }  # fmt: skip
+    batches = (1, 8, 64)
+    lines = ["| activations | engine | " + " | ".join(f"batch {b}" for b in batches) + " |", "|---|---|---|---|---|"]
+    for kind, engines in kinds.items():
+        for peer, name in engines.items():
+            cells = []
+            for batch in batches:
+                milliseconds = figures[f"ternary.z90.b{batch}.t2.{peer}.median_ms"]
+                cells.append(f"{milliseconds:.1f}")
+                if name.startswith("**"):
+                    times = figures[f"ternary.z90.b{batch}.t2.{peer}.against.{kind}"]
+                    cells[-1] = f"**{milliseconds:.1f}** ({times:.1f} times)"
+            lines.append(f"| {kind} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def speech() -> str:
