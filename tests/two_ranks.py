@@ -66,6 +66,7 @@ def _join(rank: int, port: int, work: Callable[..., None], arguments: tuple) -> 
     work(*arguments)
     distributed.barrier()
     distributed.destroy_process_group()
+    os._exit(0)  # gloo's threads may outlive the group, and would abort a process on its way out
 
 
 def save_codes_of_every_family(folder: Path) -> None:
