@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs, random_input
+from tersify.cli.common import MaxDecodedBytes, Shape, Target, TargetOption, allowed, pairs, random_input
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,11 +23,9 @@ def bench(
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Images in a batch; repeatable.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = min(2, os.cpu_count() or 1),
     rounds: Annotated[int, typer.Option(min=1, help="How often every engine gets its turn.")] = 5,
-    target: Annotated[
-        str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
-    ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
-    shape: Annotated[str | None, typer.Option(help="One input, such as 3,32,32, where the file does not say.")] = None,
+    target: Target = None,
+    option: TargetOption = None,
+    shape: Shape = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write the figures here; beside a model.terse the report shows them.")
     ] = None,

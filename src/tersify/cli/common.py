@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 DATA_HELP = "digits, cifar10, cifar100, mnist, polarity, polarity-bytes, a folder or file.py:function."
 TOKENS = 32
 MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
+Target = Annotated[
+    str | None, typer.Option("--target", help="What the network is, where the file does not name a reference network.")
+]
+TargetOption = Annotated[list[str] | None, typer.Option("--option", help="KEY=VALUE for --target; repeatable.")]
+Shape = Annotated[str | None, typer.Option("--shape", help="One input, such as 3,32,32, where the file does not say.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file at --out.")]
 MaxDecodedBytes = Annotated[
     int | None, typer.Option(min=1, help="The most memory a .terse file may decode to; 16 GiB by default.")

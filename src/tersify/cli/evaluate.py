@@ -8,17 +8,15 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import DATA_HELP, MaxDecodedBytes, allowed, pairs
+from tersify.cli.common import DATA_HELP, MaxDecodedBytes, Target, TargetOption, allowed, pairs
 
 
 def evaluate(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     data: Annotated[str, typer.Option(help=DATA_HELP)],
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
-    ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
+    target: Target = None,
+    option: TargetOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     max_decoded_bytes: MaxDecodedBytes = None,

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, Overwrite, allowed, check_free, pairs, random_input
+from tersify.cli.common import (
+    MaxDecodedBytes,
+    Overwrite,
+    Shape,
+    Target,
+    TargetOption,
+    allowed,
+    check_free,
+    pairs,
+    random_input,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,11 +93,9 @@ def onnx(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write.")],
     integer: Annotated[bool, typer.Option("--integer", help="The exact integer network (int8 in, int8 out).")] = False,
-    target: Annotated[
-        str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
-    ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
-    shape: Annotated[str | None, typer.Option(help="One input, such as 3,32,32, where the file does not say.")] = None,
+    target: Target = None,
+    option: TargetOption = None,
+    shape: Shape = None,
     overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:

@@ -7,17 +7,25 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, Overwrite, allowed, check_free, pairs, random_input
+from tersify.cli.common import (
+    MaxDecodedBytes,
+    Overwrite,
+    Shape,
+    Target,
+    TargetOption,
+    allowed,
+    check_free,
+    pairs,
+    random_input,
+)
 
 
 def shrink(
     file: Annotated[Path, typer.Argument(help="A .terse file of a network pruned by filters, neurons or heads.")],
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
-    target: Annotated[
-        str | None, typer.Option(help="What the network is, where the file does not name a reference network.")
-    ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for --target; repeatable.")] = None,
-    shape: Annotated[str | None, typer.Option(help="One input, such as 3,32,32, where the file does not say.")] = None,
+    target: Target = None,
+    option: TargetOption = None,
+    shape: Shape = None,
     overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
