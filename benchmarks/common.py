@@ -5,11 +5,70 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tersify import Session
 
 # oneDNN's AMX kernels die where a virtual machine hides CPUID leaf 0x1D; set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+
+def training_step(
+    model: nn.Module,
+    attach: Callable[[nn.Module], Session] | None,
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+    *,
+    device: str,
+    batch: int,
+    compiled: bool,
+) -> Callable[[], None]:
+    """One whole training step as a function, with a session or without: forward, backward, optimizer; bf16 on a GPU."""
+    import torch
+    import torch.nn.functional as F
+
+    on_gpu = device == "cuda"
+    model = model.to(device)
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.randint(0, 10, (batch,), device=device)
+    if on_gpu:
+        model = model.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    session = attach(model) if attach else None
+    moved = optimizer(session.param_groups() if session else model.parameters())
+    forward = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        if session:
+            session.step(images, labels)
+        with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
+            loss = F.cross_entropy(forward(images), labels)
+        if session:
+            loss = loss + session.penalty()
+        moved.zero_grad(set_to_none=True)
+        loss.backward()
+        moved.step()
+
+    return step
+
+
+def milliseconds(work: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Per call, by that clock; what a GPU was given to do is done before and after."""
+    import torch
+
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
+    start = clock()
+    for _ in range(repeats):
+        work()
+    wait()
+    return 1e3 * (clock() - start) / repeats
 
 
 def report(

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from common import report  # first: it sets what must stand before torch is imported
+from common import milliseconds, report, training_step  # first: it sets what must stand before torch is imported
 
 import tersify
 from tersify import Recipe, Rule
@@ -37,46 +36,14 @@ def attached(model: torch.nn.Module, method: Energy) -> tersify.Session:
 
 
 def stepper(name: str, method: Energy | None, *, device: str, batch: int, compiled: bool) -> Callable[[], None]:
-    """One whole training step as a function: search, forward, backward, Adadelta; bf16 on a GPU."""
+    """A training step with Adadelta, the search included."""
     torch.manual_seed(0)
-    on_gpu = device == "cuda"
-    model = network(name).to(device)
-    images = torch.randn(batch, 3, 32, 32, device=device)
-    labels = torch.randint(0, 10, (batch,), device=device)
-    if on_gpu:
-        model = model.to(memory_format=torch.channels_last)
-        images = images.contiguous(memory_format=torch.channels_last)
-    session = attached(model, method) if method else None
-    parameters = session.param_groups() if session else list(model.parameters())
-    optimizer = torch.optim.Adadelta(parameters, lr=1.0)
-    forward = torch.compile(model) if compiled else model
-
-    def step() -> None:
-        if session:
-            session.step(images, labels)
-        with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
-            loss = F.cross_entropy(forward(images), labels)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-
-    return step
+    attach = partial(attached, method=method) if method else None
+    adadelta = partial(torch.optim.Adadelta, lr=1.0)
+    return training_step(network(name), attach, adadelta, device=device, batch=batch, compiled=compiled)
 
 
-def milliseconds(work: Callable[[], object], repeats: int, device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - start) / repeats
-
-
-def interleaved(
-    works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, device: str, warm: int
-) -> dict[str, float]:
+def interleaved(works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, warm: int) -> dict[str, float]:
     """The median of each, measured in turns so that a slow minute hits all of them."""
     for work in works.values():
         for _ in range(warm):
@@ -84,7 +51,7 @@ def interleaved(
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            times[name].append(milliseconds(work, repeats, device))
+            times[name].append(milliseconds(work, repeats))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -97,7 +64,7 @@ def training_steps(
         for kind, method in METHODS.items()
         if not (compiled and kind == "search_stored")  # compiling takes a minute each
     }
-    medians = interleaved(works, rounds=rounds, repeats=repeats, device=device, warm=6)
+    medians = interleaved(works, rounds=rounds, repeats=repeats, warm=6)
     ratios = {kind: value / medians["plain"] for kind, value in medians.items() if kind != "plain"}
     shown = "".join(f"   {kind} {medians[kind]:8.2f} ms ({ratio:.2f}×)" for kind, ratio in ratios.items())
     print(f"  {name:<9} {mode:<9} plain {medians['plain']:8.2f} ms{shown}", flush=True)
@@ -123,7 +90,7 @@ def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, 
         "folded": lambda: evaluator.energies(states, images, labels),
         "looped": lambda: evaluator.one_by_one(states, images, labels),
     }
-    medians = interleaved(works, rounds=rounds, repeats=1, device=device, warm=1)
+    medians = interleaved(works, rounds=rounds, repeats=1, warm=1)
     print(
         f"  {name:<9} S = {POPULATION} folded {medians['folded']:9.1f} ms   one by one {medians['looped']:9.1f} ms "
         f"  loop/fold {medians['looped'] / medians['folded']:.2f}",

@@ -10,11 +10,11 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from common import report  # first: it sets what must stand before torch is imported
+from common import milliseconds, report, training_step  # first: it sets what must stand before torch is imported
 
 import tersify
 from tersify.lab import network
@@ -23,47 +23,12 @@ ROUNDS = {False: 12, True: 4}
 
 
 def stepper(recipe: str | None, *, device: str, batch: int, compiled: bool, inflate: int) -> Callable[[], None]:
-    """One whole training step of ResNet-20* as a function: forward, backward, Adam; bf16 on a GPU."""
+    """A training step of ResNet-20* with Adam."""
     torch.manual_seed(0)
-    on_gpu = device == "cuda"
-    model = network("resnet20-star", inflate=inflate).to(device)
-    images = torch.randn(batch, 3, 32, 32, device=device)
-    labels = torch.randint(0, 10, (batch,), device=device)
-    if on_gpu:
-        model = model.to(memory_format=torch.channels_last)
-        images = images.contiguous(memory_format=torch.channels_last)
-    session = tersify.attach(model, recipe, epochs=240, steps_per_epoch=196) if recipe else None
-    parameters = session.param_groups() if session else [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=on_gpu)
-    forward = torch.compile(model) if compiled else model
-
-    def step() -> None:
-        if session:
-            session.step(images, labels)
-        with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
-            loss = F.cross_entropy(forward(images), labels)
-        if session:
-            loss = loss + session.penalty()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-
-    return step
-
-
-def milliseconds(step: Callable[[], None], repeats: int, device: str) -> float:
-    """Per step: wall time on a GPU, process CPU time on a CPU, where neighbours share the cores."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            step()
-        torch.cuda.synchronize()
-        return 1e3 * (time.perf_counter() - start) / repeats
-    start = time.process_time()
-    for _ in range(repeats):
-        step()
-    return 1e3 * (time.process_time() - start) / repeats
+    attach = (lambda model: tersify.attach(model, recipe, epochs=240, steps_per_epoch=196)) if recipe else None
+    adam = partial(torch.optim.Adam, lr=1e-3, fused=device == "cuda")
+    model = network("resnet20-star", inflate=inflate)
+    return training_step(model, attach, adam, device=device, batch=batch, compiled=compiled)
 
 
 def main() -> None:
@@ -76,6 +41,8 @@ def main() -> None:
     if args.device == "cpu":
         torch.set_num_threads(1)  # idle threads spin, and their CPU time would count
     batch = args.batch or (256 if args.device == "cuda" else 64)
+    # Neighbours share the cores of a CPU, so there its own time counts; a GPU is waited for.
+    clock = time.perf_counter if args.device == "cuda" else time.process_time
     repeats = 20 if args.device == "cuda" else 1
     inflate = 1 if args.quick else 5
     figures: dict[str, float] = {}
@@ -96,7 +63,7 @@ def main() -> None:
         times: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(ROUNDS[args.quick]):
             for name, step in steps.items():
-                times[name].append(milliseconds(step, repeats, args.device))
+                times[name].append(milliseconds(step, repeats, clock))
         mode = "compiled" if compiled else "eager"
         medians = {name: statistics.median(values) for name, values in times.items()}
         overhead = 100 * (medians["ternary-log"] / medians["plain"] - 1)
