@@ -86,8 +86,17 @@ def test_the_points_of_a_grid_belong_to_the_sweep_and_their_absence_changes_noth
     assert make().identity()["space"]["train.lr"] == {"kind": "log", "low": 1e-3, "high": 1e-1}
 
 
+def sweep_of_own_network(folder, source, *, space, trials):
+    """A sweep over a network of the user's, whose source stands beside it."""
+    (folder / "net.py").write_text(source)
+    text = sweep_text(space=space, sampler="grid", trials=trials).replace("options = { width = 0.25 }\n", "")
+    text = text.replace('"digits-cnn"', '"net.py:Net"').replace('recipe = "ternary-log"', 'recipe = "twn"')
+    (folder / "mine.toml").write_text(text)
+    return ["sweep", str(folder / "mine.toml"), "--out", str(folder / "out")]
+
+
 def test_a_sweep_in_which_every_trial_failed_says_why_and_is_no_success(tmp_path, capsys):
-    (tmp_path / "net.py").write_text(
+    source = (
         "import torch\n"
         "class Net(torch.nn.Linear):\n"
         "    def __init__(self):\n"
@@ -97,10 +106,8 @@ def test_a_sweep_in_which_every_trial_failed_says_why_and_is_no_success(tmp_path
         "            raise RuntimeError('out of luck')\n"
         "        return super().forward(x.flatten(1))\n"
     )
-    text = sweep_text(space='"train.lr" = [1e-3, 1e-2]', sampler="grid", trials=2)
-    text = text.replace('"digits-cnn"', '"net.py:Net"').replace("options = { width = 0.25 }\n", "")
-    (tmp_path / "mine.toml").write_text(text.replace('recipe = "ternary-log"', 'recipe = "twn"'))
-    assert main(["sweep", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out")]) == 2
+    sweep = sweep_of_own_network(tmp_path, source, space='"train.lr" = [1e-3, 1e-2]', trials=2)
+    assert main(sweep) == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1
     assert "all 2 trials failed, the first with RuntimeError: out of luck" in error
@@ -124,7 +131,7 @@ def test_an_unreachable_place_is_one_sentence_and_exit_2(flags, wanted, tmp_path
 
 
 def test_a_trial_that_crashes_or_gives_nan_fails_and_the_sweep_goes_on(tmp_path, capsys):
-    (tmp_path / "net.py").write_text(
+    source = (
         "import torch\n"
         "class Net(torch.nn.Linear):\n"
         "    def __init__(self, kind):\n"
@@ -135,10 +142,8 @@ def test_a_trial_that_crashes_or_gives_nan_fails_and_the_sweep_goes_on(tmp_path,
         "            raise RuntimeError('out of luck')\n"
         "        return super().forward(x.flatten(1)) * (float('nan') if self.kind == 'nan' else 1.0)\n"
     )
-    text = sweep_text(space='"options.kind" = ["good", "crash", "nan"]', sampler="grid", trials=3)
-    text = text.replace('"digits-cnn"', '"net.py:Net"').replace("options = { width = 0.25 }\n", "")
-    (tmp_path / "mine.toml").write_text(text.replace('recipe = "ternary-log"', 'recipe = "twn"'))
-    assert main(["sweep", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out")]) == 0
+    sweep = sweep_of_own_network(tmp_path, source, space='"options.kind" = ["good", "crash", "nan"]', trials=3)
+    assert main(sweep) == 0
     trials = {t["params"]["options.kind"]: t for t in read_results(tmp_path / "out")["trials"]}
     assert {kind: t["state"] for kind, t in trials.items()} == {"good": "complete", "crash": "failed", "nan": "failed"}
     assert "RuntimeError: out of luck" in trials["crash"]["reason"]

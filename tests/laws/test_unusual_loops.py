@@ -13,6 +13,11 @@ CHAINS = all_legal_chains()
 EVERY_CHAIN = pytest.mark.parametrize("chain", CHAINS, ids=map(chain_id, CHAINS))
 
 
+def skip_if_stochastic(chain):
+    if any(getattr(m, "stochastic", False) for m in chain):
+        pytest.skip("draws new weights in every pass")
+
+
 def begun(chain, network="linear"):
     model, x = make(network)
     session, optimizer = start(model, recipe_of(chain))
@@ -28,34 +33,24 @@ def assert_pack_is_the_eval_weight(model, session):
         assert torch.equal(tensor.to_dense(), getattr(model.get_submodule(path), attribute)), name
 
 
-@EVERY_CHAIN
-def test_gradients_accumulate_over_two_backward_passes_in_one_step(chain):
-    if any(getattr(m, "stochastic", False) for m in chain):
-        pytest.skip("draws new weights in every pass")
-    model, session, x = begun(chain)
-    once = []
-    for repeats in (1, 2):
-        model.zero_grad()
-        for _ in range(repeats):
-            model(x).square().mean().backward()
-        once.append({s.name: s.latent.grad.clone() for s in session.sites})
-    for name, grad in once[0].items():
-        assert torch.allclose(once[1][name], 2 * grad, rtol=1e-4, atol=1e-7), name
+def gradients(model, session, losses):
+    """What each latent gets from these losses, each passed back by itself."""
+    model.zero_grad()
+    for loss in losses:
+        loss.backward()
+    return {site.name: site.latent.grad.clone() for site in session.sites}
 
 
 @EVERY_CHAIN
-def test_two_forward_passes_may_come_before_their_backward_passes(chain):
-    if any(getattr(m, "stochastic", False) for m in chain):
-        pytest.skip("draws new weights in every pass")
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "both forward first"])
+def test_two_passes_in_one_step_give_twice_the_gradients_of_one(chain, together):
+    skip_if_stochastic(chain)
     model, session, x = begun(chain)
-    grads = []
-    for repeats in (2, 1):
-        model.zero_grad()
-        for loss in [model(x).square().mean() for _ in range(repeats)]:
-            loss.backward()
-        grads.append({s.name: s.latent.grad.clone() for s in session.sites})
-    for name, grad in grads[1].items():
-        assert torch.allclose(grads[0][name], 2 * grad, rtol=1e-4, atol=1e-7), name
+    passes = (model(x).square().mean() for _ in range(2))
+    twice = gradients(model, session, list(passes) if together else passes)
+    once = gradients(model, session, [model(x).square().mean()])
+    for name, grad in once.items():
+        assert torch.allclose(twice[name], 2 * grad, rtol=1e-4, atol=1e-7), name
 
 
 @EVERY_CHAIN
@@ -85,14 +80,12 @@ def test_a_model_converted_to_double_goes_on(chain):
 @EVERY_CHAIN
 def test_a_forward_pass_repeated_for_its_backward_gives_the_same_gradients(chain):
     """Activation checkpointing keeps no activations and runs the forward pass again when it needs them."""
-    if any(getattr(m, "stochastic", False) for m in chain):
-        pytest.skip("draws new weights in every pass")
+    skip_if_stochastic(chain)
     grads = []
     for checkpointed in (False, True):
         model, session, x = begun(chain)
         x = x.clone().requires_grad_()
         out = checkpoint(model, x, use_reentrant=False) if checkpointed else model(x)
-        out.square().mean().backward()
-        grads.append({s.name: s.latent.grad.clone() for s in session.sites})
+        grads.append(gradients(model, session, [out.square().mean()]))
     for name, grad in grads[0].items():
         assert torch.allclose(grads[1][name], grad, rtol=1e-4, atol=1e-7), name
