@@ -28,7 +28,7 @@ from tersify.recipe import Recipe
 from tersify.sparse import BACKENDS, FORMATS, Collection
 from tersify.sparse.bench import winners
 
-RECIPE = '[[rules]]\nweights = "{}"\nmethods = [{{ method = "magnitude", sparsity = 0.9 }}]\n'
+RECIPE = '[[rules]]\nweights = "{}"\nmethods = [{{ method = "prune", sparsity = 0.9 }}]\n'
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def test_different_rules_give_different_methods():
         ('[[rules]]\nmethods = [{ method = "ternary", over = "x" }]', "ternary: over must be int, got 'x'"),
         ('[[rules]]\nmethods = [{ method = "ternary", clip = "no" }]', "ternary: clip must be bool, got 'no'"),
         ('[[rules]]\nmethods = [{ method = "ternary", speed = inf }]', "speed"),
-        ('[[rules]]\nmethods = [{ method = "magnitude", sparsity = "high" }]', "sparsity must be float, got 'high'"),
+        ('[[rules]]\nmethods = [{ method = "prune", sparsity = "high" }]', "sparsity must be float, got 'high'"),
         ('[[rules]]\nmethods = [{ method = "uniform", bits = 8.0 }]', r"bits must be int, got 8.0"),
         ('[[rules]]\nweights = ""\nmethods = []', "weights must be a glob"),
         ("[[rules]]\nmethods = []", "at least one rule with a method"),

@@ -10,7 +10,7 @@ from torch import nn
 
 import tersify
 from tersify import CompressedTensor, Recipe, Rule
-from tersify.methods import BitNet, KMeans, Lookup, Magnitude, Prune, Ternary, TernaryWeightNetwork, Uniform
+from tersify.methods import BitNet, KMeans, Lookup, Prune, Ternary, TernaryWeightNetwork, Uniform
 from zoo import make, recipe_of
 
 
@@ -68,7 +68,7 @@ def test_compress_changes_the_model_in_place_and_needs_no_training():
 
 def test_compress_reaches_the_final_value_of_a_schedule():
     model = nn.Linear(100, 100)
-    tersify.compress_(model, recipe_of((Magnitude(sparsity=0.9),)))
+    tersify.compress_(model, recipe_of((Prune(sparsity=0.9),)))
     assert (model.weight == 0).float().mean().item() == pytest.approx(0.9)
 
 

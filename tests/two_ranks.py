@@ -38,7 +38,7 @@ def digits() -> Data:
 def families() -> list[tuple]:
     """Every registered method and the zoo's variants, alone, and a pruner in front of a quantizer."""
     alone = [(method,) for method in single_methods() if not method.needs_calibration]
-    pruner = next(m for (m,) in alone if m.name == "magnitude")
+    pruner = next(m for (m,) in alone if m.name == "prune")
     return [*alone, (pruner, Ternary(spread=0.2, scale="tensor"))]
 
 

@@ -9,7 +9,7 @@ import tersify
 from tersify.cli import main
 from tersify.lab import network
 
-RECIPE = '[[rules]]\nmethods = [{ method = "magnitude", sparsity = 0.8 }]\n'
+RECIPE = '[[rules]]\nmethods = [{ method = "prune", sparsity = 0.8 }]\n'
 SMALL = ["--option", "width=0.25", "--columns", "32", "--batch", "2"]
 
 
@@ -68,7 +68,7 @@ def test_a_terse_file_brings_recipe_shape_hash_and_accuracy(recipe, tmp_path):
         assert model["accuracy"] == 12.5
         assert model["calibration"] == "2×1×8×8 random normal numbers"
         assert len(model["checkpoint"]["sha256"]) == 64
-    assert made["mine/" + made.names[0].partition("/")[2]].meta["method"][0]["method"] == "magnitude"
+    assert made["mine/" + made.names[0].partition("/")[2]].meta["method"][0]["method"] == "prune"
 
 
 def test_a_network_of_tokens_gets_random_ones(recipe, tmp_path):

@@ -28,7 +28,7 @@ def one_rule(**table) -> Recipe:
 @pytest.mark.parametrize("table", [
     {"method": "lookup"}, {"method": "lookup", "n": 8, "placement": "uniform", "fit": "nearest", "shift": False},
     {"method": "lookup", "n": 2, "m": 6, "per_channel": True}, {"method": "uniform", "bits": 4, "per_channel": True},
-    {"method": "magnitude", "sparsity": 0.5},
+    {"method": "prune", "sparsity": 0.5},
 ])  # fmt: skip
 def test_the_onnx_file_computes_what_the_network_computes(table, tmp_path):
     torch.manual_seed(0)
@@ -36,7 +36,7 @@ def test_the_onnx_file_computes_what_the_network_computes(table, tmp_path):
     packed = tersify.compress_(model, one_rule(**table))
     example = torch.randn(3, 1, 8, 8)
     counts = export_onnx(model, packed, example, tmp_path / "net.onnx")
-    assert counts["tables"] == (0 if table["method"] == "magnitude" else len(packed.compressed()))
+    assert counts["tables"] == (0 if table["method"] == "prune" else len(packed.compressed()))
     with torch.no_grad():
         expected = model(example).numpy()
     assert run(tmp_path / "net.onnx", example.numpy()) == pytest.approx(expected, rel=1e-4, abs=1e-3)

@@ -16,7 +16,7 @@ from torch import distributed
 import tersify
 import two_ranks
 from tersify.lab.trainer import TrainConfig, train
-from tersify.methods import Magnitude, Ternary, TernaryWeightNetwork
+from tersify.methods import Prune, Ternary, TernaryWeightNetwork
 from zoo import recipe_of
 
 NETWORK = """
@@ -65,7 +65,7 @@ def test_a_batch_that_the_ranks_cannot_share_evenly_trains_like_one_process(tmp_
 
 
 def test_more_ranks_than_images_in_a_batch_are_refused(tmp_path):
-    for told in told_by_both(tmp_path, [Magnitude()] * 2, 1):
+    for told in told_by_both(tmp_path, [Prune()] * 2, 1):
         assert "batch_size must be at least the number of ranks, 2, got 1" in told
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tersify
 from tersify import Recipe, Rule
-from tersify.methods import Lookup, Magnitude
+from tersify.methods import Lookup, Prune
 from tersify.methods.lookup.fit import fit_table
 from tersify.methods.lookup.split import interval_counts, interval_means, range_split, squared_error
 from tersify.tensor import Table, TableFormat
@@ -166,7 +166,7 @@ def small_layer() -> torch.nn.Linear:
 
 
 def test_pruned_weights_stay_zero_through_the_chain():
-    tensor = compressed(Magnitude(sparsity=0.75), Lookup(force_zero=True))
+    tensor = compressed(Prune(sparsity=0.75), Lookup(force_zero=True))
     assert int((tensor.to_dense() == 0).sum()) >= 0.75 * tensor.numel()
     # The table was fitted to what survived, not to what the pruner took away.
     assert (tensor.codebook.abs().sort().values[1:] > 0.02).all()
@@ -174,7 +174,7 @@ def test_pruned_weights_stay_zero_through_the_chain():
 
 def test_a_table_without_zero_is_refused_behind_a_pruner():
     with pytest.raises(ValueError, match="has no zero level"):
-        Rule(methods=(Magnitude(), Lookup()))
+        Rule(methods=(Prune(), Lookup()))
 
 
 def test_weights_beyond_the_format_are_counted_and_told():

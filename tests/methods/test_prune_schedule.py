@@ -160,8 +160,7 @@ def test_a_wrong_setting_is_refused_at_birth(settings, message):
         Prune(**settings)
 
 
-def test_the_old_name_and_the_table_of_a_method_still_work():
-    assert from_table({"method": "magnitude", "sparsity": 0.5}).to_table() == {"method": "magnitude", "sparsity": 0.5}
+def test_a_method_and_its_table_are_one():
     table = {"method": "prune", "score": "movement", "structure": "2:4", "every": 10}
     assert from_table(table).to_table() == table
 

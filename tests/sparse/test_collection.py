@@ -94,11 +94,11 @@ def test_a_stored_convolution_is_the_lowered_one(tmp_path):
 def test_the_recipe_tells_method_and_target(tmp_path):
     model = nn.Sequential(nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 20))
     recipe = tmp_path / "mine.toml"
-    recipe.write_text('[[rules]]\nweights = "0.*"\nmethods = [{ method = "magnitude", sparsity = 0.75 }]\n')
+    recipe.write_text('[[rules]]\nweights = "0.*"\nmethods = [{ method = "prune", sparsity = 0.75 }]\n')
     packed = tersify.compress_(model, recipe)
     x = torch.randn(4, 20)
     (op,) = tersify.collect(model, x, out=tmp_path / "a", recipe=recipe, accuracy=91.5, name="mlp")
-    assert op.meta["method"][0]["method"] == "magnitude"
+    assert op.meta["method"][0]["method"] == "prune"
     assert op.meta["target_sparsity"] == 0.75
     assert op.meta["weight"]["density"] == 0.25
     assert op.meta["model"]["accuracy"] == 91.5
@@ -148,7 +148,7 @@ def test_weights_behind_a_session_or_a_torch_mask_are_those_the_network_uses(tmp
     net = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.MultiheadAttention(16, 2))
     net.forward = lambda x: net[2](*[net[1](net[0](x))] * 3)
     prune.random_unstructured(net[0], "weight", 0.5)
-    rule = '[[rules]]\nweights = ["1.weight", "2.*"]\nmethods = [{ method = "magnitude", sparsity = 0.75 }]\n'
+    rule = '[[rules]]\nweights = ["1.weight", "2.*"]\nmethods = [{ method = "prune", sparsity = 0.75 }]\n'
     session = tersify.attach(net, tersify.Recipe.from_toml(rule), epochs=1, steps_per_epoch=1)
     session.advance_to_end()
     made = tersify.collect(net, torch.randn(4, 16), out=tmp_path / "c", name="net")

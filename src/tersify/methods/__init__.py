@@ -18,7 +18,7 @@ from tersify.methods.ec2t import EntropyConstrainedTernary
 from tersify.methods.energy import Energy
 from tersify.methods.kmeans import KMeans
 from tersify.methods.lookup import Lookup
-from tersify.methods.pruning import Magnitude, Prune
+from tersify.methods.pruning import Prune
 from tersify.methods.ternary import Ternary
 from tersify.methods.ternary_target import TernaryTarget
 from tersify.methods.trq import TernaryResidual
@@ -34,7 +34,6 @@ __all__ = [
     "EntropyConstrainedTernary",
     "KMeans",
     "Lookup",
-    "Magnitude",
     "Method",
     "Network",
     "Prune",

@@ -252,12 +252,6 @@ def _above(scores: Tensor, threshold: float) -> Tensor:
     return kept
 
 
-@register("magnitude")
-@dataclass(frozen=True, kw_only=True)
-class Magnitude(Prune):
-    """'prune' by its other name, from the time when magnitude was the only score."""
-
-
 @dataclass(frozen=True, eq=False)
 class PruneBound(Bound):
     layers: Sequence[Layer] = ()
