@@ -188,6 +188,18 @@ def energy() -> str:
     return "\n".join(lines)
 
 
+def shrunk() -> str:
+    """What taking half of the filters out saves."""
+    figures = read("shrink")["figures"]
+    ways = {"single": "layer by layer", "coupled": "with those they are added to"}
+    told = [f"**{figures[f'{way}_shrunk_speedup']:.1f} times** as fast ({how})" for way, how in ways.items()]
+    small = " and ".join(f"{figures[f'{way}_shrunk_parameters']:,}" for way in ways)
+    return (
+        f"A ResNet-18 without half of its filters, shrunk to {small} of {figures['dense_parameters']:,} parameters, "
+        f"runs {' and '.join(told)} on a CPU (`python benchmarks/shrink.py`)."
+    )
+
+
 def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
     """Points that a simple baseline has more than the search of the same training."""
     network, _, way = row["id"].partition("-")
@@ -235,7 +247,7 @@ def picture() -> str:
 
 TABLES = {
     "ternary": ternary, "example": example, "file-size": file_size, "speed": speed, "speech": speech,
-    "pruning": pruning, "energy": energy, "overhead": overhead,
+    "pruning": pruning, "energy": energy, "shrunk": shrunk, "overhead": overhead,
 }  # fmt: skip
 
 
