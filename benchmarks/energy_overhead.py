@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from common import milliseconds, report, training_step  # first: it sets what must stand before torch is imported
+from common import interleaved, report, training_step  # first: it sets what must stand before torch is imported
 
 import tersify
 from tersify import Recipe, Rule
@@ -46,15 +46,8 @@ def stepper(name: str, method: Energy | None, *, device: str, batch: int, compil
     return training_step(network(name), attach, adadelta, device=device, batch=batch, compiled=compiled)
 
 
-def interleaved(works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, warm: int) -> dict[str, float]:
-    """The median of each, measured in turns so that a slow minute hits all of them."""
-    for work in works.values():
-        for _ in range(warm):
-            work()
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, work in works.items():
-            times[name].append(milliseconds(work, repeats))
+def medians_of(works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, warm: int) -> dict[str, float]:
+    times = interleaved(works, rounds=rounds, repeats=repeats, warm=warm)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -65,7 +58,7 @@ def training_steps(name: str, mode: str, *, device: str, batch: int, rounds: int
         for kind, method in METHODS.items()
         if not (compiled and kind == "search_stored")  # compiling takes a minute each
     }
-    medians = interleaved(works, rounds=rounds, repeats=repeats, warm=6)
+    medians = medians_of(works, rounds=rounds, repeats=repeats, warm=6)
     ratios = {kind: value / medians["plain"] for kind, value in medians.items() if kind != "plain"}
     shown = "".join(f"   {kind} {medians[kind]:8.2f} ms ({ratio:.2f}×)" for kind, ratio in ratios.items())
     print(f"  {name:<9} {mode:<9} plain {medians['plain']:8.2f} ms{shown}", flush=True)
@@ -91,7 +84,7 @@ def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, 
         "folded": lambda: evaluator.energies(states, images, labels),
         "looped": lambda: evaluator.one_by_one(states, images, labels),
     }
-    medians = interleaved(works, rounds=rounds, repeats=1, warm=1)
+    medians = medians_of(works, rounds=rounds, repeats=1, warm=1)
     print(
         f"  {name:<9} S = {POPULATION} folded {medians['folded']:9.1f} ms   one by one {medians['looped']:9.1f} ms "
         f"  loop/fold {medians['looped'] / medians['folded']:.2f}",
