@@ -225,3 +225,12 @@ def test_the_same_seed_builds_the_same_network() -> None:
 def test_a_wrong_name_or_option_is_named_with_its_remedy(name: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         network(name, **options)
+
+
+@pytest.mark.parametrize("layers", [18, 50])
+def test_a_residual_network_may_start_as_its_shortcuts_alone(layers):
+    model = network(f"resnet{layers}", width=0.1, zero_init=True).eval()
+    for block in (*model.layer1[1:], *model.layer4[1:]):
+        channels = block.conv1.in_channels
+        x = torch.rand(2, channels, 4, 4)
+        assert torch.equal(block(x), x)
