@@ -51,7 +51,7 @@ def predicted(node: Node, batch: int, costs: Costs, *, int8: bool) -> Mapping[st
     if shape_class == VECTOR and kind == "table" and (weight.table is None or len(weight.table) > MAX_TABLE_VECTOR):
         kind = "float"
     kernels = [kind, DENSE]
-    ternary = kind == "sign" and (can_be_narrow(node) if node.kind == "conv" else shape_class == VECTOR)
+    ternary = kind == "sign" and (node.kind == "linear" or can_be_narrow(node))
     if int8 and ternary:
         kernels.append(INT8)
     products = uses * weight.values.numel()

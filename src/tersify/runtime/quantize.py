@@ -18,7 +18,7 @@ MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 <
 def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]], *, only: Collection[str] | None = None) -> Plan:
     """The plan with ternary layers marked "int8" and `quants` for what the convolutions among them read and write.
 
-    A linear layer's single vectors find their own scale when they come; every other node stays as it is.
+    The vectors of a linear layer find their own scale when they come; every other node stays as it is.
     `only` names the nodes that may be quantized.
     """
     allowed = {node.name for node in plan.nodes} if only is None else only
