@@ -167,10 +167,8 @@ class Plan:
     def describe(self) -> str:
         """One line an operation, and how many stayed torch calls."""
         torch_calls = sum(node.in_torch for node in self.nodes)
-        narrow = [self.narrow(node) or self.rounds_vectors(node) for node in self.nodes]
-        lines = [
-            n.describe() + ("; int8 activations" if few else "") for n, few in zip(self.nodes, narrow, strict=True)
-        ]
+        notes = ("", "; int8 activations")
+        lines = [node.describe() + notes[self.narrow(node) or self.rounds_vectors(node)] for node in self.nodes]
         lines.append(f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls")
         return "\n".join(lines)
 
