@@ -20,6 +20,7 @@ from tersify.methods.threshold import (
     TernaryTransform,
     check_latent_settings,
     clip_latents,
+    read_by_cast_layers,
     set_thresholds,
     ternarize_ahead,
 )
@@ -68,8 +69,9 @@ class Ternary(Method):
 
     def transform(self, site: Site) -> Transform:
         return TernaryTransform(
-            site.latent, threshold=self.delta0, clip=self.clip, spread=self.spread, scale=self.scale
-        )
+            site.latent, threshold=self.delta0, clip=self.clip, spread=self.spread, scale=self.scale,
+            only_cast=read_by_cast_layers(site),
+        )  # fmt: skip
 
     def project_(self, bound: Bound) -> None:
         if self.clip:
