@@ -19,7 +19,7 @@ from tersify.lab.experiments.runner import summary
 from tersify.lab.names import unknown
 
 HERE = Path(__file__).parent
-CURVES = ("accuracy", "sparsity", "entropy_bits", "Δ")
+CURVES = ("accuracy", "sparsity", "entropy_bits", "Δ", "kept", "energy")
 CURVE_POINTS = 60
 
 

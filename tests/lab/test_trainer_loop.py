@@ -152,3 +152,11 @@ def test_a_method_that_asks_for_data_gets_training_images(tmp_path):
     recipe = Recipe(rules=[Rule(methods=[Prune(score="wanda", sparsity=0.5, schedule="one-shot")])])
     job = Job(target="digits-cnn", data="digits", subset=64, recipe=recipe, config=TrainConfig(epochs=1, device="cpu"))
     assert job.run(tmp_path / "run")["sparsity"] == pytest.approx(50, abs=0.5)
+
+
+def test_whole_filters_gone_are_counted_in_the_shrunk_network(tmp_path):
+    recipe = Recipe.from_toml('[[rules]]\nmethods = [{ method = "prune", structure = "filter", sparsity = 0.5 }]\n')
+    config = TrainConfig(epochs=1, batch_size=50, device="cpu")
+    metrics = train(network("digits-cnn", width=0.5), small_digits(50), config, out=tmp_path / "run", recipe=recipe)
+    assert 0 < metrics["shrunk_parameters"] < metrics["kept"] / 100 * metrics["parameters"]
+    assert "full_accuracy" not in metrics  # of a search only
