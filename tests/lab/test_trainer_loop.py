@@ -48,6 +48,19 @@ def test_the_session_steps_once_for_each_batch_of_the_epoch():
     assert trained.session.state_dict()["steps_done"] == trained.feed.steps == 4
 
 
+def test_frozen_parameters_stay_as_they_are():
+    trained = loop(freeze="*.bias")
+    before = {name: value.detach().clone() for name, value in trained.model.named_parameters()}
+    trained.run_epoch(1, Display())
+    stayed = {name for name, value in trained.model.named_parameters() if torch.equal(value, before[name])}
+    assert stayed == {name for name in before if name.endswith(".bias")}
+
+
+def test_a_glob_that_freezes_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"freeze matches no parameter of the network, got 'embedings\.\*'"):
+        loop(freeze="embedings.*")
+
+
 def test_bf16_and_channels_last_train_on_the_cpu_too():
     trained = loop(amp=True, channels_last=True)
     row = trained.run_epoch(1, Display())

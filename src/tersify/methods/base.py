@@ -257,6 +257,14 @@ def dense(upstream: Tensor | CompressedTensor) -> Tensor:
     return upstream.to_dense() if isinstance(upstream, CompressedTensor) else upstream.detach()
 
 
+def pack_kept(upstream: Tensor | CompressedTensor, keep: Tensor) -> CompressedTensor:
+    """What is kept, of what came in: where an earlier method put a zero, it stays one."""
+    weight = dense(upstream)
+    if isinstance(upstream, CompressedTensor):
+        keep = keep & upstream.codes.bool()
+    return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+
+
 def straight_through(value: Tensor, latent: Tensor, gain: Tensor | float = 1.0) -> Tensor:
     """Exactly `value` forward; backward the latent gets the gradient times `gain`, `value` gets it too."""
     passed = latent - latent.detach()

@@ -23,6 +23,7 @@ from tersify.methods.threshold import (
     clip_latents,
     is_measured_at,
     magnitude_quantile,
+    read_by_cast_layers,
     set_thresholds,
     ternarize_ahead,
 )
@@ -92,6 +93,7 @@ class Ternary(Method):
             saturate=self.sparsity is None,
             spread=self.spread,
             scale=self.scale,
+            only_cast=read_by_cast_layers(site),
         )
 
     def project_(self, bound: Bound) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.ahead import Ahead, cast_together, may_make_ahead, standing_for
+from tersify.methods.ahead import Ahead, may_make_ahead, signs_together, standing_for
 from tersify.methods.base import (
     Bound,
     Site,
@@ -81,25 +81,18 @@ def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
     latents: list[Tensor] = [site.latent for site in ready]
     if not may_make_ahead(latents):
         return
+    keepers = [cast(TernaryTransform, site.chain[0]).ahead for site in ready]
     edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
-    patterns = torch._foreach_clamp_min(latents, -edge)
-    torch._foreach_clamp_max_(patterns, edge)
-    torch._foreach_sub_(patterns, latents)  # zero inside the threshold, of the latent's opposite sign outside
-    torch._foreach_sign_(patterns)
-    torch._foreach_neg_(patterns)
-    transforms = [cast(TernaryTransform, site.chain[0]) for site in ready]
-    exact = cast_together(patterns, [_used_type(site, t) for site, t in zip(ready, transforms, strict=True)])
-    weights = standing_for(latents, exact, [transform.ahead for transform in transforms])
-    for weight, latent, transform in zip(weights, latents, transforms, strict=True):
-        transform.ahead.set(weight, latent)
+    patterns = torch._foreach_div(latents, 2.0 * edge)
+    torch._foreach_round_(patterns)  # a half goes to the even zero, and with it the threshold itself
+    weights = standing_for(latents, signs_together(patterns, keepers), keepers)
+    for weight, latent, keeper in zip(weights, latents, keepers, strict=True):
+        keeper.set(weight, latent)
 
 
-def _used_type(site: Site, transform: TernaryTransform) -> torch.dtype:
-    """What autocast will make of the pattern, where only a layer that it casts for reads it: −1, 0 and 1 stay exact."""
-    own, seen = site.latent.dtype, transform.ahead.cast
-    if seen is None or own != torch.float32 or transform.factor is not None:
-        return own
-    return seen if len(site.owners) == 1 and type(site.owners[0][0]).__mro__[1] in CAST_LAYERS else own
+def read_by_cast_layers(site: Site) -> bool:
+    """Whether autocast casts the weight wherever it is read."""
+    return len(site.owners) == 1 and type(site.owners[0][0]) in CAST_LAYERS
 
 
 def _may_go_ahead(chain: list[Transform]) -> bool:
@@ -120,10 +113,11 @@ class TernaryTransform(Transform):
         saturate: bool = True,
         spread: float | None = None,
         scale: str = "none",
+        only_cast: bool = False,
     ) -> None:
         super().__init__()
         self.clip, self.saturate = clip, saturate
-        self.ahead = Ahead()
+        self.ahead = Ahead(castable=only_cast and scale == "none")
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)

@@ -63,6 +63,7 @@ class EngineBuilder:
         self.engine: Any = module.Engine(chosen_isa(module), threads)
         self._values: dict[str, int] = {}
         self._shapes: dict[int, tuple[int, int, int]] = {}
+        self.makers: dict[int, str] = {}  # the node behind every value of the engine
 
     def input(self, name: str, shape: Sequence[int], *, numbers: bool = False) -> None:
         """`numbers`: 64-bit integers, which the engine takes as twice as many floats."""
@@ -71,9 +72,11 @@ class EngineBuilder:
 
     def add(self, node: Node) -> None:
         value, shape = _ADDERS[node.kind](self, node)
+        self.makers[value] = node.name
         wanted = engine_shape(node.shape)
         if shape != wanted:
             value = self.engine.view(value, wanted)
+            self.makers[value] = node.name
         self._remember(node.name, value, wanted)
 
     def outputs(self, names: Sequence[str]) -> None:

@@ -80,6 +80,7 @@ class Node:
     kind: conv, linear, embedding, pool, mean, pointwise, cat, view, softmax, layer_norm, or torch for what no kernel
     serves: then `call`, `args` and `kwargs` hold the call. `reason` says why the node is what it is.
     `residual` names the other summand (or factor, with `multiply`). `shape` leaves out the batch.
+    `parameter` is the name that the model gives the weight.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Node:
     residual: str | None = None
     multiply: bool = False
     weight: Weight | None = None
+    parameter: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     call: Callable[..., Any] | None = None
     args: tuple[Any, ...] = ()

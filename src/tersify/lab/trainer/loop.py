@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +53,8 @@ class Loop:
         outputs = check_fits(model, data)
         teacher = load_teacher(config, data, outputs)
         self.config = config
+        if config.freeze:
+            freeze_(model, config.freeze)
         # The finished file goes into it. Lazy layers have their shapes only after the check.
         self.blank = copy.deepcopy(model)
         self.device = pick_device(config.device)
@@ -190,6 +193,18 @@ class Loop:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average:
             self.average.load_state_dict(state["average"])
+
+
+def freeze_(model: nn.Module, names: str) -> None:
+    """The parameters whose names match the glob are not trained."""
+    chosen = [parameter for name, parameter in model.named_parameters() if fnmatchcase(name, names)]
+    if not chosen:
+        raise ValueError(
+            f"freeze matches no parameter of the network, got {names!r}; the first is "
+            f"{next(name for name, _ in model.named_parameters())!r}"
+        )
+    for parameter in chosen:
+        parameter.requires_grad_(False)
 
 
 def pick_device(name: str) -> torch.device:

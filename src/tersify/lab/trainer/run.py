@@ -94,7 +94,9 @@ def _finish(
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)
     if full := loop.measure_full():
-        metrics |= {f"full_{name}": value for name, value in full.items()} | _shrunk(loop)
+        metrics |= {f"full_{name}": value for name, value in full.items()}
+    if loop.session.drops_units:
+        metrics |= _shrunk(loop)
     directory.write_metrics(metrics)
     return metrics
 
