@@ -109,14 +109,14 @@ struct GemvTask {
   Finish finish;
 };
 
-constexpr int kDenseRows = 64;    // rows of a block of two-bit codes: four a byte
-constexpr int kDenseVectors = 4;  // of activations, that share the unpacking of a block
+constexpr int kDenseRows = 64;  // rows of a block of two-bit codes: four a byte
+constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block in one call
 
 // Codes (trit + 1) of one block of rows times 8-bit activations. Codes lie as [step of 4 features][16 lanes][4 features];
 // the fields of a byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
 struct DenseTask {
   const uint8_t* codes;
-  const int8_t* x;         // the first vector
+  const int8_t* x;         // the first vector; 64 bytes behind the last run may be read
   ptrdiff_t vector_bytes;  // from one vector to the next
   int vectors;             // at most kDenseVectors
   const int32_t* runs;     // where each run of features begins, in bytes from the vector's start
@@ -170,5 +170,7 @@ const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& vnni_kernels();
+const Kernels& amx_kernels();
+bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify
