@@ -54,8 +54,9 @@ def settings(seeds: list[int]) -> list[Setting]:
     each = []
     for lr, teacher in itertools.product((1e-4, 2e-4, 4e-4), (0.0, 0.7)):
         each.append(Setting("magnitude", lr, teacher=teacher))
-        each += [Setting("movement", lr, gain, lines, 1.0, teacher=teacher) for gain, lines in ((3.0, 0.0), (1.0, 0.3))]
-    each += [Setting("movement", lr, 1.0, 1.0, 1.0, teacher=0.7) for lr in (1e-4, 2e-4)]
+        for gain, lines in ((3.0, 0.0), (1.0, 0.3), (1.0, 1.0)):
+            each.append(Setting("movement", lr, gain, lines, 1.0, teacher=teacher))
+    each += [Setting("movement", lr, 1.0, 3.0, 1.0, teacher=0.7) for lr in (1e-4, 2e-4)]
     each.append(Setting("movement", 5e-5, 10.0, 0.0, 1.0, teacher=0.7))
     each.append(Setting("movement", 1e-4, 1.0, 0.0, 0.0, 0.3, teacher=0.7))  # as published: scores begin at zero
     return [Setting(**(asdict(one) | {"seed": seed})) for one in each for seed in seeds]
@@ -259,7 +260,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--quick", action="store_true", help="few sentences, one layer: shows that the path works")
     given = parser.parse_args()
