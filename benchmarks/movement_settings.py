@@ -132,7 +132,7 @@ class Stack:
 
 
 def adam_(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rate: Tensor, step: Tensor) -> None:
-    """One step of Adam; `rate` has one entry for each network."""
+    """One step of Adam; `rate` has one row for each network."""
     first.lerp_(gradient, 1 - BETAS[0])
     second.lerp_(gradient * gradient, 1 - BETAS[1])
     scale = (second / (1 - BETAS[1] ** step)).sqrt() + EPSILON
@@ -228,17 +228,21 @@ class Trainer:
             if gradient is None:
                 continue
             gradient = gradient.float()
-            shape = (-1,) + (1,) * (value.ndim - 1)
-            if self.scores and name in self.scores:
+            if name in self.scores:
                 pull = gradient * value
                 pulls = (pull, pull.sum(2, keepdim=True), pull.sum(1, keepdim=True))
-                for score, one, moments, speed in zip(
-                    self.scores[name], pulls, self.score_moments[name], self.speeds, strict=True
-                ):
-                    self.adam(score, one, *moments, factor * speed.view(shape), count)
+                for which, (score, one) in enumerate(zip(self.scores[name], pulls, strict=True)):
+                    self._adam(score, one, self.score_moments[name][which], factor * self.speeds[which], count)
             if name in self.stack.mask:
                 gradient = gradient * self.stack.mask[name]
-            self.adam(value, gradient, *self.moments[name], factor * self.lr.view(shape), count)
+            self._adam(value, gradient, self.moments[name], factor * self.lr, count)
+
+    def _adam(
+        self, value: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], rate: Tensor, step: Tensor
+    ) -> None:
+        """Everything as (K, numbers), so that one compiled function fits all."""
+        flat = [one.view(self.stack.k, -1) for one in (value, gradient.contiguous(), *moments)]
+        self.adam(*flat, rate[:, None], step)
 
 
 def cut(tokens: Tensor) -> Tensor:
