@@ -30,13 +30,28 @@ ValueKind kind_of(const std::string& name) {
 }
 
 // Addresses of contiguous float32 data; the caller has checked their sizes.
-void run(Engine& engine, int n, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs) {
+void run_into(Engine& engine, int n, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs,
+              std::vector<StepTime>* profile) {
   std::vector<const float*> in;
   std::vector<float*> out;
   for (uintptr_t a : inputs) in.push_back(reinterpret_cast<const float*>(a));
   for (uintptr_t a : outputs) out.push_back(reinterpret_cast<float*>(a));
   nb::gil_scoped_release released;
-  engine.run(n, in, out);
+  engine.run(n, in, out, profile);
+}
+
+void run(Engine& engine, int n, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs) {
+  run_into(engine, n, inputs, outputs, nullptr);
+}
+
+// The same, and of every step: the value it helps to make, its kernel, its microseconds.
+std::vector<std::tuple<int, std::string, double>> profile(Engine& engine, int n, const std::vector<uintptr_t>& inputs,
+                                                          const std::vector<uintptr_t>& outputs) {
+  std::vector<StepTime> times;
+  run_into(engine, n, inputs, outputs, &times);
+  std::vector<std::tuple<int, std::string, double>> found;
+  for (const StepTime& t : times) found.emplace_back(t.value, t.kernel, t.microseconds);
+  return found;
 }
 
 std::vector<std::string> isa_names() {
@@ -87,11 +102,16 @@ NB_MODULE(_runtime, m) {
            [](Engine& e, int value, float scale, float low, float high) { e.quantize(value, {scale, low, high}); })
       .def("linear",
            [](Engine& e, int in, const Floats& weight, const std::string& kind, std::vector<float> table,
-              const FinishData& finish, bool narrow) {
+              const FinishData& finish) {
              return e.linear(in, int(weight.shape(1)), weight.data(), int(weight.shape(0)), kind_of(kind),
-                             std::move(table), finish, narrow);
+                             std::move(table), finish);
            },
-           "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "narrow"_a)
+           "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a)
+      .def("dense_linear",
+           [](Engine& e, int in, const Floats& weight, const FinishData& finish) {
+             return e.dense_linear(in, int(weight.shape(1)), weight.data(), int(weight.shape(0)), finish);
+           },
+           "value"_a, "weight"_a, "finish"_a)
       .def("pool",
            [](Engine& e, int in, const std::vector<int>& window, bool is_max, bool count_padding, const Sizes& output) {
              return e.pool(in, window_of(window), is_max, count_padding, shape_of(output));
@@ -110,6 +130,7 @@ NB_MODULE(_runtime, m) {
       .def("layer_norm", &Engine::layer_norm)
       .def("outputs", &Engine::outputs)
       .def("run", &run)
+      .def("profile", &profile)
       .def_prop_ro("weight_bytes", &Engine::weight_bytes)
       .def_prop_ro("arena_bytes", &Engine::arena_bytes)
       .def_prop_ro("threads", &Engine::threads)

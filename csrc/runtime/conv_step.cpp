@@ -64,6 +64,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   out.reads = {shared->source};
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};
+  out.kernel = shared->weights->kernel_name();
   out.run = [shared](char* const* buffers, int task, char* scratch) {
     (shared->narrow ? shared->kernels->narrow_conv : shared->kernels->conv)(shared->task(buffers, task, scratch));
   };

@@ -1,6 +1,7 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 
 #include "schedule.hpp"
@@ -10,6 +11,7 @@ namespace {
 
 const Kernels& kernels_of(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::Avx512Vnni) return vnni_kernels();
   if (isa == Isa::Avx512) return avx512_kernels();
   if (isa == Isa::Avx2) return avx2_kernels();
 #endif
@@ -19,6 +21,22 @@ const Kernels& kernels_of(Isa isa) {
 
 constexpr int kPortionsPerThread = 2;  // so that a thread that lost its core does not hold up the rest
 constexpr int kMaxPortion = 64;
+
+// Adds the time from its birth to its death where somebody wants it.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* microseconds) : into_(microseconds) {
+    if (into_) start_ = Clock::now();
+  }
+  ~Stopwatch() {
+    if (into_) *into_ += std::chrono::duration<double, std::micro>(Clock::now() - start_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double* into_;
+  Clock::time_point start_;
+};
 
 }  // namespace
 
@@ -95,40 +113,54 @@ std::vector<T*> Engine::skip_images(const std::vector<T*>& pointers, const std::
 
 // Every thread takes portions through all the steps: nobody waits, and activations stay near their core.
 void Engine::run_portions(int count, int portion, const std::vector<const float*>& inputs,
-                          const std::vector<float*>& outputs) {
+                          const std::vector<float*>& outputs, std::vector<StepTime>* profile) {
   const Schedule& plan = schedule(portion, 1);
   plan.prepare();
   for (AlignedBytes& arena : arenas_) arena.grow(plan.arena_bytes());
   for (AlignedBytes& scratch : scratch_) scratch.grow(plan.scratch_bytes());
+  const std::vector<Step>& steps = plan.steps();
+  std::vector<double> spent(profile ? steps.size() * threads() : 0);
   pool_.run(count, [&](int number, int thread) {
     const auto pointers = plan.bind(arenas_[thread].data(), skip_images(inputs, inputs_, number * portion),
                                     skip_images(outputs, outputs_, number * portion));
-    for (const Step& step : plan.steps())
-      for (int task = 0; task < step.tasks; ++task) step.run(pointers.data(), task, scratch_[thread].data());
+    for (size_t s = 0; s < steps.size(); ++s) {
+      const Stopwatch watch(profile ? &spent[thread * steps.size() + s] : nullptr);
+      for (int task = 0; task < steps[s].tasks; ++task) steps[s].run(pointers.data(), task, scratch_[thread].data());
+    }
   });
+  for (size_t i = 0; i < spent.size(); ++i) {
+    const Step& step = steps[i % steps.size()];
+    profile->push_back({step.value, step.kernel, spent[i] / threads()});
+  }
 }
 
 // All threads share each step.
-void Engine::run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs) {
+void Engine::run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs,
+                          std::vector<StepTime>* profile) {
   const Schedule& plan = schedule(n, threads());
   plan.prepare();
   arenas_[0].grow(plan.arena_bytes());
   for (AlignedBytes& scratch : scratch_) scratch.grow(plan.scratch_bytes());
   const auto pointers = plan.bind(arenas_[0].data(), inputs, outputs);
-  for (const Step& step : plan.steps())
+  for (const Step& step : plan.steps()) {
+    if (profile) profile->push_back({step.value, step.kernel, 0.0});
+    const Stopwatch watch(profile ? &profile->back().microseconds : nullptr);
     pool_.run(step.tasks,
               [&](int task, int thread) { step.run(pointers.data(), task, scratch_[thread].data()); });
+  }
 }
 
-void Engine::run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs) {
+void Engine::run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs,
+                 std::vector<StepTime>* profile) {
   if (inputs.size() != inputs_.size() || outputs.size() != outputs_.size())
     throw std::invalid_argument("the plan takes " + std::to_string(inputs_.size()) + " inputs and " +
                                 std::to_string(outputs_.size()) + " outputs");
   std::lock_guard<std::mutex> lock(running_);
   const int size = portion(n), round = size * threads();
   const int apart = size ? n / round * round : 0;
-  if (apart) run_portions(apart / size, size, inputs, outputs);
-  if (n > apart) run_together(n - apart, skip_images(inputs, inputs_, apart), skip_images(outputs, outputs_, apart));
+  if (apart) run_portions(apart / size, size, inputs, outputs, profile);
+  if (n > apart)
+    run_together(n - apart, skip_images(inputs, inputs_, apart), skip_images(outputs, outputs_, apart), profile);
 }
 
 size_t Engine::weight_bytes() const {

@@ -39,6 +39,15 @@ struct Step {
   std::vector<int> reads, writes;
   std::function<void(char* const* buffers, int task, char* scratch)> run;
   std::function<void()> prepare{};  // before every run; may be empty
+  const char* kernel = "";          // what a profile calls it
+  int value = -1;                   // the output of the operation that it belongs to
+};
+
+// What a run spent in the steps of one operation, in microseconds of wall time: work of threads side by side counts once.
+struct StepTime {
+  int value;
+  const char* kernel;
+  double microseconds;
 };
 
 class Schedule;
@@ -62,7 +71,9 @@ class Engine {
                   int residual, Quant output);
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
-             FinishData finish, bool narrow);  // narrow: single vectors of activations are rounded to 8 bits
+             FinishData finish);
+  // Signs only, zeros and all in two bits each; every vector of activations is rounded to 8 bits of its own scale.
+  int dense_linear(int in, int features, const float* weight, int rows, FinishData finish);
   // The output may have one row or column more than whole windows fill: its maxima then see fewer places.
   int pool(int in, const Window& window, bool is_max, bool count_padding, Shape output);
   int global_mean(int in, FinishData finish);
@@ -75,7 +86,9 @@ class Engine {
   int layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps);
   void outputs(const std::vector<int>& values) { outputs_ = values; }
 
-  void run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
+  // `profile`: where to put the times of all steps; null costs nothing.
+  void run(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs,
+           std::vector<StepTime>* profile = nullptr);
 
   int threads() const { return pool_.threads(); }
   Isa isa() const { return isa_; }
@@ -88,8 +101,9 @@ class Engine {
   const Schedule& schedule(int n, int threads);
   int portion(int n);
   void run_portions(int count, int portion, const std::vector<const float*>& inputs,
-                    const std::vector<float*>& outputs);
-  void run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs);
+                    const std::vector<float*>& outputs, std::vector<StepTime>* profile);
+  void run_together(int n, const std::vector<const float*>& inputs, const std::vector<float*>& outputs,
+                    std::vector<StepTime>* profile);
   template <class T>
   std::vector<T*> skip_images(const std::vector<T*>& pointers, const std::vector<int>& values, int images) const;
   // `output`: the size of the image that the weights will make.

@@ -19,8 +19,12 @@ Schedule::Schedule(Engine& engine, int n, int threads)
     const int value = engine.inputs_[i];
     homes_[value].push_back({{}, new_buffer(Where::Input, 0, static_cast<int>(i))});
   }
-  for (const Op& op : engine.ops_) op.plan(*this, op);
+  for (const Op& op : engine.ops_) {
+    planned_ = op.output;
+    op.plan(*this, op);
+  }
   for (size_t i = 0; i < engine.outputs_.size(); ++i) {
+    planned_ = engine.outputs_[i];
     const int from = need(engine.outputs_[i], {});
     const Buffer& home = buffers_[from];
     if (home.where == Where::Output && home.number == static_cast<int>(i)) continue;
@@ -104,7 +108,7 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
            k->to_lanes(view, reinterpret_cast<const float*>(b[from]), b[to], group, begin, end);
          else
            k->from_lanes(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end);
-       }});
+       }, {}, into_lanes ? "to lanes" : "from lanes"});
 }
 
 // First fit, in the order of birth; a buffer is free again after its last reader.

@@ -26,7 +26,10 @@ class Schedule {
   const Layout* lanes_of(int value, int lanes) const;  // such a layout that the value already has, or null
   const Quant& quant(int value) const { return engine_.quants_[value]; }
   void alias(int value, int other);         // the same flat bytes under another shape
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  void add(Step step) {
+    step.value = planned_;
+    steps_.push_back(std::move(step));
+  }
   std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Shape& output, ValueKind kind,
                                       std::vector<float> table) {
     return engine_.pack(weight, Window{}, output, kind, std::move(table));
@@ -69,6 +72,7 @@ class Schedule {
   std::vector<Step> steps_;
   size_t arena_bytes_ = 0, scratch_bytes_ = 0;
   double cost_ = 0;
+  int planned_ = -1;  // the output of the operation whose steps are being added
 };
 
 }  // namespace tersify

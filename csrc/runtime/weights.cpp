@@ -229,6 +229,11 @@ void SparseWeights::fill(ConvTask& task, const PlacedLists* lists) const {
   task.flushes = flushes_;
 }
 
+const char* SparseWeights::kernel_name() const {
+  if (narrow_high_) return "sparse signs, int8";
+  return kind_ == ValueKind::Sign ? "sparse signs" : kind_ == ValueKind::Table ? "sparse table" : "sparse values";
+}
+
 size_t SparseWeights::resident_bytes() const {
   size_t bytes = row_list_.size() * sizeof(Row) + codes_.size() + values_.size() * sizeof(float) +
                  plus_.size() * sizeof(uint16_t) + table_.size() * sizeof(float) + chunks_.size() * sizeof(Chunk);

@@ -38,6 +38,7 @@ class SparseWeights {
   int rows() const { return rows_; }
   int block_channels() const { return block_channels_; }
   size_t nonzeros() const { return nonzeros_; }
+  const char* kernel_name() const;
   size_t resident_bytes() const;
 
  private:

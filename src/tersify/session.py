@@ -152,6 +152,11 @@ class Session:
         """The methods at work, in the recipe's order."""
         return [work.method for work in self._work]
 
+    @property
+    def drops_units(self) -> bool:
+        """Whether a method takes whole filters, neurons or heads, so that the result can be shrunk."""
+        return any(site.units for work in self._work for site in work.bound.sites)
+
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
         self._move_to(self._steps_done, inputs, targets)

@@ -68,6 +68,19 @@ def test_the_figures_in_a_file_say_where_they_come_from_and_the_report_reads_the
     assert "tersify" in page
 
 
+def test_the_time_of_every_layer_reaches_the_report(digits_run, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "bench", lambda *args, **kwargs: [])
+    file = digits_run / "bench.json"
+    assert main(["bench", str(digits_run / "model.terse"), "--layers", "--threads", "1", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    weights = {name for name, value in network("digits-cnn", width=0.25).state_dict().items() if value.ndim > 1}
+    assert weights <= {row["name"] for row in found["layers"]}
+    assert all(row["ms"] > 0 for row in found["layers"] if row["name"] in weights)
+    assert found["layers_batch"] == 1
+    assert min(weights) in capsys.readouterr().out
+    assert "Time per layer, ms" in write_report([digits_run]).read_text()
+
+
 @pytest.mark.parametrize("flag", ["--threads", "--rounds", "--batch"])
 @pytest.mark.parametrize("command", [["bench", "no.terse"], ["collect", "no.terse", "--out", "c"]])
 def test_nothing_can_be_measured_zero_times(command, flag, capsys):

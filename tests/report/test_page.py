@@ -75,6 +75,12 @@ def test_the_headline_gives_size_accuracy_sparsity_entropy_and_bytes(tmp_path):
         assert part in text
 
 
+def test_the_seed_is_told_even_where_it_is_0(tmp_path):
+    text = write_report([ternary_run(tmp_path / "log")]).read_text(encoding="utf-8")
+    assert re.search(r"<td[^>]*>seed</td><td[^>]*>0</td>", text)
+    assert not re.search(r"<td[^>]*>amp</td>", text)
+
+
 def test_runs_that_were_timed_show_their_speed_beside_the_others(tmp_path):
     write_bench(ternary_run(tmp_path / "timed"))
     ternary_run(tmp_path / "untimed")

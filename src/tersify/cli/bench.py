@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tersify.runtime.benchmark import BenchRow
+    from tersify.runtime.op_times import OpTime
 
 
 def bench(
@@ -23,6 +24,7 @@ def bench(
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Images in a batch; repeatable.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = min(2, os.cpu_count() or 1),
     rounds: Annotated[int, typer.Option(min=1, help="How often every engine gets its turn.")] = 5,
+    layers: Annotated[bool, typer.Option("--layers", help="Also time every layer of the compiled network.")] = False,
     target: Target = None,
     option: TargetOption = None,
     shape: Shape = None,
@@ -38,6 +40,7 @@ def bench(
     from tersify.lab.experiments.provenance import provenance
     from tersify.lab.names import unknown
     from tersify.lab.trainer import load_network
+    from tersify.runtime import compile as compile_network
     from tersify.runtime.benchmark import bench as measure
     from tersify.runtime.peers import LOADERS
 
@@ -51,6 +54,11 @@ def bench(
     errors: dict[str, float] = {}
     rows = measure(net, images, peers=wanted, batches=batch or [1, 8], threads=threads, rounds=rounds, errors=errors)
     wide_console().print(speed_table(rows, errors))
+    times: list[OpTime] = []
+    if layers:
+        few = images[: min(batch or [1])]
+        times = compile_network(net, images, threads=threads).profile(few)
+        wide_console().print(layer_table(times, len(few)))
     if json_path is not None:
         plain = [
             {"peer": row.peer, "batch": row.batch, "threads": row.threads, "missing": row.missing}
@@ -58,6 +66,8 @@ def bench(
             for row in rows
         ]
         record = {"rows": plain, "errors": errors, **provenance()}
+        if layers:
+            record |= {"layers": [layer_record(time) for time in times], "layers_batch": len(few)}
         with replacing(json_path) as out:
             out.write((json.dumps(record, indent=1) + "\n").encode())
 
@@ -82,4 +92,22 @@ def speed_table(rows: list[BenchRow], errors: dict[str, float]) -> Table:
             else:
                 cells.append(f"{row.median_ms:.2f} ms (tersify {speedup(ours, row):.1f}× as fast)")
         table.add_row(name, *cells, f"{errors[name]:.1e}" if name in errors else "–")
+    return table
+
+
+def layer_record(time: OpTime) -> dict[str, object]:
+    """What the report reads: the layer under the name of its weight."""
+    name = time.parameter or time.name
+    return {"name": name, "kind": time.kind, "kernel": time.kernel, "ms": 1e-3 * time.microseconds}
+
+
+def layer_table(times: list[OpTime], batch: int) -> Table:
+    """One line an operation of the plan: what served it and how long that took."""
+    from rich.table import Table
+
+    whole = sum(time.microseconds for time in times) or 1.0
+    table = Table("layer", "kernel", f"µs at batch {batch}", "share")
+    for time in times:
+        share = f"{100 * time.microseconds / whole:.1f} %"
+        table.add_row(time.parameter or time.name, time.kernel or "–", f"{time.microseconds:.1f}", share)
     return table

@@ -5,7 +5,7 @@ An eager step on a GPU is bound by the host: a few launches for all sites cost l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,27 +17,36 @@ from tersify import ranks
 MOST_AHEAD = 1 << 26
 
 
+def affordable(latents: Sequence[Tensor]) -> bool:
+    """Whether there is memory for a second copy of them all."""
+    return sum(latent.numel() for latent in latents) <= MOST_AHEAD
+
+
 def may_make_ahead(latents: Sequence[Tensor]) -> bool:
     """Whether it pays and can be afforded.
 
     Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
     """
-    return bool(latents) and not ranks.together() and sum(latent.numel() for latent in latents) <= MOST_AHEAD
+    return bool(latents) and not ranks.together() and affordable(latents)
 
 
 class Ahead:
     """A weight computed before it is asked for, and good until its gradient comes or its latent changes.
 
     Until then, since activation checkpointing asks a second time and must get what it got. A compiled network
-    computes its own weights and never asks, so nothing is computed for it again. `cast` is the type that autocast
-    made of the last one: a weight that is exact in it may be made in it at once, which spares a cast for each.
+    computes its own weights and never asks, so nothing is computed for it again.
+
+    `castable` says that only layers read the weight that autocast casts for, and that it is exact in any type: then
+    it is made at once in the type that autocast made of the last one, which spares a cast for each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, castable: bool = False) -> None:
         self._weight: Tensor | None = None
         self._made_from: tuple[object, ...] = ()
+        self._mold: Tensor | None = None
+        self._cast: torch.dtype | None = None
+        self.castable = castable
         self.wanted = True
-        self.cast: torch.dtype | None = None
 
     def set(self, weight: Tensor, latent: Tensor) -> None:
         self._weight, self._made_from = weight, _state(latent)
@@ -47,21 +56,36 @@ class Ahead:
         self.wanted = True
         try:
             state = _state(latent)
+            self._cast = _autocast_type(latent) if self.castable else None
         except RuntimeError:  # a stand-in without memory of its own, as torch.func puts in the latent's place
             return None
-        device = latent.device.type
-        self.cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        if self._weight is not None:
-            fits = self._weight.dtype in (latent.dtype, self.cast)
-            if not fits or self._made_from != state:
-                self._weight = None
-        return self._weight
+        weight = self._weight
+        if weight is not None and (self._made_from != state or weight.dtype != (self._cast or latent.dtype)):
+            self._weight = weight = None
+        return weight
 
     def drop(self) -> None:
         self._weight = None
 
+    def mold(self, value: Tensor) -> Tensor | None:
+        """Memory for the value in the type it is wanted in, the same in every step; None where that is its own type."""
+        if self._cast is None:
+            return None
+        mold = self._mold
+        if mold is None or mold.dtype != self._cast or mold.device != value.device or mold.stride() != value.stride():
+            self._mold = mold = torch.empty_like(value, dtype=self._cast)
+        return mold
+
     def __deepcopy__(self, memo: dict[int, object]) -> Ahead:
-        return Ahead()
+        return Ahead(castable=self.castable)
+
+
+def _autocast_type(latent: Tensor) -> torch.dtype | None:
+    """What autocast will make of a weight like this one, where it is on."""
+    device = latent.device.type
+    if latent.dtype != torch.float32 or not torch.is_autocast_enabled(device):
+        return None
+    return torch.get_autocast_dtype(device)
 
 
 def _state(latent: Tensor) -> tuple[object, ...]:
@@ -69,10 +93,30 @@ def _state(latent: Tensor) -> tuple[object, ...]:
     return latent._version, latent.data_ptr()
 
 
-def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> Sequence[Tensor]:
-    """Exactly the values forward; backward each latent gets its value's gradient, and the value's keeper drops it."""
+def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> None:
+    """Each keeper gets its value, as it is; backward the latent gets the value's gradient, and the keeper drops it."""
     with torch.enable_grad():
-        return _StandIn.apply(values, keepers, *latents)
+        weights = _StandIn.apply(values, keepers, *latents)
+    for weight, latent, keeper in zip(weights, latents, keepers, strict=True):
+        keeper.set(weight, latent)
+
+
+def signs_together(values: Sequence[Tensor], keepers: Sequence[Ahead]) -> list[Tensor]:
+    """The sign of each value in the type its keeper wants; the values are used up.
+
+    Through a mold of that type, since one call then makes the memory of all signs.
+    """
+    molds = [keeper.mold(value) for keeper, value in zip(keepers, values, strict=True)]
+    pairs = [(mold, value) for mold, value in zip(molds, values, strict=True) if mold is not None]
+    kept = [value for mold, value in zip(molds, values, strict=True) if mold is None]
+    signs: Iterator[Tensor] = iter(())
+    if pairs:
+        filled = [mold for mold, _ in pairs]
+        torch._foreach_copy_(filled, [value for _, value in pairs])
+        signs = iter(torch._foreach_sign(filled))
+    if kept:
+        torch._foreach_sign_(kept)
+    return [value if mold is None else next(signs) for mold, value in zip(molds, values, strict=True)]
 
 
 def cast_together(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:

@@ -110,6 +110,10 @@ class Bound:
         """The transforms, known to be of `kind`."""
         return [t for t in self.transforms if isinstance(t, kind)]
 
+    def entering(self) -> list[Tensor]:
+        """What enters each transform now."""
+        return [site.entering(transform) for site, transform in zip(self.sites, self.transforms, strict=True)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
@@ -251,6 +255,14 @@ def check_whole(what: str, value: object, *, low: int | None = None, high: int |
 
 def dense(upstream: Tensor | CompressedTensor) -> Tensor:
     return upstream.to_dense() if isinstance(upstream, CompressedTensor) else upstream.detach()
+
+
+def pack_kept(upstream: Tensor | CompressedTensor, keep: Tensor) -> CompressedTensor:
+    """What is kept, of what came in: where an earlier method put a zero, it stays one."""
+    weight = dense(upstream)
+    if isinstance(upstream, CompressedTensor):
+        keep = keep & upstream.codes.bool()
+    return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
 
 
 def straight_through(value: Tensor, latent: Tensor, gain: Tensor | float = 1.0) -> Tensor:

@@ -132,7 +132,7 @@ def speed_table(run: Run) -> str:
 
 def recipe_and_provenance(run: Run) -> str:
     facts = run.contents.facts if run.contents else {}
-    where = {"directory": run.path.name, **_flat(run.identity.get("metadata")), **_flat(facts.get("provenance")),
+    where = {"directory": run.path.name, **_flat(run.metadata), **_flat(facts.get("provenance")),
              **_flat(run.bench.get("machine"), "bench "), **_flat(run.identity.get("train"))}  # fmt: skip
     recipe = run.recipe.strip() or str(facts.get("recipe") or "").strip()
     shown = (
@@ -154,6 +154,6 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     for key, entry in value.items():
         if isinstance(entry, dict):
             lines |= _flat(entry, f"{prefix}{key} ")
-        elif entry not in (None, "", [], False):
+        elif entry is not False and entry not in (None, "", []):
             lines[f"{prefix}{key}"] = ", ".join(map(str, entry)) if isinstance(entry, list) else str(entry)
     return lines

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ from tersify.runtime.choose_kernels import choose
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
 from tersify.runtime.kernel_costs import costs_of_this_cpu
-from tersify.runtime.op import Segment, call
+from tersify.runtime.op import Segment, Stage, call
+from tersify.runtime.op_times import OpTime, profile
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.quantize import quantize
 from tersify.runtime.reference import run_node, run_reference
@@ -28,22 +28,12 @@ from tersify.runtime.reference import run_node, run_reference
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """Consecutive nodes: one C++ call where `segment` is set, one torch call otherwise."""
-
-    nodes: tuple[Node, ...]
-    segment: Segment | None
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
 class CompiledModule(nn.Module):
     """Same arguments and results as the module it was compiled from, eval mode only, no gradients."""
 
     plan: Plan
 
-    def __init__(self, plan: Plan, out_spec: Any, stages: Sequence[_Stage] | None) -> None:
+    def __init__(self, plan: Plan, out_spec: Any, stages: Sequence[Stage] | None) -> None:
         super().__init__()
         self.plan = plan
         self._out_spec = out_spec
@@ -66,7 +56,12 @@ class CompiledModule(nn.Module):
         segments = [s.segment for s in self._stages or () if s.segment is not None]
         return sum(segment.engine.weight_bytes for segment in segments)
 
-    def _run_stages(self, stages: Sequence[_Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def profile(self, *inputs: Tensor, repeats: int = 20) -> list[OpTime]:
+        """How long every operation of the plan takes with these inputs: the median of the repeats."""
+        self._check(inputs)
+        return profile(self.plan, self._stages, inputs, repeats)
+
+    def _run_stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if self._one_segment is not None:
             return tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
@@ -110,7 +105,7 @@ class CompiledModule(nn.Module):
                 )
 
 
-def _only_segment(plan: Plan, stages: Sequence[_Stage]) -> Segment | None:
+def _only_segment(plan: Plan, stages: Sequence[Stage]) -> Segment | None:
     """The segment that is the whole network: no need to keep values by name then."""
     names = tuple(i.name for i in plan.inputs)
     whole = len(stages) == 1 and (stages[0].inputs, stages[0].outputs) == (names, plan.outputs)
@@ -174,7 +169,7 @@ def _check_example(example: tuple[Tensor, ...]) -> None:
             raise ValueError(f"the example needs a batch in front, got shape {tuple(x.shape)}")
 
 
-def _stages(plan: Plan, builder: Any) -> list[_Stage]:
+def _stages(plan: Plan, builder: Any) -> list[Stage]:
     runs: list[list[Node]] = []
     for node in plan.nodes:
         if runs and not node.in_torch and not runs[-1][-1].in_torch:
@@ -189,7 +184,7 @@ def _stages(plan: Plan, builder: Any) -> list[_Stage]:
         inputs = tuple(dict.fromkeys(name for node in run for name in node.reads if name not in made))
         outputs = tuple(node.name for node in run if node.name in later)
         segment = None if run[0].in_torch else _segment(builder(), run, inputs, outputs, shapes)
-        stages.append(_Stage(tuple(run), segment, inputs, outputs))
+        stages.append(Stage(tuple(run), segment, inputs, outputs))
     return stages
 
 
@@ -211,4 +206,4 @@ def _segment(
         builder.add(node)
     builder.outputs(outputs)
     sizes = tuple(math.prod(shapes[name]) for name in inputs)
-    return Segment(builder.engine, sizes, tuple(shapes[name] for name in outputs), row_counts)
+    return Segment(builder.engine, sizes, tuple(shapes[name] for name in outputs), row_counts, builder.makers)

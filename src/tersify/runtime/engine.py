@@ -63,6 +63,7 @@ class EngineBuilder:
         self.engine: Any = module.Engine(chosen_isa(module), threads)
         self._values: dict[str, int] = {}
         self._shapes: dict[int, tuple[int, int, int]] = {}
+        self.makers: dict[int, str] = {}  # the node behind every value of the engine
 
     def input(self, name: str, shape: Sequence[int], *, numbers: bool = False) -> None:
         """`numbers`: 64-bit integers, which the engine takes as twice as many floats."""
@@ -71,9 +72,11 @@ class EngineBuilder:
 
     def add(self, node: Node) -> None:
         value, shape = _ADDERS[node.kind](self, node)
+        self.makers[value] = node.name
         wanted = engine_shape(node.shape)
         if shape != wanted:
             value = self.engine.view(value, wanted)
+            self.makers[value] = node.name
         self._remember(node.name, value, wanted)
 
     def outputs(self, names: Sequence[str]) -> None:
@@ -147,14 +150,12 @@ class EngineBuilder:
         assert node.weight is not None
         weight = node.weight
         rows, features = weight.values.shape
-        value = self.engine.linear(
-            self._source(node),
-            weight.values.contiguous(),
-            weight.kind,
-            [] if weight.table is None else weight.table.tolist(),
-            self._finish(node.finish, rows),
-            bool(node.options.get("int8", False)),
-        )
+        values, finish = weight.values.contiguous(), self._finish(node.finish, rows)
+        if node.options.get("int8", False):
+            value = self.engine.dense_linear(self._source(node), values, finish)
+        else:
+            table = [] if weight.table is None else weight.table.tolist()
+            value = self.engine.linear(self._source(node), values, weight.kind, table, finish)
         per_image = math.prod(self._shapes[self._source(node)]) // features
         return value, (1, per_image, rows)
 

@@ -37,9 +37,13 @@ class Context:
     def optional(self, node: Any, what: str) -> Tensor | None:
         return None if node is None else self.constant(node, what)
 
+    def parameter(self, node: Any) -> str:
+        """What the model calls a constant."""
+        return self.names.get(node.name, node.name)
+
     def weight(self, node: Any) -> Weight:
         value = self.constant(node, "weight")
-        name = self.names.get(node.name, node.name)
+        name = self.parameter(node)
         packed = self.packed.get(name) if name in self.packed else None
         return classify(name, value, packed if isinstance(packed, CompressedTensor) else None)
 
@@ -111,6 +115,7 @@ def _conv(node: fx.Node, context: Context) -> Node:
         inputs=(a["input"].name,),
         shape=context.shape(node),
         weight=weight,
+        parameter=context.parameter(a["weight"]),
         finish=_weight_finish(weight, context.optional(a["bias"], "bias")),
         options={"window": _window(kernel, a, ndim), "groups": a["groups"]},  # type: ignore[arg-type]
     )
@@ -145,6 +150,7 @@ def _linear(node: fx.Node, context: Context) -> Node:
         inputs=(a["input"].name,),
         shape=context.shape(node),
         weight=weight,
+        parameter=context.parameter(a["weight"]),
         finish=_weight_finish(weight, context.optional(a["bias"], "bias")),
     )
 
@@ -162,6 +168,7 @@ def _embedding(node: fx.Node, context: Context) -> Node:
         inputs=(ids.name,),
         shape=context.shape(node),
         weight=weight,
+        parameter=context.parameter(a["weight"]),
         options={"rows": weight.values.shape[0]},
     )
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from tersify.runtime.plan import Node
 
 
 class Segment:
@@ -20,8 +23,10 @@ class Segment:
         input_sizes: tuple[int, ...],
         shapes: tuple[tuple[int, ...], ...],
         row_counts: Mapping[int, int] | None = None,
+        makers: Mapping[int, str] | None = None,
     ) -> None:
         self.engine = engine
+        self.makers = makers or {}  # the node that makes a value of the engine
         self.row_counts = row_counts or {}  # of the embeddings that an input numbers, by the input's place
         self.input_sizes = input_sizes  # numbers per image
         self.shapes = shapes
@@ -33,6 +38,20 @@ class Segment:
         return [like.new_empty((batch, *shape), dtype=torch.float32) for shape in self.shapes]
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = self._checked_outputs(inputs)
+        if len(inputs[0]):
+            # Addresses, not tensors: wrapping each one would cost more than a small network.
+            self.engine.run(len(inputs[0]), [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
+        return outputs
+
+    def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
+        """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
+        outputs = self._checked_outputs(inputs)
+        addresses = [[x.data_ptr() for x in tensors] for tensors in (inputs, outputs)]
+        steps = self.engine.profile(len(inputs[0]), *addresses) if len(inputs[0]) else []
+        return outputs, [(self.makers[value], kernel, us) for value, kernel, us in steps if value in self.makers]
+
+    def _checked_outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         batch = inputs[0].shape[0]
         for place, rows in self.row_counts.items():
             _check_numbers(inputs[place], rows)
@@ -42,11 +61,17 @@ class Segment:
                 raise ValueError(
                     f"tersify::run takes contiguous {wanted} of {batch}×{size} numbers, got {x.dtype} {x.shape}"
                 )
-        outputs = [torch.empty((batch, *shape), dtype=torch.float32) for shape in self.shapes]
-        if batch:
-            # Addresses, not tensors: wrapping each one would cost more than a small network.
-            self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
-        return outputs
+        return [torch.empty((batch, *shape), dtype=torch.float32) for shape in self.shapes]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive nodes: one C++ call where `segment` is set, one torch call each otherwise."""
+
+    nodes: tuple[Node, ...]
+    segment: Segment | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 def _check_numbers(x: Tensor, rows: int) -> None:

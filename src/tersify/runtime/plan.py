@@ -80,6 +80,7 @@ class Node:
     kind: conv, linear, embedding, pool, mean, pointwise, cat, view, softmax, layer_norm, or torch for what no kernel
     serves: then `call`, `args` and `kwargs` hold the call. `reason` says why the node is what it is.
     `residual` names the other summand (or factor, with `multiply`). `shape` leaves out the batch.
+    `parameter` is the name that the model gives the weight.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Node:
     residual: str | None = None
     multiply: bool = False
     weight: Weight | None = None
+    parameter: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     call: Callable[..., Any] | None = None
     args: tuple[Any, ...] = ()
@@ -147,7 +149,8 @@ class Input:
 class Plan:
     """Nodes in order. `batch` is the only batch size the plan may run, or None for any.
 
-    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says.
+    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says. A linear layer marked
+    so rounds every vector it reads to 8 bits of a scale of its own.
     """
 
     inputs: tuple[Input, ...]
@@ -160,10 +163,14 @@ class Plan:
     def narrow(self, node: Node) -> bool:
         return node.kind == "conv" and node.name in self.quants and bool(node.options.get("int8", False))
 
+    def rounds_vectors(self, node: Node) -> bool:
+        return node.kind == "linear" and bool(node.options.get("int8", False))
+
     def describe(self) -> str:
         """One line an operation, and how many stayed torch calls."""
         torch_calls = sum(node.in_torch for node in self.nodes)
-        lines = [node.describe() + ("; int8 activations" if self.narrow(node) else "") for node in self.nodes]
+        notes = ("", "; int8 activations")
+        lines = [node.describe() + notes[self.narrow(node) or self.rounds_vectors(node)] for node in self.nodes]
         lines.append(f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls")
         return "\n".join(lines)
 

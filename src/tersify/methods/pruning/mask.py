@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify import ranks
-from tersify.methods.base import Transform, dense
+from tersify.methods.base import Transform, pack_kept
 from tersify.tensor import CompressedTensor
 
 
@@ -23,10 +23,7 @@ class MaskTransform(Transform):
         return torch.where(self.mask, latent, 0.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        weight, keep = dense(upstream), ranks.whole(self.mask)
-        if isinstance(upstream, CompressedTensor):
-            keep = keep & upstream.codes.bool()
-        return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+        return pack_kept(upstream, ranks.whole(self.mask))
 
 
 class FactorMask(MaskTransform):
