@@ -56,6 +56,7 @@ def settings(seeds: list[int]) -> list[Setting]:
         each.append(Setting("magnitude", lr, teacher=teacher))
         for gain, lines in ((3.0, 0.0), (1.0, 0.3), (1.0, 1.0)):
             each.append(Setting("movement", lr, gain, lines, 1.0, teacher=teacher))
+    each += [Setting("magnitude", lr, teacher=teacher) for lr in (5e-5, 8e-4) for teacher in (0.0, 0.7)]
     each += [Setting("movement", lr, 1.0, 3.0, 1.0, teacher=0.7) for lr in (1e-4, 2e-4)]
     each.append(Setting("movement", 5e-5, 10.0, 0.0, 1.0, teacher=0.7))
     each.append(Setting("movement", 1e-4, 1.0, 0.0, 0.0, 0.3, teacher=0.7))  # as published: scores begin at zero
