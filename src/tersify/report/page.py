@@ -121,6 +121,11 @@ def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:
         per_weight = run.file_bits_per_weight
         under = f"{per_weight:.2f} bit per weight, all included" if per_weight is not None else ""
         tiles.append(_tile(size(run.figure("file_bytes")), "on disk", under))
+    speed = parts.speed_beside_peers(run)
+    if speed is not None and speed.factor is not None:
+        many = "" if speed.threads == 1 else "s"
+        under = f"{speed.milliseconds:.2f} ms, batch {speed.batch:.0f}, {speed.threads} thread{many}"
+        tiles.append(_tile(times(speed.factor), f"the speed of {speed.peer}", under))
     return tiles
 
 
