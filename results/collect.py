@@ -20,7 +20,7 @@ from tersify.lab.names import unknown
 from tersify.report.parts import pooled_latents
 
 HERE = Path(__file__).parent
-CURVES = ("accuracy", "sparsity", "entropy_bits", "Δ")
+CURVES = ("accuracy", "sparsity", "entropy_bits", "Δ", "kept", "energy")
 CURVE_POINTS = 60
 
 

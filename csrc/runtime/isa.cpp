@@ -12,8 +12,10 @@ std::vector<Isa> available_isas() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     isas.push_back(Isa::Avx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       isas.push_back(Isa::Avx512);
+      if (__builtin_cpu_supports("avx512vnni")) isas.push_back(Isa::Avx512Vnni);
+    }
   }
 #endif
   return isas;
@@ -23,6 +25,7 @@ std::string isa_name(Isa isa) {
   switch (isa) {
     case Isa::Avx2: return "avx2";
     case Isa::Avx512: return "avx512";
+    case Isa::Avx512Vnni: return "avx512vnni";
     default: return "portable";
   }
 }

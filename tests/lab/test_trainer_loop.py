@@ -162,3 +162,11 @@ def test_latents_that_outgrow_one_are_seen_in_their_histograms():
     for histogram in trained.latent_histograms().values():
         assert histogram["edges"][-1] > 2
         assert max(histogram["counts"][0], histogram["counts"][-1]) < 0.01 * sum(histogram["counts"])
+
+
+def test_whole_filters_gone_are_counted_in_the_shrunk_network(tmp_path):
+    recipe = Recipe.from_toml('[[rules]]\nmethods = [{ method = "prune", structure = "filter", sparsity = 0.5 }]\n')
+    config = TrainConfig(epochs=1, batch_size=50, device="cpu")
+    metrics = train(network("digits-cnn", width=0.5), small_digits(50), config, out=tmp_path / "run", recipe=recipe)
+    assert 0 < metrics["shrunk_parameters"] < metrics["kept"] / 100 * metrics["parameters"]
+    assert "full_accuracy" not in metrics  # of a search only

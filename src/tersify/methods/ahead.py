@@ -17,12 +17,17 @@ from tersify import ranks
 MOST_AHEAD = 1 << 26
 
 
+def affordable(latents: Sequence[Tensor]) -> bool:
+    """Whether there is memory for a second copy of them all."""
+    return sum(latent.numel() for latent in latents) <= MOST_AHEAD
+
+
 def may_make_ahead(latents: Sequence[Tensor]) -> bool:
     """Whether it pays and can be afforded.
 
     Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
     """
-    return bool(latents) and not ranks.together() and sum(latent.numel() for latent in latents) <= MOST_AHEAD
+    return bool(latents) and not ranks.together() and affordable(latents)
 
 
 class Ahead:
@@ -88,10 +93,12 @@ def _state(latent: Tensor) -> tuple[object, ...]:
     return latent._version, latent.data_ptr()
 
 
-def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> Sequence[Tensor]:
-    """Exactly the values forward; backward each latent gets its value's gradient, and the value's keeper drops it."""
+def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> None:
+    """Each keeper gets its value, as it is; backward the latent gets the value's gradient, and the keeper drops it."""
     with torch.enable_grad():
-        return _StandIn.apply(values, keepers, *latents)
+        weights = _StandIn.apply(values, keepers, *latents)
+    for weight, latent, keeper in zip(weights, latents, keepers, strict=True):
+        keeper.set(weight, latent)
 
 
 def signs_together(values: Sequence[Tensor], keepers: Sequence[Ahead]) -> list[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tersify.methods.base import (
@@ -17,15 +17,13 @@ from tersify.methods.base import (
     check_range,
     register,
 )
+from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
     TernaryTransform,
     check_latent_settings,
-    clip_latents,
     is_measured_at,
     magnitude_quantile,
     read_by_cast_layers,
-    set_thresholds,
-    ternarize_ahead,
 )
 from tersify.schedules import REGIMES, Schedule, growth
 from tersify.userfile import load_function, names_function
@@ -96,18 +94,23 @@ class Ternary(Method):
             only_cast=read_by_cast_layers(site),
         )
 
+    def bind(self, sites: Sequence[Site]) -> TernaryBound:
+        return TernaryBound(sites, [self.transform(site) for site in sites])
+
     def project_(self, bound: Bound) -> None:
+        assert isinstance(bound, TernaryBound)
         if self._clips:
-            clip_latents(bound)
+            bound.clip_()
 
     def update(self, bound: Bound, step: Step) -> None:
+        assert isinstance(bound, TernaryBound)
         threshold = self.schedule(step.progress.epochs)(step.progress)
         if self.sparsity is not None:
             if not is_measured_at(step.progress):
                 return
             threshold = min(threshold, float(magnitude_quantile(bound.entering(), self.sparsity)))
-        set_thresholds(bound, threshold)
-        ternarize_ahead(bound.sites, threshold)
+        bound.set_thresholds_(threshold)
+        bound.ternarize_ahead(threshold)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}

@@ -114,8 +114,10 @@ class Evaluator:
     @contextlib.contextmanager
     def _masked(self, states: Tensor) -> Iterator[None]:
         hooks = []
+        # Numbers of the type that the layers give, made once for all of them: each would be a launch of its own.
+        keep = states.to(torch.bfloat16 if states.is_cuda else self.layers[0].gate.mask.dtype)
         try:
-            for layer, own in zip(self.layers, states.split([layer.size for layer in self.layers], 1), strict=True):
+            for layer, own in zip(self.layers, keep.split([layer.size for layer in self.layers], 1), strict=True):
                 for outlet in layer.outlets:
                     hooks.append(outlet.module.register_forward_hook(self._silencer(outlet, own)))
             yield
@@ -132,7 +134,7 @@ class Evaluator:
             grouped = output.view(groups, -1, *output.shape[1:])
             shape = [groups] + [1] * output.ndim
             shape[outlet.dim + (outlet.dim > 0)] = -1
-            grouped.mul_(keep.view(shape).to(output.dtype))
+            grouped.mul_(keep.view(shape))
 
         return silence_
 
@@ -140,6 +142,5 @@ class Evaluator:
 @torch.no_grad()
 def set_gates_(layers: Sequence[SearchedLayer], state: Tensor) -> None:
     """Make `state` (D,) the sub-network in use."""
-    parts = state.split([layer.size for layer in layers])
     masks = [layer.gate.mask for layer in layers]
-    torch._foreach_copy_(masks, [part.to(mask.dtype) for part, mask in zip(parts, masks, strict=True)])
+    torch._foreach_copy_(masks, state.to(masks[0].dtype).split([len(mask) for mask in masks]))
