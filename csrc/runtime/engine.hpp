@@ -66,12 +66,14 @@ class Engine {
   int input(Shape shape);
   int conv(int in, const Window& window, int groups, const float* weight, int rows, ValueKind kind,
            std::vector<float> table, FinishData finish, int residual);
-  // The same on 16-bit lanes: signs only; `in`, `residual` and the output are quantized values.
+  // The same on byte lanes: signs only; `in`, `residual` and the output are quantized values.
   int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
                   int residual, Quant output);
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
-             FinishData finish, bool narrow);  // narrow: single vectors of activations are rounded to 8 bits
+             FinishData finish);
+  // Signs only, zeros and all in two bits each; every vector of activations is rounded to 8 bits of its own scale.
+  int dense_linear(int in, int features, const float* weight, int rows, FinishData finish);
   // The output may have one row or column more than whole windows fill: its maxima then see fewer places.
   int pool(int in, const Window& window, bool is_max, bool count_padding, Shape output);
   int global_mean(int in, FinishData finish);

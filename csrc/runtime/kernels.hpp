@@ -29,10 +29,12 @@ constexpr uint16_t kFirst = 0x8000, kLast = 0x4000;
 constexpr uint16_t kFlush = 0x2000;  // narrow sums would overflow in the next block: move them to the wide ones
 constexpr uint16_t kCountMask = 0x1fff;
 
-// Whole numbers in 16-bit lanes that stand for numbers × scale; scale 0: not quantized.
+// Whole numbers that stand for numbers × scale; scale 0: not quantized. In byte lanes they lie shifted by kByteZero
+// where they may be negative.
 struct Quant {
   float scale = 0, low = 0, high = 0;
 };
+constexpr int kByteZero = 128;
 
 struct Unit {
   const Row* rows;
@@ -40,24 +42,30 @@ struct Unit {
   const uint16_t* entries;  // vectors from the footprint's start; Sign: that × 2 + sign
   const uint8_t* codes;     // Table
   const float* values;      // Float
-  const uint16_t* plus;     // narrow: how many of a row's entries are +1; they come first
+  const uint16_t* plus;     // narrow: how many of a row's entries are +1; they come first. Both parts are even
 };
 
 struct Chunk {  // a range of output channels
   int first_row, rows;
 };
 
-// Copies `count` vectors of one channel into the footprint. lanes: null for a plain copy; a lane −1 is filled.
+// Copies `count` vectors of one channel into the footprint.
 struct CopyRun {
   int32_t source, target, count;
-  int32_t lanes;  // offset into the lane table, kStraight or kFill
+  int32_t move;  // number of the lane move, kStraight or kFill
 };
 constexpr int32_t kStraight = -1, kFill = -2;
+
+// Every lane takes what lies `shift_bytes` further on; those that this would lead out of the image are filled.
+struct LaneMove {
+  int32_t shift_bytes;
+  alignas(64) uint8_t keep[64];  // 0xff or 0 a byte
+};
 
 struct PatchView {  // one patch of outputs and what of the input it looks at
   const CopyRun* runs;
   int run_count;
-  const int16_t* lane_table;
+  const LaneMove* moves;
   size_t footprint_bytes;  // per channel
   size_t pitch_bytes;      // between footprint rows
   int h, w;
@@ -79,6 +87,7 @@ struct ConvTask {
   const char* residual;  // the same place of the other summand; may be null
   size_t output_channel_bytes, output_row_bytes;
   bool flushes;  // narrow: some row has wide sums
+  uint8_t fill;  // narrow: what lies outside the image
   Quant residual_quant, output_quant;
   char* scratch;
 };
@@ -97,17 +106,31 @@ struct PoolTask {
 };
 
 constexpr int kGemvRows = 128;  // rows that share the reading of an activation
-constexpr int kTritsPerWord = 18, kNarrowTritsPerWord = 9, kNibblesPerWord = 8;
+constexpr int kTritsPerWord = 18, kNibblesPerWord = 8;
 
 struct GemvTask {
-  const uint32_t* words;  // 16-bit words where narrow
-  const float* tables;    // trits: 32 sums for each three activations (16-bit where narrow); nibbles: the activations
-  const float* levels;    // nibbles: 16 of them, the first 0
-  float scale;            // narrow: of the activations
+  const uint32_t* words;
+  const float* tables;  // trits: 32 sums for each three activations; nibbles: the activations
+  const float* levels;  // nibbles: 16 of them, the first 0
   int rows, features;
   int block_begin, block_end;  // of kGemvRows rows
   float* out;
   Finish finish;
+};
+
+constexpr int kDenseRows = 64;  // rows of a block of two-bit codes: four a byte
+constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block in one call
+
+// Codes (trit + 1) of one block of rows times 8-bit activations. Codes lie as [step of 4 features][16 lanes][4 features];
+// the fields of a byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
+struct DenseTask {
+  const uint8_t* codes;
+  const int8_t* x;         // the first vector; 64 bytes behind the last run may be read
+  ptrdiff_t vector_bytes;  // from one vector to the next
+  int vectors;             // at most kDenseVectors
+  const int32_t* runs;     // where each run of features begins, in bytes from the vector's start
+  int run_count, run_steps;
+  int32_t* sums;  // [vector][kDenseRows]
 };
 
 // A flat tensor seen as an image, and its lanes.
@@ -123,7 +146,7 @@ struct Kernels {
   size_t (*conv_scratch_bytes)(const ConvTask&);
   void (*conv)(const ConvTask&);
   size_t (*narrow_conv_scratch_bytes)(const ConvTask&);
-  void (*narrow_conv)(const ConvTask&);  // signs only; 16-bit activations and sums
+  void (*narrow_conv)(const ConvTask&);  // signs only; activations of 8 bits, sums of 16
   void (*pool)(const PoolTask&);
   void (*to_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
   void (*from_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
@@ -141,9 +164,13 @@ struct Kernels {
   // Null where the instruction set has no permutation wide enough.
   void (*trit_tables)(const float* x, int features, float* tables);
   void (*trit_gemv)(const GemvTask&);
-  float (*narrow_trit_tables)(const float* x, int features, int16_t* tables);
-  void (*narrow_trit_gemv)(const GemvTask&);
   void (*nibble_gemv)(const GemvTask&);
+  void (*dense_sums)(const DenseTask&);
+  // One vector of activations as 8-bit steps: returns their scale, and in `total` their sum.
+  float (*quantize_vector)(const float* x, int count, int8_t* steps, int32_t* total);
+  // Rows first .. first + count of a layer from the dense sums of one vector.
+  void (*finish_dense)(const int32_t* sums, int32_t total, float scale, int first, int count, float* out,
+                       const Finish&);
   void (*softmax)(float* out, const float* in, int count);
   void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
 };
@@ -151,5 +178,8 @@ struct Kernels {
 const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& vnni_kernels();
+const Kernels& amx_kernels();
+bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

@@ -160,3 +160,13 @@ def test_whole_filters_gone_are_counted_in_the_shrunk_network(tmp_path):
     metrics = train(network("digits-cnn", width=0.5), small_digits(50), config, out=tmp_path / "run", recipe=recipe)
     assert 0 < metrics["shrunk_parameters"] < metrics["kept"] / 100 * metrics["parameters"]
     assert "full_accuracy" not in metrics  # of a search only
+
+
+def test_latents_that_outgrow_one_are_seen_in_their_histograms():
+    trained = loop(Recipe.load("ternary-best"), epochs=1)
+    with torch.no_grad():
+        for latent in trained.session.latents().values():
+            latent.mul_(3.0 / latent.abs().max())
+    for histogram in trained.latent_histograms().values():
+        assert histogram["edges"][-1] > 2
+        assert max(histogram["counts"][0], histogram["counts"][-1]) < 0.01 * sum(histogram["counts"])

@@ -6,7 +6,7 @@ from torch import nn
 
 import tersify
 from tersify.methods import TernaryTarget
-from tersify.methods.ternary_target import magnitude_quantile
+from tersify.methods.threshold import magnitude_quantile
 from tersify.tensor import sparsity_percent
 from zoo import recipe_of
 

@@ -110,6 +110,10 @@ class Bound:
         """The transforms, known to be of `kind`."""
         return [t for t in self.transforms if isinstance(t, kind)]
 
+    def entering(self) -> list[Tensor]:
+        """What enters each transform now."""
+        return [site.entering(transform) for site, transform in zip(self.sites, self.transforms, strict=True)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:

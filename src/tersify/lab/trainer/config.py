@@ -24,9 +24,9 @@ class TrainConfig:
 
     `over` is the number of epochs the milestones, step length and warm-up were written for; when it
     is given they shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on
-    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from. Parameters whose names match
-    the glob `freeze` stay as they are. Where several ranks train, `parallel` says whether each holds the whole network
-    or, of linear layers, a part of it.
+    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from. Parameters that the glob
+    `freeze` names stay as they are. Where several ranks train, `parallel` says whether each holds the whole network or,
+    of linear layers, a part of it.
     """
 
     epochs: int

@@ -36,6 +36,7 @@ from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
 from tersify.lab.trainer.shards import spread_over_ranks_
+from tersify.methods.threshold import magnitude_quantile
 from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
@@ -172,9 +173,12 @@ class Loop:
         """One histogram for each compressed weight, all with the same bins."""
         with self._averaged():
             latents = self.session.latents()
-            limit = max((float(t.abs().max()) for t in latents.values() if t.numel()), default=0.0)
-            # Ternary latents end at ±1; the few beyond it elsewhere may share the outermost bins.
-            return {name: latent_histogram(t, limit=min(limit, 1.0) or 1.0) for name, t in latents.items()}
+            values = [t.float() for t in latents.values() if t.numel()]
+            if not values:
+                return {}
+            # The few far beyond the others may share the outermost bins; clipped ones, many at ±1, end there.
+            limit = float(magnitude_quantile(values, 0.999)) or max(float(t.abs().max()) for t in values)
+            return {name: latent_histogram(t, limit=limit or 1.0) for name, t in latents.items()}
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.in_place() if self.average else contextlib.nullcontext()

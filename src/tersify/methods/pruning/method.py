@@ -38,8 +38,8 @@ class Prune(Method):
     The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
     it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
     Learned scores (both movements) go `gain` times as fast as the weights; those of movement begin at `head_start`
-    times the weights' magnitudes. soft-movement has no amount: `lam` weighs the penalty that pushes scores below
-    `threshold`.
+    times the weights' magnitudes, and with `lines` each row and column has one too, so many times as fast.
+    soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`.
     """
 
     quantizes: ClassVar[bool] = False
@@ -62,6 +62,7 @@ class Prune(Method):
     threshold: float = 0.1
     gain: float = 10.0
     head_start: float = 0.0
+    lines: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("score", self.score, SCORES)
@@ -81,8 +82,10 @@ class Prune(Method):
             raise ValueError(f"a {self.structure} spans whole rows or columns; set scope = 'layer' or 'global'")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
-        if self.head_start < 0 or (self.head_start and self.score != "movement"):
-            raise ValueError(f"head_start must be at least 0 and belongs to score 'movement', got {self.head_start!r}")
+        for name in ("head_start", "lines"):
+            value = getattr(self, name)
+            if value < 0 or (value and self.score != "movement"):
+                raise ValueError(f"{name} must be at least 0 and belongs to score 'movement', got {value!r}")
         for name in ("lam", "gain"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -129,7 +132,7 @@ class Prune(Method):
 
     @property
     def _score(self) -> Score:
-        return score_named(self.score, seed=self.seed, gain=self.gain, head_start=self.head_start)
+        return score_named(self.score, seed=self.seed, gain=self.gain, head_start=self.head_start, lines=self.lines)
 
     @property
     def needs_calibration(self) -> bool:
