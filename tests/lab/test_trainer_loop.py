@@ -154,6 +154,14 @@ def test_a_method_that_asks_for_data_gets_training_images(tmp_path):
     assert job.run(tmp_path / "run")["sparsity"] == pytest.approx(50, abs=0.5)
 
 
+def test_whole_filters_gone_are_counted_in_the_shrunk_network(tmp_path):
+    recipe = Recipe.from_toml('[[rules]]\nmethods = [{ method = "prune", structure = "filter", sparsity = 0.5 }]\n')
+    config = TrainConfig(epochs=1, batch_size=50, device="cpu")
+    metrics = train(network("digits-cnn", width=0.5), small_digits(50), config, out=tmp_path / "run", recipe=recipe)
+    assert 0 < metrics["shrunk_parameters"] < metrics["kept"] / 100 * metrics["parameters"]
+    assert "full_accuracy" not in metrics  # of a search only
+
+
 def test_latents_that_outgrow_one_are_seen_in_their_histograms():
     trained = loop(Recipe.load("ternary-best"), epochs=1)
     with torch.no_grad():
@@ -162,11 +170,3 @@ def test_latents_that_outgrow_one_are_seen_in_their_histograms():
     for histogram in trained.latent_histograms().values():
         assert histogram["edges"][-1] > 2
         assert max(histogram["counts"][0], histogram["counts"][-1]) < 0.01 * sum(histogram["counts"])
-
-
-def test_whole_filters_gone_are_counted_in_the_shrunk_network(tmp_path):
-    recipe = Recipe.from_toml('[[rules]]\nmethods = [{ method = "prune", structure = "filter", sparsity = 0.5 }]\n')
-    config = TrainConfig(epochs=1, batch_size=50, device="cpu")
-    metrics = train(network("digits-cnn", width=0.5), small_digits(50), config, out=tmp_path / "run", recipe=recipe)
-    assert 0 < metrics["shrunk_parameters"] < metrics["kept"] / 100 * metrics["parameters"]
-    assert "full_accuracy" not in metrics  # of a search only
