@@ -34,7 +34,7 @@ def latents(row: str) -> Drawing | None:
     """Where the latents of a row lie at the end of training."""
     for found in rows():
         if found["id"] == row and "latents" in found:
-            threshold = found["curve"]["Δ"][-1]
+            threshold = found["curve"].get("Δ", [None])[-1]
             return steps(found["latents"]["edges"], found["latents"]["counts"], hue=color(0), x_label="latent weight",
                          threshold=threshold, tips=False)  # fmt: skip
     return None

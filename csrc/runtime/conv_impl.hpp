@@ -4,56 +4,28 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
-template <class Number>
-inline void permute_lanes(char* to, const char* from, const int16_t* lanes, Number fill) {
-  Number in[kBytes / sizeof(Number)], out[kBytes / sizeof(Number)];
-  memcpy(in, from, kBytes);
-  for (int l = 0; l < int(kBytes / sizeof(Number)); ++l) out[l] = lanes[l] < 0 ? fill : in[lanes[l]];
-  memcpy(to, out, kBytes);
+inline IntVec load_anywhere(const char* p) {
+  IntVec v;
+  memcpy(&v, p, sizeof v);
+  return v;
 }
 
-inline void permute(char* to, const char* from, const int16_t* lanes, float fill) {
-#if defined(__AVX512BW__) && !defined(__clang__)
-  if (fill == 0.0f) {
-    typedef int16_t Half __attribute__((vector_size(kBytes / 2)));
-    Half narrow;
-    memcpy(&narrow, lanes, sizeof narrow);
-    const IntVec index = __builtin_convertvector(narrow, IntVec);
-    store(to, (Vec)((IntVec)__builtin_shuffle(load(from), index) & (index >= 0)));
-    return;
-  }
-#endif
-  permute_lanes<float>(to, from, lanes, fill);
-}
-
-inline void permute(char* to, const char* from, const int16_t* lanes, int16_t fill) {
-#if defined(__AVX512BW__) && !defined(__clang__)
-  typedef int16_t Shorts __attribute__((vector_size(kBytes)));
-  Shorts index, in;
-  memcpy(&index, lanes, sizeof index);
-  memcpy(&in, from, sizeof in);
-  const Shorts out = __builtin_shuffle(in, index) & (index >= 0);
-  memcpy(to, &out, sizeof out);
-  (void)fill;
-#else
-  permute_lanes<int16_t>(to, from, lanes, fill);
-#endif
-}
-
-// Number: float, or int16_t for narrow lanes, whose fill is always 0.
-template <class Number>
-void gather_footprint(const PatchView& patch, const char* channel, char* target, Number fill) {
+// `fill`: what lies outside the image.
+void gather_footprint(const PatchView& patch, const char* channel, char* target, IntVec fill) {
   for (int r = 0; r < patch.run_count; ++r) {
     const CopyRun run = patch.runs[r];
     char* to = target + size_t(run.target) * kBytes;
     const char* from = channel + size_t(run.source) * kBytes;
-    if (run.lanes == kStraight) {
+    if (run.move == kStraight) {
       for (int i = 0; i < run.count; ++i) store(to + i * kBytes, load(from + i * kBytes));
-    } else if (run.lanes == kFill) {
-      for (int i = 0; i < run.count; ++i) store(to + i * kBytes, Vec{} + float(fill));
+    } else if (run.move == kFill) {
+      for (int i = 0; i < run.count; ++i) store(to + i * kBytes, (Vec)fill);
     } else {
-      const int16_t* lanes = patch.lane_table + run.lanes;
-      for (int i = 0; i < run.count; ++i) permute(to + i * kBytes, from + i * kBytes, lanes, fill);
+      const LaneMove& move = patch.moves[run.move];
+      const IntVec keep = *reinterpret_cast<const IntVec*>(move.keep), rest = fill & ~keep;
+      from += move.shift_bytes;
+      for (int i = 0; i < run.count; ++i)
+        store(to + i * kBytes, (Vec)((load_anywhere(from + i * kBytes) & keep) | rest));
     }
   }
 }
@@ -168,10 +140,11 @@ RowsFn rows_function(int h, int w, ValueKind kind) {
 }
 
 // The loop around the rows: block by block of input channels, all the task's output channels each.
-template <class Number>
-void conv_blocks(const ConvTask& t, RowsFn rows, size_t waiting_bytes) {
+void conv_blocks(const ConvTask& t, RowsFn rows, size_t waiting_bytes, IntVec fill) {
   char* footprint = t.scratch;
-  char* sums = t.scratch + t.patch.footprint_bytes * t.block_channels;
+  char* behind = t.scratch + t.patch.footprint_bytes * t.block_channels;
+  char* sums = behind + t.patch.footprint_bytes;
+  memset(behind, 0, t.patch.footprint_bytes);
   for (int b = 0; b < t.blocks; ++b) {
     bool used = false;
     for (int c = t.chunk_begin; c < t.chunk_end; ++c) used = used || t.units[c * t.blocks + b].row_count;
@@ -179,8 +152,8 @@ void conv_blocks(const ConvTask& t, RowsFn rows, size_t waiting_bytes) {
     const int begin = b * t.block_channels;
     const int end = begin + t.block_channels < t.channels ? begin + t.block_channels : t.channels;
     for (int c = begin; c < end; ++c)
-      gather_footprint<Number>(t.patch, t.input + c * t.input_channel_bytes,
-                               footprint + (c - begin) * t.patch.footprint_bytes, Number(0));
+      gather_footprint(t.patch, t.input + c * t.input_channel_bytes, footprint + (c - begin) * t.patch.footprint_bytes,
+                       fill);
     char* waiting = sums;
     for (int c = t.chunk_begin; c < t.chunk_end; ++c) {
       rows(t, t.units[c * t.blocks + b], t.chunks[c].first_row, footprint, waiting);
@@ -192,19 +165,19 @@ void conv_blocks(const ConvTask& t, RowsFn rows, size_t waiting_bytes) {
 size_t scratch_bytes(const ConvTask& t, size_t waiting_bytes) {
   size_t rows = 0;
   for (int c = t.chunk_begin; c < t.chunk_end; ++c) rows += t.chunks[c].rows;
-  return t.patch.footprint_bytes * t.block_channels + rows * waiting_bytes;
+  return t.patch.footprint_bytes * (t.block_channels + 1) + rows * waiting_bytes;
 }
 
 size_t conv_waiting_bytes(const ConvTask& t) { return size_t(t.patch.h) * t.patch.w * kBytes; }
 size_t conv_scratch_bytes(const ConvTask& t) { return scratch_bytes(t, conv_waiting_bytes(t)); }
 void conv(const ConvTask& t) {
-  conv_blocks<float>(t, rows_function(t.patch.h, t.patch.w, t.kind), conv_waiting_bytes(t));
+  conv_blocks(t, rows_function(t.patch.h, t.patch.w, t.kind), conv_waiting_bytes(t), IntVec{});
 }
 
 void pool(const PoolTask& t) {
   const float start = t.is_max ? -INFINITY : 0.0f;
   for (int c = 0; c < t.channels; ++c) {
-    gather_footprint(t.patch, t.input + c * t.input_channel_bytes, t.scratch, start);
+    gather_footprint(t.patch, t.input + c * t.input_channel_bytes, t.scratch, (IntVec)(Vec{} + start));
     for (int y = t.patch.skip_h; y < t.patch.h; ++y)
       for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
         const char* at = t.scratch + y * t.patch.pitch_bytes + size_t(x) * kBytes;

@@ -26,6 +26,7 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   t.input_channel_bytes = size_t(from.channel_vectors()) * bytes;
   t.output_channel_bytes = size_t(to.channel_vectors()) * bytes;
   t.output_row_bytes = size_t(to.tile_w) * bytes;
+  t.fill = input_quant.low < 0 ? kByteZero : 0;
   t.residual_quant = residual_quant;
   t.output_quant = output_quant;
   t.scratch = scratch;
@@ -39,7 +40,7 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
 
 void ConvStep::split(int groups, int threads) {
   const int places = groups * static_cast<int>(geometry.places.size());
-  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes;
+  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes * (narrow ? 2 : 1);
   int ranges = static_cast<int>(ceil_div(static_cast<int>(weights->rows() * row_bytes), int(kSumsBytes)));
   if (threads > 1) ranges = std::max(ranges, ceil_div(kTasksPerThread * threads, places));
   ranges = std::min(ranges, weights->chunks());
@@ -50,9 +51,10 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   const Kernels& k = s.kernels();
   step.kernels = &k;
   step.geometry =
-      make_geometry(step.in, step.from, step.to, window, k.patch_limit, step.weights->block_channels());
+      make_geometry(step.in, step.from, step.to, window, s.patch_limit(step.to.lanes()), step.weights->block_channels(),
+                    k.vector_bytes);
   const int groups = step.to.groups(step.out.n);
-  s.add_cost(layout_cost(step.to, step.out.n, k.patch_limit) * double(step.weights->nonzeros() + step.weights->rows()));
+  s.add_cost(layout_cost(step.to, step.out.n, s.patch_limit(step.to.lanes())) * double(step.weights->nonzeros() + step.weights->rows()));
   step.split(groups, s.threads());
   auto shared = std::make_shared<ConvStep>(std::move(step));
   Step out;

@@ -20,7 +20,7 @@ struct ConvStep {
   int source, target, residual;  // buffers; residual −1: none
   std::vector<int> splits;       // first chunk of each range, and the end
   bool narrow = false;
-  Quant residual_quant, output_quant;
+  Quant input_quant, residual_quant, output_quant;
   const PlacedLists* lists = nullptr;  // asked for before every run
 
   ConvTask task(char* const* buffers, int number, char* scratch) const;

@@ -22,7 +22,7 @@ constexpr int kFields = 4, kFieldRows = kDenseRows / kFields;
 #if defined(__AVX2__)
 
 #if defined(__AVX512BW__)
-constexpr int kDenseTile = kDenseVectors;  // accumulators of that many vectors fit the registers
+constexpr int kDenseTile = 4;  // accumulators of that many vectors fit the registers
 typedef __m512i Bytes;
 inline Bytes load_codes(const uint8_t* p) { return _mm512_load_si512(p); }
 inline Bytes broadcast(int32_t v) { return _mm512_set1_epi32(v); }
@@ -77,6 +77,15 @@ inline void dense_step(Bytes (*sums)[kFields], const uint8_t* codes, const int8_
   }
 }
 
+// One vector's sums: fields in registers → rows.
+inline void store_fields(Bytes* field, int32_t* out) {
+  if (kExactPairs) field[3] = less(field[3], sum(field[0], sum(field[1], field[2])));
+  store_sums(out, field[0]);
+  store_sums(out + kFieldRows, divided<2>(field[1]));
+  store_sums(out + 2 * kFieldRows, divided<4>(field[2]));
+  store_sums(out + 3 * kFieldRows, divided<6>(field[3]));
+}
+
 template <int V>
 void dense_vectors(const DenseTask& t, int first) {
   constexpr int kPhases = V == 1 ? 2 : 1;  // one vector alone would wait for its own sums
@@ -99,12 +108,7 @@ void dense_vectors(const DenseTask& t, int first) {
       Bytes field[kFields];
       UNROLL for (int f = 0; f < kFields; ++f)
         field[f] = kPhases == 2 ? sum(sums[v][f], sums[(kPhases - 1) * V + v][f]) : sums[v][f];
-      if (kExactPairs) field[3] = less(field[3], sum(field[0], sum(field[1], field[2])));
-      int32_t* out = t.sums + (first + v) * kDenseRows + part;
-      store_sums(out, field[0]);
-      store_sums(out + kFieldRows, divided<2>(field[1]));
-      store_sums(out + 2 * kFieldRows, divided<4>(field[2]));
-      store_sums(out + 3 * kFieldRows, divided<6>(field[3]));
+      store_fields(field, t.sums + (first + v) * kDenseRows + part);
     }
   }
 }

@@ -11,6 +11,7 @@ namespace {
 
 const Kernels& kernels_of(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::Amx) return amx_kernels();
   if (isa == Isa::Avx512Vnni) return vnni_kernels();
   if (isa == Isa::Avx512) return avx512_kernels();
   if (isa == Isa::Avx2) return avx2_kernels();
@@ -68,10 +69,10 @@ int Engine::add(std::vector<int> inputs, Shape shape, std::function<void(Schedul
 std::shared_ptr<SparseWeights> Engine::pack(const DenseWeight& weight, const Window& window, const Shape& output,
                                             ValueKind kind, std::vector<float> table, int narrow_high) {
   // The block must suit every batch size; a few images in the lanes are the usual portion.
-  const int lanes = kernels_.vector_bytes / (narrow_high ? 2 : 4), images = std::max(1, lanes / 8);
-  const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, kernels_.patch_limit);
-  int block =
-      choose_block(window, weight.channels, kernels_.vector_bytes, choose_patch(usual, kernels_.patch_limit));
+  const int lanes = kernels_.vector_bytes / (narrow_high ? 1 : 4), images = std::max(1, lanes / 8);
+  const int limit = kernels_.patch_limit / (narrow_high ? 2 : 1);
+  const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, limit);
+  int block = choose_block(window, weight.channels, kernels_.vector_bytes, choose_patch(usual, limit), narrow_high > 0);
   if (narrow_high) block = narrow_block(weight, block, narrow_high);
   auto packed = std::make_shared<SparseWeights>(weight, kind, std::move(table), block, narrow_high);
   weight_sizes_.push_back([packed] { return packed->resident_bytes(); });

@@ -66,7 +66,7 @@ class Engine {
   int input(Shape shape);
   int conv(int in, const Window& window, int groups, const float* weight, int rows, ValueKind kind,
            std::vector<float> table, FinishData finish, int residual);
-  // The same on 16-bit lanes: signs only; `in`, `residual` and the output are quantized values.
+  // The same on byte lanes: signs only; `in`, `residual` and the output are quantized values.
   int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
                   int residual, Quant output);
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }

@@ -23,9 +23,9 @@ std::vector<int16_t> lane_sources(const Image& image, const Layout& layout, int 
   return lanes;
 }
 
-class LaneTable {
+class LaneMoves {
  public:
-  explicit LaneTable(std::vector<int16_t>& out) : out_(out) {}
+  LaneMoves(std::vector<LaneMove>& out, int lane_bytes) : out_(out), lane_bytes_(lane_bytes) {}
 
   int32_t find(const std::vector<int16_t>& lanes) {
     bool straight = true, fill = true;
@@ -36,12 +36,24 @@ class LaneTable {
     if (straight) return kStraight;
     if (fill) return kFill;
     auto [found, is_new] = known_.try_emplace(lanes, static_cast<int32_t>(out_.size()));
-    if (is_new) out_.insert(out_.end(), lanes.begin(), lanes.end());
+    if (is_new) out_.push_back(move(lanes));
     return found->second;
   }
 
  private:
-  std::vector<int16_t>& out_;
+  // Tiles are numbered row by row, so a step to another tile is the same distance for all lanes that can take it.
+  LaneMove move(const std::vector<int16_t>& lanes) const {
+    LaneMove made{};
+    for (size_t l = 0; l < lanes.size(); ++l) {
+      if (lanes[l] < 0) continue;
+      made.shift_bytes = (lanes[l] - static_cast<int>(l)) * lane_bytes_;
+      std::fill_n(made.keep + l * lane_bytes_, lane_bytes_, 0xff);
+    }
+    return made;
+  }
+
+  std::vector<LaneMove>& out_;
+  int lane_bytes_;
   std::map<std::vector<int16_t>, int32_t> known_;
 };
 
@@ -66,7 +78,7 @@ Axis make_axis(int patch, int kernel, int stride, int pad, int dilation) {
 PatchView Geometry::view(const Place& place, int vector_bytes) const {
   return PatchView{runs.data() + place.run_begin,
                    place.run_end - place.run_begin,
-                   lane_table.data(),
+                   moves.data(),
                    size_t(footprint_h) * footprint_w * vector_bytes,
                    size_t(footprint_w) * vector_bytes,
                    patch.h,
@@ -76,7 +88,7 @@ PatchView Geometry::view(const Place& place, int vector_bytes) const {
 }
 
 Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window,
-                       int patch_limit, int block_channels) {
+                       int patch_limit, int block_channels, int vector_bytes) {
   Geometry g;
   g.patch = choose_patch(to, patch_limit);
   const Axis ya = make_axis(g.patch.h, window.kernel_h, window.stride_h, window.pad_h, window.dilation_h);
@@ -87,8 +99,9 @@ Geometry make_geometry(const Image& input, const Layout& from, const Layout& to,
     for (int ky = 0; ky < window.kernel_h; ++ky)
       for (int kx = 0; kx < window.kernel_w; ++kx)
         g.tap_places.push_back((c * g.footprint_h + ya.tap[ky]) * g.footprint_w + xa.tap[kx]);
+  g.tap_places.push_back(block_channels * g.footprint_h * g.footprint_w);
 
-  LaneTable table(g.lane_table);
+  LaneMoves moves(g.moves, vector_bytes / from.lanes());
   for (int top = 0; top < to.tile_h; top += g.patch.h)
     for (int left = 0; left < to.tile_w; left += g.patch.w) {
       // A patch that would leave the tile moves back and skips what its neighbour writes.
@@ -97,19 +110,19 @@ Geometry make_geometry(const Image& input, const Layout& from, const Layout& to,
       for (int fy = 0; fy < g.footprint_h; ++fy)
         for (int fx = 0; fx < g.footprint_w; ++fx) {
           const int y = y0 * window.stride_h + ya.input[fy], x = x0 * window.stride_w + xa.input[fx];
-          const int32_t lanes = table.find(lane_sources(input, from, y, x));
+          const int32_t move = moves.find(lane_sources(input, from, y, x));
           const int source = (y - floor_div(y, from.tile_h) * from.tile_h) * from.tile_w +
                              (x - floor_div(x, from.tile_w) * from.tile_w);
           const int target = fy * g.footprint_w + fx;
           if (static_cast<int>(g.runs.size()) > place.run_begin) {
             CopyRun& last = g.runs.back();
-            const bool follows = last.lanes == kFill || last.source + last.count == source;
-            if (last.lanes == lanes && last.target + last.count == target && follows) {
+            const bool follows = last.move == kFill || last.source + last.count == source;
+            if (last.move == move && last.target + last.count == target && follows) {
               ++last.count;
               continue;
             }
           }
-          g.runs.push_back({source, target, 1, lanes});
+          g.runs.push_back({source, target, 1, move});
         }
       place.run_end = static_cast<int>(g.runs.size());
       g.places.push_back(place);

@@ -31,13 +31,14 @@ struct Geometry {
   };
   std::vector<Place> places;
   std::vector<CopyRun> runs;
-  std::vector<int16_t> lane_table;
-  std::vector<uint32_t> tap_places;  // (channel in block, tap) → vectors from the footprint's start
+  std::vector<LaneMove> moves;
+  // (channel in block, tap) → vectors from the footprint's start; last, a channel behind the block that is zero.
+  std::vector<uint32_t> tap_places;
 
   PatchView view(const Place& place, int vector_bytes) const;
 };
 
 Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window,
-                       int patch_limit, int block_channels);
+                       int patch_limit, int block_channels, int vector_bytes);
 
 }  // namespace tersify

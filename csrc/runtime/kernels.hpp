@@ -29,10 +29,12 @@ constexpr uint16_t kFirst = 0x8000, kLast = 0x4000;
 constexpr uint16_t kFlush = 0x2000;  // narrow sums would overflow in the next block: move them to the wide ones
 constexpr uint16_t kCountMask = 0x1fff;
 
-// Whole numbers in 16-bit lanes that stand for numbers × scale; scale 0: not quantized.
+// Whole numbers that stand for numbers × scale; scale 0: not quantized. In byte lanes they lie shifted by kByteZero
+// where they may be negative.
 struct Quant {
   float scale = 0, low = 0, high = 0;
 };
+constexpr int kByteZero = 128;
 
 struct Unit {
   const Row* rows;
@@ -40,24 +42,30 @@ struct Unit {
   const uint16_t* entries;  // vectors from the footprint's start; Sign: that × 2 + sign
   const uint8_t* codes;     // Table
   const float* values;      // Float
-  const uint16_t* plus;     // narrow: how many of a row's entries are +1; they come first
+  const uint16_t* plus;     // narrow: how many of a row's entries are +1; they come first. Both parts are even
 };
 
 struct Chunk {  // a range of output channels
   int first_row, rows;
 };
 
-// Copies `count` vectors of one channel into the footprint. lanes: null for a plain copy; a lane −1 is filled.
+// Copies `count` vectors of one channel into the footprint.
 struct CopyRun {
   int32_t source, target, count;
-  int32_t lanes;  // offset into the lane table, kStraight or kFill
+  int32_t move;  // number of the lane move, kStraight or kFill
 };
 constexpr int32_t kStraight = -1, kFill = -2;
+
+// Every lane takes what lies `shift_bytes` further on; those that this would lead out of the image are filled.
+struct LaneMove {
+  int32_t shift_bytes;
+  alignas(64) uint8_t keep[64];  // 0xff or 0 a byte
+};
 
 struct PatchView {  // one patch of outputs and what of the input it looks at
   const CopyRun* runs;
   int run_count;
-  const int16_t* lane_table;
+  const LaneMove* moves;
   size_t footprint_bytes;  // per channel
   size_t pitch_bytes;      // between footprint rows
   int h, w;
@@ -79,6 +87,7 @@ struct ConvTask {
   const char* residual;  // the same place of the other summand; may be null
   size_t output_channel_bytes, output_row_bytes;
   bool flushes;  // narrow: some row has wide sums
+  uint8_t fill;  // narrow: what lies outside the image
   Quant residual_quant, output_quant;
   char* scratch;
 };
@@ -109,14 +118,14 @@ struct GemvTask {
   Finish finish;
 };
 
-constexpr int kDenseRows = 64;    // rows of a block of two-bit codes: four a byte
-constexpr int kDenseVectors = 4;  // of activations, that share the unpacking of a block
+constexpr int kDenseRows = 64;  // rows of a block of two-bit codes: four a byte
+constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block in one call
 
 // Codes (trit + 1) of one block of rows times 8-bit activations. Codes lie as [step of 4 features][16 lanes][4 features];
 // the fields of a byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
 struct DenseTask {
   const uint8_t* codes;
-  const int8_t* x;         // the first vector
+  const int8_t* x;         // the first vector; 64 bytes behind the last run may be read
   ptrdiff_t vector_bytes;  // from one vector to the next
   int vectors;             // at most kDenseVectors
   const int32_t* runs;     // where each run of features begins, in bytes from the vector's start
@@ -137,7 +146,7 @@ struct Kernels {
   size_t (*conv_scratch_bytes)(const ConvTask&);
   void (*conv)(const ConvTask&);
   size_t (*narrow_conv_scratch_bytes)(const ConvTask&);
-  void (*narrow_conv)(const ConvTask&);  // signs only; 16-bit activations and sums
+  void (*narrow_conv)(const ConvTask&);  // signs only; activations of 8 bits, sums of 16
   void (*pool)(const PoolTask&);
   void (*to_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
   void (*from_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
@@ -170,5 +179,7 @@ const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& vnni_kernels();
+const Kernels& amx_kernels();
+bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

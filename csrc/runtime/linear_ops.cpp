@@ -46,7 +46,7 @@ void add_dense(Schedule& s, std::shared_ptr<TernaryMatrix> weights, std::shared_
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const size_t bytes = AlignedBytes::rounded(weights->vector_bytes());
-  const int steps = s.temporary(bytes * count), scales = s.temporary(sizeof(VectorScale) * count);
+  const int steps = s.temporary(bytes * count + 64), scales = s.temporary(sizeof(VectorScale) * count);
   s.add({count, 0, {source}, {steps, scales}, [=](char* const* b, int v, char*) {
            auto* to = reinterpret_cast<int8_t*>(b[steps] + bytes * v);
            VectorScale& scale = reinterpret_cast<VectorScale*>(b[scales])[v];
@@ -137,7 +137,7 @@ int Engine::linear(int in, int features, const float* weight, int rows, ValueKin
     const int source = s.temporary(s.bytes(input, lanes)), target = s.temporary(s.bytes(output, lanes));
     s.add_exchange(view(input), s.need(in, {}), source, true);
     add_conv(s,
-             {nullptr, {}, packed->lists, constants, input, output, lanes, lanes, source, target, -1, {}, false, {}, {}},
+             {nullptr, {}, packed->lists, constants, input, output, lanes, lanes, source, target, -1, {}, false, {}, {}, {}},
              Window{});
     s.add_exchange(view(output), target, s.give(op.output, {}), false);
   });

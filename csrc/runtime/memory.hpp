@@ -1,4 +1,5 @@
-// Bytes aligned for the widest vectors; growing forgets what they held.
+// Bytes aligned for the widest vectors; growing forgets what they held. A vector that begins or ends outside them may
+// still be read: what it holds there means nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +16,13 @@ class AlignedBytes {
 
   void grow(size_t bytes) {
     if (bytes <= size_) return;
-    void* fresh = std::aligned_alloc(kAlign, rounded(bytes));
+    void* fresh = std::aligned_alloc(kAlign, rounded(bytes) + 2 * kAlign);
     if (!fresh) throw std::bad_alloc();
     data_.reset(static_cast<char*>(fresh));
     size_ = bytes;
   }
-  char* data() { return data_.get(); }
-  const char* data() const { return data_.get(); }
+  char* data() { return data_ ? data_.get() + kAlign : nullptr; }
+  const char* data() const { return data_ ? data_.get() + kAlign : nullptr; }
   size_t size() const { return size_; }
 
  private:

@@ -7,7 +7,8 @@
 namespace tersify {
 namespace {
 
-constexpr size_t kFootprintBytes = 44 << 10;  // measured: more than the L1 holds, but shorter lists cost more
+// Measured: more than the first-level cache holds, but shorter lists cost more; bytes wait less for the second level.
+constexpr size_t kFootprintBytes = 44 << 10, kNarrowFootprintBytes = 96 << 10;
 constexpr int kMaxChunks = 16;
 constexpr int kRowsPerChunk = 32;
 constexpr int kNarrowMost = 32767;
@@ -40,13 +41,23 @@ bool mark_flushes(std::vector<std::vector<Pending>>& blocks, int rows, int limit
   return any;
 }
 
+// The kernel takes entries of one sign in pairs: where one is left over it gets a zero for company.
+void make_even(std::vector<std::vector<Pending>>& blocks, uint16_t zero) {
+  for (auto& block : blocks)
+    for (Pending& p : block) {
+      if (p.plus % 2) p.entries.insert(p.entries.begin() + p.plus++, zero);
+      if (p.entries.size() % 2) p.entries.push_back(zero);
+    }
+}
+
 }  // namespace
 
-int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch) {
+int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch, bool narrow) {
   const Axis y = make_axis(patch.h, window.kernel_h, window.stride_h, window.pad_h, window.dilation_h);
   const Axis x = make_axis(patch.w, window.kernel_w, window.stride_w, window.pad_w, window.dilation_w);
   const size_t bytes = y.input.size() * x.input.size() * vector_bytes;
-  const int limit = std::max<int>(1, std::min<size_t>(kFootprintBytes / bytes, kCountMask / window.taps()));
+  const size_t most = narrow ? kNarrowFootprintBytes : kFootprintBytes;
+  const int limit = std::max<int>(1, std::min<size_t>(most / bytes, kCountMask / window.taps()));
   const int blocks = (channels + limit - 1) / limit;
   return (channels + blocks - 1) / blocks;
 }
@@ -88,7 +99,7 @@ SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vec
     throw std::invalid_argument("16-bit sums need ternary weights and kernels of fewer taps");
   split_rows(weight);
   auto lists = std::make_unique<PlacedLists>();
-  for (int i = 0; i < block_channels * weight.taps; ++i) lists->places.push_back(i);
+  for (int i = 0; i <= block_channels * weight.taps; ++i) lists->places.push_back(i);  // the last: a zero
   for (const Chunk& chunk : chunks_) pack_chunk(weight, chunk, *lists);
   lists->entries.shrink_to_fit();
   nonzeros_ = lists->entries.size();
@@ -194,7 +205,10 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PlacedL
       blocks[0].push_back({static_cast<uint16_t>(r), {}, {}, 0, false});
     }
   }
-  if (narrow_high_) flushes_ |= mark_flushes(blocks, chunk.rows, kNarrowMost / narrow_high_);
+  if (narrow_high_) {
+    flushes_ |= mark_flushes(blocks, chunk.rows, kNarrowMost / narrow_high_);
+    make_even(blocks, static_cast<uint16_t>(block_channels_ * w.taps));
+  }
   for (int b = 0; b < blocks_; ++b) {
     // Rows of like length follow each other, so the end of their lists is foreseen.
     std::stable_sort(blocks[b].begin(), blocks[b].end(),

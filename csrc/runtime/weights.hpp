@@ -62,8 +62,8 @@ class SparseWeights {
   bool unplaced_ = true;                               // the first is still by index: nobody walks it yet
 };
 
-// Input channels whose footprints under one patch share the first-level cache with the sums.
-int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch);
+// Input channels whose footprints under one patch share the caches near the core with the sums.
+int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch, bool narrow);
 
 // The same or fewer, so that no row can overflow a 16-bit sum within one block.
 int narrow_block(const DenseWeight& weight, int block_channels, int narrow_high);

@@ -19,7 +19,7 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 std::pair<Layout, Layout> window_layouts(const Schedule& s, int value, const Image& out, const Window& w, int lanes) {
   const Image in = s.image(value);
   const Layout* current = s.lanes_of(value, lanes);
-  const int limit = s.kernels().patch_limit;
+  const int limit = s.patch_limit(lanes);
   // Every tile must cover its share of the input, also where the window ends before it.
   const Image cover{out.n, out.c, std::max(out.h, ceil_div(in.h, w.stride_h)),
                     std::max(out.w, ceil_div(in.w, w.stride_w))};
@@ -44,7 +44,7 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
   const auto [from, to] = window_layouts(s, op.inputs[0], out, window, s.lanes());
   const int source = s.need(op.inputs[0], from), target = s.give(op.output, to);
   auto geometry = std::make_shared<Geometry>(
-      make_geometry(in, from, to, window, k->patch_limit, 1));
+      make_geometry(in, from, to, window, k->patch_limit, 1, k->vector_bytes));
   auto reciprocal = std::make_shared<AlignedBytes>();
   if (!is_max) {
     const int lanes = s.lanes();
@@ -106,8 +106,8 @@ std::function<void(Schedule&, const Op&)> conv_plan(std::shared_ptr<SparseWeight
     const int target = s.give(op.output, to);
     const Quant other_quant = residual < 0 ? Quant{} : s.quant(residual);
     add_conv(s,
-             {nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, narrow, other_quant,
-              s.quant(op.output)},
+             {nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, narrow, s.quant(in),
+              other_quant, s.quant(op.output)},
              w);
   };
 }
@@ -117,6 +117,17 @@ std::vector<int> with_residual(int in, int residual) {
 }
 
 constexpr int kNarrowHigh = 255;
+
+// Takes back what every weight adds because its activations lie shifted by kByteZero.
+void without_zeros(FinishData& finish, const float* weight, int rows, size_t per_row) {
+  finish.scale.resize(rows, 1.0f);
+  finish.shift.resize(rows, 0.0f);
+  for (int r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (size_t i = 0; i < per_row; ++i) sum += weight[r * per_row + i];
+    finish.shift[r] -= static_cast<float>(double(finish.scale[r]) * kByteZero * sum);
+  }
+}
 
 }  // namespace
 
@@ -137,6 +148,7 @@ int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight
   const Shape i = shapes_.at(in);
   const Shape o = conv_shape(i, w, rows);
   auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, ValueKind::Sign, {}, kNarrowHigh);
+  if (quants_.at(in).low < 0) without_zeros(finish, weight, rows, size_t(i.c / groups) * w.taps());
   const int value = add(with_residual(in, residual), o,
                         conv_plan(std::move(weights), std::move(finish), w, in, residual, true));
   quantize(value, output);

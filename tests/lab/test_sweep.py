@@ -262,4 +262,5 @@ def test_the_report_shows_front_coordinates_and_importance(tmp_path):
     page = write_report([tmp_path / "out"], figures=tmp_path / "figures").read_text()
     for title in ("The front", "Parallel coordinates", "Importance for accuracy", "Importance for sparsity"):
         assert title in page
+    assert "<h1>0" not in page  # the sweep's name, not a trial's number
     assert {p.stem for p in (tmp_path / "figures").glob("sweep*.svg")} >= {"sweep-front-0", "sweep-parallel"}

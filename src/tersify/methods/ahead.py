@@ -5,7 +5,7 @@ An eager step on a GPU is bound by the host: a few launches for all sites cost l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,114 +37,118 @@ class Ahead:
     computes its own weights and never asks, so nothing is computed for it again.
 
     `castable` says that only layers read the weight that autocast casts for, and that it is exact in any type: then
-    it is made at once in the type that autocast made of the last one, which spares a cast for each.
+    it is made at once in the type that autocast made of the last one, `cast`, which spares a cast for each.
     """
+
+    __slots__ = ("_device", "_is_cast", "_mold", "_pointer", "_version", "_weight", "cast", "castable", "wanted")
 
     def __init__(self, *, castable: bool = False) -> None:
         self._weight: Tensor | None = None
-        self._made_from: tuple[object, ...] = ()
+        self._is_cast = False
+        self._version = self._pointer = -1  # the latent's: one changes with edits in place, one with conversions
+        self._device = ""
         self._mold: Tensor | None = None
-        self._cast: torch.dtype | None = None
         self.castable = castable
+        self.cast: torch.dtype | None = None
         self.wanted = True
 
     def set(self, weight: Tensor, latent: Tensor) -> None:
-        self._weight, self._made_from = weight, _state(latent)
+        """Keep the weight made of this latent, in the type `cast` where there is one."""
+        if (pointer := latent.data_ptr()) != self._pointer:
+            self._pointer, self._device = pointer, latent.device.type
+        self._weight, self._version = weight, latent._version
+        self._is_cast = self.cast is not None
         self.wanted = False
 
     def get(self, latent: Tensor) -> Tensor | None:
+        """Every layer asks in every step: each look at a tensor here counts."""
         self.wanted = True
-        try:
-            state = _state(latent)
-            self._cast = _autocast_type(latent) if self.castable else None
-        except RuntimeError:  # a stand-in without memory of its own, as torch.func puts in the latent's place
-            return None
         weight = self._weight
-        if weight is not None and (self._made_from != state or weight.dtype != (self._cast or latent.dtype)):
-            self._weight = weight = None
-        return weight
+        try:
+            if weight is not None and latent._version == self._version and latent.data_ptr() == self._pointer:
+                if not self.castable:
+                    return weight
+                if torch.is_autocast_enabled(self._device):
+                    if not self._is_cast:
+                        self._learn(latent)
+                    return weight
+                if not self._is_cast:
+                    return weight
+            self._weight = None
+            self._learn(latent)
+        except RuntimeError:  # a stand-in without memory of its own, as torch.func puts in the latent's place
+            pass
+        return None
+
+    def _learn(self, latent: Tensor) -> None:
+        """What autocast makes of the weight, where it is on."""
+        device = latent.device.type
+        casts = self.castable and latent.dtype is torch.float32 and torch.is_autocast_enabled(device)
+        self.cast = torch.get_autocast_dtype(device) if casts else None
 
     def drop(self) -> None:
         self._weight = None
 
-    def mold(self, value: Tensor) -> Tensor | None:
-        """Memory for the value in the type it is wanted in, the same in every step; None where that is its own type."""
-        if self._cast is None:
-            return None
+    def mold(self, latent: Tensor) -> Tensor:
+        """Memory for the weight in the type `cast`, the same in every step."""
         mold = self._mold
-        if mold is None or mold.dtype != self._cast or mold.device != value.device or mold.stride() != value.stride():
-            self._mold = mold = torch.empty_like(value, dtype=self._cast)
+        if mold is None or mold.dtype is not self.cast or latent.data_ptr() != self._pointer:
+            self._mold = mold = torch.empty_like(latent, dtype=self.cast)
         return mold
 
     def __deepcopy__(self, memo: dict[int, object]) -> Ahead:
         return Ahead(castable=self.castable)
 
 
-def _autocast_type(latent: Tensor) -> torch.dtype | None:
-    """What autocast will make of a weight like this one, where it is on."""
-    device = latent.device.type
-    if latent.dtype != torch.float32 or not torch.is_autocast_enabled(device):
-        return None
-    return torch.get_autocast_dtype(device)
+def standing_for(
+    latents: Sequence[Tensor],
+    values: Sequence[Tensor],
+    keepers: Sequence[Ahead],
+    memory: Sequence[Tensor] | None = None,
+) -> None:
+    """Each keeper gets its value, as it is; backward the latent gets the value's gradient, and the keeper drops it.
 
-
-def _state(latent: Tensor) -> tuple[object, ...]:
-    """Changes with every edit in place, conversion and move."""
-    return latent._version, latent.data_ptr()
-
-
-def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> None:
-    """Each keeper gets its value, as it is; backward the latent gets the value's gradient, and the keeper drops it."""
+    Values of another type come with `memory`, tensors like the latents, where their gradients are converted to.
+    """
     with torch.enable_grad():
-        weights = _StandIn.apply(values, keepers, *latents)
+        weights = _apply(values, keepers, memory, *latents)
     for weight, latent, keeper in zip(weights, latents, keepers, strict=True):
         keeper.set(weight, latent)
 
 
-def signs_together(values: Sequence[Tensor], keepers: Sequence[Ahead]) -> list[Tensor]:
-    """The sign of each value in the type its keeper wants; the values are used up.
-
-    Through a mold of that type, since one call then makes the memory of all signs.
-    """
-    molds = [keeper.mold(value) for keeper, value in zip(keepers, values, strict=True)]
-    pairs = [(mold, value) for mold, value in zip(molds, values, strict=True) if mold is not None]
-    kept = [value for mold, value in zip(molds, values, strict=True) if mold is None]
-    signs: Iterator[Tensor] = iter(())
-    if pairs:
-        filled = [mold for mold, _ in pairs]
-        torch._foreach_copy_(filled, [value for _, value in pairs])
-        signs = iter(torch._foreach_sign(filled))
-    if kept:
-        torch._foreach_sign_(kept)
-    return [value if mold is None else next(signs) for mold, value in zip(molds, values, strict=True)]
-
-
-def cast_together(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
-    """Each tensor in its type; those that differ are converted in one go, but where a graph is to follow it."""
-    if torch.is_grad_enabled():
-        return [tensor.to(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
-    made = [
-        t if t.dtype == dtype else torch.empty_like(t, dtype=dtype) for t, dtype in zip(tensors, dtypes, strict=True)
-    ]
-    pairs = [(new, old) for new, old in zip(made, tensors, strict=True) if new is not old]
-    if pairs:
-        torch._foreach_copy_([new for new, _ in pairs], [old for _, old in pairs])
-    return made
-
-
 class _StandIn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Sequence[Tensor], keepers: Sequence[Ahead], *latents: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,
+        values: Sequence[Tensor],
+        keepers: Sequence[Ahead],
+        memory: Sequence[Tensor] | None,
+        *latents: Tensor,
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.keepers, ctx.dtypes = keepers, [latent.dtype for latent in latents]
+        ctx.keepers, ctx.memory = keepers, memory
+        ctx.dtype = None if memory is None else memory[0].dtype
         return tuple(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        cast = cast_together([gradients[i] for i in there], [ctx.dtypes[i] for i in there])  # type: ignore[misc]
-        passed: list[Tensor | None] = [None] * len(gradients)
-        for i, gradient in zip(there, cast, strict=True):
-            ctx.keepers[i].drop()
-            passed[i] = gradient
-        return None, None, *passed
+        keepers, memory, dtype = ctx.keepers, ctx.memory, ctx.dtype
+        ctx.memory = None  # whoever gets it now keeps it
+        passed = list(gradients)
+        come = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        for i in come:
+            keepers[i].drop()
+        if come and dtype is not None:
+            cast: Sequence[Tensor]
+            if torch.is_grad_enabled() or memory is None:  # a graph is to follow the cast, or a second backward comes
+                cast = [gradients[i].to(dtype) for i in come]  # type: ignore[union-attr]
+            else:
+                cast = [memory[i] for i in come]
+                torch._foreach_copy_(cast, [gradients[i] for i in come])  # type: ignore[misc]
+            for i, gradient in zip(come, cast, strict=True):
+                passed[i] = gradient
+        return None, None, None, *passed
+
+
+# Past the look for functorch's transforms, within which no step of training begins.
+_apply: Any = super(torch.autograd.Function, _StandIn).apply

@@ -6,6 +6,7 @@ a few for all of them, and what never changes is looked up once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tersify import ranks
-from tersify.methods.ahead import Ahead, affordable, signs_together, standing_for
+from tersify.methods.ahead import Ahead, affordable, standing_for
 from tersify.methods.base import Bound, Site
 from tersify.methods.threshold import TernaryTransform
 
@@ -44,7 +45,8 @@ class TernaryBound(Bound):
 
     def set_thresholds_(self, threshold: float) -> None:
         # Past the module's own look-up, which is the slower half of this.
-        first, *others = [cast(Tensor, transform._buffers["threshold"]) for transform in self.transforms]
+        thresholds = [transform._buffers["threshold"] for transform in self.transforms]
+        first, *others = cast("list[Tensor]", thresholds)
         first.fill_(threshold)
         if others:
             torch._foreach_copy_(others, [first] * len(others))
@@ -58,10 +60,23 @@ class TernaryBound(Bound):
         wanted = [pair for pair in self._alone if pair[1].wanted]
         if not wanted or ranks.together():
             return
-        latents: list[Tensor] = [site.latent for site, _ in wanted]
-        keepers = [keeper for _, keeper in wanted]
-        if (dtype := latents[0].dtype) not in (torch.float32, torch.float64):  # these round the scalar by themselves
-            threshold = float(torch.tensor(threshold, dtype=dtype))
-        patterns = torch._foreach_div(latents, 2.0 * threshold)
-        torch._foreach_round_(patterns)  # a half goes to the even zero, and with it the threshold itself
-        standing_for(latents, signs_together(patterns, keepers), keepers)
+        for dtype in {keeper.cast for _, keeper in wanted}:
+            _make([pair for pair in wanted if pair[1].cast is dtype], threshold, casting=dtype is not None)
+
+
+def _make(pairs: Sequence[tuple[Site, Ahead]], threshold: float, *, casting: bool) -> None:
+    latents: list[Tensor] = [site.latent for site, _ in pairs]
+    keepers = [keeper for _, keeper in pairs]
+    if (own := latents[0].dtype) not in (torch.float32, torch.float64):  # which round the scalar by themselves
+        threshold = float(torch.tensor(threshold, dtype=own))
+    patterns = torch._foreach_div(latents, 2.0 * threshold)
+    torch._foreach_round_(patterns)  # a half goes to the even zero, and with it the threshold itself
+    if not casting:
+        torch._foreach_sign_(patterns)
+        standing_for(latents, patterns, keepers)
+        return
+    # One call makes the memory of all signs, where their values lie in the right type already. What these were
+    # computed in serves the gradients later.
+    molds = [keeper.mold(latent) for latent, keeper in zip(latents, keepers, strict=True)]
+    torch._foreach_copy_(molds, patterns)
+    standing_for(latents, torch._foreach_sign(molds), keepers, patterns)
