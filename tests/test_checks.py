@@ -25,9 +25,9 @@ def test_a_range_has_open_and_closed_ends(ends, inside, outside, span):
 def test_whole_numbers_and_choices_are_named_with_their_rule():
     check_whole("bits", 3, low=1, high=8)
     check_choice("fit", "best", ("best", "fast"))
-    with pytest.raises(ValueError, match="bits must be 1..8, got 9"):
+    with pytest.raises(ValueError, match=r"bits must be 1\.\.8, got 9"):
         check_whole("bits", 9, low=1, high=8)
-    with pytest.raises(ValueError, match="rows must be a whole number of at least 1, got 1.0"):
+    with pytest.raises(ValueError, match=r"rows must be a whole number of at least 1, got 1\.0"):
         check_whole("rows", 1.0, low=1)
     with pytest.raises(ValueError, match="fit must be one of best, fast, got 'slow'"):
         check_choice("fit", "slow", ("best", "fast"))
