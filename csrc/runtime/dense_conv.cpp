@@ -68,8 +68,8 @@ void multiply_row(const Kernels& k, const DenseConv& d, const int8_t* bytes, con
     for (int x = 0; x < d.out.w; x += kDenseVectors) {
       const size_t pixel = first_pixel + size_t(x) * w.stride_w;
       const int count = std::min(kDenseVectors, d.out.w - x);
-      k.dense_sums({d.weights->block(block), bytes + pixel * d.pixel_bytes, ptrdiff_t(w.stride_w) * d.pixel_bytes, count,
-                    d.runs.data(), int(d.runs.size()), d.run_steps, sums});
+      k.dense_sums({d.weights->block(block), d.weights->rows_of(block), bytes + pixel * d.pixel_bytes,
+                    ptrdiff_t(w.stride_w) * d.pixel_bytes, count, d.runs.data(), int(d.runs.size()), d.run_steps, sums});
       int32_t totals[kDenseVectors];
       for (int v = 0; v < count; ++v) {
         totals[v] = 0;
@@ -157,8 +157,7 @@ int Engine::dense_conv(int in, const Window& w, const float* weight, int rows, F
     multiply.writes = {target};
     multiply.kernel = "two-bit conv";
     s.add(std::move(multiply));
-    s.add_cost(double(s.n()) * d->out.h * d->out.w * d->weights->blocks() * kDenseRows * d->weights->vector_bytes() *
-               kDensePerWeight);
+    s.add_cost(double(s.n()) * d->out.numel() * d->weights->vector_bytes() * kDensePerWeight);
   });
 }
 

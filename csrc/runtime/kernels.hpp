@@ -125,6 +125,7 @@ constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block
 // the fields of a byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
 struct DenseTask {
   const uint8_t* codes;
+  int rows;                // of the block; fields without rows are left out
   const int8_t* x;         // the first vector; 64 bytes behind the last run may be read
   ptrdiff_t vector_bytes;  // from one vector to the next
   int vectors;             // at most kDenseVectors
