@@ -233,13 +233,14 @@ def _search_overhead() -> str:
 
 def picture() -> str:
     """Accuracy against sparsity: our runs, and hollow what was published."""
-    points = []
+    points: list[Point] = []
     for index, row in enumerate(
         row for row in read("ternary-table2")["rows"] if row["ours"].get("sparsity", {}).get("mean")
     ):
         ours, published = row["ours"], row["published"]
         points.append(Point(name=row["name"], x=ours["sparsity"]["mean"], y=ours["accuracy"]["mean"], run=index))
-        if isinstance(published.get("sparsity"), float):
+        stated = published.get("sparsity"), published.get("accuracy")
+        if isinstance(stated[0], float) and stated not in [(p.x, p.y) for p in points if p.run is None]:
             points.append(Point(name=f"{row['name']}, paper", x=published["sparsity"], y=published["accuracy"]))
     drawing = scatter("picture", points, [], x_label="zeros, %")
     return drawing.standalone("Accuracy on CIFAR-10, %; hollow: published")

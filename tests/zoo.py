@@ -76,7 +76,7 @@ VARIANTS = [
     {"method": "uniform", "bits": 2, "per_channel": True},
     {"method": "lookup", "n": 2, "m": 6, "fit": "lloyd", "per_channel": True, "force_zero": True},
     {"method": "lookup", "n": 3, "fit": "paper", "sign_in_code": True},
-    {"method": "prune", "score": "movement", "head_start": 1.0, "sparsity": 0.5, "every": 2},
+    {"method": "prune", "score": "movement", "head_start": 1.0, "lines": 0.5, "sparsity": 0.5, "every": 2},
     {"method": "prune", "score": "soft-movement", "structure": "block-2x3", "lam": 30.0, "gain": 100.0},
     {"method": "prune", "score": "taylor", "structure": "2:4", "schedule": "linear"},
     {"method": "prune", "score": "random", "scope": "row", "sparsity": 0.5, "schedule": "one-shot"},

@@ -120,7 +120,7 @@ def test_ec2t_meets_the_share_without_training_too():
 def test_ec2t_refuses_lambda_and_sparsity_together():
     with pytest.raises(ValueError, match="give one of them"):
         EntropyConstrainedTernary(lam=0.3, sparsity=0.7)
-    with pytest.raises(ValueError, match=r"sparsity must be between 0 and 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"sparsity must be in \(0, 1\), got 1\.5"):
         EntropyConstrainedTernary(sparsity=1.5)
 
 

@@ -58,7 +58,7 @@ def test_a_stretched_regime_ends_where_the_long_one_ended():
         ({"delta0": -1}, "got -1"),
         ({"cap": 0.0}, r"Δf.*\(0, 1\]"),
         ({"cap": 1.5}, "got 1.5"),
-        ({"sparsity": 1.0}, "sparsity must be between 0 and 1, got 1.0"),
+        ({"sparsity": 1.0}, r"sparsity must be in \(0, 1\), got 1.0"),
         ({"sparsity": 0.9, "cap": 0.97}, "both end the growth; give one of them"),
         ({"cap": 0.05}, "at least delta0"),
         ({"speed": -0.1}, r"M.*got -0.1"),

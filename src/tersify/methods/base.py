@@ -231,28 +231,6 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     return f"known: {', '.join(shown)}{more}" if shown else "there is none"
 
 
-def check_choice(what: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}")
-
-
-def check_range(what: str, value: float, *, low: float, high: float, low_open: bool = False) -> None:
-    """low ≤ value ≤ high, or low < value ≤ high; anything that is not a number fails too."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not (low < value <= high if low_open else low <= value <= high):
-        raise ValueError(f"{what} must be in {'(' if low_open else '['}{low:g}, {high:g}], got {value!r}")
-
-
-def check_whole(what: str, value: object, *, low: int | None = None, high: int | None = None) -> None:
-    """A whole number, from `low` on, or low ≤ value ≤ high; True and False are none."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if is_whole and (low is None or value >= low) and (high is None or value <= high):  # type: ignore[operator]
-        return
-    least = "" if low is None else f" of at least {low}"
-    rule = f"a whole number{least}" if high is None else f"{low}..{high}"
-    raise ValueError(f"{what} must be {rule}, got {value!r}")
-
-
 def dense(upstream: Tensor | CompressedTensor) -> Tensor:
     return upstream.to_dense() if isinstance(upstream, CompressedTensor) else upstream.detach()
 

@@ -8,17 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    check_range,
-    dense,
-    register,
-    ternary_tensor,
-)
+from tersify.checks import check_range
+from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, ternary_tensor
 from tersify.methods.relative import RelativeLevels
 from tersify.methods.threshold import is_measured_at
 from tersify.methods.ttq import side_means, signed_codebook, signed_levels
@@ -52,8 +43,7 @@ class EntropyConstrainedTernary(Method):
         check_range("lam (λ)", self.lam, low=0.0, high=100.0)
         check_range("warmup", self.warmup, low=0.0, high=1.0)
         if self.sparsity is not None:
-            if not 0 < self.sparsity < 1:
-                raise ValueError(f"sparsity must be between 0 and 1, got {self.sparsity!r}")
+            check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
             if self.lam != DEFAULT_LAMBDA:
                 raise ValueError(f"lam (λ = {self.lam}) and sparsity both set the number of zeros; give one of them")
 

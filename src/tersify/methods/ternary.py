@@ -7,16 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    check_choice,
-    check_range,
-    register,
-)
+from tersify.checks import check_choice, check_range
+from tersify.methods.base import Bound, Method, Site, Step, Transform, register
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
     TernaryTransform,
@@ -63,8 +55,7 @@ class Ternary(Method):
         if self.cap < self.delta0:
             raise ValueError(f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}")
         if self.sparsity is not None:
-            if not 0 < self.sparsity < 1:
-                raise ValueError(f"sparsity must be between 0 and 1, got {self.sparsity!r}")
+            check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
             if self.cap != DEFAULT_CAP:
                 raise ValueError(f"cap (Δf = {self.cap}) and sparsity both end the growth; give one of them")
         if self.over is not None and self.over < 1:

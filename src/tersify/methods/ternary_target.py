@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tersify.methods.base import Bound, Method, Site, Step, Transform, check_range, register
+from tersify.checks import check_range
+from tersify.methods.base import Bound, Method, Site, Step, Transform, register
 from tersify.methods.threshold import TernaryTransform, check_latent_settings, is_measured_at, magnitude_quantile
 from tersify.schedules import cubic_ramp
 
@@ -28,8 +29,7 @@ class TernaryTarget(Method):
 
     def __post_init__(self) -> None:
         for name in ("sparsity", "start"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)!r}")
+            check_range(name, getattr(self, name), low=0.0, high=1.0, low_open=True, high_open=True)
         check_range("begin", self.begin, low=0.0, high=1.0)
         check_range("end", self.end, low=0.0, high=1.0)
         if self.end <= self.begin:

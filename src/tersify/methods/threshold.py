@@ -8,16 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from tersify.checks import check_choice, check_range
 from tersify.methods.ahead import Ahead
-from tersify.methods.base import (
-    Site,
-    Transform,
-    check_choice,
-    check_range,
-    dense,
-    straight_through,
-    ternary_tensor,
-)
+from tersify.methods.base import Site, Transform, dense, straight_through, ternary_tensor
 from tersify.methods.relative import RelativeLevels
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor

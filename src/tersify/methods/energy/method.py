@@ -9,18 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Network,
-    Site,
-    Step,
-    Transform,
-    check_choice,
-    check_range,
-    check_whole,
-    register,
-)
+from tersify.checks import check_choice, check_range, check_whole
+from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, register
 from tersify.methods.energy.ahead import mask_ahead
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.engine import Engine
@@ -88,8 +78,7 @@ class Energy(Method):
         check_whole("every", self.every, low=1)
         check_whole("rows", self.rows, low=1)
         check_whole("seed", self.seed)
-        if not 0 < self.init < 1:
-            raise ValueError(f"init (P) must lie between 0 and 1, got {self.init!r}")
+        check_range("init (P)", self.init, low=0.0, high=1.0, low_open=True, high_open=True)
         for what in ("mutation", "crossover", "flip"):
             check_range(what, getattr(self, what), low=0.0, high=1.0, low_open=True)
         check_range("stagnation", self.stagnation, low=0.0, high=1.0, low_open=True)

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, check_whole, register
+from tersify.checks import check_choice, check_range, check_whole
+from tersify.methods.base import Bound, Method, Network, Site, Step, register
 from tersify.methods.pruning.choice import (
     SCOPES,
     choose_globally,
@@ -70,8 +71,7 @@ class Prune(Method):
         check_whole("seed", self.seed)
         _ = self._pace, tiling_named(self.structure)
         self._check_amount()
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor must be in [0, 1), got {self.floor!r}")
+        check_range("floor", self.floor, low=0.0, high=1.0, high_open=True)
         if self.floor and self.scope != "global":
             raise ValueError(
                 f"floor keeps a share of each layer when all compete; set scope = 'global', got {self.scope!r}"
@@ -80,8 +80,7 @@ class Prune(Method):
             raise ValueError(f"sparsity {self.share:g} leaves less than the floor {self.floor:g} of every layer")
         if self.scope == "row" and self.structure in GROUPED:
             raise ValueError(f"a {self.structure} spans whole rows or columns; set scope = 'layer' or 'global'")
-        if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        check_range("threshold", self.threshold, low=0.0, high=1.0, low_open=True, high_open=True)
         for name in ("head_start", "lines"):
             value = getattr(self, name)
             if value < 0 or (value and self.score != "movement"):
@@ -99,8 +98,8 @@ class Prune(Method):
             )
         if len(given) > 1:
             raise ValueError(f"the amount is one of sparsity, density and count, got {' and '.join(given)}")
-        if self.sparsity is not None and not 0 <= self.sparsity < 1:
-            raise ValueError(f"sparsity must be in [0, 1), got {self.sparsity!r}")
+        if self.sparsity is not None:
+            check_range("sparsity", self.sparsity, low=0.0, high=1.0, high_open=True)
         if self.density is not None:
             check_range("density", self.density, low=0.0, high=1.0, low_open=True)
         if self.count is not None:
