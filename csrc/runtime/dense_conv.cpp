@@ -15,7 +15,7 @@ constexpr int kDenseTasksPerThread = 4;
 constexpr double kDensePerWeight = 0.016;  // in vector operations
 
 struct DenseConv {
-  std::shared_ptr<TernaryMatrix> weights;
+  std::shared_ptr<CodeMatrix> weights;
   std::vector<int32_t> runs;      // in bytes from a window's first pixel
   std::vector<int32_t> taps;      // in pixels
   std::vector<int32_t> offsets;   // per row: what a zero adds that does not lie as the byte 0
@@ -68,7 +68,7 @@ void multiply_row(const Kernels& k, const DenseConv& d, const int8_t* bytes, con
     for (int x = 0; x < d.out.w; x += kDenseVectors) {
       const size_t pixel = first_pixel + size_t(x) * w.stride_w;
       const int count = std::min(kDenseVectors, d.out.w - x);
-      k.dense_sums({d.weights->block(block), d.weights->rows_of(block), bytes + pixel * d.pixel_bytes,
+      k.dense_sums({d.weights->block(block), nullptr, d.weights->rows_of(block), bytes + pixel * d.pixel_bytes,
                     ptrdiff_t(w.stride_w) * d.pixel_bytes, count, d.runs.data(), int(d.runs.size()), d.run_steps, sums});
       int32_t totals[kDenseVectors];
       for (int v = 0; v < count; ++v) {
@@ -117,7 +117,8 @@ int Engine::dense_conv(int in, const Window& w, const float* weight, int rows, F
     d->offsets.push_back(-d->zero * signs);
   }
   const auto moved = by_pixels(weight, rows, i.c, w.taps(), d->pixel_bytes);
-  d->weights = std::make_shared<TernaryMatrix>(moved.data(), rows, w.taps() * d->pixel_bytes);
+  d->weights = std::make_shared<CodeMatrix>(moved.data(), rows, w.taps() * d->pixel_bytes);
+  if (d->weights->levels()) throw std::invalid_argument("dense convolutions have weights -1, 0 and 1");
   weight_sizes_.push_back([d] { return d->weights->resident_bytes() + d->offsets.size() * sizeof(int32_t); });
   std::vector<int> inputs{in};
   if (residual >= 0) inputs.push_back(residual);

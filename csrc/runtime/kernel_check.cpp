@@ -73,13 +73,13 @@ Case linear_case(Random& r, ValueKind kind) {
   return c;
 }
 
-Case dense_case(Random& r) {
+Case dense_case(Random& r, ValueKind kind) {
   const int rows = r.between(1, 300), features = r.between(1, 600);
   Case c;
   c.n = r.between(1, 40);
   for (int i = 0; i < c.n * features; ++i) c.input.push_back(float(i % features ? r.between(-127, 127) : 127));
   c.outputs = size_t(c.n) * rows;
-  c.build = [=, weight = r.weights(size_t(rows) * features, ValueKind::Sign, {}), shift = r.floats(rows)](Engine& e) {
+  c.build = [=, weight = r.weights(size_t(rows) * features, kind, {-127, -60, -3, 1, 8, 90}), shift = r.floats(rows)](Engine& e) {
     e.outputs({e.dense_linear(e.input({features, 1, 1}), features, weight.data(), rows, relu_with(shift))});
   };
   return c;
@@ -214,7 +214,8 @@ int main() {
         {"linear of signs", [](Random& r) { return linear_case(r, ValueKind::Sign); }},
         {"linear of tables", [](Random& r) { return linear_case(r, ValueKind::Table); }},
         {"linear of floats", [](Random& r) { return linear_case(r, ValueKind::Float); }},
-        {"dense linear", dense_case},
+        {"two-bit linear", [](Random& r) { return dense_case(r, ValueKind::Sign); }},
+        {"four-bit linear", [](Random& r) { return dense_case(r, ValueKind::Table); }},
         {"pool", pool_case},
     };
     for (const auto& [name, make] : kernels) {

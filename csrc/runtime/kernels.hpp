@@ -118,13 +118,15 @@ struct GemvTask {
   Finish finish;
 };
 
-constexpr int kDenseRows = 64;  // rows of a block of two-bit codes: four a byte
+constexpr int kDenseRows = 64;     // rows of a block of two-bit codes: four a byte; of four-bit ones half as many
+constexpr int kStepBytes = 64;     // of a block's codes for four features
 constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block in one call
 
-// Codes (trit + 1) of one block of rows times 8-bit activations. Codes lie as [step of 4 features][16 lanes][4 features];
-// the fields of a byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
+// Codes of one block of rows times 8-bit activations. Codes lie as [step of 4 features][16 lanes][4 features]; the fields of a
+// byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
 struct DenseTask {
   const uint8_t* codes;
+  const uint8_t* levels;   // null: a code is a trit + 1; else 16 levels + 128
   int rows;                // of the block; fields without rows are left out
   const int8_t* x;         // the first vector; 64 bytes behind the last run may be read
   ptrdiff_t vector_bytes;  // from one vector to the next

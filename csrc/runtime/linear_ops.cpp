@@ -42,7 +42,7 @@ struct VectorScale {
 };
 
 // Every vector is rounded to 8 bits of its own scale, then blocks of rows meet tiles of vectors.
-void add_dense(Schedule& s, std::shared_ptr<TernaryMatrix> weights, std::shared_ptr<FinishData> finish, int features,
+void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const size_t bytes = AlignedBytes::rounded(weights->vector_bytes());
@@ -59,17 +59,18 @@ void add_dense(Schedule& s, std::shared_ptr<TernaryMatrix> weights, std::shared_
   s.add({tasks, 0, {steps, scales}, {target}, [=](char* const* b, int task, char*) {
            const int begin = int(size_t(units) * task / tasks), end = int(size_t(units) * (task + 1) / tasks);
            for (int unit = begin; unit < end; ++unit) {
-             const int block = unit / tiles, first = unit % tiles * kDenseVectors;
+             const int block = unit / tiles, first = unit % tiles * kDenseVectors, row = block * weights->block_rows();
              alignas(64) int32_t sums[kDenseVectors * kDenseRows];
              const int32_t from_start = 0;
-             const DenseTask t{weights->block(block), weights->rows_of(block), reinterpret_cast<const int8_t*>(b[steps] + bytes * first),
+             const DenseTask t{weights->block(block), weights->levels(), weights->rows_of(block),
+                               reinterpret_cast<const int8_t*>(b[steps] + bytes * first),
                                ptrdiff_t(bytes), std::min(kDenseVectors, count - first), &from_start, 1,
                                weights->steps(), sums};
              k->dense_sums(t);
              for (int v = 0; v < t.vectors; ++v) {
                const VectorScale& scale = reinterpret_cast<const VectorScale*>(b[scales])[first + v];
-               float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + block * kDenseRows;
-               k->finish_dense(sums + v * kDenseRows, scale.total, scale.scale, block * kDenseRows,
+               float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + row;
+               k->finish_dense(sums + v * kDenseRows, scale.total * weights->zero(), scale.scale, row,
                                weights->rows_of(block), out, finish->view());
              }
            }
@@ -88,7 +89,7 @@ struct LinearWeights {
 
 int Engine::dense_linear(int in, int features, const float* weight, int rows, FinishData finish) {
   const int per_image = shapes_.at(in).numel() / features;
-  auto packed = std::make_shared<TernaryMatrix>(weight, rows, features);
+  auto packed = std::make_shared<CodeMatrix>(weight, rows, features);
   weight_sizes_.push_back([packed] { return packed->resident_bytes(); });
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {

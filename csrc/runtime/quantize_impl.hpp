@@ -46,7 +46,7 @@ float quantize_vector(const float* x, int count, int8_t* steps, int32_t* total) 
   return scale + bad;
 }
 
-// Codes are trits + 1: the activations' own total comes off.
+// `total`: what the activations would add if every weight were zero.
 void finish_dense(const int32_t* sums, int32_t total, float scale, int first, int count, float* out, const Finish& f) {
   int r = 0;
   for (; r + kLanes <= count; r += kLanes) {

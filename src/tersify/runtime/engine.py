@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tersify.runtime.plan import Finish, Node, Quant
+from tersify.runtime.weights import Weight
 
 ISA_VARIABLE = "TERSIFY_ISA"
 MAX_LEVELS = 255  # of an embedding, besides zero: above, its numbers are kept as they are
@@ -166,14 +167,26 @@ class EngineBuilder:
         assert node.weight is not None
         weight = node.weight
         rows, features = weight.values.shape
-        values, finish = weight.values.contiguous(), self._finish(node.finish, rows)
         if node.options.get("int8", False):
-            value = self.engine.dense_linear(self._source(node), values, finish)
+            value = self._dense_linear(node, weight, rows)
         else:
-            table = [] if weight.table is None else weight.table.tolist()
-            value = self.engine.linear(self._source(node), values, weight.kind, table, finish)
+            value = self.engine.linear(
+                self._source(node),
+                weight.values.contiguous(),
+                weight.kind,
+                [] if weight.table is None else weight.table.tolist(),
+                self._finish(node.finish, rows),
+            )
         per_image = math.prod(self._shapes[self._source(node)]) // features
         return value, (1, per_image, rows)
+
+    def _dense_linear(self, node: Node, weight: Weight, rows: int) -> int:
+        step = 1.0 if weight.kind == "sign" else weight.step
+        scale = torch.ones(rows, dtype=torch.float64) if node.finish.scale is None else node.finish.scale
+        finish = node.finish if weight.kind == "sign" else replace(node.finish, scale=scale * step)
+        steps = (weight.values.double() / step).round().float().contiguous()
+        value: int = self.engine.dense_linear(self._source(node), steps, self._finish(finish, rows))
+        return value
 
     def _embedding(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         assert node.weight is not None

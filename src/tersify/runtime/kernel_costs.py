@@ -27,7 +27,8 @@ from tersify.runtime.weights import Weight
 CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
 DENSITIES = (0.1, 0.6)  # the lists' costs are measured at these and read off in between
 CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many rows of a matrix product; one
-DENSE, INT8, TWO_BIT, LISTS = "dense", "int8", "two-bit", ("sign", "table", "float")
+DENSE, LISTS = "dense", ("sign", "table", "float")
+INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations with signs, the latter two zeros and all
 EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
 _CHAIN = 3
 
@@ -55,8 +56,10 @@ def keys() -> list[str]:
     """Everything that a measurement holds."""
     lists = [f"{c}.{k}@{d:g}" for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
     lists += [f"{CONV}.{INT8}@{d:g}" for d in DENSITIES]
-    vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, DENSE)] + [f"{VECTOR}.float@{d:g}" for d in DENSITIES]
-    rows = [f"{ROWS}.{k}@1" for k in (INT8, DENSE)]
+    vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, FOUR_BIT, DENSE)] + [
+        f"{VECTOR}.float@{d:g}" for d in DENSITIES
+    ]
+    rows = [f"{ROWS}.{k}@1" for k in (INT8, FOUR_BIT, DENSE)]
     return [*lists, *vectors, *rows, f"{CONV}.{DENSE}@1", f"{CONV}.{TWO_BIT}@1", EXCHANGE, LEAVING]
 
 
@@ -152,7 +155,12 @@ def _measured(module: ModuleType, key: str) -> float:
     x, values = _sizes(shape_class)
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
     node = Node(
-        name="y", kind="linear", inputs=("x",), shape=(len(values),), weight=weight, options={"int8": kernel == INT8}
+        name="y",
+        kind="linear",
+        inputs=("x",),
+        shape=(len(values),),
+        weight=weight,
+        options={"int8": kernel in (INT8, FOUR_BIT)},
     )
     counted = values.numel() if density == "1" else int(weight.values.count_nonzero())
     return 1e9 * _engine_seconds(module, x, [node], {}) / (len(x) * counted)
@@ -170,7 +178,7 @@ def _weight(kernel: str, values: Tensor, density: float) -> Weight:
     kept = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) < density
     if kernel == "float":
         return Weight(kind="float", values=values * kept)
-    if kernel == "table":
+    if kernel in ("table", FOUR_BIT):
         table = torch.tensor([-1.5, -0.5, 0.5, 1.5])
         return Weight(kind="table", values=table[(values.abs() * 2).int().clamp(0, 3)] * kept, table=table)
     return Weight(kind="sign", values=values.sign() * kept)
