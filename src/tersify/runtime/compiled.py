@@ -127,10 +127,11 @@ def compile(
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
     precision "fp32" is exact up to the order of sums, and the same plan on every machine.
-    "int8" runs ternary convolutions, and linear layers of up to 16 levels, on 8-bit activations; the convolutions' ranges
-    come from the `calibration` batches, or from the example. "auto" chooses for every layer the kernel that costs least by a measurement on this CPU, which
-    is cached on disk: lists of non-zeros, a dense product in torch, or, where `calibration` batches are given, 8-bit
-    activations. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
+    "int8" runs ternary convolutions, and linear layers of up to 16 levels, on 8-bit activations; the ranges of the
+    convolutions come from the `calibration` batches, or from the example. "auto" chooses for every layer the kernel
+    that costs least by a measurement on this CPU, which is cached on disk: lists of non-zeros, a dense product in
+    torch, or, where `calibration` batches are given, 8-bit activations. "fp16" needs AVX512-FP16, for which there are
+    no kernels yet: it warns and stays fp32.
     `threads` defaults to what torch uses.
     """
     if precision not in PRECISIONS:
