@@ -23,6 +23,7 @@ class CodeMatrix {
   const uint8_t* levels() const { return bits_ == 2 ? nullptr : levels_; }
   int rows_of(int block) const;                      // the last may have fewer
   int zero() const { return bits_ == 2 ? 1 : 128; }  // what a weight 0 adds, times the activation
+  const char* kernel_name() const { return bits_ == 2 ? "dense signs, int8" : "dense table, int8"; }
   size_t resident_bytes() const { return codes_.size(); }
 
  private:

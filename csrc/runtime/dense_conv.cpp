@@ -146,7 +146,7 @@ int Engine::dense_conv(int in, const Window& w, const float* weight, int rows, F
     });
     lay.reads = {source};
     lay.writes = {bytes, sums};
-    lay.kernel = "pixels";
+    lay.kernel = d->weights->kernel_name();
     s.add(std::move(lay));
     Step multiply = rows_step(d->out.h, [=](char* const* b, int n, int y) {
       const size_t image = size_t(n) * d->out.numel();
@@ -156,7 +156,7 @@ int Engine::dense_conv(int in, const Window& w, const float* weight, int rows, F
     multiply.reads = {bytes, sums};
     if (other >= 0) multiply.reads.push_back(other);
     multiply.writes = {target};
-    multiply.kernel = "two-bit conv";
+    multiply.kernel = d->weights->kernel_name();
     s.add(std::move(multiply));
     s.add_cost(double(s.n()) * d->out.numel() * d->weights->vector_bytes() * kDensePerWeight);
   });

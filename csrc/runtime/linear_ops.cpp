@@ -47,34 +47,44 @@ void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr
   const Kernels* k = &s.kernels();
   const size_t bytes = AlignedBytes::rounded(weights->vector_bytes());
   const int steps = s.temporary(bytes * count + 64), scales = s.temporary(sizeof(VectorScale) * count);
-  s.add({count, 0, {source}, {steps, scales}, [=](char* const* b, int v, char*) {
-           auto* to = reinterpret_cast<int8_t*>(b[steps] + bytes * v);
-           VectorScale& scale = reinterpret_cast<VectorScale*>(b[scales])[v];
-           const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
-           scale.scale = k->quantize_vector(x, features, to, &scale.total);
-           std::memset(to + features, 0, weights->vector_bytes() - features);
-         }});
+  Step round, multiply;
+  round.tasks = count;
+  round.reads = {source};
+  round.writes = {steps, scales};
+  round.run = [=](char* const* b, int v, char*) {
+    auto* to = reinterpret_cast<int8_t*>(b[steps] + bytes * v);
+    VectorScale& scale = reinterpret_cast<VectorScale*>(b[scales])[v];
+    const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
+    scale.scale = k->quantize_vector(x, features, to, &scale.total);
+    std::memset(to + features, 0, weights->vector_bytes() - features);
+  };
   const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
   const int tasks = std::min(units, kDenseTasksPerThread * s.threads());
-  s.add({tasks, 0, {steps, scales}, {target}, [=](char* const* b, int task, char*) {
-           const int begin = int(size_t(units) * task / tasks), end = int(size_t(units) * (task + 1) / tasks);
-           for (int unit = begin; unit < end; ++unit) {
-             const int block = unit / tiles, first = unit % tiles * kDenseVectors, row = block * weights->block_rows();
-             alignas(64) int32_t sums[kDenseVectors * kDenseRows];
-             const int32_t from_start = 0;
-             const DenseTask t{weights->block(block), weights->levels(), weights->rows_of(block),
-                               reinterpret_cast<const int8_t*>(b[steps] + bytes * first),
-                               ptrdiff_t(bytes), std::min(kDenseVectors, count - first), &from_start, 1,
-                               weights->steps(), sums};
-             k->dense_sums(t);
-             for (int v = 0; v < t.vectors; ++v) {
-               const VectorScale& scale = reinterpret_cast<const VectorScale*>(b[scales])[first + v];
-               float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + row;
-               k->finish_dense(sums + v * kDenseRows, scale.total * weights->zero(), scale.scale, row,
-                               weights->rows_of(block), out, finish->view());
-             }
-           }
-         }});
+  multiply.tasks = tasks;
+  multiply.reads = {steps, scales};
+  multiply.writes = {target};
+  multiply.run = [=](char* const* b, int task, char*) {
+    const int begin = int(size_t(units) * task / tasks), end = int(size_t(units) * (task + 1) / tasks);
+    for (int unit = begin; unit < end; ++unit) {
+      const int block = unit / tiles, first = unit % tiles * kDenseVectors, row = block * weights->block_rows();
+      alignas(64) int32_t sums[kDenseVectors * kDenseRows];
+      const int32_t from_start = 0;
+      const DenseTask t{weights->block(block), weights->levels(), weights->rows_of(block),
+                        reinterpret_cast<const int8_t*>(b[steps] + bytes * first), ptrdiff_t(bytes),
+                        std::min(kDenseVectors, count - first), &from_start, 1, weights->steps(), sums};
+      k->dense_sums(t);
+      for (int v = 0; v < t.vectors; ++v) {
+        const VectorScale& scale = reinterpret_cast<const VectorScale*>(b[scales])[first + v];
+        float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + row;
+        k->finish_dense(sums + v * kDenseRows, scale.total * weights->zero(), scale.scale, row,
+                        weights->rows_of(block), out, finish->view());
+      }
+    }
+  };
+  for (Step* step : {&round, &multiply}) {
+    step->kernel = weights->kernel_name();
+    s.add(std::move(*step));
+  }
   s.add_cost(double(count) * weights->rows() * features * kDensePerWeight);
 }
 
