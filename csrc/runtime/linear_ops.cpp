@@ -13,7 +13,7 @@ constexpr Shape kManyRows{1, 1, 256};     // as an image: rows of a matrix produ
 constexpr int kGemvLeast = 1 << 14;       // weights: below, packing them twice gains nothing
 constexpr double kGemvPerWeight = 0.048;  // measured, in vector operations
 constexpr double kDensePerWeight = 0.016;
-constexpr int kDenseTasksPerThread = 16;  // short ones: a thread that comes late costs little
+constexpr int kDenseTasksPerThread = 4;
 
 // One vector at a time: its tables, then the rows in parts.
 void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr<FinishData> finish, int source,
