@@ -9,6 +9,9 @@
 
 namespace tersify {
 
+constexpr int kDenseTasksPerThread = 4;    // more cost more to claim than a late thread does
+constexpr double kDensePerWeight = 0.016;  // in vector operations
+
 class CodeMatrix {
  public:
   // `weight`, [rows][features], holds whole numbers: −1, 0 and 1 take two bits, up to 16 of −127..127 four.

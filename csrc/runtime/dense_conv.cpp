@@ -11,9 +11,6 @@
 namespace tersify {
 namespace {
 
-constexpr int kDenseTasksPerThread = 4;
-constexpr double kDensePerWeight = 0.016;  // in vector operations
-
 struct DenseConv {
   std::shared_ptr<CodeMatrix> weights;
   std::vector<int32_t> runs;      // in bytes from a window's first pixel

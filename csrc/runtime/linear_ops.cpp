@@ -12,8 +12,6 @@ namespace {
 constexpr Shape kManyRows{1, 1, 256};     // as an image: rows of a matrix product are its places
 constexpr int kGemvLeast = 1 << 14;       // weights: below, packing them twice gains nothing
 constexpr double kGemvPerWeight = 0.048;  // measured, in vector operations
-constexpr double kDensePerWeight = 0.016;
-constexpr int kDenseTasksPerThread = 4;
 
 // One vector at a time: its tables, then the rows in parts.
 void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr<FinishData> finish, int source,

@@ -104,13 +104,19 @@ def test_the_longest_rows_of_the_largest_levels_do_not_overflow(isa, level):
     assert_close(plan, [x])
 
 
+def test_a_small_layer_stays_exact():
+    layer = nn.Linear(64, 8)
+    layer.weight.data = layer.weight.data.sign()
+    assert "int8" not in compile(layer, torch.randn(2, 64), precision="int8").plan.describe()
+
+
 def test_sixteen_levels_fit_and_one_more_stays_exact(isa):
-    x = torch.randn(2, 64)
+    x = torch.randn(2, 256)
     for levels in (15, 16):
         table = torch.linspace(0.1, 1.0, levels)
-        values = table[torch.arange(8 * 64).reshape(8, 64) % levels].clone()
+        values = table[torch.arange(64 * 256).reshape(64, 256) % levels].clone()
         values[0, 0] = 0.0
-        layer = nn.Linear(64, 8)
+        layer = nn.Linear(256, 64)
         layer.weight.data = values
         fast = compile(layer, x, precision="int8", threads=1)
         assert ("int8 activations" in fast.plan.describe()) == (levels == 15)

@@ -63,7 +63,7 @@ def test_no_repeat_is_refused():
 
 
 def test_dense_kernels_have_names():
-    few, table = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 5)
+    few, table = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 64)
     few.weight.data = few.weight.data.sign()
     table.weight.data = (4 * table.weight.data / table.weight.abs().max()).round()
     fast = compile(nn.Sequential(few, nn.Flatten(), table), torch.randn(2, 3, 8, 8), precision="int8", threads=1)

@@ -13,6 +13,7 @@ from tersify.runtime.reference import run_values
 
 UNSIGNED_HIGH, SIGNED_HIGH = 255, 127
 DENSE_FROM = 0.65  # the density from which two bits a weight beat lists on AVX-512 VNNI, about
+LEAST_WEIGHTS = 1 << 14  # of a linear layer: rounding what a smaller one reads gains nothing
 MAX_FEATURES = 1 << 17  # the highest two bits of a byte are summed 64-fold in 32 bits: 2¹⁷ · 2 · 127 · 64 < 2³¹
 MAX_LEVELS = 15  # of a table besides zero
 MAX_TABLE_FEATURES = 1 << 16  # a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
@@ -62,7 +63,7 @@ def _marked(node: Node) -> Node:
 
 def can_round_vectors(node: Node) -> bool:
     """A linear layer of so few levels that it fits the dense kernels of two and four bits, and whose sums fit too."""
-    if node.kind != "linear" or node.weight is None:
+    if node.kind != "linear" or node.weight is None or node.weight.values.numel() < LEAST_WEIGHTS:
         return False
     features = node.weight.values.shape[1]
     if node.weight.kind == "table":
