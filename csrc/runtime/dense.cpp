@@ -1,30 +1,67 @@
 #include "dense.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace tersify {
+namespace {
 
-TernaryMatrix::TernaryMatrix(const float* weight, int rows, int features) : rows_(rows), steps_((features + 3) / 4) {
-  const size_t bytes = size_t(blocks()) * steps_ * kDenseRows;
+constexpr int kLanes = 16, kTop = 127;
+
+std::vector<int> levels_of(const float* weight, size_t count) {
+  bool there[2 * kTop + 1] = {};
+  there[kTop] = true;  // places beyond the last feature are zeros
+  for (size_t i = 0; i < count; ++i) {
+    if (!(std::abs(weight[i]) <= kTop) || weight[i] != std::round(weight[i]))
+      throw std::invalid_argument("dense weights are whole numbers of -127..127, got " + std::to_string(weight[i]));
+    there[int(weight[i]) + kTop] = true;
+  }
+  std::vector<int> found;
+  for (int level = -kTop; level <= kTop; ++level)
+    if (there[level + kTop]) found.push_back(level);
+  return found;
+}
+
+}  // namespace
+
+CodeMatrix::CodeMatrix(const float* weight, int rows, int features) : rows_(rows), steps_((features + 3) / 4) {
+  std::vector<int> levels = levels_of(weight, size_t(rows) * features);
+  if (levels.front() >= -1 && levels.back() <= 1)
+    levels = {-1, 0, 1};
+  else
+    bits_ = 4;
+  if (levels.size() > 16)
+    throw std::invalid_argument("dense weights have at most 16 levels, got " + std::to_string(levels.size()));
+  for (size_t i = 0; i < levels.size(); ++i) levels_[i] = static_cast<uint8_t>(levels[i] + 128);
+  const size_t bytes = size_t(blocks()) * steps_ * kStepBytes;
   codes_.grow(bytes);
-  std::memset(codes_.data(), 0b01010101, bytes);  // a zero in every place: some are beyond the last row or feature
   auto* codes = reinterpret_cast<uint8_t*>(codes_.data());
+  int codes_by_level[2 * kTop + 1] = {};
+  for (size_t i = 0; i < levels.size(); ++i) codes_by_level[levels[i] + kTop] = int(i);
+  auto code_of = [&](float level) { return codes_by_level[int(level) + kTop]; };
+  // A zero in every place: some are beyond the last row or feature.
+  int zeros = 0;
+  for (int shift = 0; shift < 8; shift += bits_) zeros |= code_of(0) << shift;
+  std::memset(codes, zeros, bytes);
   for (int row = 0; row < rows; ++row) {
-    uint8_t* block = codes + size_t(row / kDenseRows) * steps_ * kDenseRows;
-    const int field = row % kDenseRows / 16, lane = row % 16;
+    uint8_t* block = codes + size_t(row / block_rows()) * steps_ * kStepBytes;
+    const int shift = row % block_rows() / kLanes * bits_, lane = row % kLanes;
     for (int f = 0; f < features; ++f) {
-      const float w = weight[size_t(row) * features + f];
-      uint8_t& byte = block[size_t(f / 4) * kDenseRows + 4 * lane + f % 4];
-      byte = static_cast<uint8_t>(byte + ((w > 0) - (w < 0)) * (1 << (2 * field)));
+      const int change = code_of(weight[size_t(row) * features + f]) - code_of(0);
+      uint8_t& byte = block[size_t(f / 4) * kStepBytes + 4 * lane + f % 4];
+      byte = static_cast<uint8_t>(byte + change * (1 << shift));
     }
   }
 }
 
-const uint8_t* TernaryMatrix::block(int number) const {
-  return reinterpret_cast<const uint8_t*>(codes_.data()) + size_t(number) * steps_ * kDenseRows;
+const uint8_t* CodeMatrix::block(int number) const {
+  return reinterpret_cast<const uint8_t*>(codes_.data()) + size_t(number) * steps_ * kStepBytes;
 }
 
-int TernaryMatrix::rows_of(int block) const { return std::min(kDenseRows, rows_ - block * kDenseRows); }
+int CodeMatrix::rows_of(int block) const { return std::min(block_rows(), rows_ - block * block_rows()); }
 
 }  // namespace tersify

@@ -1,6 +1,5 @@
-// Dense ternary products with 8-bit activations: two bits a weight, four rows a byte, exact 32-bit sums.
-//
-// Nothing is shifted: a masked byte is the code times 1, 4, 16 or 64, and so is its sum, until the end.
+// Dense products with 8-bit activations and exact 32-bit sums: ternary weights of two bits, four rows a byte, or
+// weights of up to 16 levels, two rows a byte.
 
 #include <string.h>
 
@@ -17,7 +16,7 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
-constexpr int kFields = 4, kFieldRows = kDenseRows / kFields;
+constexpr int kFields = 4, kFieldRows = 16;  // at most four rows a byte, sixteen a vector
 
 #if defined(__AVX2__)
 
@@ -32,6 +31,11 @@ inline Bytes less(Bytes a, Bytes b) { return _mm512_sub_epi32(a, b); }
 template <int bits>
 inline Bytes divided(Bytes v) { return _mm512_srai_epi32(v, bits); }
 inline void store_sums(int32_t* p, Bytes v) { _mm512_storeu_si512(p, v); }
+inline Bytes high_nibbles(Bytes v) { return _mm512_srli_epi16(v, 4); }
+inline Bytes load_levels(const uint8_t* p) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Bytes look_up(Bytes levels, Bytes codes) { return _mm512_shuffle_epi8(levels, codes); }
 #if defined(__AVX512VNNI__)
 constexpr bool kExactPairs = true;
 inline Bytes dot(Bytes sums, Bytes codes, Bytes x) { return _mm512_dpbusd_epi32(sums, codes, x); }
@@ -52,46 +56,85 @@ inline Bytes less(Bytes a, Bytes b) { return _mm256_sub_epi32(a, b); }
 template <int bits>
 inline Bytes divided(Bytes v) { return _mm256_srai_epi32(v, bits); }
 inline void store_sums(int32_t* p, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+inline Bytes high_nibbles(Bytes v) { return _mm256_srli_epi16(v, 4); }
+inline Bytes load_levels(const uint8_t* p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Bytes look_up(Bytes levels, Bytes codes) { return _mm256_shuffle_epi8(levels, codes); }
 constexpr bool kExactPairs = false;
 inline Bytes dot(Bytes sums, Bytes codes, Bytes x) {
   return sum(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));
 }
 #endif
 
-// Without VNNI a pair of products is added in 16 bits: one field fits (128 · 127 · 2 < 2^15), a whole byte does not.
-template <int V>
-inline void dense_step(Bytes (*sums)[kFields], const uint8_t* codes, const int8_t* const* x, int at) {
+// Trits + 1. Nothing is shifted: a masked byte is its code times 1, 4, 16 or 64, and so is its sum, until the end. Without
+// VNNI a pair of products is added in 16 bits: one field fits (128 · 127 · 2 < 2^15), a whole byte does not. With it the
+// whole byte stands for the last field: the others are taken off its sum at the end.
+struct TritCodes {
+  explicit TritCodes(const DenseTask&) {}
+
+  template <int F>
+  void unpack(Bytes byte, Bytes* field) const {
+    constexpr int32_t kMasks[kFields] = {0x03030303, 0x0c0c0c0c, 0x30303030, int32_t(0xc0c0c0c0)};
+    UNROLL for (int f = 0; f < F; ++f) field[f] = f == 3 && kExactPairs ? byte : both(byte, broadcast(kMasks[f]));
+  }
+  static Bytes multiply(Bytes sums, Bytes field, Bytes x) { return dot(sums, field, x); }
+
+  template <int F>
+  static void store(Bytes* field, int32_t* out) {
+    if (F == 4 && kExactPairs) field[3] = less(field[3], sum(field[0], sum(field[1], field[2])));
+    store_sums(out, field[0]);
+    if (F > 1) store_sums(out + kFieldRows, divided<2>(field[1]));
+    if (F > 2) store_sums(out + 2 * kFieldRows, divided<4>(field[2]));
+    if (F > 3) store_sums(out + 3 * kFieldRows, divided<6>(field[3]));
+  }
+};
+
+// Levels + 128, looked up. Without VNNI only one of two neighbours at a time fits 16 bits.
+struct NibbleCodes {
+  explicit NibbleCodes(const DenseTask& t) : levels(load_levels(t.levels)) {}
+
+  template <int F>
+  void unpack(Bytes byte, Bytes* field) const {
+    field[0] = look_up(levels, both(byte, broadcast(0x0f0f0f0f)));
+    if (F > 1) field[1] = look_up(levels, both(high_nibbles(byte), broadcast(0x0f0f0f0f)));
+  }
+  static Bytes multiply(Bytes sums, Bytes field, Bytes x) {
+    if (kExactPairs) return dot(sums, field, x);
+    const Bytes odd = broadcast(int32_t(0xff00ff00)), even = broadcast(0x00ff00ff);
+    return dot(dot(sums, field, both(x, odd)), field, both(x, even));
+  }
+
+  template <int F>
+  static void store(Bytes* field, int32_t* out) {
+    store_sums(out, field[0]);
+    if (F > 1) store_sums(out + kFieldRows, field[1]);
+  }
+  Bytes levels;
+};
+
+// V vectors, F fields in use.
+template <int V, int F, class Codes>
+inline void dense_step(const Codes& kind, Bytes (*sums)[F], const uint8_t* codes, const int8_t* const* x, int at) {
   Bytes byte = load_codes(codes);
   asm("" : "+v"(byte));  // one load, not one an operand
-  const Bytes low = both(byte, broadcast(0x03030303)), second = both(byte, broadcast(0x0c0c0c0c));
-  const Bytes third = both(byte, broadcast(0x30303030));
-  const Bytes last = kExactPairs ? byte : both(byte, broadcast(int32_t(0xc0c0c0c0)));
+  Bytes field[F];
+  kind.template unpack<F>(byte, field);
   UNROLL for (int v = 0; v < V; ++v) {
     int32_t four;
     memcpy(&four, x[v] + at, sizeof four);
     const Bytes activations = broadcast(four);
-    sums[v][3] = dot(sums[v][3], last, activations);
-    sums[v][0] = dot(sums[v][0], low, activations);
-    sums[v][1] = dot(sums[v][1], second, activations);
-    sums[v][2] = dot(sums[v][2], third, activations);
+    UNROLL for (int f = F - 1; f >= 0; --f) sums[v][f] = Codes::multiply(sums[v][f], field[f], activations);
   }
 }
 
-// One vector's sums: fields in registers → rows.
-inline void store_fields(Bytes* field, int32_t* out) {
-  if (kExactPairs) field[3] = less(field[3], sum(field[0], sum(field[1], field[2])));
-  store_sums(out, field[0]);
-  store_sums(out + kFieldRows, divided<2>(field[1]));
-  store_sums(out + 2 * kFieldRows, divided<4>(field[2]));
-  store_sums(out + 3 * kFieldRows, divided<6>(field[3]));
-}
-
-template <int V>
+template <int V, int F, class Codes>
 void dense_vectors(const DenseTask& t, int first) {
   constexpr int kPhases = V == 1 ? 2 : 1;  // one vector alone would wait for its own sums
   constexpr int kLaneCount = TERSIFY_VECTOR_BYTES / 4;
+  const Codes kind(t);
   for (int part = 0; part < kFieldRows; part += kLaneCount) {
-    Bytes sums[kPhases * V][kFields];
+    Bytes sums[kPhases * V][F];
     UNROLL for (auto& vector : sums)
       UNROLL for (auto& field : vector) field = broadcast(0);
     const uint8_t* codes = t.codes + 4 * part;
@@ -100,30 +143,42 @@ void dense_vectors(const DenseTask& t, int first) {
       UNROLL for (int v = 0; v < V; ++v) x[v] = t.x + (first + v) * t.vector_bytes + t.runs[r];
       int step = 0;
       for (; step + kPhases <= t.run_steps; step += kPhases)
-        UNROLL for (int phase = 0; phase < kPhases; ++phase, codes += kDenseRows)
-          dense_step<V>(sums + phase * V, codes, x, 4 * (step + phase));
-      for (; step < t.run_steps; ++step, codes += kDenseRows) dense_step<V>(sums, codes, x, 4 * step);
+        UNROLL for (int phase = 0; phase < kPhases; ++phase, codes += kStepBytes)
+          dense_step<V, F>(kind, sums + phase * V, codes, x, 4 * (step + phase));
+      for (; step < t.run_steps; ++step, codes += kStepBytes) dense_step<V, F>(kind, sums, codes, x, 4 * step);
     }
     UNROLL for (int v = 0; v < V; ++v) {
-      Bytes field[kFields];
-      UNROLL for (int f = 0; f < kFields; ++f)
+      Bytes field[F];
+      UNROLL for (int f = 0; f < F; ++f)
         field[f] = kPhases == 2 ? sum(sums[v][f], sums[(kPhases - 1) * V + v][f]) : sums[v][f];
-      store_fields(field, t.sums + (first + v) * kDenseRows + part);
+      Codes::template store<F>(field, t.sums + (first + v) * kDenseRows + part);
     }
   }
 }
 
-void dense_sums(const DenseTask& t) {
+template <int F, class Codes>
+void dense_fields(const DenseTask& t) {
   for (int first = 0; first < t.vectors; first += kDenseTile) {
     const int left = t.vectors - first;
     if (left >= 4 && kDenseTile == 4)
-      dense_vectors<kDenseTile>(t, first);
+      dense_vectors<kDenseTile, F, Codes>(t, first);
     else if (left == 3 && kDenseTile == 4)
-      dense_vectors<kDenseTile == 4 ? 3 : 1>(t, first);
+      dense_vectors<kDenseTile == 4 ? 3 : 1, F, Codes>(t, first);
     else if (left >= 2)
-      dense_vectors<2>(t, first);
+      dense_vectors<2, F, Codes>(t, first);
     else
-      dense_vectors<1>(t, first);
+      dense_vectors<1, F, Codes>(t, first);
+  }
+}
+
+void dense_sums(const DenseTask& t) {
+  const int fields = (t.rows + kFieldRows - 1) / kFieldRows;
+  if (t.levels) return fields == 1 ? dense_fields<1, NibbleCodes>(t) : dense_fields<2, NibbleCodes>(t);
+  switch (fields) {
+    case 1: return dense_fields<1, TritCodes>(t);
+    case 2: return dense_fields<2, TritCodes>(t);
+    case 3: return dense_fields<3, TritCodes>(t);
+    default: return dense_fields<4, TritCodes>(t);
   }
 }
 
@@ -131,16 +186,19 @@ void dense_sums(const DenseTask& t) {
 
 void dense_sums(const DenseTask& t) {
   memset(t.sums, 0, size_t(t.vectors) * kDenseRows * sizeof(int32_t));
+  const int bits = t.levels ? 4 : 2;
   for (int v = 0; v < t.vectors; ++v) {
     const uint8_t* codes = t.codes;
     int32_t* sums = t.sums + v * kDenseRows;
     for (int r = 0; r < t.run_count; ++r) {
       const int8_t* x = t.x + v * t.vector_bytes + t.runs[r];
-      for (int step = 0; step < t.run_steps; ++step, codes += kDenseRows)
-        for (int f = 0; f < kFields; ++f)
+      for (int step = 0; step < t.run_steps; ++step, codes += kStepBytes)
+        for (int f = 0; f * kFieldRows < t.rows; ++f)
           for (int lane = 0; lane < kFieldRows; ++lane)
-            for (int i = 0; i < 4; ++i)
-              sums[f * kFieldRows + lane] += (codes[4 * lane + i] >> (2 * f) & 3) * x[4 * step + i];
+            for (int i = 0; i < 4; ++i) {
+              const int code = codes[4 * lane + i] >> (bits * f) & ((1 << bits) - 1);
+              sums[f * kFieldRows + lane] += (t.levels ? t.levels[code] : code) * x[4 * step + i];
+            }
     }
   }
 }

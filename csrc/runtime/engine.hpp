@@ -69,10 +69,14 @@ class Engine {
   // The same on byte lanes: signs only; `in`, `residual` and the output are quantized values.
   int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
                   int residual, Quant output);
+  // Signs only, zeros and all in two bits each; `in` is rounded as `quant` says, the output is not.
+  int dense_conv(int in, const Window& window, const float* weight, int rows, FinishData finish, int residual,
+                 Quant quant);
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
              FinishData finish);
-  // Signs only, zeros and all in two bits each; every vector of activations is rounded to 8 bits of its own scale.
+  // Few whole numbers, zeros and all in two or four bits each; every vector of activations is rounded to 8 bits of its
+  // own scale.
   int dense_linear(int in, int features, const float* weight, int rows, FinishData finish);
   // The output may have one row or column more than whole windows fill: its maxima then see fewer places.
   int pool(int in, const Window& window, bool is_max, bool count_padding, Shape output);

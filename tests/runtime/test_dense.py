@@ -1,4 +1,4 @@
-"""Dense two-bit products with 8-bit activations: whole numbers come out exactly, whatever the instruction set."""
+"""Dense products of two- and four-bit weights with 8-bit activations are exact sums, on every instruction set."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_plans import assert_close, compiled, plan_of, random_weight
+from torch import nn
 
-from tersify.runtime import run_reference
+from tersify.runtime import compile, run_reference
 from tersify.runtime.plan import Finish, Node
+from tersify.runtime.quantize import MAX_TABLE_FEATURES
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
@@ -31,13 +33,14 @@ def whole_steps(*shape, seed=0):
     return x / 32
 
 
-def dense_plan(rows, features, *, zeros=0.3, inner=(), seed=0, **more):
+def dense_plan(rows, features, *, kind="sign", zeros=0.3, inner=(), seed=0, **more):
+    weight = random_weight((rows, features), kind, zeros, seed)
     node = Node(
         name="y",
         kind="linear",
         inputs=("x",),
         shape=(*inner, rows),
-        weight=random_weight((rows, features), "sign", zeros, seed),
+        weight=weight if kind == "sign" else weight.in_steps(),
         options={"int8": True},
         **more,
     )
@@ -46,24 +49,26 @@ def dense_plan(rows, features, *, zeros=0.3, inner=(), seed=0, **more):
 
 @pytest.mark.parametrize(("rows", "features"), [(1, 1), (64, 4), (10, 320), (65, 7), (130, 77), (257, 1026)])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
-def test_layers_and_batches_of_every_size(isa, rows, features, n):
-    assert_close(dense_plan(rows, features), [whole_steps(n, features)], threads=2)
+@pytest.mark.parametrize("kind", ["sign", "table"])
+def test_layers_and_batches_of_every_size(isa, rows, features, n, kind):
+    assert_close(dense_plan(rows, features, kind=kind), [whole_steps(n, features)], threads=2)
 
 
 @given(
     n=st.integers(1, 11),
     rows=st.integers(1, 200),
     features=st.integers(1, 300),
+    kind=st.sampled_from(["sign", "table"]),
     zeros=st.sampled_from([0.0, 0.5, 1.0]),
     isa=st.sampled_from(ISAS),
     threads=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_shape(n, rows, features, zeros, isa, threads, seed):
+def test_any_shape(n, rows, features, kind, zeros, isa, threads, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERSIFY_ISA", isa)
-        plan = dense_plan(rows, features, zeros=zeros, seed=seed)
+        plan = dense_plan(rows, features, kind=kind, zeros=zeros, seed=seed)
         assert_close(plan, [whole_steps(n, features, seed=seed)], threads=threads)
 
 
@@ -87,6 +92,37 @@ def test_the_longest_rows_of_the_largest_numbers_do_not_overflow(isa, sign):
     x = torch.full((2, 60_000), 1.0)
     x[1] = -1.0
     assert_close(plan, [x])
+
+
+@pytest.mark.parametrize("level", [1.0, -1.0])
+def test_the_longest_rows_of_the_largest_levels_do_not_overflow(isa, level):
+    plan = dense_plan(40, MAX_TABLE_FEATURES, kind="table")
+    weight = plan.nodes[0].weight
+    weight.values[:20], weight.values[20:] = level, level / 127
+    x = torch.full((2, MAX_TABLE_FEATURES), 1.0)
+    x[1] = -1.0
+    assert_close(plan, [x])
+
+
+def test_a_small_layer_stays_exact():
+    layer = nn.Linear(64, 8)
+    layer.weight.data = layer.weight.data.sign()
+    assert "int8" not in compile(layer, torch.randn(2, 64), precision="int8").plan.describe()
+
+
+def test_sixteen_levels_fit_and_one_more_stays_exact(isa):
+    x = torch.randn(2, 256)
+    for levels in (15, 16):
+        table = torch.linspace(0.1, 1.0, levels)
+        values = table[torch.arange(64 * 256).reshape(64, 256) % levels].clone()
+        values[0, 0] = 0.0
+        layer = nn.Linear(256, 64)
+        layer.weight.data = values
+        fast = compile(layer, x, precision="int8", threads=1)
+        assert ("int8 activations" in fast.plan.describe()) == (levels == 15)
+        with torch.no_grad():
+            wanted = layer(x)
+        assert (fast(x) - wanted).abs().max() <= (0.02 if levels == 15 else 1e-5) * wanted.abs().max()
 
 
 def test_numbers_between_two_steps_are_rounded_to_the_nearest(isa):
@@ -115,8 +151,17 @@ def test_nan_and_infinity_spoil_their_own_vector_only(isa, bad, place):
     assert torch.equal(dirty[[0, 2]], clean[[0, 2]])
 
 
-def test_weights_take_two_bits(isa):
+def test_weights_take_two_or_four_bits(isa):
     assert compiled(dense_plan(128, 256)).weight_bytes() == 128 * 256 // 4
+    assert compiled(dense_plan(128, 256, kind="table")).weight_bytes() == 128 * 256 // 2
+
+
+def test_weights_that_are_not_few_whole_numbers_are_refused(isa):
+    for values, message in ((torch.tensor([[0.5]]), "whole numbers"), (torch.arange(17.0).reshape(1, -1), "16 levels")):
+        finish = extension.Finish([], [], [], [], "clamp", -math.inf, math.inf)
+        engine = extension.Engine(isa, 1)
+        with pytest.raises(ValueError, match=message):
+            engine.dense_linear(engine.input((values.shape[1], 1, 1)), values, finish)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(isa):

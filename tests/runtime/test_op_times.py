@@ -60,3 +60,13 @@ def test_a_plan_in_plain_torch_has_times_too(monkeypatch):
 def test_no_repeat_is_refused():
     with pytest.raises(ValueError, match="repeats must be at least 1, got 0"):
         compile(Net(), torch.randn(1, 3, 8, 8)).profile(torch.randn(1, 3, 8, 8), repeats=0)
+
+
+def test_dense_kernels_have_names():
+    few, table = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 64)
+    few.weight.data = few.weight.data.sign()
+    table.weight.data = (4 * table.weight.data / table.weight.abs().max()).round()
+    fast = compile(nn.Sequential(few, nn.Flatten(), table), torch.randn(2, 3, 8, 8), precision="int8", threads=1)
+    kernels = {time.parameter: time.kernel for time in fast.profile(torch.randn(2, 3, 8, 8), repeats=1)}
+    assert kernels["0.weight"] == "dense signs, int8"
+    assert "dense table, int8" in kernels["2.weight"]

@@ -22,7 +22,7 @@ from tersify.runtime.kernel_costs import costs_of_this_cpu
 from tersify.runtime.op import Segment, Stage, call
 from tersify.runtime.op_times import OpTime, profile
 from tersify.runtime.plan import Node, Plan
-from tersify.runtime.quantize import quantize
+from tersify.runtime.quantize import quantize, with_dense_convolutions
 from tersify.runtime.reference import run_node, run_reference
 
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
@@ -127,10 +127,11 @@ def compile(
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
     precision "fp32" is exact up to the order of sums, and the same plan on every machine.
-    "int8" runs ternary convolutions on 8-bit activations, whose ranges come from the `calibration` batches, or
-    from the example. "auto" chooses for every layer the kernel that costs least by a measurement on this CPU, which
-    is cached on disk: lists of non-zeros, a dense product in torch, or, where `calibration` batches are given, 8-bit
-    activations. "fp16" needs AVX512-FP16, for which there are no kernels yet: it warns and stays fp32.
+    "int8" runs ternary convolutions, and linear layers of up to 16 levels, on 8-bit activations; the ranges of the
+    convolutions come from the `calibration` batches, or from the example. "auto" chooses for every layer the kernel
+    that costs least by a measurement on this CPU, which is cached on disk: lists of non-zeros, a dense product in
+    torch, or, where `calibration` batches are given, 8-bit activations. "fp16" needs AVX512-FP16, for which there are
+    no kernels yet: it warns and stays fp32.
     `threads` defaults to what torch uses.
     """
     if precision not in PRECISIONS:
@@ -148,7 +149,7 @@ def compile(
     shown = [calibration] if isinstance(calibration, Tensor) else calibration
     batches = None if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
     if precision == "int8":
-        plan = quantize(plan, batches or [given])
+        plan = quantize(with_dense_convolutions(plan), batches or [given])
     elif precision == "auto" and (kernels := extension()) is not None:
         allowed = batches is not None
         plan, narrow = choose(plan, len(given[0]), costs_of_this_cpu(kernels), int8=allowed)

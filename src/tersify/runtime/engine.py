@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tersify.runtime.plan import Finish, Node, Quant
+from tersify.runtime.weights import Weight
 
 ISA_VARIABLE = "TERSIFY_ISA"
 MAX_LEVELS = 255  # of an embedding, besides zero: above, its numbers are kept as they are
@@ -112,7 +113,8 @@ class EngineBuilder:
         weight = node.weight
         rows = weight.values.shape[0]
         if node.options.get("int8", False):
-            return self._narrow_conv(node, rows), engine_shape(node.shape)
+            quantized = self._dense_conv if node.two_bit else self._narrow_conv
+            return quantized(node, rows), engine_shape(node.shape)
         value = self.engine.conv(
             self._source(node),
             list(node.options["window"]),
@@ -130,34 +132,61 @@ class EngineBuilder:
         for name in node.reads:
             q = self._quants[name]
             self.engine.quantize(self._values[name], q.scale, q.low, q.high)
-        # The sums count whole numbers; the input's scale makes them numbers again.
-        input_scale = self._quants[node.inputs[0]].scale
-        ones = torch.ones(rows, dtype=torch.float64)
-        scale = (ones if node.finish.scale is None else node.finish.scale) * input_scale
         output = self._quants[node.name]
         value: int = self.engine.narrow_conv(
             self._source(node),
             list(node.options["window"]),
             node.options["groups"],
             node.weight.values.contiguous(),
-            self._finish(replace(node.finish, scale=scale), rows),
+            self._finish_of_steps(node, rows),
             -1 if node.residual is None else self._values[node.residual],
             (output.scale, output.low, output.high),
         )
         return value
 
+    def _dense_conv(self, node: Node, rows: int) -> int:
+        assert node.weight is not None
+        given = self._quants[node.inputs[0]]
+        value: int = self.engine.dense_conv(
+            self._source(node),
+            list(node.options["window"]),
+            node.weight.values.contiguous(),
+            self._finish_of_steps(node, rows),
+            -1 if node.residual is None else self._values[node.residual],
+            (given.scale, given.low, given.high),
+        )
+        return value
+
+    def _finish_of_steps(self, node: Node, rows: int) -> Any:
+        """The sums count whole steps of the input; its scale makes them numbers again."""
+        ones = torch.ones(rows, dtype=torch.float64)
+        scale = (ones if node.finish.scale is None else node.finish.scale) * self._quants[node.inputs[0]].scale
+        return self._finish(replace(node.finish, scale=scale), rows)
+
     def _linear(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         assert node.weight is not None
         weight = node.weight
         rows, features = weight.values.shape
-        values, finish = weight.values.contiguous(), self._finish(node.finish, rows)
         if node.options.get("int8", False):
-            value = self.engine.dense_linear(self._source(node), values, finish)
+            value = self._dense_linear(node, weight, rows)
         else:
-            table = [] if weight.table is None else weight.table.tolist()
-            value = self.engine.linear(self._source(node), values, weight.kind, table, finish)
+            value = self.engine.linear(
+                self._source(node),
+                weight.values.contiguous(),
+                weight.kind,
+                [] if weight.table is None else weight.table.tolist(),
+                self._finish(node.finish, rows),
+            )
         per_image = math.prod(self._shapes[self._source(node)]) // features
         return value, (1, per_image, rows)
+
+    def _dense_linear(self, node: Node, weight: Weight, rows: int) -> int:
+        step = 1.0 if weight.kind == "sign" else weight.step
+        scale = torch.ones(rows, dtype=torch.float64) if node.finish.scale is None else node.finish.scale
+        finish = node.finish if weight.kind == "sign" else replace(node.finish, scale=scale * step)
+        steps = (weight.values.double() / step).round().float().contiguous()
+        value: int = self.engine.dense_linear(self._source(node), steps, self._finish(finish, rows))
+        return value
 
     def _embedding(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         assert node.weight is not None

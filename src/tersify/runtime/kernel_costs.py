@@ -27,7 +27,8 @@ from tersify.runtime.weights import Weight
 CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
 DENSITIES = (0.1, 0.6)  # the lists' costs are measured at these and read off in between
 CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many rows of a matrix product; one
-DENSE, INT8, LISTS = "dense", "int8", ("sign", "table", "float")
+DENSE, LISTS = "dense", ("sign", "table", "float")
+INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations with signs, the latter two zeros and all
 EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
 _CHAIN = 3
 
@@ -55,9 +56,11 @@ def keys() -> list[str]:
     """Everything that a measurement holds."""
     lists = [f"{c}.{k}@{d:g}" for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
     lists += [f"{CONV}.{INT8}@{d:g}" for d in DENSITIES]
-    vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, DENSE)] + [f"{VECTOR}.float@{d:g}" for d in DENSITIES]
-    rows = [f"{ROWS}.{k}@1" for k in (INT8, DENSE)]
-    return [*lists, *vectors, *rows, f"{CONV}.{DENSE}@1", EXCHANGE, LEAVING]
+    vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, FOUR_BIT, DENSE)] + [
+        f"{VECTOR}.float@{d:g}" for d in DENSITIES
+    ]
+    rows = [f"{ROWS}.{k}@1" for k in (INT8, FOUR_BIT, DENSE)]
+    return [*lists, *vectors, *rows, f"{CONV}.{DENSE}@1", f"{CONV}.{TWO_BIT}@1", EXCHANGE, LEAVING]
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:
@@ -146,12 +149,18 @@ def _measured(module: ModuleType, key: str) -> float:
         return 1e9 * best / (values.numel() * (256 if windows else len(x)))
     if shape_class == CONV:
         x, nodes, quants = _convs(kernel, float(density))
-        counted = sum(int(node.weight.values.count_nonzero()) for node in nodes[1:] if node.weight is not None)
+        weights = [node.weight.values for node in nodes[1:] if node.weight is not None]
+        counted = sum(w.numel() if density == "1" else int(w.count_nonzero()) for w in weights)
         return 1e9 * _chain_seconds(module, x, nodes, quants) / (256 * counted)
     x, values = _sizes(shape_class)
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
     node = Node(
-        name="y", kind="linear", inputs=("x",), shape=(len(values),), weight=weight, options={"int8": kernel == INT8}
+        name="y",
+        kind="linear",
+        inputs=("x",),
+        shape=(len(values),),
+        weight=weight,
+        options={"int8": kernel in (INT8, FOUR_BIT)},
     )
     counted = values.numel() if density == "1" else int(weight.values.count_nonzero())
     return 1e9 * _engine_seconds(module, x, [node], {}) / (len(x) * counted)
@@ -169,7 +178,7 @@ def _weight(kernel: str, values: Tensor, density: float) -> Weight:
     kept = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) < density
     if kernel == "float":
         return Weight(kind="float", values=values * kept)
-    if kernel == "table":
+    if kernel in ("table", FOUR_BIT):
         table = torch.tensor([-1.5, -0.5, 0.5, 1.5])
         return Weight(kind="table", values=table[(values.abs() * 2).int().clamp(0, 3)] * kept, table=table)
     return Weight(kind="sign", values=values.sign() * kept)
@@ -179,13 +188,14 @@ def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Q
     """Some convolutions in a row: all but the first find their input in the layout they like."""
     x, values = _sizes(CONV)
     names = ["x", *(f"y{i}" for i in range(_CHAIN))]
-    options = {"window": (3, 3, 1, 1, 1, 1, 1, 1), "groups": 1, "int8": kernel == INT8}
+    quantized = kernel in (INT8, TWO_BIT)
+    options = {"window": (3, 3, 1, 1, 1, 1, 1, 1), "groups": 1, "int8": quantized, "two_bit": kernel == TWO_BIT}
     weight = _weight(kernel, values, density)
     nodes = [
         Node(name=name, kind="conv", inputs=(before,), shape=tuple(x.shape[1:]), weight=weight, options=options)
         for before, name in itertools.pairwise(names)
     ]
-    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if kernel == INT8 else {}
+    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if quantized else {}
 
 
 def _chain_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, empty, float32, strided
+from torch._C import _len_torch_dispatch_stack
+from torch.compiler import is_compiling
 
 from tersify.runtime.plan import Node
 
@@ -31,7 +33,7 @@ class Segment:
         self.input_sizes = input_sizes  # numbers per image
         self.shapes = shapes
         self.number = next(_NUMBERS)
-        self._usual: tuple[tuple[torch.Size, torch.dtype], ...] = ()
+        self._usual: tuple[torch.Size, ...] = ()
         _SEGMENTS[self.number] = self
 
     def empty_outputs(self, like: Tensor) -> list[Tensor]:
@@ -39,31 +41,38 @@ class Segment:
         return [like.new_empty((batch, *shape), dtype=torch.float32) for shape in self.shapes]
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return self._run(inputs[0].shape[0], inputs, self._checked_outputs(inputs))
+        outputs = self._checked_outputs(inputs)
+        if batch := inputs[0].shape[0]:
+            # Addresses, not tensors: wrapping each one would cost more than a small network.
+            self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
+        return outputs
 
     def remember(self, inputs: Sequence[Tensor]) -> None:
         """These inputs have passed every check: the next ones like them need none."""
-        self._usual = () if self.row_counts else tuple((x.shape, x.dtype) for x in inputs)
+        self._usual = () if self.row_counts else tuple(x.shape for x in inputs)
 
     def rerun(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
         """What `run` returns where the inputs are like the remembered ones and nobody watches; else None.
 
-        Checks cost more than a small network: here they are one look at each tensor.
+        Kernels have swept the caches when this runs: every function and every look into torch's large namespace costs.
         """
-        if len(inputs) != len(self._usual) or is_watched():
+        usual = self._usual
+        if len(inputs) != len(usual) or is_compiling() or _len_torch_dispatch_stack() > 0:
             return None
-        for x, (shape, dtype) in zip(inputs, self._usual, strict=True):
-            if type(x) is not Tensor or x.shape != shape or x.dtype is not dtype:
+        sources, targets, outputs = [], [], []
+        for x, shape in zip(inputs, usual, strict=True):
+            if type(x) is not Tensor or x.shape != shape or x.dtype is not float32:
                 return None
-            if not x.is_cpu or x.layout is not torch.strided or not x.is_contiguous():
+            if not x.is_cpu or x.layout is not strided or not x.is_contiguous():
                 return None
-        batch = self._usual[0][0][0]
-        return self._run(batch, inputs, self._empty(batch))
-
-    def _run(self, batch: int, inputs: Sequence[Tensor], outputs: list[Tensor]) -> list[Tensor]:
+            sources.append(x.data_ptr())
+        batch = usual[0][0]
+        for sizes in self.shapes:
+            y = empty(batch, *sizes, dtype=float32)
+            targets.append(y.data_ptr())
+            outputs.append(y)
         if batch:
-            # Addresses, not tensors: wrapping each one would cost more than a small network.
-            self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
+            self.engine.run(batch, sources, targets)
         return outputs
 
     def _empty(self, batch: int) -> list[Tensor]:
@@ -109,14 +118,10 @@ _NUMBERS = itertools.count(1)
 _SEGMENTS: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
-def is_watched() -> bool:
-    """Whether a tracer or a mode wants to see operators."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-
-
 def call(segment: Segment, inputs: list[Tensor]) -> list[Tensor]:
     """The operator where somebody watches (a tracer, a mode, a subclass); else the engine itself, 10 µs sooner."""
-    if is_watched() or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
+    watched = is_compiling() or _len_torch_dispatch_stack() > 0
+    if watched or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
         outputs: list[Tensor] = torch.ops.tersify.run(inputs, segment.number)
         return outputs
     return segment.run(inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,17 @@ class Weight:
     @property
     def density(self) -> float:
         return int(self.values.count_nonzero()) / max(self.values.numel(), 1)
+
+    @property
+    def step(self) -> float:
+        """What 127 of make the largest value."""
+        return float(self.values.abs().max()) / 127 or 1.0
+
+    def in_steps(self) -> Weight:
+        """A table whose levels are whole steps."""
+        values = ((self.values.double() / self.step).round() * self.step).float()
+        levels = values.unique()
+        return replace(self, values=values, table=levels[levels != 0])
 
     def describe(self) -> str:
         kind = {"sign": "ternary", "table": f"{0 if self.table is None else len(self.table)} levels"}
