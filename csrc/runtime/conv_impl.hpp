@@ -54,6 +54,47 @@ void finish_patch(const ConvTask& t, const char* sums, int channel) {
   }
 }
 
+// Whether a lane of this vector of the patch lies in the image.
+inline bool in_image(const MeanView& m, int lane, int y, int x) {
+  const int tile = lane % m.grid;
+  return tile / m.cols * m.tile_h + m.top + y < m.h && tile % m.cols * m.tile_w + m.left + x < m.w;
+}
+
+// Every place of every tile lies in the image.
+inline bool tiles_fit(const MeanView& m) {
+  return m.grid / m.cols * m.tile_h == m.h && m.cols * m.tile_w == m.w;
+}
+
+// The means of each image's neighbouring numbers, `count` of them, a power of two.
+inline void store_means(const MeanView& m, float* numbers, int count, int channel) {
+  for (int i = 0; i < m.images; ++i, numbers += count) {
+    for (int step = count / 2; step > 0; step /= 2)
+      for (int l = 0; l < step; ++l) numbers[l] += numbers[l + step];
+    float mean = numbers[0] * m.share;
+    if (m.finish.scale) mean = mean * m.finish.scale[channel] + m.finish.shift[channel];
+    m.sums[i * m.image_stride + channel] = activate(mean, m.finish);
+  }
+}
+
+void finish_mean(const ConvTask& t, const char* sums, int channel) {
+  const Folded f = fold(t.finish, channel);
+  const bool fit = tiles_fit(t.mean);
+  Vec total{};
+  for (int y = t.patch.skip_h; y < t.patch.h; ++y)
+    for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
+      Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
+      const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+      if (t.residual) v += load(t.residual + at) * f.c;
+      v = activate(v, t.finish);
+      for (int l = 0; l < kLanes && !fit; ++l)
+        if (!in_image(t.mean, l, y, x)) v[l] = 0;
+      total += v;
+    }
+  float numbers[kLanes];
+  memcpy(numbers, &total, sizeof numbers);
+  store_means(t.mean, numbers, t.mean.grid, channel);
+}
+
 // The same straight from the registers, where no curve needs them and the whole patch is written.
 template <int H, int W>
 inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
@@ -74,7 +115,7 @@ inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
 template <int H, int W, ValueKind kind>
 void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
   const size_t pitch = t.patch.pitch_bytes;
-  const bool straight = t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0;
+  const bool straight = t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0 && !t.mean.sums;
   const uint16_t* entry = unit.entries;
   const uint8_t* code = unit.codes;
   const float* value = unit.values;
@@ -108,7 +149,7 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
       continue;
     }
     UNROLL for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[i]);
-    if (row.count & kLast) finish_patch(t, waiting, first_channel + row.row);
+    if (row.count & kLast) (t.mean.sums ? finish_mean : finish_patch)(t, waiting, first_channel + row.row);
   }
 }
 

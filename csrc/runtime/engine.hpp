@@ -2,6 +2,7 @@
 // over one arena.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,7 +25,7 @@ namespace tersify {
 struct FinishData {
   std::vector<float> scale, shift, scale2, shift2;
   Act act = Act::Clamp;
-  float low, high;
+  float low = -INFINITY, high = INFINITY;
   Finish view() const;
 };
 
@@ -64,11 +65,12 @@ class Engine {
   ~Engine();
 
   int input(Shape shape);
+  // mean: not null where the output is one number a channel, the mean of its places, finished so.
   int conv(int in, const Window& window, int groups, const float* weight, int rows, ValueKind kind,
-           std::vector<float> table, FinishData finish, int residual);
-  // The same on byte lanes: signs only; `in`, `residual` and the output are quantized values.
+           std::vector<float> table, FinishData finish, int residual, const FinishData* mean);
+  // The same on byte lanes: signs only; `in`, `residual` and the output (but not its mean) are quantized values.
   int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
-                  int residual, Quant output);
+                  int residual, Quant output, const FinishData* mean);
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
              FinishData finish, bool narrow);  // narrow: single vectors of activations are rounded to 8 bits

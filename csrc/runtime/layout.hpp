@@ -35,6 +35,9 @@ struct Patch {
 // The widest patch of outputs, at most `limit` vectors, whose sides fit the tile.
 Patch choose_patch(const Layout& layout, int limit);
 
+// How many patches cover a tile.
+int patch_count(const Layout& layout, int limit);
+
 // The grid of `lanes` that computes an output of this size with the least work.
 Layout choose_layout(const Image& output, int lanes, int patch_limit);
 

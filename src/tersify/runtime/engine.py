@@ -112,7 +112,7 @@ class EngineBuilder:
         weight = node.weight
         rows = weight.values.shape[0]
         if node.options.get("int8", False):
-            return self._narrow_conv(node, rows), engine_shape(node.shape)
+            return self._narrow_conv(node, rows), self._made_shape(node)
         value = self.engine.conv(
             self._source(node),
             list(node.options["window"]),
@@ -122,8 +122,9 @@ class EngineBuilder:
             [] if weight.table is None else weight.table.tolist(),
             self._finish(node.finish, rows),
             -1 if node.residual is None else self._values[node.residual],
+            self._mean_finish(node, rows),
         )
-        return value, engine_shape(node.shape)
+        return value, self._made_shape(node)
 
     def _narrow_conv(self, node: Node, rows: int) -> int:
         assert node.weight is not None
@@ -143,8 +144,15 @@ class EngineBuilder:
             self._finish(replace(node.finish, scale=scale), rows),
             -1 if node.residual is None else self._values[node.residual],
             (output.scale, output.low, output.high),
+            self._mean_finish(node, rows),
         )
         return value
+
+    def _mean_finish(self, node: Node, rows: int) -> Any:
+        return None if node.pooled is None else self._finish(node.pooled.finish, rows)
+
+    def _made_shape(self, node: Node) -> tuple[int, int, int]:
+        return (node.shape[0], 1, 1) if node.pooled is not None else engine_shape(node.shape)
 
     def _linear(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         assert node.weight is not None

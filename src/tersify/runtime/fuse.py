@@ -1,4 +1,4 @@
-"""Fold what follows a sum into the sum's finish: batch norms, residual additions, activations."""
+"""Fold what follows a sum into the sum's finish: batch norms, residual additions, activations, a mean at its end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tersify.runtime.plan import Finish, Node, Plan
+from tersify.runtime.plan import Finish, Node, Plan, Pooled
 
 SUMS = ("conv", "linear", "mean", "pointwise")
 
@@ -27,7 +27,7 @@ def fuse(plan: Plan) -> Plan:
             nodes[merged.name] = merged
             readers[merged.name] = readers.get(node.name, 0)
     outputs = tuple(renamed.get(name, name) for name in plan.outputs)
-    return replace(plan, nodes=tuple(nodes.values()), outputs=outputs).live()
+    return _with_means(replace(plan, nodes=tuple(nodes.values()), outputs=outputs).live())
 
 
 def _merged(node: Node, nodes: dict[str, Node], readers: dict[str, int]) -> Node | None:
@@ -83,6 +83,23 @@ def _with_residual(node: Node, nodes: dict[str, Node], readers: dict[str, int]) 
     if producer.residual is not None or producer.finish.activates or producer.finish.scale2 is not None:
         return None
     return replace(producer, residual=other)
+
+
+def _with_means(plan: Plan) -> Plan:
+    """A convolution that only a mean reads becomes the mean: its numbers need no memory."""
+    readers = plan.readers()
+    nodes = {node.name: node for node in plan.nodes}
+    renamed: dict[str, str] = {}
+    for node in plan.nodes:
+        producer = nodes.get(node.inputs[0]) if node.kind == "mean" else None
+        if producer is None or producer.kind != "conv" or producer.pooled is not None or readers[producer.name] != 1:
+            continue
+        pooled = Pooled(before=producer.shape, finish=node.finish)
+        nodes[producer.name] = replace(producer, pooled=pooled, shape=node.shape)
+        renamed[node.name] = producer.name
+        del nodes[node.name]
+    kept = tuple(node.with_names(renamed) for node in nodes.values())
+    return replace(plan, nodes=kept, outputs=tuple(renamed.get(name, name) for name in plan.outputs))
 
 
 def _without_trivial_views(plan: Plan) -> Plan:

@@ -55,6 +55,18 @@ class Quant:
     high: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pooled:
+    """What becomes of a convolution's finished numbers, whose shape is `before`: their means, finished in turn."""
+
+    before: tuple[int, ...]
+    finish: Finish = field(default_factory=Finish)
+
+    def describe(self) -> str:
+        after = self.finish.describe()
+        return "mean of all places" + (f", {after}" if after else "")
+
+
 @dataclass(frozen=True)
 class Ref:
     """The place of a value in the arguments of a torch call."""
@@ -80,7 +92,7 @@ class Node:
     kind: conv, linear, embedding, pool, mean, pointwise, cat, view, softmax, layer_norm, or torch for what no kernel
     serves: then `call`, `args` and `kwargs` hold the call. `reason` says why the node is what it is.
     `residual` names the other summand (or factor, with `multiply`). `shape` leaves out the batch.
-    `parameter` is the name that the model gives the weight.
+    `parameter` is the name that the model gives the weight; `pooled` ends a convolution.
     """
 
     name: str
@@ -92,6 +104,7 @@ class Node:
     multiply: bool = False
     weight: Weight | None = None
     parameter: str = ""
+    pooled: Pooled | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     call: Callable[..., Any] | None = None
     args: tuple[Any, ...] = ()
@@ -123,6 +136,11 @@ class Node:
         return self.kind == "torch" or bool(self.options.get("dense", False))
 
     @property
+    def sums_shape(self) -> tuple[int, ...]:
+        """Of what the weight makes, before it is pooled."""
+        return self.shape if self.pooled is None else self.pooled.before
+
+    @property
     def channel_axis(self) -> int:
         return -1 if self.kind == "linear" else 1
 
@@ -132,6 +150,8 @@ class Node:
         notes = [self.weight.describe() if self.weight else "", self.finish.describe()]
         if self.residual is not None:
             notes.append(f"{'×' if self.multiply else '+'} {self.residual}")
+        if self.pooled is not None:
+            notes.append(self.pooled.describe())
         if self.reason:
             notes.append(self.reason)
         shape = "×".join(map(str, self.shape))
@@ -149,7 +169,8 @@ class Input:
 class Plan:
     """Nodes in order. `batch` is the only batch size the plan may run, or None for any.
 
-    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says.
+    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says, but for a mean,
+    which is a float.
     """
 
     inputs: tuple[Input, ...]

@@ -26,7 +26,8 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
     for node in plan.nodes:
         if plan.narrow(node):
             read = {name: quantized(values[name], plan.quants[name]) for name in node.reads}
-            values[node.name] = quantized(run_node(node, read, dtype), plan.quants[node.name])
+            made = run_node(node, read, dtype)
+            values[node.name] = made if node.pooled else quantized(made, plan.quants[node.name])
         else:
             values[node.name] = run_node(node, values, dtype)
     return values
@@ -44,7 +45,10 @@ def run_node(node: Node, values: dict[str, Any], dtype: torch.dtype) -> Any:
     sources = [values[name] for name in node.inputs]
     result = _KINDS[node.kind](node, sources, dtype)
     residual = None if node.residual is None else values[node.residual]
-    return finish(result, residual, node, node.finish)
+    result = finish(result, residual, node, node.finish)
+    if node.pooled is None:
+        return result
+    return finish(_mean(node, [result], dtype), None, node, node.pooled.finish)
 
 
 def finish(x: Tensor, residual: Tensor | None, node: Node, f: Finish) -> Tensor:
