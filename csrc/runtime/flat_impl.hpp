@@ -23,13 +23,13 @@ struct InsideLanes {
 inline InsideLanes inside_lanes(const LaneView& v, int group, int y, int x) {
   InsideLanes found;
   found.count = 0;
-  for (int l = 0; l < v.images * v.rows * v.cols; ++l) {
-    const LaneStart start = lane_start(v, l);
-    const int image = group * v.images + start.image;
-    if (image >= v.n || start.y + y >= v.h || start.x + x >= v.w) continue;
-    found.lane[found.count] = l;
-    found.at[found.count++] = image * v.stride_n + (start.y + y) * v.stride_y + (start.x + x) * v.stride_x;
-  }
+  for (int image = group * v.images; image < v.n && image < (group + 1) * v.images; ++image)
+    for (int row = 0; row < v.rows && row * v.tile_h + y < v.h; ++row)
+      for (int col = 0; col < v.cols && col * v.tile_w + x < v.w; ++col) {
+        found.lane[found.count] = (image % v.images * v.rows + row) * v.cols + col;
+        found.at[found.count++] =
+            image * v.stride_n + (row * v.tile_h + y) * v.stride_y + (col * v.tile_w + x) * v.stride_x;
+      }
   return found;
 }
 
