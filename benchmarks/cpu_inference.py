@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--zeros", type=int, nargs="+", default=[90, 50, 75, 95], help="percent, of ResNet-20*")
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="of ResNet-20*")
     arguments = parser.parse_args()
-    rounds = arguments.rounds or (3 if arguments.quick else 5)
+    rounds = arguments.rounds or (3 if arguments.quick else 4)
     figures, done = earlier(arguments.json if arguments.resume else None)
     versions = {n: v for n in ("torch", "onnxruntime", "openvino", "nncf") if (v := _version(n))}
 

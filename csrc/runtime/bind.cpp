@@ -111,6 +111,10 @@ NB_MODULE(_runtime, m) {
            [](Engine& e, int in, const std::vector<int>& window, bool is_max, bool count_padding, const Sizes& output) {
              return e.pool(in, window_of(window), is_max, count_padding, shape_of(output));
            })
+      .def("fold_maxima",
+           [](Engine& e, int conv, const std::vector<int>& window, const Sizes& output) {
+             return e.fold_maxima(conv, window_of(window), shape_of(output));
+           })
       .def("embedding",
            [](Engine& e, int in, const Floats& weight, std::vector<float> table, std::vector<float> scale) {
              return e.embedding(in, weight.data(), int(weight.shape(0)), int(weight.shape(1)), std::move(table),

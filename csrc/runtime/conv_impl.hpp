@@ -54,6 +54,26 @@ void finish_patch(const ConvTask& t, const char* sums, int channel) {
   }
 }
 
+inline Vec larger(Vec a, Vec b) { return (a > b) | (a != a) ? a : b; }  // NaN stays NaN
+
+void finish_maxima(const ConvTask& t, const char* sums, int channel) {
+  const Folded f = fold(t.finish, channel);
+  for (int top = 0; top < t.patch.h; top += t.pool_h)
+    for (int left = 0; left < t.patch.w; left += t.pool_w) {
+      Vec most = Vec{} - INFINITY;
+      for (int y = top; y < top + t.pool_h; ++y)
+        for (int x = left; x < left + t.pool_w; ++x) {
+          Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
+          const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+          if (t.residual) v += load(t.residual + at) * f.c;
+          most = larger(activate(v, t.finish), most);
+        }
+      store(t.output + channel * t.pooled_channel_bytes + top / t.pool_h * t.pooled_row_bytes +
+                size_t(left / t.pool_w) * kBytes,
+            most);
+    }
+}
+
 // Whether a lane of this vector of the patch lies in the image.
 inline bool in_image(const MeanView& m, int lane, int y, int x) {
   const int tile = lane % m.grid;
@@ -95,7 +115,12 @@ void finish_mean(const ConvTask& t, const char* sums, int channel) {
   store_means(t.mean, numbers, t.mean.grid, channel);
 }
 
-// The same straight from the registers, where no curve needs them and the whole patch is written.
+typedef void (*FinishFn)(const ConvTask&, const char*, int);
+FinishFn finish_function(const ConvTask& t) {
+  return t.mean.sums ? finish_mean : t.pool_h * t.pool_w > 1 ? finish_maxima : finish_patch;
+}
+
+// A patch straight from the registers, where no curve needs them and the whole patch is written.
 template <int H, int W>
 inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
   const Folded f = fold(t.finish, channel);
@@ -115,7 +140,8 @@ inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
 template <int H, int W, ValueKind kind>
 void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
   const size_t pitch = t.patch.pitch_bytes;
-  const bool straight = t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0 && !t.mean.sums;
+  const auto finish = finish_function(t);
+  const bool straight = finish == finish_patch && t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0;
   const uint16_t* entry = unit.entries;
   const uint8_t* code = unit.codes;
   const float* value = unit.values;
@@ -149,7 +175,7 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
       continue;
     }
     UNROLL for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[i]);
-    if (row.count & kLast) (t.mean.sums ? finish_mean : finish_patch)(t, waiting, first_channel + row.row);
+    if (row.count & kLast) finish(t, waiting, first_channel + row.row);
   }
 }
 
@@ -226,7 +252,7 @@ void pool(const PoolTask& t) {
         for (int k = 0; k < t.taps; ++k) {
           const Vec next = load(at + size_t(t.places[k]) * kBytes);
           if (t.is_max)
-            v = (next > v) | (next != next) ? next : v;
+            v = larger(next, v);
           else
             v += next;
         }

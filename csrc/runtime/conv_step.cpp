@@ -26,6 +26,10 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   t.input_channel_bytes = size_t(from.channel_vectors()) * bytes;
   t.output_channel_bytes = size_t(to.channel_vectors()) * bytes;
   t.output_row_bytes = size_t(to.tile_w) * bytes;
+  t.pool_h = pool_h;
+  t.pool_w = pool_w;
+  t.pooled_channel_bytes = size_t(pooled_layout(to, pool_h, pool_w).channel_vectors()) * bytes;
+  t.pooled_row_bytes = size_t(to.tile_w / pool_w) * bytes;
   t.fill = input_quant.low < 0 ? kByteZero : 0;
   t.residual_quant = residual_quant;
   t.output_quant = output_quant;
@@ -34,6 +38,11 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   const size_t at = group * t.output_channel_bytes * out.c + (size_t(place.y) * to.tile_w + place.x) * bytes;
   t.input = buffers[source] + group * t.input_channel_bytes * in.c;
   t.residual = residual < 0 ? nullptr : buffers[residual] + at;
+  if (pool_h * pool_w > 1) {
+    const size_t pooled = size_t(place.y / pool_h) * (to.tile_w / pool_w) + place.x / pool_w;
+    t.output = buffers[target] + group * t.pooled_channel_bytes * out.c + pooled * bytes;
+    return t;
+  }
   if (!mean) {
     t.output = buffers[target] + at;
     return t;

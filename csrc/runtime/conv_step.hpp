@@ -21,7 +21,8 @@ struct ConvStep {
   std::vector<int> splits;       // first chunk of each range, and the end
   bool narrow = false;
   Quant input_quant, residual_quant, output_quant;
-  std::shared_ptr<FinishData> mean;    // of the means that are all that is wanted; null: none
+  int pool_h = 1, pool_w = 1;          // of the windows whose maxima are all that is wanted
+  std::shared_ptr<FinishData> mean{};  // of the means that are all that is wanted; null: none
   const PlacedLists* lists = nullptr;  // asked for before every run
 
   ConvTask task(char* const* buffers, int number, char* scratch) const;

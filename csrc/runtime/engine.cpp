@@ -60,7 +60,7 @@ int Engine::add(std::vector<int> inputs, Shape shape, std::function<void(Schedul
   shapes_.push_back(shape);
   quants_.emplace_back();
   const int output = static_cast<int>(shapes_.size()) - 1;
-  ops_.push_back({std::move(inputs), output, std::move(plan)});
+  ops_.push_back({std::move(inputs), output, -1, {}, std::move(plan)});
   return output;
 }
 

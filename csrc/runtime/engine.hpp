@@ -56,6 +56,8 @@ class Schedule;
 struct Op {
   std::vector<int> inputs;
   int output = -1;
+  int maxima = -1;  // of a convolution: the value that holds its maxima, all that is wanted of it
+  Window pool{};    // and their windows
   std::function<void(Schedule&, const Op&)> plan;
 };
 
@@ -76,6 +78,8 @@ class Engine {
              FinishData finish, bool narrow);  // narrow: single vectors of activations are rounded to 8 bits
   // The output may have one row or column more than whole windows fill: its maxima then see fewer places.
   int pool(int in, const Window& window, bool is_max, bool count_padding, Shape output);
+  // Maxima of windows side by side over a convolution that nobody else reads: part of it wherever the layout allows.
+  int fold_maxima(int conv, const Window& window, Shape output);
   int global_mean(int in, FinishData finish);
   int elementwise(int a, int b, bool multiply, FinishData finish);  // b < 0: none
   int concatenate(const std::vector<int>& inputs);                  // along the channels

@@ -98,7 +98,9 @@ struct ConvTask {
   char* output;          // the patch's first vector in channel 0; unused with means
   MeanView mean;
   const char* residual;  // the same place of the other summand; may be null
-  size_t output_channel_bytes, output_row_bytes;
+  size_t output_channel_bytes, output_row_bytes;  // of the residual, too
+  int pool_h, pool_w;                             // windows side by side whose maxima are written; 1: all is
+  size_t pooled_channel_bytes, pooled_row_bytes;  // of the output then
   bool flushes;  // narrow: some row has wide sums
   uint8_t fill;  // narrow: what lies outside the image
   Quant residual_quant, output_quant;

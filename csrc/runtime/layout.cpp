@@ -24,6 +24,10 @@ Patch choose_patch(const Layout& layout, int limit) {
   return {h, w};
 }
 
+Layout pooled_layout(const Layout& l, int window_h, int window_w) {
+  return {l.images, l.rows, l.cols, l.tile_h / window_h, l.tile_w / window_w};
+}
+
 int patch_count(const Layout& layout, int limit) {
   const Patch patch = choose_patch(layout, limit);
   return ceil_div(layout.tile_h, patch.h) * ceil_div(layout.tile_w, patch.w);

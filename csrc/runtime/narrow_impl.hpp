@@ -8,6 +8,8 @@ namespace TERSIFY_NAMESPACE {
 namespace {
 
 typedef uint16_t Narrow __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));  // unsigned: wrapping is defined
+typedef uint8_t Bytes __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+
 inline Narrow load_narrow(const char* p) { return *reinterpret_cast<const Narrow*>(p); }
 inline void store_narrow(char* p, Narrow v) { *reinterpret_cast<Narrow*>(p) = v; }
 
@@ -58,9 +60,9 @@ inline NarrowFinish narrow_finish(const ConvTask& t, int channel) {
 
 // Plain: no curve and no wide sums.
 template <bool plain, bool adds>
-inline void finish_place(const ConvTask& t, const NarrowFinish& n, const char* sums, const char* wides, size_t target) {
+inline IntVec finish_place(const ConvTask& t, const NarrowFinish& n, const char* sums, const char* wides, size_t at) {
   const ByteSums bytes = byte_sums(sums);
-  const IntVec other = adds ? (IntVec)load_narrow(t.residual + target) : IntVec{};
+  const IntVec other = adds ? (IntVec)load_narrow(t.residual + at) : IntVec{};
   IntVec out{};
   UNROLL for (int k = 0; k < kWides; ++k) {
     const IntVec sum = plain || !t.flushes ? bytes.of[k] : bytes.of[k] + (IntVec)load(wides + k * kBytes);
@@ -69,7 +71,7 @@ inline void finish_place(const ConvTask& t, const NarrowFinish& n, const char* s
     if (!plain && n.curved) v = activate(v, t.finish) * n.inverse + n.zero;
     out |= rounded(clamp(v, n.low, n.high)) << 8 * k;
   }
-  store_narrow(t.output + target, (Narrow)out);
+  return out;
 }
 
 template <bool plain, bool adds>
@@ -80,10 +82,33 @@ void finish_narrow(const ConvTask& t, const char* sums, int channel) {
     const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
     for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
       const size_t place = size_t(y * t.patch.w + x);
-      finish_place<plain, adds>(t, n, sums + place * kSums * kBytes, wides + place * kWides * kBytes,
-                                at + size_t(x) * kBytes);
+      const size_t target = at + size_t(x) * kBytes;
+      const IntVec out =
+          finish_place<plain, adds>(t, n, sums + place * kSums * kBytes, wides + place * kWides * kBytes, target);
+      store_narrow(t.output + target, (Narrow)out);
     }
   }
+}
+
+template <bool adds>
+void finish_narrow_maxima(const ConvTask& t, const char* sums, int channel) {
+  const NarrowFinish n = narrow_finish(t, channel);
+  const char* wides = sums + size_t(t.patch.h) * t.patch.w * kSums * kBytes;
+  for (int top = 0; top < t.patch.h; top += t.pool_h)
+    for (int left = 0; left < t.patch.w; left += t.pool_w) {
+      Bytes most{};
+      for (int y = top; y < top + t.pool_h; ++y)
+        for (int x = left; x < left + t.pool_w; ++x) {
+          const size_t place = size_t(y * t.patch.w + x);
+          const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+          const Bytes next = (Bytes)finish_place<false, adds>(t, n, sums + place * kSums * kBytes,
+                                                              wides + place * kWides * kBytes, at);
+          most = next > most ? next : most;
+        }
+      store_narrow(t.output + channel * t.pooled_channel_bytes + top / t.pool_h * t.pooled_row_bytes +
+                       size_t(left / t.pool_w) * kBytes,
+                   (Narrow)most);
+    }
 }
 
 // The numbers themselves, not steps of an output.
@@ -122,9 +147,9 @@ void finish_narrow_mean(const ConvTask& t, const char* sums, int channel) {
   store_means(t.mean, numbers, t.mean.grid, channel);
 }
 
-typedef void (*FinishFn)(const ConvTask&, const char*, int);
 FinishFn finish_narrow_function(const ConvTask& t) {
   if (t.mean.sums) return finish_narrow_mean;
+  if (t.pool_h * t.pool_w > 1) return t.residual ? finish_narrow_maxima<true> : finish_narrow_maxima<false>;
   const bool plain = t.finish.act == Act::Clamp && !t.flushes;
   if (plain) return t.residual ? finish_narrow<true, true> : finish_narrow<true, false>;
   return t.residual ? finish_narrow<false, true> : finish_narrow<false, false>;

@@ -88,12 +88,18 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
            t.reciprocal = is_max ? nullptr : reciprocal->data() + at;
            t.scratch = scratch;
            k->pool(t);
-         }});
+         }, {}, "pool"});
 }
 
 Shape conv_shape(const Shape& i, const Window& w, int channels) {
   return {channels, output_size(i.h, w.kernel_h, w.stride_h, w.pad_h, w.dilation_h),
           output_size(i.w, w.kernel_w, w.stride_w, w.pad_w, w.dilation_w)};
+}
+
+// Whether no window crosses the rim of a patch, and no two patches overlap.
+bool fills_patches(const Layout& layout, const Patch& patch, const Window& pool) {
+  return patch.h % pool.kernel_h == 0 && patch.w % pool.kernel_w == 0 && layout.tile_h % patch.h == 0 &&
+         layout.tile_w % patch.w == 0;
 }
 
 std::function<void(Schedule&, const Op&)> conv_plan(std::shared_ptr<SparseWeights> weights, FinishData finish,
@@ -105,10 +111,16 @@ std::function<void(Schedule&, const Op&)> conv_plan(std::shared_ptr<SparseWeight
     const Image input = s.image(in), output{input.n, made.c, made.h, made.w};
     const auto [from, to] = window_layouts(s, in, output, w, narrow ? s.narrow_lanes() : s.lanes());
     const int source = s.need(in, from), other = residual < 0 ? -1 : s.need(residual, to);
-    const int target = s.give(op.output, means ? Layout{} : to);
+    const bool maxima = op.maxima >= 0 && fills_patches(to, choose_patch(to, s.patch_limit(to.lanes())), op.pool);
+    const int target = maxima ? s.give(op.maxima, pooled_layout(to, op.pool.kernel_h, op.pool.kernel_w))
+                              : s.give(op.output, means ? Layout{} : to);
     const Quant other_quant = residual < 0 ? Quant{} : s.quant(residual);
     ConvStep step{nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, narrow,
-                  s.quant(in), other_quant, s.quant(op.output), nullptr};
+                  s.quant(in), other_quant, s.quant(op.output)};
+    if (maxima) {
+      step.pool_h = op.pool.kernel_h;
+      step.pool_w = op.pool.kernel_w;
+    }
     if (means)
       add_mean_conv(s, std::move(step), w, *means);
     else
@@ -156,6 +168,21 @@ int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight
   const int value = add(with_residual(in, residual), mean ? Shape{rows, 1, 1} : o,
                         conv_plan(std::move(weights), std::move(finish), w, o, in, residual, true, mean));
   quantize(value, output);
+  return value;
+}
+
+int Engine::fold_maxima(int conv, const Window& window, Shape output) {
+  const int value = pool(conv, window, true, true, output);
+  quantize(value, quants_.at(conv));
+  Op& folded = ops_.back();
+  folded.plan = [plan = std::move(folded.plan)](Schedule& s, const Op& op) {
+    if (!s.has(op.output)) plan(s, op);
+  };
+  for (Op& op : ops_)
+    if (op.output == conv) {
+      op.maxima = value;
+      op.pool = window;
+    }
   return value;
 }
 

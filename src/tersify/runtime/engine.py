@@ -112,7 +112,7 @@ class EngineBuilder:
         weight = node.weight
         rows = weight.values.shape[0]
         if node.options.get("int8", False):
-            return self._narrow_conv(node, rows), self._made_shape(node)
+            return self._pooled(node, self._narrow_conv(node, rows))
         value = self.engine.conv(
             self._source(node),
             list(node.options["window"]),
@@ -124,7 +124,7 @@ class EngineBuilder:
             -1 if node.residual is None else self._values[node.residual],
             self._mean_finish(node, rows),
         )
-        return value, self._made_shape(node)
+        return self._pooled(node, value)
 
     def _narrow_conv(self, node: Node, rows: int) -> int:
         assert node.weight is not None
@@ -149,10 +149,14 @@ class EngineBuilder:
         return value
 
     def _mean_finish(self, node: Node, rows: int) -> Any:
-        return None if node.pooled is None else self._finish(node.pooled.finish, rows)
+        return self._finish(node.pooled.finish, rows) if node.pooled and node.pooled.is_mean else None
 
-    def _made_shape(self, node: Node) -> tuple[int, int, int]:
-        return (node.shape[0], 1, 1) if node.pooled is not None else engine_shape(node.shape)
+    def _pooled(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
+        shape = engine_shape(node.shape)
+        if node.pooled is None or node.pooled.window is None:
+            return value, shape if node.pooled is None else (node.shape[0], 1, 1)
+        self.makers[value] = node.name
+        return self.engine.fold_maxima(value, list(node.pooled.window), shape), shape
 
     def _linear(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         assert node.weight is not None

@@ -1,4 +1,4 @@
-"""Fold what follows a sum into the sum's finish: batch norms, residual additions, activations, a mean at its end."""
+"""Fold what follows a sum into the sum's finish: norms, residual additions, activations, a mean or maxima."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fuse(plan: Plan) -> Plan:
             nodes[merged.name] = merged
             readers[merged.name] = readers.get(node.name, 0)
     outputs = tuple(renamed.get(name, name) for name in plan.outputs)
-    return _with_means(replace(plan, nodes=tuple(nodes.values()), outputs=outputs).live())
+    return _with_pools(replace(plan, nodes=tuple(nodes.values()), outputs=outputs).live())
 
 
 def _merged(node: Node, nodes: dict[str, Node], readers: dict[str, int]) -> Node | None:
@@ -85,21 +85,29 @@ def _with_residual(node: Node, nodes: dict[str, Node], readers: dict[str, int]) 
     return replace(producer, residual=other)
 
 
-def _with_means(plan: Plan) -> Plan:
-    """A convolution that only a mean reads becomes the mean: its numbers need no memory."""
+def _with_pools(plan: Plan) -> Plan:
+    """A convolution that only a mean or a pool reads takes it along: its numbers need no memory."""
     readers = plan.readers()
     nodes = {node.name: node for node in plan.nodes}
     renamed: dict[str, str] = {}
     for node in plan.nodes:
-        producer = nodes.get(node.inputs[0]) if node.kind == "mean" else None
+        producer = nodes.get(node.inputs[0]) if _ends_a_convolution(node) else None
         if producer is None or producer.kind != "conv" or producer.pooled is not None or readers[producer.name] != 1:
             continue
-        pooled = Pooled(before=producer.shape, finish=node.finish)
+        pooled = Pooled(before=producer.shape, finish=node.finish, window=node.options.get("window"))
         nodes[producer.name] = replace(producer, pooled=pooled, shape=node.shape)
         renamed[node.name] = producer.name
         del nodes[node.name]
     kept = tuple(node.with_names(renamed) for node in nodes.values())
     return replace(plan, nodes=kept, outputs=tuple(renamed.get(name, name) for name in plan.outputs))
+
+
+def _ends_a_convolution(node: Node) -> bool:
+    """A mean of all places, or the maxima of windows that lie side by side."""
+    if node.kind != "pool" or not node.options["max"] or node.options["ceil"]:
+        return node.kind == "mean"
+    window = node.options["window"]
+    return window[:2] == window[2:4] and window[4:] == (0, 0, 1, 1)
 
 
 def _without_trivial_views(plan: Plan) -> Plan:

@@ -57,12 +57,23 @@ class Quant:
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled:
-    """What becomes of a convolution's finished numbers, whose shape is `before`: their means, finished in turn."""
+    """What becomes of a convolution's finished numbers, whose shape is `before`.
+
+    Either the maxima of windows that do not overlap, (kernel, stride, pad, dilation), each h and w; or their means over
+    all places, finished in turn.
+    """
 
     before: tuple[int, ...]
+    window: tuple[int, ...] | None = None
     finish: Finish = field(default_factory=Finish)
 
+    @property
+    def is_mean(self) -> bool:
+        return self.window is None
+
     def describe(self) -> str:
+        if self.window is not None:
+            return f"maxima of {self.window[0]}×{self.window[1]}"
         after = self.finish.describe()
         return "mean of all places" + (f", {after}" if after else "")
 

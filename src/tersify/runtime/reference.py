@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
         if plan.narrow(node):
             read = {name: quantized(values[name], plan.quants[name]) for name in node.reads}
             made = run_node(node, read, dtype)
-            values[node.name] = made if node.pooled else quantized(made, plan.quants[node.name])
+            is_mean = node.pooled is not None and node.pooled.is_mean
+            values[node.name] = made if is_mean else quantized(made, plan.quants[node.name])
         else:
             values[node.name] = run_node(node, values, dtype)
     return values
@@ -48,6 +50,9 @@ def run_node(node: Node, values: dict[str, Any], dtype: torch.dtype) -> Any:
     result = finish(result, residual, node, node.finish)
     if node.pooled is None:
         return result
+    if node.pooled.window is not None:
+        options = {"window": node.pooled.window, "max": True, "ceil": False}
+        return _pool(replace(node, options=options), [result], dtype)
     return finish(_mean(node, [result], dtype), None, node, node.pooled.finish)
 
 
