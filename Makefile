@@ -30,9 +30,10 @@ format: .venv/.checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The README's tables and picture, from results/*.json.
+# The README's tables and picture and the papers' figures, from results/*.json.
 readme: .venv/.product
 	$(BIN)/python results/tables.py
+	$(BIN)/python results/figures.py
 
 fuzz: .venv/.checks
 	$(PIP) cmake ninja nanobind

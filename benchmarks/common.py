@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -69,6 +70,36 @@ def milliseconds(work: Callable[[], object], repeats: int, clock: Callable[[], f
         work()
     wait()
     return 1e3 * (clock() - start) / repeats
+
+
+def interleaved(
+    works: dict[str, Callable[[], object]],
+    *,
+    rounds: int,
+    repeats: int,
+    warm: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Milliseconds of each in every round, so that values of one round can be compared.
+
+    In turns, since a slow minute then hits all of them; forwards and backwards, since the first of a round may find
+    a cooler machine. Garbage is collected between rounds: what one of them leaves must not be swept in another's time.
+    """
+    for work in works.values():
+        for _ in range(warm):
+            work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for index in range(rounds):
+            gc.collect()
+            for name in list(works)[:: -1 if index % 2 else 1]:
+                times[name].append(milliseconds(works[name], repeats, clock))
+    finally:
+        if collecting:
+            gc.enable()
+    return times
 
 
 def report(

@@ -4,7 +4,8 @@ On a GPU: ResNet-18 and ResNet-50, 32×32 images, batch 128, S = 8, bf16, both e
 parents judged again on each batch (the default) and, eager, with their stored energies. On a CPU: one generation
 folded into the batch against one candidate at a time.
 
-usage: python benchmarks/energy_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N] [--eager-only]
+usage: python benchmarks/energy_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N]
+       [--network resnet18] [--mode eager|compiled]     only that network, only those steps; both may be repeated
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from common import milliseconds, report, training_step  # first: it sets what must stand before torch is imported
+from common import interleaved, report, training_step  # first: it sets what must stand before torch is imported
 
 import tersify
 from tersify import Recipe, Rule
 from tersify.lab import network
 from tersify.methods import Energy
 
+NETWORKS = ("resnet18", "resnet50")
+MODES = ("eager", "compiled")
 POPULATION = 8
 METHODS: dict[str, Energy | None] = {
     "plain": None,
@@ -43,28 +46,19 @@ def stepper(name: str, method: Energy | None, *, device: str, batch: int, compil
     return training_step(network(name), attach, adadelta, device=device, batch=batch, compiled=compiled)
 
 
-def interleaved(works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, warm: int) -> dict[str, float]:
-    """The median of each, measured in turns so that a slow minute hits all of them."""
-    for work in works.values():
-        for _ in range(warm):
-            work()
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, work in works.items():
-            times[name].append(milliseconds(work, repeats))
+def medians_of(works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, warm: int) -> dict[str, float]:
+    times = interleaved(works, rounds=rounds, repeats=repeats, warm=warm)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def training_steps(
-    name: str, *, compiled: bool, device: str, batch: int, rounds: int, repeats: int
-) -> dict[str, float]:
-    mode = "compiled" if compiled else "eager"
+def training_steps(name: str, mode: str, *, device: str, batch: int, rounds: int, repeats: int) -> dict[str, float]:
+    compiled = mode == "compiled"
     works: dict[str, Callable[[], object]] = {
         kind: stepper(name, method, device=device, batch=batch, compiled=compiled)
         for kind, method in METHODS.items()
         if not (compiled and kind == "search_stored")  # compiling takes a minute each
     }
-    medians = interleaved(works, rounds=rounds, repeats=repeats, warm=6)
+    medians = medians_of(works, rounds=rounds, repeats=repeats, warm=6)
     ratios = {kind: value / medians["plain"] for kind, value in medians.items() if kind != "plain"}
     shown = "".join(f"   {kind} {medians[kind]:8.2f} ms ({ratio:.2f}×)" for kind, ratio in ratios.items())
     print(f"  {name:<9} {mode:<9} plain {medians['plain']:8.2f} ms{shown}", flush=True)
@@ -90,7 +84,7 @@ def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, 
         "folded": lambda: evaluator.energies(states, images, labels),
         "looped": lambda: evaluator.one_by_one(states, images, labels),
     }
-    medians = interleaved(works, rounds=rounds, repeats=1, warm=1)
+    medians = medians_of(works, rounds=rounds, repeats=1, warm=1)
     print(
         f"  {name:<9} S = {POPULATION} folded {medians['folded']:9.1f} ms   one by one {medians['looped']:9.1f} ms "
         f"  loop/fold {medians['looped'] / medians['folded']:.2f}",
@@ -106,13 +100,14 @@ def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds, the small network only")
-    parser.add_argument("--eager-only", action="store_true", help="no compiled steps, which take minutes to compile")
+    parser.add_argument("--network", action="append", choices=NETWORKS, help="only this one; may be repeated")
+    parser.add_argument("--mode", action="append", choices=MODES, help="only these steps; compiling takes a while")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=128)
     args = parser.parse_args()
     on_gpu = args.device == "cuda"
-    names = ["resnet18"] if args.quick else ["resnet18", "resnet50"]
+    names = args.network or NETWORKS[: 1 if args.quick else None]
     rounds = 3 if args.quick else 9
     figures: dict[str, float] = {}
     gpu = torch.cuda.get_device_name() if on_gpu else None
@@ -125,17 +120,14 @@ def main() -> None:
             batch=args.batch, threads=torch.get_num_threads(),
         )  # fmt: skip
 
-    print(f"the population judged on one batch of {args.batch}, {args.device}, {torch.get_num_threads()} threads")
+    print(
+        f"batch {args.batch}, S = {POPULATION}, {args.device}, {torch.get_num_threads()} threads; interleaved medians"
+    )
+    print("the population judged on one batch; on a GPU also one training step (bf16, Adadelta)")
     for name in names:
         keep(generation(name, device=args.device, batch=args.batch, rounds=rounds))
-    if not on_gpu:
-        return
-    print(f"one training step, batch {args.batch}, S = {POPULATION}, bf16, Adadelta: median of interleaved rounds")
-    for compiled in (False,) if args.eager_only else (False, True):
-        for name in names:
-            keep(
-                training_steps(name, compiled=compiled, device=args.device, batch=args.batch, rounds=rounds, repeats=20)
-            )
+        for mode in (args.mode or MODES) if on_gpu else ():
+            keep(training_steps(name, mode, device=args.device, batch=args.batch, rounds=rounds, repeats=20))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """What a ternary session costs: its training step against the same plain loop, side by side in one run.
 
-usage: python benchmarks/training_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N]
+usage: python benchmarks/training_overhead.py [--quick] [--eager-only] [--profile] [--json FILE]
+                                              [--device cpu|cuda] [--batch N]
+
+Every round times both loops one after the other, and the overhead is the median of the rounds' ratios. `--profile`
+says where it comes from: what the host needs to issue a step, what the GPU is busy with, and the calls a session adds.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from common import milliseconds, report, training_step  # first: it sets what must stand before torch is imported
+from common import interleaved, report, training_step  # first: it sets what must stand before torch is imported
+from step_profile import host_milliseconds, print_profile
 
 import tersify
 from tersify.lab import network
 
-ROUNDS = {False: 12, True: 4}
+ROUNDS = {("cuda", False): 40, ("cuda", True): 8, ("cpu", False): 12, ("cpu", True): 4}
 
 
 def stepper(recipe: str | None, *, device: str, batch: int, compiled: bool, inflate: int) -> Callable[[], None]:
@@ -31,9 +36,37 @@ def stepper(recipe: str | None, *, device: str, batch: int, compiled: bool, infl
     return training_step(model, attach, adam, device=device, batch=batch, compiled=compiled)
 
 
+def measured(mode: str, steps: dict[str, Callable[[], object]], *, device: str, rounds: int) -> dict[str, float]:
+    on_gpu = device == "cuda"
+    # Neighbours share the cores of a CPU, so there its own time counts; a GPU is waited for.
+    clock = time.perf_counter if on_gpu else time.process_time
+    gc.freeze()  # what the last mode left behind is not the steps' garbage
+    times = interleaved(steps, rounds=rounds, repeats=20 if on_gpu else 1, warm=10 if on_gpu else 3, clock=clock)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    overheads = [100 * (ours / plain - 1) for plain, ours in zip(*times.values(), strict=True)]
+    low, overhead, high = statistics.quantiles(overheads, n=4)
+    print(
+        f"  {mode:<9} plain {medians['plain']:9.2f} ms   ternary {medians['ternary-log']:9.2f} ms"
+        f"   overhead {overhead:+.1f} %   half of the rounds {low:+.1f} … {high:+.1f} %",
+        flush=True,
+    )
+    figures = {f"{mode}_{name}_ms": value for name, value in medians.items()} | {
+        f"{mode}_overhead_percent": overhead,
+        f"{mode}_overhead_percent_low": low,
+        f"{mode}_overhead_percent_high": high,
+    }
+    if on_gpu:
+        host = host_milliseconds(steps)
+        print("            the host alone" + "".join(f"   {name} {value:.2f} ms" for name, value in host.items()))
+        figures |= {f"{mode}_{name}_host_ms": value for name, value in host.items()}
+    return figures
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds of a small network")
+    parser.add_argument("--eager-only", action="store_true", help="no compiled steps, which take minutes to compile")
+    parser.add_argument("--profile", action="store_true", help="the calls and kernels a session adds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=None)
@@ -41,43 +74,23 @@ def main() -> None:
     if args.device == "cpu":
         torch.set_num_threads(1)  # idle threads spin, and their CPU time would count
     batch = args.batch or (256 if args.device == "cuda" else 64)
-    # Neighbours share the cores of a CPU, so there its own time counts; a GPU is waited for.
-    clock = time.perf_counter if args.device == "cuda" else time.process_time
-    repeats = 20 if args.device == "cuda" else 1
     inflate = 1 if args.quick else 5
-    figures: dict[str, float] = {}
-    print(
-        f"ResNet-20* (inflate {inflate}), batch {batch}, {args.device}: one training step, median of interleaved rounds"
-    )
-    for compiled in (False, True):
-        recipes = {"plain": None, "ternary-log": "ternary-log"}
-        steps = {
-            name: stepper(recipe, device=args.device, batch=batch, compiled=compiled, inflate=inflate)
-            for name, recipe in recipes.items()
-        }
-        for step in steps.values():
-            for _ in range(10 if args.device == "cuda" else 3):
-                step()
-        gc.collect()
-        gc.freeze()  # what the compiler left behind is not the steps' garbage
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(ROUNDS[args.quick]):
-            for name, step in steps.items():
-                times[name].append(milliseconds(step, repeats, clock))
-        mode = "compiled" if compiled else "eager"
-        medians = {name: statistics.median(values) for name, values in times.items()}
-        overhead = 100 * (medians["ternary-log"] / medians["plain"] - 1)
-        print(
-            f"  {mode:<9} plain {medians['plain']:9.2f} ms   ternary {medians['ternary-log']:9.2f} ms"
-            f"   overhead {overhead:+.1f} %"
-        )
-        figures |= {f"{mode}_{name}_ms": value for name, value in medians.items()} | {
-            f"{mode}_overhead_percent": overhead
-        }
+    rounds = ROUNDS[args.device, args.quick]
     gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
-    report(
-        "training_overhead", figures, json_path=args.json, versions={"torch": torch.__version__}, gpu=gpu, batch=batch
-    )
+    figures: dict[str, float] = {}
+    print(f"ResNet-20* (inflate {inflate}), batch {batch}, {args.device}: one training step, {rounds} rounds")
+    for mode in ("eager",) if args.eager_only else ("eager", "compiled"):
+        steps: dict[str, Callable[[], object]] = {
+            name: stepper(recipe, device=args.device, batch=batch, compiled=mode == "compiled", inflate=inflate)
+            for name, recipe in (("plain", None), ("ternary-log", "ternary-log"))
+        }
+        figures |= measured(mode, steps, device=args.device, rounds=rounds)
+        report(
+            "training_overhead", figures, json_path=args.json, versions={"torch": torch.__version__}, gpu=gpu,
+            batch=batch, rounds=rounds,
+        )  # fmt: skip
+        if args.profile:
+            print_profile(steps, on_gpu=args.device == "cuda")
 
 
 if __name__ == "__main__":

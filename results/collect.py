@@ -17,9 +17,10 @@ from typing import Any
 from tersify.lab.experiments import Experiment
 from tersify.lab.experiments.runner import summary
 from tersify.lab.names import unknown
+from tersify.report.parts import pooled_latents
 
 HERE = Path(__file__).parent
-CURVES = ("accuracy", "sparsity", "entropy_bits", "Δ")
+CURVES = ("accuracy", "sparsity", "entropy_bits", "Δ", "kept", "energy")
 CURVE_POINTS = 60
 
 
@@ -60,6 +61,7 @@ def merged(
             "recipe": (runs[0] / "recipe.toml").read_text(encoding="utf-8"),
             "settings": _settings(runs[0]),
             "curve": _curve(runs[0]),
+            **_latents(runs[0]),
             **provenance,
         }
     return {
@@ -95,6 +97,13 @@ def _curve(run: Path) -> dict[str, list[float]]:
     kept = rows[::-step][::-1]
     curve = {"epoch": [row["epoch"] for row in kept]}
     return curve | {key: [round(row[key], 4) for row in kept] for key in CURVES if key in kept[0]}
+
+
+def _latents(run: Path) -> dict[str, Any]:
+    """All latents of the run in one histogram, where it has them."""
+    file = run / "latents.json"
+    pooled = pooled_latents(json.loads(file.read_bytes())) if file.is_file() else None
+    return {} if pooled is None else {"latents": {"edges": [round(v, 5) for v in pooled[0]], "counts": pooled[1]}}
 
 
 if __name__ == "__main__":

@@ -161,25 +161,86 @@ def pruning() -> str:
     return "\n".join(lines)
 
 
+def energy() -> str:
+    """Paper 4: the rows that were run, published beside ours, simple pruning of as many parameters among them."""
+    if not (HERE / "energy-table1.json").is_file():
+        return "No row has been run yet."
+    rows = {row["id"]: row for row in read("energy-table1")["rows"]}
+    lines = [
+        "| | published | ours | R | shrunk to | all units (F) | beside the search, trained alike | epochs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows.values():
+        ours, published = {key: entry["mean"] for key, entry in row["ours"].items()}, row["published"]
+        kept, most = ours.get("kept", 100.0), published.get("kept", 100.0)
+        told = f"{ours['accuracy']:.2f} %"
+        if "accuracy" in published and ours["accuracy"] >= published["accuracy"] and kept <= most:
+            told = f"**{told}**"
+        stated = f"{published['accuracy']:.2f} %" if "accuracy" in published else "–"
+        if "kept" in published:
+            stated += f" at {most:.2f} %"
+        full = f"{ours['full_accuracy']:.2f} %" if "full_accuracy" in ours else ""
+        shrunk = f"{ours['shrunk_parameters']:,.0f}" if "shrunk_parameters" in ours else ""
+        lines.append(
+            f"| {row['name']} | {stated} | {told} | {kept:.2f} % | {shrunk} | {full} | {_beside_search(row, rows)} "
+            f"| {ours['epochs']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def shrunk() -> str:
+    """What taking half of the filters out saves."""
+    figures = read("shrink")["figures"]
+    ways = {"single": "layer by layer", "coupled": "with those they are added to"}
+    told = [f"**{figures[f'{way}_shrunk_speedup']:.1f} times** as fast ({how})" for way, how in ways.items()]
+    small = " and ".join(f"{figures[f'{way}_shrunk_parameters']:,}" for way in ways)
+    return (
+        f"A ResNet-18 without half of its filters, shrunk to {small} of {figures['dense_parameters']:,} parameters, "
+        f"runs {' and '.join(told)} on a CPU (`python benchmarks/shrink.py`)."
+    )
+
+
+def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
+    """Points that a simple baseline has more than the search of the same training."""
+    network, _, way = row["id"].partition("-")
+    search = {"deep": "energy", "filter": "energy", "agp": "energy", "best-filter": "best"}.get(way)
+    other = rows.get(f"{network}-{search}")
+    if other is None:
+        return ""
+    points = row["ours"]["accuracy"]["mean"] - other["ours"]["accuracy"]["mean"]
+    return f"**better by {points:.2f}**" if points > 0 else f"{points:.2f} less".replace("-", "")
+
+
 def overhead() -> str:
-    """What the bookkeeping of a ternary session adds to a training step."""
+    """What the bookkeeping of a ternary session, and a search, add to a training step."""
     on = {device: read(f"training-overhead-{device}")["figures"] for device in ("gpu", "cpu")}
     told = {d: [f"{on[d][f'{mode}_overhead_percent']:.0f} %" for mode in ("eager", "compiled")] for d in on}
     return (
         f"- A ternary session adds {told['gpu'][0]} to an eager training step of ResNet-20\\* on an H200, "
-        f"{told['gpu'][1]} to a compiled one; on a CPU {told['cpu'][0]} and {told['cpu'][1]}."
+        f"{told['gpu'][1]} to a compiled one; on a CPU {told['cpu'][0]} and {told['cpu'][1]}.\n{_search_overhead()}"
     )
+
+
+def _search_overhead() -> str:
+    figures = read("energy-overhead-gpu")["figures"]
+    names = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+    told = []
+    for mode in ("eager", "compiled"):
+        found = {name: figures.get(f"{key}_{mode}_search_ratio") for key, name in names.items()}
+        told += [f"{ratio:.2f} times as long for {name} ({mode})" for name, ratio in found.items() if ratio]
+    return f"- The energy search (8 sub-networks, parents judged again) makes a training step there {', '.join(told)}."
 
 
 def picture() -> str:
     """Accuracy against sparsity: our runs, and hollow what was published."""
-    points = []
+    points: list[Point] = []
     for index, row in enumerate(
         row for row in read("ternary-table2")["rows"] if row["ours"].get("sparsity", {}).get("mean")
     ):
         ours, published = row["ours"], row["published"]
         points.append(Point(name=row["name"], x=ours["sparsity"]["mean"], y=ours["accuracy"]["mean"], run=index))
-        if isinstance(published.get("sparsity"), float):
+        stated = published.get("sparsity"), published.get("accuracy")
+        if isinstance(stated[0], float) and stated not in [(p.x, p.y) for p in points if p.run is None]:
             points.append(Point(name=f"{row['name']}, paper", x=published["sparsity"], y=published["accuracy"]))
     drawing = scatter("picture", points, [], x_label="zeros, %")
     return drawing.standalone("Accuracy on CIFAR-10, %; hollow: published")
@@ -187,7 +248,7 @@ def picture() -> str:
 
 TABLES = {
     "ternary": ternary, "example": example, "file-size": file_size, "speed": speed, "speech": speech,
-    "pruning": pruning, "overhead": overhead,
+    "pruning": pruning, "energy": energy, "shrunk": shrunk, "overhead": overhead,
 }  # fmt: skip
 
 

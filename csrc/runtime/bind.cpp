@@ -102,11 +102,16 @@ NB_MODULE(_runtime, m) {
            [](Engine& e, int value, float scale, float low, float high) { e.quantize(value, {scale, low, high}); })
       .def("linear",
            [](Engine& e, int in, const Floats& weight, const std::string& kind, std::vector<float> table,
-              const FinishData& finish, bool narrow) {
+              const FinishData& finish) {
              return e.linear(in, int(weight.shape(1)), weight.data(), int(weight.shape(0)), kind_of(kind),
-                             std::move(table), finish, narrow);
+                             std::move(table), finish);
            },
-           "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "narrow"_a)
+           "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a)
+      .def("dense_linear",
+           [](Engine& e, int in, const Floats& weight, const FinishData& finish) {
+             return e.dense_linear(in, int(weight.shape(1)), weight.data(), int(weight.shape(0)), finish);
+           },
+           "value"_a, "weight"_a, "finish"_a)
       .def("pool",
            [](Engine& e, int in, const std::vector<int>& window, bool is_max, bool count_padding, const Sizes& output) {
              return e.pool(in, window_of(window), is_max, count_padding, shape_of(output));

@@ -11,6 +11,8 @@ namespace {
 
 const Kernels& kernels_of(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::Amx) return amx_kernels();
+  if (isa == Isa::Avx512Vnni) return vnni_kernels();
   if (isa == Isa::Avx512) return avx512_kernels();
   if (isa == Isa::Avx2) return avx2_kernels();
 #endif

@@ -8,8 +8,7 @@ namespace tersify {
 namespace {
 
 int weights_per_word(GemvKind kind) {
-  if (kind == GemvKind::Nibbles) return kNibblesPerWord;
-  return kind == GemvKind::Trits ? kTritsPerWord : kNarrowTritsPerWord;
+  return kind == GemvKind::Nibbles ? kNibblesPerWord : kTritsPerWord;
 }
 
 int words_of(GemvKind kind, int features) {
@@ -20,9 +19,9 @@ int words_of(GemvKind kind, int features) {
 // Three codes of five bits in each half of a word: a multiplication can then shift them, and shifts are scarce.
 constexpr int code_shift(int k) { return 16 * (k / 3) + 5 * (k % 3); }
 
-uint32_t trit_word(const float* weights, int begin, int features, int trits) {
+uint32_t trit_word(const float* weights, int begin, int features) {
   uint32_t word = 0;
-  for (int k = 0; k < trits / 3; ++k) {
+  for (int k = 0; k < kTritsPerWord / 3; ++k) {
     int code = 0;
     for (int i = 2; i >= 0; --i) {
       const int at = begin + 3 * k + i;
@@ -38,28 +37,22 @@ uint32_t trit_word(const float* weights, int begin, int features, int trits) {
 
 bool GemvWeights::possible(const Kernels& k, GemvKind kind, const std::vector<float>& table) {
   if (kind == GemvKind::Nibbles) return k.nibble_gemv && table.size() < 16;  // code 0 is zero
-  return kind == GemvKind::Trits ? bool(k.trit_gemv) : bool(k.narrow_trit_gemv);
+  return bool(k.trit_gemv);
 }
 
 GemvWeights::GemvWeights(const DenseWeight& w, GemvKind kind, const std::vector<float>& table)
     : kind_(kind), rows_(w.rows), features_(w.channels) {
   const int words = words_of(kind, features_);
-  const size_t word_bytes = kind == GemvKind::NarrowTrits ? 2 : 4;
-  words_.grow(size_t(blocks()) * words * kGemvRows * word_bytes);
+  words_.grow(size_t(blocks()) * words * kGemvRows * sizeof(uint32_t));
   std::copy(table.begin(), table.end(), levels_ + 1);
   const std::vector<float> nothing(features_, 0.0f);  // rows beyond the last, up to a whole block
   for (int row = 0; row < blocks() * kGemvRows; ++row) {
     const float* weights = row < rows_ ? w.data + size_t(row) * features_ : nothing.data();
     for (int i = 0; i < words; ++i) {
       const size_t at = (size_t(row / kGemvRows) * words + i) * kGemvRows + row % kGemvRows;
-      if (kind == GemvKind::NarrowTrits) {
-        reinterpret_cast<uint16_t*>(words_.data())[at] =
-            static_cast<uint16_t>(trit_word(weights, i * kNarrowTritsPerWord, features_, kNarrowTritsPerWord));
-        continue;
-      }
       uint32_t word = 0;
       if (kind == GemvKind::Trits) {
-        word = trit_word(weights, i * kTritsPerWord, features_, kTritsPerWord);
+        word = trit_word(weights, i * kTritsPerWord, features_);
       } else {
         for (int k = 0; k < kNibblesPerWord && i * kNibblesPerWord + k < features_; ++k) {
           const float value = weights[i * kNibblesPerWord + k];
@@ -82,12 +75,11 @@ std::vector<float> GemvWeights::unpack() const {
     for (int f = 0; f < features_; ++f) {
       const size_t at = (size_t(row / kGemvRows) * words + f / per_word) * kGemvRows + row % kGemvRows;
       const int k = f % per_word;
+      const uint32_t word = reinterpret_cast<const uint32_t*>(words_.data())[at];
       if (kind_ == GemvKind::Nibbles) {
-        dense[size_t(row) * features_ + f] = levels_[reinterpret_cast<const uint32_t*>(words_.data())[at] >> (4 * k) & 15];
+        dense[size_t(row) * features_ + f] = levels_[word >> (4 * k) & 15];
         continue;
       }
-      const uint32_t word = kind_ == GemvKind::Trits ? reinterpret_cast<const uint32_t*>(words_.data())[at]
-                                                     : reinterpret_cast<const uint16_t*>(words_.data())[at];
       const int code = word >> code_shift(k / 3) & 31, place = k % 3;
       dense[size_t(row) * features_ + f] = float((place == 0 ? code : place == 1 ? code / 3 : code / 9) % 3 - 1);
     }
@@ -97,19 +89,16 @@ std::vector<float> GemvWeights::unpack() const {
 size_t GemvWeights::table_bytes() const {
   const size_t words = words_of(kind_, features_);
   if (kind_ == GemvKind::Trits) return words * (kTritsPerWord / 3) * 32 * sizeof(float);
-  if (kind_ == GemvKind::NarrowTrits) return words * (kNarrowTritsPerWord / 3) * 32 * sizeof(int16_t);
   return words * kNibblesPerWord * sizeof(float);
 }
 
-float GemvWeights::make_tables(const Kernels& k, const float* x, char* tables) const {
-  if (kind_ == GemvKind::NarrowTrits) return k.narrow_trit_tables(x, features_, reinterpret_cast<int16_t*>(tables));
+void GemvWeights::make_tables(const Kernels& k, const float* x, char* tables) const {
   if (kind_ == GemvKind::Trits) {
     k.trit_tables(x, features_, reinterpret_cast<float*>(tables));
   } else {
     std::memcpy(tables, x, features_ * sizeof(float));
     std::memset(tables + features_ * sizeof(float), 0, table_bytes() - features_ * sizeof(float));
   }
-  return 1.0f;
 }
 
 void GemvWeights::multiply(const Kernels& k, GemvTask task) const {
@@ -119,8 +108,6 @@ void GemvWeights::multiply(const Kernels& k, GemvTask task) const {
   task.features = features_;
   if (kind_ == GemvKind::Trits)
     k.trit_gemv(task);
-  else if (kind_ == GemvKind::NarrowTrits)
-    k.narrow_trit_gemv(task);
   else
     k.nibble_gemv(task);
 }

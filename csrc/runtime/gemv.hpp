@@ -11,7 +11,7 @@
 
 namespace tersify {
 
-enum class GemvKind { Trits, NarrowTrits, Nibbles };
+enum class GemvKind { Trits, Nibbles };
 
 class GemvWeights {
  public:
@@ -25,8 +25,7 @@ class GemvWeights {
   int features() const { return features_; }
   int blocks() const { return (rows_ + kGemvRows - 1) / kGemvRows; }
   size_t table_bytes() const;  // what one input vector becomes
-  // The whole input's tables; returns the scale of narrow ones.
-  float make_tables(const Kernels& kernels, const float* x, char* tables) const;
+  void make_tables(const Kernels& kernels, const float* x, char* tables) const;
   void multiply(const Kernels& kernels, GemvTask task) const;
   std::vector<float> unpack() const;  // the dense weights again
   size_t resident_bytes() const { return words_.size() + sizeof levels_; }

@@ -1,4 +1,4 @@
-// Matrix times one vector, for weights of a few levels, 16 (or 32) rows a vector.
+// Matrix times one vector, for weights of a few levels, 16 rows a vector.
 //
 // Ternary: three trits are one code of 27, the sums of three activations under all 27 codes are a table, and
 // one permutation looks 16 rows up in it. Tables of up to 16 levels: one permutation decodes 16 weights.
@@ -11,7 +11,6 @@ namespace TERSIFY_NAMESPACE {
 namespace {
 
 constexpr int kStreams = kGemvRows / 16;
-constexpr int kNarrowStreams = kGemvRows / 32;
 
 struct Patterns {
   float sign[3][32];
@@ -103,77 +102,6 @@ void nibble_gemv(const GemvTask& t) {
       }
     }
     finish_rows(sums, t.out, block * kGemvRows, t.rows, t.finish);
-  }
-}
-
-// Activations rounded to 127 levels of their largest; returns the scale.
-float narrow_trit_tables(const float* x, int features, int16_t* tables) {
-  __m512 largest = _mm512_setzero_ps();
-  for (int i = 0; i < features; i += 16) {
-    const __mmask16 inside = features - i >= 16 ? 0xffff : (1u << (features - i)) - 1;
-    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(inside, x + i)));
-  }
-  const float top = _mm512_reduce_max_ps(largest), scale = top > 0 ? top / 127.0f : 1.0f, inverse = 1.0f / scale;
-  const Patterns p = trit_patterns();
-  __m512i signs[3];
-  for (int i = 0; i < 3; ++i) {
-    alignas(64) int16_t sign[32];
-    for (int code = 0; code < 32; ++code) sign[code] = int16_t(p.sign[i][code]);
-    signs[i] = _mm512_load_si512(sign);
-  }
-  const int count = (features + kNarrowTritsPerWord - 1) / kNarrowTritsPerWord * (kNarrowTritsPerWord / 3);
-  constexpr int kAtOnce = 48;  // whole vectors and whole tables
-  alignas(64) int16_t levels[kAtOnce];
-  for (int t = 0; t < count; ++t) {
-    const int at = 3 * t % kAtOnce;
-    if (at == 0)
-      for (int i = 0; i < kAtOnce; i += 16) {
-        const int left = features - 3 * t - i;
-        const __mmask16 inside = left >= 16 ? 0xffff : left > 0 ? (1u << left) - 1 : 0;
-        const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(inside, x + 3 * t + i), _mm512_set1_ps(inverse));
-        _mm256_store_si256(reinterpret_cast<__m256i*>(levels + i),
-                           _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(scaled)));  // to nearest, ties to even
-      }
-    __m512i sum = _mm512_setzero_si512();
-    UNROLL for (int i = 0; i < 3; ++i)
-      sum = _mm512_add_epi16(sum, _mm512_mullo_epi16(signs[i], _mm512_set1_epi16(levels[at + i])));
-    _mm512_store_si512(tables + t * 32, sum);
-  }
-  return scale;
-}
-
-// words: [block of rows][word][stream][32] of 16 bits. 28 words add at most 28 · 9 · 127 < 2^15.
-void narrow_trit_gemv(const GemvTask& t) {
-  constexpr int kWordsPerSum = 28;
-  const int words = (t.features + kNarrowTritsPerWord - 1) / kNarrowTritsPerWord;
-  const auto* tables = reinterpret_cast<const int16_t*>(t.tables);
-  for (int block = t.block_begin; block < t.block_end; ++block) {
-    const auto* word = reinterpret_cast<const uint16_t*>(t.words) + size_t(block) * words * kGemvRows;
-    __m512i wide[kStreams] = {};
-    for (int begin = 0; begin < words; begin += kWordsPerSum) {
-      const int end = begin + kWordsPerSum < words ? begin + kWordsPerSum : words;
-      __m512i sums[kNarrowStreams] = {};
-      for (int w = begin; w < end; ++w, word += kGemvRows) {
-        const int16_t* table = tables + size_t(w) * 3 * 32;
-        const __m512i tables_now[3] = {_mm512_load_si512(table), _mm512_load_si512(table + 32),
-                                       _mm512_load_si512(table + 64)};
-        UNROLL for (int j = 0; j < kNarrowStreams; ++j) {
-          const __m512i codes = _mm512_load_si512(word + 32 * j);
-          const __m512i first = _mm512_permutexvar_epi16(codes, tables_now[0]);
-          const __m512i second = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 5), tables_now[1]);
-          const __m512i third = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 10), tables_now[2]);
-          sums[j] = _mm512_add_epi16(_mm512_add_epi16(sums[j], first), _mm512_add_epi16(second, third));
-        }
-      }
-      UNROLL for (int j = 0; j < kNarrowStreams; ++j) {
-        const __m256i low = _mm512_castsi512_si256(sums[j]), high = _mm512_extracti64x4_epi64(sums[j], 1);
-        wide[2 * j] = _mm512_add_epi32(wide[2 * j], _mm512_cvtepi16_epi32(low));
-        wide[2 * j + 1] = _mm512_add_epi32(wide[2 * j + 1], _mm512_cvtepi16_epi32(high));
-      }
-    }
-    __m512 floats[kStreams];
-    for (int j = 0; j < kStreams; ++j) floats[j] = _mm512_mul_ps(_mm512_cvtepi32_ps(wide[j]), _mm512_set1_ps(t.scale));
-    finish_rows(floats, t.out, block * kGemvRows, t.rows, t.finish);
   }
 }
 

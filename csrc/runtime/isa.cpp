@@ -2,7 +2,40 @@
 
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "kernels.hpp"
+
 namespace tersify {
+namespace {
+
+#if defined(__x86_64__) && defined(__linux__)
+// Tiles and byte products in the CPU, tile state enabled and granted to this process, and right results.
+bool has_amx() {
+  static const bool found = [] {
+    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25, kTileState = 3u << 17, kOsSaves = 1u << 27;
+    constexpr long kRequestState = 0x1023, kTileData = 18;
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kOsSaves)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kInt8)) return false;
+    unsigned low, high;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & kTileState) != kTileState || syscall(SYS_arch_prctl, kRequestState, kTileData) != 0) return false;
+    return amx_keeps_its_promise();
+  }();
+  return found;
+}
+#elif defined(__x86_64__)
+bool has_amx() { return false; }  // no way to ask for the tile state
+#endif
+
+}  // namespace
 
 std::vector<Isa> available_isas() {
   std::vector<Isa> isas{Isa::Portable};
@@ -12,8 +45,11 @@ std::vector<Isa> available_isas() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     isas.push_back(Isa::Avx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       isas.push_back(Isa::Avx512);
+      if (__builtin_cpu_supports("avx512vnni")) isas.push_back(Isa::Avx512Vnni);
+      if (isas.back() == Isa::Avx512Vnni && has_amx()) isas.push_back(Isa::Amx);
+    }
   }
 #endif
   return isas;
@@ -23,6 +59,8 @@ std::string isa_name(Isa isa) {
   switch (isa) {
     case Isa::Avx2: return "avx2";
     case Isa::Avx512: return "avx512";
+    case Isa::Avx512Vnni: return "avx512vnni";
+    case Isa::Amx: return "amx";
     default: return "portable";
   }
 }

@@ -6,7 +6,7 @@
 
 namespace tersify {
 
-enum class Isa { Portable, Avx2, Avx512 };
+enum class Isa { Portable, Avx2, Avx512, Avx512Vnni, Amx };
 
 std::vector<Isa> available_isas();  // slowest first
 std::string isa_name(Isa isa);

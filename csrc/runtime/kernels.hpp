@@ -121,17 +121,31 @@ struct PoolTask {
 };
 
 constexpr int kGemvRows = 128;  // rows that share the reading of an activation
-constexpr int kTritsPerWord = 18, kNarrowTritsPerWord = 9, kNibblesPerWord = 8;
+constexpr int kTritsPerWord = 18, kNibblesPerWord = 8;
 
 struct GemvTask {
-  const uint32_t* words;  // 16-bit words where narrow
-  const float* tables;    // trits: 32 sums for each three activations (16-bit where narrow); nibbles: the activations
-  const float* levels;    // nibbles: 16 of them, the first 0
-  float scale;            // narrow: of the activations
+  const uint32_t* words;
+  const float* tables;  // trits: 32 sums for each three activations; nibbles: the activations
+  const float* levels;  // nibbles: 16 of them, the first 0
   int rows, features;
   int block_begin, block_end;  // of kGemvRows rows
   float* out;
   Finish finish;
+};
+
+constexpr int kDenseRows = 64;  // rows of a block of two-bit codes: four a byte
+constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block in one call
+
+// Codes (trit + 1) of one block of rows times 8-bit activations. Codes lie as [step of 4 features][16 lanes][4 features];
+// the fields of a byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
+struct DenseTask {
+  const uint8_t* codes;
+  const int8_t* x;         // the first vector; 64 bytes behind the last run may be read
+  ptrdiff_t vector_bytes;  // from one vector to the next
+  int vectors;             // at most kDenseVectors
+  const int32_t* runs;     // where each run of features begins, in bytes from the vector's start
+  int run_count, run_steps;
+  int32_t* sums;  // [vector][kDenseRows]
 };
 
 // A flat tensor seen as an image, and its lanes.
@@ -165,9 +179,13 @@ struct Kernels {
   // Null where the instruction set has no permutation wide enough.
   void (*trit_tables)(const float* x, int features, float* tables);
   void (*trit_gemv)(const GemvTask&);
-  float (*narrow_trit_tables)(const float* x, int features, int16_t* tables);
-  void (*narrow_trit_gemv)(const GemvTask&);
   void (*nibble_gemv)(const GemvTask&);
+  void (*dense_sums)(const DenseTask&);
+  // One vector of activations as 8-bit steps: returns their scale, and in `total` their sum.
+  float (*quantize_vector)(const float* x, int count, int8_t* steps, int32_t* total);
+  // Rows first .. first + count of a layer from the dense sums of one vector.
+  void (*finish_dense)(const int32_t* sums, int32_t total, float scale, int first, int count, float* out,
+                       const Finish&);
   void (*softmax)(float* out, const float* in, int count);
   void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
 };
@@ -175,5 +193,8 @@ struct Kernels {
 const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& vnni_kernels();
+const Kernels& amx_kernels();
+bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

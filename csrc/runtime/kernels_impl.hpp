@@ -52,6 +52,8 @@ inline float activate(float v, const Finish& f) {
 #include "flat_impl.hpp"
 #include "narrow_impl.hpp"
 #include "gemv_impl.hpp"
+#include "dense_impl.hpp"
+#include "quantize_impl.hpp"
 
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
@@ -74,9 +76,10 @@ const Kernels kKernels{
     global_mean,
     TERSIFY_GEMV(trit_tables),
     TERSIFY_GEMV(trit_gemv),
-    TERSIFY_GEMV(narrow_trit_tables),
-    TERSIFY_GEMV(narrow_trit_gemv),
     TERSIFY_GEMV(nibble_gemv),
+    dense_sums,
+    quantize_vector,
+    finish_dense,
     softmax,
     layer_norm,
 };

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "conv_step.hpp"
+#include "dense.hpp"
 
 namespace tersify {
 namespace {
@@ -11,29 +12,69 @@ namespace {
 constexpr Shape kManyRows{1, 1, 256};     // as an image: rows of a matrix product are its places
 constexpr int kGemvLeast = 1 << 14;       // weights: below, packing them twice gains nothing
 constexpr double kGemvPerWeight = 0.048;  // measured, in vector operations
+constexpr double kDensePerWeight = 0.016;
+constexpr int kDenseTasksPerThread = 16;  // short ones: a thread that comes late costs little
 
 // One vector at a time: its tables, then the rows in parts.
 void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr<FinishData> finish, int source,
               int target, int vector) {
   const Kernels* k = &s.kernels();
-  const int tables = s.temporary(weights->table_bytes() + sizeof(float));
-  const size_t scale_at = weights->table_bytes();
+  const int tables = s.temporary(weights->table_bytes());
   s.add({1, 0, {source}, {tables}, [=](char* const* b, int, char*) {
-           const float* x = reinterpret_cast<const float*>(b[source]) + size_t(vector) * weights->features();
-           const float scale = weights->make_tables(*k, x, b[tables]);
-           std::memcpy(b[tables] + scale_at, &scale, sizeof scale);
+           weights->make_tables(*k, reinterpret_cast<const float*>(b[source]) + size_t(vector) * weights->features(),
+                                b[tables]);
          }});
   const int blocks = weights->blocks(), tasks = std::min(blocks, 4 * s.threads());
   s.add({tasks, 0, {tables}, {target}, [=](char* const* b, int task, char*) {
            GemvTask t{};
            t.tables = reinterpret_cast<const float*>(b[tables]);
-           std::memcpy(&t.scale, b[tables] + scale_at, sizeof t.scale);
            t.block_begin = blocks * task / tasks;
            t.block_end = blocks * (task + 1) / tasks;
            t.out = reinterpret_cast<float*>(b[target]) + size_t(vector) * weights->rows();
            t.finish = finish->view();
            weights->multiply(*k, t);
          }});
+}
+
+struct VectorScale {
+  float scale;
+  int32_t total;
+};
+
+// Every vector is rounded to 8 bits of its own scale, then blocks of rows meet tiles of vectors.
+void add_dense(Schedule& s, std::shared_ptr<TernaryMatrix> weights, std::shared_ptr<FinishData> finish, int features,
+               int source, int target, int count) {
+  const Kernels* k = &s.kernels();
+  const size_t bytes = AlignedBytes::rounded(weights->vector_bytes());
+  const int steps = s.temporary(bytes * count + 64), scales = s.temporary(sizeof(VectorScale) * count);
+  s.add({count, 0, {source}, {steps, scales}, [=](char* const* b, int v, char*) {
+           auto* to = reinterpret_cast<int8_t*>(b[steps] + bytes * v);
+           VectorScale& scale = reinterpret_cast<VectorScale*>(b[scales])[v];
+           const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
+           scale.scale = k->quantize_vector(x, features, to, &scale.total);
+           std::memset(to + features, 0, weights->vector_bytes() - features);
+         }});
+  const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
+  const int tasks = std::min(units, kDenseTasksPerThread * s.threads());
+  s.add({tasks, 0, {steps, scales}, {target}, [=](char* const* b, int task, char*) {
+           const int begin = int(size_t(units) * task / tasks), end = int(size_t(units) * (task + 1) / tasks);
+           for (int unit = begin; unit < end; ++unit) {
+             const int block = unit / tiles, first = unit % tiles * kDenseVectors;
+             alignas(64) int32_t sums[kDenseVectors * kDenseRows];
+             const int32_t from_start = 0;
+             const DenseTask t{weights->block(block), reinterpret_cast<const int8_t*>(b[steps] + bytes * first),
+                               ptrdiff_t(bytes), std::min(kDenseVectors, count - first), &from_start, 1,
+                               weights->steps(), sums};
+             k->dense_sums(t);
+             for (int v = 0; v < t.vectors; ++v) {
+               const VectorScale& scale = reinterpret_cast<const VectorScale*>(b[scales])[first + v];
+               float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + block * kDenseRows;
+               k->finish_dense(sums + v * kDenseRows, scale.total, scale.scale, block * kDenseRows,
+                               weights->rows_of(block), out, finish->view());
+             }
+           }
+         }});
+  s.add_cost(double(count) * weights->rows() * features * kDensePerWeight);
 }
 
 }  // namespace
@@ -45,15 +86,26 @@ struct LinearWeights {
   double nonzeros;
 };
 
+int Engine::dense_linear(int in, int features, const float* weight, int rows, FinishData finish) {
+  const int per_image = shapes_.at(in).numel() / features;
+  auto packed = std::make_shared<TernaryMatrix>(weight, rows, features);
+  weight_sizes_.push_back([packed] { return packed->resident_bytes(); });
+  auto constants = std::make_shared<FinishData>(std::move(finish));
+  return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
+    const int source = s.need(in, {}), target = s.give(op.output, {});
+    add_dense(s, packed, constants, features, source, target, s.n() * per_image);
+  });
+}
+
 int Engine::linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
-                   FinishData finish, bool narrow) {
+                   FinishData finish) {
   const Shape i = shapes_.at(in);
   const int per_image = i.numel() / features;
   const DenseWeight dense{weight, rows, features, 1, 1};
   const size_t weights = size_t(rows) * features;
   auto packed = std::make_shared<LinearWeights>();
   packed->nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
-  const GemvKind few = kind == ValueKind::Table ? GemvKind::Nibbles : narrow ? GemvKind::NarrowTrits : GemvKind::Trits;
+  const GemvKind few = kind == ValueKind::Table ? GemvKind::Nibbles : GemvKind::Trits;
   if (kind != ValueKind::Float && weights >= kGemvLeast && GemvWeights::possible(kernels_, few, table)) {
     packed->vectors = std::make_shared<GemvWeights>(dense, few, table);
     weight_sizes_.push_back([packed] { return packed->vectors->resident_bytes(); });

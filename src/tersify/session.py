@@ -104,9 +104,10 @@ class Session:
         except BaseException:
             self._detach()
             raise
-        for site in self.sites:
-            for transform in site.chain:
-                transform.start_(site.latent)
+        links = [(site, transform) for site in self.sites for transform in site.chain]
+        for site, transform in links:
+            transform.start_(site.latent)
+        self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
 
     def _detach(self) -> None:
         """The modules hold the latents themselves again."""
@@ -152,6 +153,11 @@ class Session:
         """The methods at work, in the recipe's order."""
         return [work.method for work in self._work]
 
+    @property
+    def drops_units(self) -> bool:
+        """Whether a method takes whole filters, neurons or heads, so that the result can be shrunk."""
+        return any(site.units for work in self._work for site in work.bound.sites)
+
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
         self._move_to(self._steps_done, inputs, targets)
@@ -176,9 +182,9 @@ class Session:
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
-        terms = [t.penalty(s.latent) for s in self.sites for t in s.chain if type(t).penalty is not Transform.penalty]
         total = self._nothing()
-        for term in terms:
+        for site, transform in self._penalized:
+            term = transform.penalty(site.latent)
             if term is not None:
                 total = total + term
         return total
@@ -227,7 +233,7 @@ class Session:
             value = _pack_site(site).to_dense()
             uninstall(site)
             site.latent.copy_(value)
-        self.sites, self._work = [], []
+        self.sites, self._work, self._penalized = [], [], []
 
     def state_dict(self) -> dict[str, Any]:
         return {

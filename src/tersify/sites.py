@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.utils import parametrize
 
 from tersify.methods import Site, Transform
 
 _HOOKS = "tersify_hooks"
+_READY = "tersify_ready_"
 
 
 def find_sites(model: nn.Module) -> list[Site]:
@@ -44,24 +45,32 @@ def install(site: Site, transform: Transform) -> None:
         if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
             _follow_parametrizations(module)
         parametrize.register_parametrization(module, attribute, transform, unsafe=True)
-        if not site.chain:
-            _ask_whether_ready(module, attribute)
+        if not site.chain and getattr(transform.ready, "__func__", None) is not Transform.ready:
+            _ask_whether_ready(module, attribute, transform)
     site.chain.append(transform)
 
 
-def _ask_whether_ready(module: nn.Module, attribute: str) -> None:
-    """A weight that the step has made already skips the calls of torch's property, a good part of an eager step."""
+def _ask_whether_ready(module: nn.Module, attribute: str, transform: Transform) -> None:
+    """A weight that the step has made already skips the calls of torch's property, a good part of an eager step.
+
+    So do the look-ups on the way to it: what they would find lies in the module's own dictionary. A deep copy has its
+    own of all of it; a shallow one, as nn.DataParallel makes, is told by its modules, which are not those looked up.
+    """
     owner = type(module)  # torch gives every parametrized module a class of its own
     through_the_chain: property = vars(owner)[attribute]
     assert through_the_chain.fget is not None
+    key = _READY + attribute
+    chain: Any = module.parametrizations[attribute]  # type: ignore[index]
+    module.__dict__[key] = module._modules, chain._parameters, transform.ready
 
     def weight(self: nn.Module) -> Any:
-        if self.training and not torch.compiler.is_compiling():
-            parametrizations: Any = self._modules["parametrizations"]
-            chain = parametrizations._modules[attribute]
-            value = chain._modules["0"].ready(chain._parameters["original"])
-            if value is not None:
-                return value
+        held = self.__dict__
+        if held["training"] and not is_compiling():
+            modules, parameters, ready = held[key]
+            if modules is held["_modules"]:
+                value = ready(parameters["original"])
+                if value is not None:
+                    return value
         return through_the_chain.fget(self)  # type: ignore[misc]
 
     setattr(owner, attribute, property(weight, through_the_chain.fset))
@@ -73,6 +82,7 @@ def uninstall(site: Site) -> None:
         if not parametrize.is_parametrized(module, attribute):
             continue  # an installation that was interrupted
         _give_own_class(module)
+        module.__dict__.pop(_READY + attribute, None)
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
         if isinstance(module, nn.RNNBase):
             _restore_flat_weights(module)

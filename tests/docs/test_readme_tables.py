@@ -1,6 +1,7 @@
 """The README shows what results/*.json hold: writing its tables and picture again changes nothing."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def test_the_tables_are_those_of_the_results():
     assert tables.PICTURE.read_text(encoding="utf-8") == tables.picture(), "run `make readme`"
 
 
+def test_the_papers_figures_are_those_of_the_results():
+    figures = script("figures")
+    kept = {path.stem: path.read_text(encoding="utf-8") for path in figures.FOLDER.glob("*.svg")}
+    assert kept == figures.drawn(), "docs/figures are not those of results/*.json; run `make readme`"
+    assert {"ternary-fig3-accuracy", "ternary-fig4-sparsity", "ternary-fig5"} <= kept.keys()
+
+
 def test_a_readme_without_a_table_s_place_is_refused():
     with pytest.raises(ValueError, match="no place for the table 'ternary'"):
         script("tables").filled("nothing")
@@ -37,6 +45,7 @@ def test_collected_runs_become_rows_and_leave_the_others_as_they_are(tmp_path):
         (run / "recipe.toml").write_text("")
         history = (f'{{"epoch": {epoch}, "accuracy": {80 + epoch}, "sparsity": 90.0}}' for epoch in (1, 2, 3))
         (run / "history.jsonl").write_text("\n".join(history))
+        (run / "latents.json").write_text('{"a": {"edges": [-1, 0, 1], "counts": [1, 2]}}')
     kept = {"id": "linear", "name": "linear regime"}
     provenance = {"machine": "here", "versions": {}, "commit": "c"}
     found = script("collect").merged(
@@ -47,3 +56,31 @@ def test_collected_runs_become_rows_and_leave_the_others_as_they_are(tmp_path):
     assert best["ours"]["accuracy"] == {"mean": 93.5, "std": pytest.approx(0.5**0.5), "seeds": [93.0, 94.0]}
     assert (best["seeds"], best["machine"]) == (2, "here")
     assert best["curve"] == {"epoch": [1, 2, 3], "accuracy": [81, 82, 83], "sparsity": [90.0] * 3}
+    assert best["latents"] == {"edges": [-1, 0, 1], "counts": [1, 2]}
+
+
+def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_reached(tmp_path, monkeypatch):
+    def row(key, accuracy, kept, published=None):
+        figures = {"accuracy": accuracy, "kept": kept, "epochs": 80.0, "shrunk_parameters": 5e6}
+        return {
+            "id": key,
+            "name": key,
+            "published": published or {},
+            "ours": {k: {"mean": v} for k, v in figures.items()},
+        }
+
+    published = {"accuracy": 90.96, "kept": 49.66}
+    rows = [
+        row("resnet18-energy", 87.0, 49.6, published),
+        row("resnet18-filter", 88.5, 49.5),
+        row("resnet18-best", 91.0, 49.6, published),
+        row("resnet18-best-filter", 90.5, 49.5),
+        row("resnet50-filter", 80.0, 46.0),
+    ]
+    (tmp_path / "energy-table1.json").write_text(json.dumps({"rows": rows}))
+    tables = script("tables")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    told = [line.split(" | ") for line in tables.energy().splitlines()[2:]]
+    assert [line[2] for line in told] == ["87.00 %", "88.50 %", "**91.00 %**", "90.50 %", "80.00 %"]
+    assert [line[6] for line in told] == ["", "**better by 1.50**", "", "0.50 less", ""]
+    assert told[0][1:5] == ["90.96 % at 49.66 %", "87.00 %", "49.60 %", "5,000,000"]

@@ -79,3 +79,13 @@ def test_images_and_labels_of_the_wrong_kind_are_refused(
 def test_an_unknown_data_set_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="unknown data set 'cifar-10'; nearest: 'cifar10'"):
         dataset("cifar-10")
+
+
+def test_settings_are_chosen_on_training_images_that_the_test_set_never_meets() -> None:
+    whole = dataset("digits")
+    cut = whole.for_choosing()
+    assert len(cut.train) + len(cut.test) == len(whole.train)
+    assert len(cut.test) == -(-len(whole.train) // 10)
+    assert torch.equal(cut.test.images, whole.train.images[::10])
+    assert torch.equal(cut.train.labels[:9], whole.train.labels[1:10])
+    assert cut.name != whole.name

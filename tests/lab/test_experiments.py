@@ -1,6 +1,7 @@
 """Every experiment of the package runs small on the CPU, draws its figures, and goes on where it stopped."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -110,3 +111,13 @@ def test_a_row_must_stand_behind_the_rows_it_uses():
 
 def test_figures_of_an_experiment_without_runs_are_left_out(tmp_path):
     assert draw(Experiment.load("ternary-fig1"), tmp_path) == []
+
+
+def test_a_validation_run_measures_on_training_data_and_says_so(tmp_path):
+    chosen = replace(Experiment.load("sparse-vgg16-mnist").as_smoke().chosen(["dense"], [1]), validate=True)
+    results = reproduce(chosen, tmp_path / "validation", device="cpu", epochs=1)
+    assert results["data"] == "digits (validation)"
+    identity = json.loads((tmp_path / "validation" / "dense" / "seed-1" / "checkpoint" / "run.json").read_text())
+    assert identity["data"] == "digits (validation)"
+    with pytest.raises(ValueError, match="--validate is for experiments that train their rows"):
+        replace(Experiment.load("energy-time"), validate=True)

@@ -211,17 +211,26 @@ def test_the_same_seed_builds_the_same_network() -> None:
         ("resnet20star", {}, "unknown network 'resnet20star'; nearest: 'resnet20-star'"),
         ("resnet20", {"inflate": 5}, "unknown option of resnet20 'inflate'"),
         ("resnet20-star", {"inflat": 5}, "unknown option of resnet20-star 'inflat'; nearest: 'inflate'"),
-        ("resnet20-star", {"inflate": 0}, "inflate must be a whole number from 1 on, got 0"),
-        ("resnet20", {"classes": 0}, "classes must be a whole number from 1 on, got 0"),
-        ("resnet20", {"width": 0.0}, "width must be above 0 and at most 64, got 0.0"),
-        ("digits-cnn", {"depth": -1}, "depth must be above 0 and at most 64, got -1"),
+        ("resnet20-star", {"inflate": 0}, "inflate must be a whole number of at least 1, got 0"),
+        ("resnet20", {"classes": 0}, "classes must be a whole number of at least 1, got 0"),
+        ("resnet20", {"width": 0.0}, "width must be in (0, 64], got 0.0"),
+        ("digits-cnn", {"depth": -1}, "depth must be in (0, 64], got -1"),
         ("vgg16", {"head": "mnist"}, "head must be one of cifar, imagenet, got 'mnist'"),
-        ("alexnet", {"dropout": 1.0}, "dropout must be from 0 on and below 1, got 1.0"),
-        ("squeezenet1_1", {"resize": -1}, "resize must be a whole number from 1 on, got -1"),
-        ("lstm", {"hidden": 0}, "hidden must be a whole number from 1 on, got 0"),
+        ("alexnet", {"dropout": 1.0}, "dropout must be in [0, 1), got 1.0"),
+        ("squeezenet1_1", {"resize": -1}, "resize must be a whole number of at least 1, got -1"),
+        ("lstm", {"hidden": 0}, "hidden must be a whole number of at least 1, got 0"),
         ("digits-cnn", {"activation": "tanh"}, "activation must be one of relu, hardtanh, got 'tanh'"),
     ],
 )
 def test_a_wrong_name_or_option_is_named_with_its_remedy(name: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         network(name, **options)
+
+
+@pytest.mark.parametrize("layers", [18, 50])
+def test_a_residual_network_may_start_as_its_shortcuts_alone(layers):
+    model = network(f"resnet{layers}", width=0.1, zero_init=True).eval()
+    for block in (*model.layer1[1:], *model.layer4[1:]):
+        channels = block.conv1.in_channels
+        x = torch.rand(2, channels, 4, 4)
+        assert torch.equal(block(x), x)

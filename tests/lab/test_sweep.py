@@ -34,7 +34,7 @@ def make(**changes):
         ({"pruner": "median"}, ["pruner 'median' judges one figure"]),
         ({"sampler": "anneal"}, ["sampler must be one of tpe, nsga2, grid, random, got 'anneal'"]),
         ({"sampler": "grid"}, ["needs points = N"]),
-        ({"trials": 0}, ["trials must be a whole number from 1 on, got 0"]),
+        ({"trials": 0}, ["trials must be a whole number of at least 1, got 0"]),
     ],
 )
 def test_a_bad_sweep_is_one_sentence_exit_2_and_writes_nothing(changes, wanted, tmp_path, capsys):
@@ -58,8 +58,8 @@ def test_a_bad_sweep_is_one_sentence_exit_2_and_writes_nothing(changes, wanted, 
         ("objectives", '[["a"]]', "objectives must be a list of text, got [['a']]"),
         ("rules", "[1]", "rules must be tables [[rules]], got [1]"),
         ("rules", '"x"', "rules must be tables [[rules]], got 'x'"),
-        ("subset", "-1", "subset must be a whole number from 1 on, got -1"),
-        ("subset", '"a"', "subset must be a whole number from 1 on, got 'a'"),
+        ("subset", "-1", "subset must be a whole number of at least 1, got -1"),
+        ("subset", '"a"', "subset must be a whole number of at least 1, got 'a'"),
         ("resources", "{ gpus = nan }", "resources: gpus must be a number from 0 on, got nan"),
         ("resources", "{ gpus = inf }", "resources: gpus must be a number from 0 on, got inf"),
         ("target", '"no_such.py:net"', "'no_such.py', which does not exist"),
@@ -262,4 +262,5 @@ def test_the_report_shows_front_coordinates_and_importance(tmp_path):
     page = write_report([tmp_path / "out"], figures=tmp_path / "figures").read_text()
     for title in ("The front", "Parallel coordinates", "Importance for accuracy", "Importance for sparsity"):
         assert title in page
+    assert "<h1>0" not in page  # the sweep's name, not a trial's number
     assert {p.stem for p in (tmp_path / "figures").glob("sweep*.svg")} >= {"sweep-front-0", "sweep-parallel"}

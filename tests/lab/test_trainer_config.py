@@ -59,7 +59,7 @@ def test_cosine_falls_from_the_rate_to_the_final_one_behind_a_linear_warmup():
         ({"schedule": "multistep", "milestones": 5}, "milestones must be a list of numbers, got 5"),
         ({"schedule": "multistep", "milestones": ["x"]}, "milestones must be of type int, got 'x'"),
         ({"augmentation": 4}, "augmentation must be a table such as"),
-        ({"label_smoothing": 1}, "label_smoothing must be at least 0 and below 1"),
+        ({"label_smoothing": 1}, r"label_smoothing must be in \[0, 1\)"),
         ({"compile": "yes"}, "compile must be one of off, default"),
         ({"learning_rate": 1}, "unknown training setting 'learning_rate'"),
         ({"batchsize": 1}, "nearest: 'batch_size'"),

@@ -48,6 +48,19 @@ def test_the_session_steps_once_for_each_batch_of_the_epoch():
     assert trained.session.state_dict()["steps_done"] == trained.feed.steps == 4
 
 
+def test_frozen_parameters_stay_as_they_are():
+    trained = loop(freeze="*.bias")
+    before = {name: value.detach().clone() for name, value in trained.model.named_parameters()}
+    trained.run_epoch(1, Display())
+    stayed = {name for name, value in trained.model.named_parameters() if torch.equal(value, before[name])}
+    assert stayed == {name for name in before if name.endswith(".bias")}
+
+
+def test_a_glob_that_freezes_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"freeze matches no parameter of the network, got 'embedings\.\*'"):
+        loop(freeze="embedings.*")
+
+
 def test_bf16_and_channels_last_train_on_the_cpu_too():
     trained = loop(amp=True, channels_last=True)
     row = trained.run_epoch(1, Display())
@@ -139,3 +152,21 @@ def test_a_method_that_asks_for_data_gets_training_images(tmp_path):
     recipe = Recipe(rules=[Rule(methods=[Prune(score="wanda", sparsity=0.5, schedule="one-shot")])])
     job = Job(target="digits-cnn", data="digits", subset=64, recipe=recipe, config=TrainConfig(epochs=1, device="cpu"))
     assert job.run(tmp_path / "run")["sparsity"] == pytest.approx(50, abs=0.5)
+
+
+def test_whole_filters_gone_are_counted_in_the_shrunk_network(tmp_path):
+    recipe = Recipe.from_toml('[[rules]]\nmethods = [{ method = "prune", structure = "filter", sparsity = 0.5 }]\n')
+    config = TrainConfig(epochs=1, batch_size=50, device="cpu")
+    metrics = train(network("digits-cnn", width=0.5), small_digits(50), config, out=tmp_path / "run", recipe=recipe)
+    assert 0 < metrics["shrunk_parameters"] < metrics["kept"] / 100 * metrics["parameters"]
+    assert "full_accuracy" not in metrics  # of a search only
+
+
+def test_latents_that_outgrow_one_are_seen_in_their_histograms():
+    trained = loop(Recipe.load("ternary-best"), epochs=1)
+    with torch.no_grad():
+        for latent in trained.session.latents().values():
+            latent.mul_(3.0 / latent.abs().max())
+    for histogram in trained.latent_histograms().values():
+        assert histogram["edges"][-1] > 2
+        assert max(histogram["counts"][0], histogram["counts"][-1]) < 0.01 * sum(histogram["counts"])

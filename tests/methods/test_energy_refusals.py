@@ -13,7 +13,7 @@ from tersify.methods import Energy
     ("settings", "message"),
     [
         ({"population": 3}, "population \\(S\\) must be a whole number of at least 4, got 3"),
-        ({"init": 1.0}, "init \\(P\\) must lie between 0 and 1, got 1.0"),
+        ({"init": 1.0}, r"init \(P\) must be in \(0, 1\), got 1.0"),
         ({"init": 0.0}, "init"),
         ({"mutation": 0.0}, "mutation"),
         ({"search": "gradient"}, "search must be one of de, annealing"),

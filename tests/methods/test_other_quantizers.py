@@ -16,6 +16,7 @@ from tersify.methods import (
     Uniform,
 )
 from tersify.tensor import sparsity_percent
+from zoo import recipe_of
 
 
 def session_on(weight, method, **options):
@@ -78,12 +79,49 @@ def test_ec2t_zeros_grow_with_lambda():
     assert zeros[0] < zeros[1] < zeros[2] < 100
 
 
+def test_ec2t_counts_without_its_lambda_so_that_the_codes_settle_and_no_level_empties():
+    _, session = session_on(gaussian(), EntropyConstrainedTernary(lam=0.8, warmup=0.0), epochs=60)
+    counts = []
+    for _ in range(60):
+        session.step()
+        counts.append(session.pack()["weight"].codes.flatten().bincount(minlength=3))
+    assert torch.equal(counts[2], counts[-1])
+    assert counts[-1].min() > 100
+
+
 def test_ec2t_never_empties_the_zero_class():
     _, session = session_on(torch.full((4, 4), 0.3), EntropyConstrainedTernary(lam=5.0, warmup=0.0), epochs=10)
     for _ in range(10):
         session.step()
     prior = session.sites[0].chain[0].prior
     assert prior.argmax() == 0
+
+
+def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latents_spread():
+    model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 10))
+    session = tersify.attach(model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200)
+    shares = []
+    for _ in range(200):
+        with torch.no_grad():
+            session.sites[0].latent.mul_(1.0005)
+        session.step()
+        shares.append(session.pack().sparsity_percent())
+    assert shares[-1] == pytest.approx(70, abs=1)
+    assert max(shares) < 75
+    large, small = (sparsity_percent([t]) for t in session.pack().compressed().values())
+    assert large > small + 5  # zeros of a small layer save little
+
+
+def test_ec2t_meets_the_share_without_training_too():
+    packed = tersify.compress_(nn.Linear(100, 100), recipe_of((EntropyConstrainedTernary(sparsity=0.7),)))
+    assert packed.sparsity_percent() == pytest.approx(70, abs=1)
+
+
+def test_ec2t_refuses_lambda_and_sparsity_together():
+    with pytest.raises(ValueError, match="give one of them"):
+        EntropyConstrainedTernary(lam=0.3, sparsity=0.7)
+    with pytest.raises(ValueError, match=r"sparsity must be in \(0, 1\), got 1\.5"):
+        EntropyConstrainedTernary(sparsity=1.5)
 
 
 def test_trq_is_stem_plus_residual_with_one_alpha():

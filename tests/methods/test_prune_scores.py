@@ -173,6 +173,25 @@ def test_with_a_head_start_movement_begins_at_the_weights_magnitudes():
     assert weight[kept].min() >= weight[~kept].max()
 
 
-def test_a_head_start_is_refused_where_nothing_moves():
-    with pytest.raises(ValueError, match="head_start must be at least 0 and belongs to score 'movement'"):
-        Prune(score="magnitude", head_start=1.0)
+@pytest.mark.parametrize("setting", ["head_start", "lines"])
+def test_what_belongs_to_movement_is_refused_where_nothing_moves(setting):
+    with pytest.raises(ValueError, match=f"{setting} must be at least 0 and belongs to score 'movement'"):
+        Prune(score="magnitude", **{setting: 1.0})
+
+
+@pytest.mark.parametrize(("lines", "kept"), [(0.0, "the larger"), (10.0, "the row that grows")])
+def test_with_lines_a_weight_shares_in_the_movement_of_its_row(lines, kept):
+    model = nn.Linear(8, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0] * 8, [0.5] * 8]))
+    session = begin(model, epochs=40, score="movement", sparsity=0.5, gain=1.0, head_start=1.0, lines=lines)
+    train(model, session, lambda m: (m.weight[0].sum() - m.weight[1].sum()) * 0.1, 40, lr=0.01)
+    wanted = {"the larger": [8, 0], "the row that grows": [0, 8]}
+    assert (model.weight != 0).sum(1).tolist() == wanted[kept]
+
+
+def test_the_scores_of_lines_cost_one_number_a_row_and_a_column():
+    model = nn.Conv2d(3, 5, 2)
+    begin(model, score="movement", sparsity=0.5, lines=1.0)
+    shapes = [tuple(p.shape) for name, p in model.named_parameters() if "line_scores" in name]
+    assert shapes == [(5, 1, 1, 1), (1, 3, 1, 1)]

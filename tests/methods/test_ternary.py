@@ -58,6 +58,8 @@ def test_a_stretched_regime_ends_where_the_long_one_ended():
         ({"delta0": -1}, "got -1"),
         ({"cap": 0.0}, r"Δf.*\(0, 1\]"),
         ({"cap": 1.5}, "got 1.5"),
+        ({"sparsity": 1.0}, r"sparsity must be in \(0, 1\), got 1.0"),
+        ({"sparsity": 0.9, "cap": 0.97}, "both end the growth; give one of them"),
         ({"cap": 0.05}, "at least delta0"),
         ({"speed": -0.1}, r"M.*got -0.1"),
         ({"speed": float("nan")}, "got nan"),
@@ -115,6 +117,25 @@ def test_zeros_grow_with_the_epoch_and_a_zeroed_weight_returns_when_its_gradient
         (-model.weight[zeroed[0], zeroed[1]]).backward()
         optimizer.step()
     assert model.weight[zeroed[0], zeroed[1]] == 1.0
+
+
+def test_growth_ends_at_the_wanted_share_of_zeros_and_then_follows_the_latents():
+    model = nn.Linear(100, 100, bias=False)
+    method = Ternary(regime="log", speed=9.0, sparsity=0.8, spread=0.2)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[method])]), epochs=40)
+    shares, thresholds = [], []
+    for _ in range(40):
+        session.step()
+        shares.append(session.pack().sparsity_percent())
+        thresholds.append(session.status()["Δ"])
+    assert shares[0] < 50
+    assert shares[0] < shares[1] <= max(shares) == pytest.approx(80, abs=0.1)
+    assert thresholds[0] == pytest.approx(0.1)
+    with torch.no_grad():
+        session.sites[0].latent.mul_(7.0)  # far beyond 1: they are not clipped, and Δ goes along with them
+    session.step()
+    assert session.pack().sparsity_percent() == pytest.approx(80, abs=0.1) or session.status()["Δ"] > 1
+    assert session.sites[0].latent.abs().max() > 1
 
 
 def test_spread_gives_the_latents_the_asked_standard_deviation():

@@ -6,7 +6,7 @@ from torch import nn
 
 import tersify
 from tersify.methods import TernaryTarget
-from tersify.methods.ternary_target import magnitude_quantile
+from tersify.methods.threshold import magnitude_quantile
 from tersify.tensor import sparsity_percent
 from zoo import recipe_of
 
@@ -59,8 +59,8 @@ def test_quantile_of_a_large_network_comes_from_a_sample_and_is_close():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sparsity": 1.0}, "sparsity must be between 0 and 1, got 1.0"),
-        ({"start": 0.0}, "start must be between"),
+        ({"sparsity": 1.0}, r"sparsity must be in \(0, 1\), got 1.0"),
+        ({"start": 0.0}, r"start must be in \(0, 1\)"),
         ({"begin": 0.7, "end": 0.7}, "end must lie behind begin"),
         ({"scale": "x"}, "scale must be one of"),
     ],

@@ -49,7 +49,9 @@ def ternary_run(folder, *, epochs=12, data="digits", target=TARGET, **metrics):
     (folder / "latents.json").write_text(json.dumps(latents))
     metadata = {"data": data, "target": target}
     (folder / "checkpoint" / "run.json").write_text(
-        json.dumps({"data": data, "metadata": metadata, "recipe": RECIPE, "train": {"seed": 3, "lr": 0.01}})
+        json.dumps(
+            {"data": data, "metadata": metadata, "recipe": RECIPE, "train": {"seed": 0, "lr": 0.01, "amp": False}}
+        )
     )
     return folder
 

@@ -75,12 +75,20 @@ def test_the_headline_gives_size_accuracy_sparsity_entropy_and_bytes(tmp_path):
         assert part in text
 
 
+def test_the_seed_is_told_even_where_it_is_0(tmp_path):
+    text = write_report([ternary_run(tmp_path / "log")]).read_text(encoding="utf-8")
+    assert re.search(r"<td[^>]*>seed</td><td[^>]*>0</td>", text)
+    assert not re.search(r"<td[^>]*>amp</td>", text)
+
+
 def test_runs_that_were_timed_show_their_speed_beside_the_others(tmp_path):
     write_bench(ternary_run(tmp_path / "timed"))
     ternary_run(tmp_path / "untimed")
     html = write_report([tmp_path]).read_text(encoding="utf-8")
     runs = html[html.index("<caption>The runs") :]
     runs = runs[: runs.index("</table>")]
+    assert "the speed of torch" in html
+    assert "1.50 ms, batch 8, 2 threads" in html
     timed, untimed = re.findall("<tr>(.*?)</tr>", runs[runs.index("<tbody>") :])
     assert "1.50</td>" in timed
     assert "3.0×</td>" in timed
@@ -184,6 +192,11 @@ def test_the_command_prints_the_page_s_path(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "all.html"), "--figures", str(tmp_path / "f")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "all.html")
     assert len(list((tmp_path / "f").glob("*.svg"))) == len(WHOLE)
+
+
+def test_png_without_a_place_for_the_figures_is_told_in_one_sentence(tmp_path, capsys):
+    assert main(["report", str(ternary_run(tmp_path / "log")), "--png"]) == 2
+    assert "give --figures DIR with it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["empty", "foreign", "missing", "file", "no place for the page"])

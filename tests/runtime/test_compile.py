@@ -299,3 +299,20 @@ def test_a_missing_extension_warns_once(monkeypatch):
         monkeypatch.undo()
         engine_module.extension.cache_clear()
     assert engine_module.extension() is not None
+
+
+def test_inputs_unlike_the_last_are_still_checked_and_right():
+    layer = nn.Linear(6, 5)
+    fast = compile(layer, torch.randn(2, 6), threads=1)
+    x = torch.randn(3, 6)
+    fast(x)
+    with torch.no_grad():
+        for other in (torch.randn(3, 6), torch.randn(4, 6), torch.randn(6, 3).T, nn.Parameter(torch.randn(3, 6))):
+            assert torch.allclose(fast(other), layer(other), atol=1e-6)
+            fast(x)
+    for wrong in (torch.randn(3, 7), x.double(), x.to_sparse(), x.to("meta")):
+        with pytest.raises(ValueError, match="input"):
+            fast(wrong)
+        fast(x)
+    with pytest.raises(ValueError, match="1 inputs, got 2"):
+        fast(x, x)

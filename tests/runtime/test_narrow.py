@@ -136,21 +136,17 @@ def test_calibration_batches_set_the_ranges(as_list):
     assert fast.plan.quants[fast.plan.inputs[0].name].scale == pytest.approx(10 / 255)
 
 
-@pytest.mark.parametrize(("rows", "features"), [(64, 4096), (130, 1000)])
-def test_a_large_ternary_linear_layer_rounds_single_vectors_to_127_levels(rows, features):
-    layer = nn.Linear(features, rows)
+def test_a_ternary_linear_layer_rounds_every_vector_to_127_steps():
+    layer = nn.Linear(1000, 130)
     layer.weight.data = layer.weight.data.sign() * (torch.rand_like(layer.weight) < 0.6)
-    x = torch.randn(1, features)
-    exact = compile(layer, x, threads=2)(x)
-    fast = compile(layer, x, precision="int8", threads=2)(x)
-    step = x.abs().max() / 127
+    x = torch.randn(3, 1000)
+    fast = compile(layer, x, precision="int8", threads=2)
+    assert "int8 activations" in fast.plan.describe()
+    step = x.abs().amax(1, keepdim=True) / 127
     with torch.no_grad():
-        rounded = layer((x / step).round() * step)
-    if ISAS[-1] == "avx512":
-        assert torch.allclose(fast, rounded, rtol=1e-4, atol=1e-4)
-        assert not torch.equal(fast, exact)
-    else:
-        assert torch.allclose(fast, exact)
+        error = (fast(x) - layer((x / step).round() * step)).abs() / step
+    assert error.max() < 1.1
+    assert not torch.equal(fast(x), compile(layer, x, threads=2)(x))
 
 
 def test_fp16_warns_and_stays_exact():

@@ -33,7 +33,7 @@ MaxDecodedBytes = Annotated[
 ]
 
 
-def allowed(max_decoded_bytes: int | None) -> dict[str, int]:
+def allowed(max_decoded_bytes: int | None) -> dict[str, Any]:
     """The limit as an argument for the codec, which knows the default."""
     return {} if max_decoded_bytes is None else {"max_decoded_bytes": max_decoded_bytes}
 

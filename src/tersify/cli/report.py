@@ -14,8 +14,15 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option(help="The page; report.html in the first directory by default.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write every figure here as SVG.")] = None,
+    png: Annotated[bool, typer.Option("--png", help="Those figures as PNG, too; needs chromium.")] = False,
 ) -> None:
     """Write one self-contained page: headline figures, curves, layers, histograms, file, recipe; runs side by side."""
     from tersify.report import write_report
+    from tersify.report.raster import write_png
 
-    typer.echo(write_report(directories, out=out, figures=figures))
+    if png and figures is None:
+        raise ValueError("--png draws the figures of --figures; give --figures DIR with it")
+    page = write_report(directories, out=out, figures=figures)
+    for svg in sorted(figures.glob("*.svg")) if png and figures is not None else ():
+        write_png(svg)
+    typer.echo(page)

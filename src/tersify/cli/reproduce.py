@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,9 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Where the runs go; runs/EXPERIMENT by default.")] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only this row, by its id; repeatable.")] = None,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Measure on a tenth of the training data, held out; to choose settings.")
+    ] = False,
     seed: Annotated[list[int] | None, typer.Option(help="This seed instead; repeatable.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of every row; milestones scale along.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
@@ -46,6 +50,8 @@ def reproduce(
         return
     if experiment is None:
         raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
+    if validate and experiment in SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS:
+        raise ValueError(f"--validate is for experiments that train their rows; leave it out for {experiment}")
     if experiment in SPEECH_EXPERIMENTS:
         reproduce_speech(experiment, smoke=smoke, resume=resume, out=out, data_root=data_root)
         return
@@ -54,7 +60,7 @@ def reproduce(
                         device=device, compile=compile_mode)  # fmt: skip
         return
     chosen = lab.Experiment.load(experiment)
-    chosen = (chosen.as_smoke() if smoke else chosen).chosen(row, seed)
+    chosen = replace((chosen.as_smoke() if smoke else chosen).chosen(row, seed), validate=validate)
     home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
     console = wide_console()
     with resumable(context, home):

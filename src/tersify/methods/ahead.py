@@ -17,90 +17,138 @@ from tersify import ranks
 MOST_AHEAD = 1 << 26
 
 
+def affordable(latents: Sequence[Tensor]) -> bool:
+    """Whether there is memory for a second copy of them all."""
+    return sum(latent.numel() for latent in latents) <= MOST_AHEAD
+
+
 def may_make_ahead(latents: Sequence[Tensor]) -> bool:
     """Whether it pays and can be afforded.
 
     Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
     """
-    return bool(latents) and not ranks.together() and sum(latent.numel() for latent in latents) <= MOST_AHEAD
+    return bool(latents) and not ranks.together() and affordable(latents)
 
 
 class Ahead:
     """A weight computed before it is asked for, and good until its gradient comes or its latent changes.
 
     Until then, since activation checkpointing asks a second time and must get what it got. A compiled network
-    computes its own weights and never asks, so nothing is computed for it again. `cast` is the type that autocast
-    made of the last one: a weight that is exact in it may be made in it at once, which spares a cast for each.
+    computes its own weights and never asks, so nothing is computed for it again.
+
+    `castable` says that only layers read the weight that autocast casts for, and that it is exact in any type: then
+    it is made at once in the type that autocast made of the last one, `cast`, which spares a cast for each.
     """
 
-    def __init__(self) -> None:
+    __slots__ = ("_device", "_is_cast", "_mold", "_pointer", "_version", "_weight", "cast", "castable", "wanted")
+
+    def __init__(self, *, castable: bool = False) -> None:
         self._weight: Tensor | None = None
-        self._made_from: tuple[object, ...] = ()
-        self.wanted = True
+        self._is_cast = False
+        self._version = self._pointer = -1  # the latent's: one changes with edits in place, one with conversions
+        self._device = ""
+        self._mold: Tensor | None = None
+        self.castable = castable
         self.cast: torch.dtype | None = None
+        self.wanted = True
 
     def set(self, weight: Tensor, latent: Tensor) -> None:
-        self._weight, self._made_from = weight, _state(latent)
+        """Keep the weight made of this latent, in the type `cast` where there is one."""
+        if (pointer := latent.data_ptr()) != self._pointer:
+            self._pointer, self._device = pointer, latent.device.type
+        self._weight, self._version = weight, latent._version
+        self._is_cast = self.cast is not None
         self.wanted = False
 
     def get(self, latent: Tensor) -> Tensor | None:
+        """Every layer asks in every step: each look at a tensor here counts."""
         self.wanted = True
+        weight = self._weight
         try:
-            state = _state(latent)
+            if weight is not None and latent._version == self._version and latent.data_ptr() == self._pointer:
+                if not self.castable:
+                    return weight
+                if torch.is_autocast_enabled(self._device):
+                    if not self._is_cast:
+                        self._learn(latent)
+                    return weight
+                if not self._is_cast:
+                    return weight
+            self._weight = None
+            self._learn(latent)
         except RuntimeError:  # a stand-in without memory of its own, as torch.func puts in the latent's place
-            return None
+            pass
+        return None
+
+    def _learn(self, latent: Tensor) -> None:
+        """What autocast makes of the weight, where it is on."""
         device = latent.device.type
-        self.cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        if self._weight is not None:
-            fits = self._weight.dtype in (latent.dtype, self.cast)
-            if not fits or self._made_from != state:
-                self._weight = None
-        return self._weight
+        casts = self.castable and latent.dtype is torch.float32 and torch.is_autocast_enabled(device)
+        self.cast = torch.get_autocast_dtype(device) if casts else None
 
     def drop(self) -> None:
         self._weight = None
 
+    def mold(self, latent: Tensor) -> Tensor:
+        """Memory for the weight in the type `cast`, the same in every step."""
+        mold = self._mold
+        if mold is None or mold.dtype is not self.cast or latent.data_ptr() != self._pointer:
+            self._mold = mold = torch.empty_like(latent, dtype=self.cast)
+        return mold
+
     def __deepcopy__(self, memo: dict[int, object]) -> Ahead:
-        return Ahead()
+        return Ahead(castable=self.castable)
 
 
-def _state(latent: Tensor) -> tuple[object, ...]:
-    """Changes with every edit in place, conversion and move."""
-    return latent._version, latent.data_ptr()
+def standing_for(
+    latents: Sequence[Tensor],
+    values: Sequence[Tensor],
+    keepers: Sequence[Ahead],
+    memory: Sequence[Tensor] | None = None,
+) -> None:
+    """Each keeper gets its value, as it is; backward the latent gets the value's gradient, and the keeper drops it.
 
-
-def standing_for(latents: Sequence[Tensor], values: Sequence[Tensor], keepers: Sequence[Ahead]) -> Sequence[Tensor]:
-    """Exactly the values forward; backward each latent gets its value's gradient, and the value's keeper drops it."""
+    Values of another type come with `memory`, tensors like the latents, where their gradients are converted to.
+    """
     with torch.enable_grad():
-        return _StandIn.apply(values, keepers, *latents)
-
-
-def cast_together(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
-    """Each tensor in its type; those that differ are converted in one go, but where a graph is to follow it."""
-    if torch.is_grad_enabled():
-        return [tensor.to(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
-    made = [
-        t if t.dtype == dtype else torch.empty_like(t, dtype=dtype) for t, dtype in zip(tensors, dtypes, strict=True)
-    ]
-    pairs = [(new, old) for new, old in zip(made, tensors, strict=True) if new is not old]
-    if pairs:
-        torch._foreach_copy_([new for new, _ in pairs], [old for _, old in pairs])
-    return made
+        weights = _apply(values, keepers, memory, *latents)
+    for weight, latent, keeper in zip(weights, latents, keepers, strict=True):
+        keeper.set(weight, latent)
 
 
 class _StandIn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Sequence[Tensor], keepers: Sequence[Ahead], *latents: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,
+        values: Sequence[Tensor],
+        keepers: Sequence[Ahead],
+        memory: Sequence[Tensor] | None,
+        *latents: Tensor,
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.keepers, ctx.dtypes = keepers, [latent.dtype for latent in latents]
+        ctx.keepers, ctx.memory = keepers, memory
+        ctx.dtype = None if memory is None else memory[0].dtype
         return tuple(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        cast = cast_together([gradients[i] for i in there], [ctx.dtypes[i] for i in there])  # type: ignore[misc]
-        passed: list[Tensor | None] = [None] * len(gradients)
-        for i, gradient in zip(there, cast, strict=True):
-            ctx.keepers[i].drop()
-            passed[i] = gradient
-        return None, None, *passed
+        keepers, memory, dtype = ctx.keepers, ctx.memory, ctx.dtype
+        ctx.memory = None  # whoever gets it now keeps it
+        passed = list(gradients)
+        come = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        for i in come:
+            keepers[i].drop()
+        if come and dtype is not None:
+            cast: Sequence[Tensor]
+            if torch.is_grad_enabled() or memory is None:  # a graph is to follow the cast, or a second backward comes
+                cast = [gradients[i].to(dtype) for i in come]  # type: ignore[union-attr]
+            else:
+                cast = [memory[i] for i in come]
+                torch._foreach_copy_(cast, [gradients[i] for i in come])  # type: ignore[misc]
+            for i, gradient in zip(come, cast, strict=True):
+                passed[i] = gradient
+        return None, None, None, *passed
+
+
+# Past the look for functorch's transforms, within which no step of training begins.
+_apply: Any = super(torch.autograd.Function, _StandIn).apply

@@ -110,6 +110,10 @@ class Bound:
         """The transforms, known to be of `kind`."""
         return [t for t in self.transforms if isinstance(t, kind)]
 
+    def entering(self) -> list[Tensor]:
+        """What enters each transform now."""
+        return [site.entering(transform) for site, transform in zip(self.sites, self.transforms, strict=True)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
@@ -227,30 +231,16 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     return f"known: {', '.join(shown)}{more}" if shown else "there is none"
 
 
-def check_choice(what: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}")
-
-
-def check_range(what: str, value: float, *, low: float, high: float, low_open: bool = False) -> None:
-    """low ≤ value ≤ high, or low < value ≤ high; anything that is not a number fails too."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not (low < value <= high if low_open else low <= value <= high):
-        raise ValueError(f"{what} must be in {'(' if low_open else '['}{low:g}, {high:g}], got {value!r}")
-
-
-def check_whole(what: str, value: object, *, low: int | None = None, high: int | None = None) -> None:
-    """A whole number, from `low` on, or low ≤ value ≤ high; True and False are none."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if is_whole and (low is None or value >= low) and (high is None or value <= high):  # type: ignore[operator]
-        return
-    least = "" if low is None else f" of at least {low}"
-    rule = f"a whole number{least}" if high is None else f"{low}..{high}"
-    raise ValueError(f"{what} must be {rule}, got {value!r}")
-
-
 def dense(upstream: Tensor | CompressedTensor) -> Tensor:
     return upstream.to_dense() if isinstance(upstream, CompressedTensor) else upstream.detach()
+
+
+def pack_kept(upstream: Tensor | CompressedTensor, keep: Tensor) -> CompressedTensor:
+    """What is kept, of what came in: where an earlier method put a zero, it stays one."""
+    weight = dense(upstream)
+    if isinstance(upstream, CompressedTensor):
+        keep = keep & upstream.codes.bool()
+    return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
 
 
 def straight_through(value: Tensor, latent: Tensor, gain: Tensor | float = 1.0) -> Tensor:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    check_range,
-    dense,
-    register,
-    ternary_tensor,
-)
+from tersify.checks import check_range
+from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, ternary_tensor
 from tersify.methods.relative import RelativeLevels
+from tersify.methods.threshold import is_measured_at
 from tersify.methods.ttq import side_means, signed_codebook, signed_levels
 from tersify.tensor import CompressedTensor
+
+LEAST_SHARE_OF_ZERO = 0.5  # in P: a bit between zero and the levels, so that λ always pulls towards zero
+LEAST_PART = 0.1  # of λ, for a layer of few weights
+# λ moves by the share of zeros that is missing. That share answers to λ with a slope of 0.2 to 0.3, so each measurement
+# closes about a quarter of the gap, without swinging.
+LAMBDA_PER_MISSING_SHARE = 1.0
+MOVES_WITHOUT_TRAINING = 100
+DEFAULT_LAMBDA = 0.1
 
 
 @register("ec2t")
@@ -28,29 +29,62 @@ from tersify.tensor import CompressedTensor
 class EntropyConstrainedTernary(Method):
     """argmin over −Wn/0/+Wp of (w − level)² / mean level² − λ·log2 P(level) (paper 1, eq. 4).
 
-    The distance is taken relative to the layer's squared levels, so one λ fits every layer. `warmup` is the
-    share of training over which λ rises linearly from 0.
+    P counts the nearest levels, without λ: shares that λ itself has moved would move it on until a level is
+    empty. The distance is taken relative to the layer's squared levels, so one λ fits every layer, and a small layer,
+    whose zeros save little, has a smaller share of it. `warmup` is the share of training over which λ rises
+    linearly from 0. `sparsity` replaces λ: it is led, over the same time, to where that share of these weights is zero.
     """
 
-    lam: float = 0.1
+    lam: float = DEFAULT_LAMBDA
     warmup: float = 0.2
+    sparsity: float | None = None
 
     def __post_init__(self) -> None:
         check_range("lam (λ)", self.lam, low=0.0, high=100.0)
         check_range("warmup", self.warmup, low=0.0, high=1.0)
+        if self.sparsity is not None:
+            check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
+            if self.lam != DEFAULT_LAMBDA:
+                raise ValueError(f"lam (λ = {self.lam}) and sparsity both set the number of zeros; give one of them")
 
     def transform(self, site: Site) -> Transform:
         return Ec2tTransform(site.entering())
 
+    def bind(self, sites: Sequence[Site]) -> Bound:
+        bound = super().bind(sites)
+        largest = max(site.latent.numel() for site in sites)
+        for site, transform in zip(sites, bound.each(Ec2tTransform), strict=True):
+            transform.part.fill_((site.latent.numel() / largest + LEAST_PART) / (1 + LEAST_PART))
+        return bound
+
     def update(self, bound: Bound, step: Step) -> None:
+        if not is_measured_at(step.progress):
+            return
+        transforms, latents = bound.each(Ec2tTransform), bound.entering()
+        nearest = torch.stack([t.count_(latent) for t, latent in zip(transforms, latents, strict=True)]).sum()
         rise = min(step.progress.share / self.warmup, 1.0) if self.warmup else 1.0
-        for site, transform in zip(bound.sites, bound.each(Ec2tTransform), strict=True):
-            transform.count_(site.entering(transform))
-            transform.lam.fill_(self.lam * rise)
+        if self.sparsity is None:
+            set_lambda(transforms, self.lam * rise)
+            return
+        weights = sum(latent.numel() for latent in latents)
+        wanted = nearest / weights + (self.sparsity - nearest / weights) * rise
+        for _ in range(MOVES_WITHOUT_TRAINING if step.without_training else 1):
+            zeros = torch.stack([(t.pattern(x) == 0).sum() for t, x in zip(transforms, latents, strict=True)]).sum()
+            missing = wanted - zeros / weights
+            set_lambda(transforms, (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0))
+
+    def status(self, bound: Bound) -> dict[str, float]:
+        return {"λ": float(bound.each(Ec2tTransform)[0].lam)}
+
+
+def set_lambda(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None:
+    for transform in transforms:
+        transform.lam.fill_(lam)
 
 
 class Ec2tTransform(Transform):
     lam: Tensor
+    part: Tensor
     prior: Tensor
 
     def __init__(self, latent: Tensor) -> None:
@@ -58,25 +92,27 @@ class Ec2tTransform(Transform):
         start = torch.where(latent.abs() > 0.7 * latent.abs().mean(), latent.sign(), 0.0)
         self.levels = RelativeLevels(side_means(latent, start), members=latent.numel())
         self.register_buffer("lam", torch.zeros((), dtype=latent.dtype, device=latent.device))
+        self.register_buffer("part", torch.ones((), dtype=latent.dtype, device=latent.device))
         self.register_buffer("prior", torch.full((3,), 1 / 3, dtype=latent.dtype, device=latent.device))
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 4
         plus, minus = self.levels().detach().unbind()
         unit = ((plus.square() + minus.square()) / 2).clamp(min=1e-12)
-        bits = -self.prior.clamp(min=1e-6).log2() * self.lam
+        bits = -self.prior.clamp(min=1e-6).log2() * (self.lam * self.part)
         zero = latent.square() / unit + bits[0]
         up = (latent - plus).square() / unit + bits[1]
         down = (latent + minus).square() / unit + bits[2]
         return torch.where((up < zero) & (up <= down), 1.0, torch.where(down < zero, -1.0, 0.0)).to(latent.dtype)
 
     @torch.no_grad()
-    def count_(self, latent: Tensor) -> None:
-        """Measure P from the present codes. Zero stays the most probable: a large λ would empty it otherwise."""
-        pattern = self.pattern(latent)
-        up, down = (pattern > 0).to(latent.dtype).mean(), (pattern < 0).to(latent.dtype).mean()
-        zero = torch.maximum(1 - up - down, torch.maximum(up, down))
-        counted = torch.stack([zero, up, down])
-        self.prior.copy_(counted / counted.sum())
+    def count_(self, latent: Tensor) -> Tensor:
+        """Measure P from the level nearest to each weight, zero as at least half of it; the number nearest to zero."""
+        plus, minus = self.levels().unbind()
+        sides = torch.stack([(latent > plus / 2).sum(), (latent < -minus / 2).sum()])
+        shares = sides / latent.numel()
+        shares *= ((1 - LEAST_SHARE_OF_ZERO) / shares.sum().clamp(min=1e-6)).clamp(max=1.0)
+        self.prior.copy_(torch.cat([(1 - shares.sum()).reshape(1), shares]))
+        return latent.numel() - sides.sum()
 
     def forward(self, latent: Tensor) -> Tensor:
         return signed_levels(self.pattern(latent.detach()), self.levels(), latent)

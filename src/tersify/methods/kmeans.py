@@ -7,18 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    check_range,
-    check_whole,
-    dense,
-    register,
-    straight_through,
-)
+from tersify.checks import check_range, check_whole
+from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
 from tersify.methods.pruning.schedule import first_step
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    check_choice,
-    check_range,
-    register,
-)
+from tersify.checks import check_choice, check_range
+from tersify.methods.base import Bound, Method, Site, Step, Transform, register
+from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
     TernaryTransform,
     check_latent_settings,
-    clip_latents,
-    set_thresholds,
-    ternarize_ahead,
+    is_measured_at,
+    magnitude_quantile,
+    read_by_cast_layers,
 )
 from tersify.schedules import REGIMES, Schedule, growth
 from tersify.userfile import load_function, names_function
+
+DEFAULT_CAP = 0.9
 
 
 @register("ternary")
@@ -33,16 +29,18 @@ class Ternary(Method):
     """−1/0/+1 by a threshold Δ = min(Δ0 + Δ0·M·f(epoch), Δf).
 
     `regime` is f: fixed, linear, square, exp, log, log10, or a function of the epoch. `over` is the number
-    of epochs the regime was chosen for; a run of another length stretches it. `spread` rescales
-    the latents to that standard deviation at attach (Δ0 = 0.1 wants about 0.2), for networks whose own
-    initialisation is smaller. `scale` gives each tensor or output channel a learned factor, which
-    a network needs where no BatchNorm absorbs it.
+    of epochs the regime was chosen for; a run of another length stretches it. `sparsity` ends the growth in place
+    of Δf: Δ follows the regime until that share of all these weights is zero, and then the latents, which are not
+    clipped. `spread` rescales the latents to that standard deviation at attach (Δ0 = 0.1 wants about 0.2), for
+    networks whose own initialisation is smaller. `scale` gives each tensor or output channel a learned factor,
+    which a network needs where no BatchNorm absorbs it.
     """
 
     regime: str | Callable[[float], float] = "fixed"
     delta0: float = 0.1
     speed: float = 1.9
-    cap: float = 0.9
+    cap: float = DEFAULT_CAP
+    sparsity: float | None = None
     over: int | None = None
     clip: bool = True
     spread: float | None = None
@@ -56,6 +54,10 @@ class Ternary(Method):
         check_range("cap (Δf)", self.cap, low=0.0, high=1.0, low_open=True)
         if self.cap < self.delta0:
             raise ValueError(f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}")
+        if self.sparsity is not None:
+            check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
+            if self.cap != DEFAULT_CAP:
+                raise ValueError(f"cap (Δf = {self.cap}) and sparsity both end the growth; give one of them")
         if self.over is not None and self.over < 1:
             raise ValueError(f"over must be a number of epochs from 1 on, got {self.over}")
         check_latent_settings(self.spread, self.scale)
@@ -63,22 +65,43 @@ class Ternary(Method):
     def schedule(self, epochs: float) -> Schedule:
         """Δ as a function of progress in a run of `epochs` epochs."""
         f = _regime(self.regime)
+        cap = self.cap if self.sparsity is None else math.inf
         stretch = 1.0 if self.over is None else (self.over - 1) / max(epochs - 1, 1)
-        return growth(self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), self.cap)
+        return growth(self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), cap)
+
+    @property
+    def _clips(self) -> bool:
+        """Clipped latents meet at the border, where no threshold can part them for a share of zeros."""
+        return self.clip and self.sparsity is None
 
     def transform(self, site: Site) -> Transform:
         return TernaryTransform(
-            site.latent, threshold=self.delta0, clip=self.clip, spread=self.spread, scale=self.scale
+            site.latent,
+            threshold=self.delta0,
+            clip=self._clips,
+            saturate=self.sparsity is None,
+            spread=self.spread,
+            scale=self.scale,
+            only_cast=read_by_cast_layers(site),
         )
 
+    def bind(self, sites: Sequence[Site]) -> TernaryBound:
+        return TernaryBound(sites, [self.transform(site) for site in sites])
+
     def project_(self, bound: Bound) -> None:
-        if self.clip:
-            clip_latents(bound)
+        assert isinstance(bound, TernaryBound)
+        if self._clips:
+            bound.clip_()
 
     def update(self, bound: Bound, step: Step) -> None:
+        assert isinstance(bound, TernaryBound)
         threshold = self.schedule(step.progress.epochs)(step.progress)
-        set_thresholds(bound, threshold)
-        ternarize_ahead(bound.sites, threshold)
+        if self.sparsity is not None:
+            if not is_measured_at(step.progress):
+                return
+            threshold = min(threshold, float(magnitude_quantile(bound.entering(), self.sparsity)))
+        bound.set_thresholds_(threshold)
+        bound.ternarize_ahead(threshold)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from tersify.methods.base import Bound, Method, Site, Step, Transform, check_range, register
-from tersify.methods.threshold import TernaryTransform, check_latent_settings
+from tersify.checks import check_range
+from tersify.methods.base import Bound, Method, Site, Step, Transform, register
+from tersify.methods.threshold import TernaryTransform, check_latent_settings, is_measured_at, magnitude_quantile
 from tersify.schedules import cubic_ramp
-
-# One threshold is found for the network from at most this many latents, every 16 steps (oftener in a short
-# run): the cost stays the same for a network of any size, and the share is met within about 0.1 points.
-SAMPLED_LATENTS = 1 << 20
-MOST_STEPS_BETWEEN = 16
 
 
 @register("ternary-target")
@@ -36,8 +29,7 @@ class TernaryTarget(Method):
 
     def __post_init__(self) -> None:
         for name in ("sparsity", "start"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)!r}")
+            check_range(name, getattr(self, name), low=0.0, high=1.0, low_open=True, high_open=True)
         check_range("begin", self.begin, low=0.0, high=1.0)
         check_range("end", self.end, low=0.0, high=1.0)
         if self.end <= self.begin:
@@ -50,21 +42,12 @@ class TernaryTarget(Method):
         )
 
     def update(self, bound: Bound, step: Step) -> None:
-        progress = step.progress
-        between = max(1, min(MOST_STEPS_BETWEEN, progress.steps // 50))
-        if progress.step % between and progress.step + 1 < progress.steps:
+        if not is_measured_at(step.progress):
             return
-        share = cubic_ramp(self.start, self.sparsity, self.begin, self.end)(progress)
-        threshold = magnitude_quantile([s.entering(t) for s, t in zip(bound.sites, bound.transforms)], share)  # noqa: B905
+        share = cubic_ramp(self.start, self.sparsity, self.begin, self.end)(step.progress)
+        threshold = magnitude_quantile(bound.entering(), share)
         for transform in bound.each(TernaryTransform):
             transform.threshold.copy_(threshold)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}
-
-
-def magnitude_quantile(latents: list[Tensor], share: float) -> Tensor:
-    """The magnitude below which `share` of the latents lie, from an even sample of them."""
-    stride = -(-sum(t.numel() for t in latents) // SAMPLED_LATENTS)
-    sample = torch.cat([t.reshape(-1)[::stride].abs() for t in latents])
-    return sample.kthvalue(max(1, round(share * sample.numel()))).values

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from tersify.methods.ahead import Ahead, cast_together, may_make_ahead, standing_for
-from tersify.methods.base import (
-    Bound,
-    Site,
-    Transform,
-    check_choice,
-    check_range,
-    dense,
-    straight_through,
-    ternary_tensor,
-)
+from tersify.checks import check_choice, check_range
+from tersify.methods.ahead import Ahead
+from tersify.methods.base import Site, Transform, dense, straight_through, ternary_tensor
 from tersify.methods.relative import RelativeLevels
-from tersify.ranks import own_part
+from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
+# A threshold for a share of zeros is found from at most this many latents, every 16 steps (oftener in a short
+# run): the cost stays the same for a network of any size, and the share is met within about 0.1 points.
+SAMPLED_LATENTS = 1 << 20
+MOST_STEPS_BETWEEN = 16
 CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
@@ -33,61 +29,24 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
     check_choice("scale", scale, SCALES)
 
 
-# All sites at once: an eager GPU step is bound by launches, not by arithmetic, so what would be a few kernels for
-# each site is a few for all of them.
+def is_measured_at(progress: Progress) -> bool:
+    """Whether a share of zeros is measured before this step: now and then, and before the last one."""
+    between = max(1, min(MOST_STEPS_BETWEEN, progress.steps // 50))
+    return progress.step % between == 0 or progress.step + 1 >= progress.steps
 
 
-def clip_latents(bound: Bound) -> None:
-    latents = [own_part(site.latent) for site in bound.sites]
-    if latents[0].is_cpu:  # where launches cost nothing, and a second pass through memory does
-        for latent in latents:
-            latent.clamp_(-1.0, 1.0)
-        return
-    torch._foreach_clamp_min_(latents, -1.0)
-    torch._foreach_clamp_max_(latents, 1.0)
+def magnitude_quantile(latents: Sequence[Tensor], share: float) -> Tensor:
+    """The magnitude below which `share` of the latents lie, from an even sample of them."""
+    stride = -(-sum(t.numel() for t in latents) // SAMPLED_LATENTS)
+    sample = torch.cat([t.reshape(-1)[::stride].abs() for t in latents])
+    return sample.kthvalue(max(1, round(share * sample.numel()))).values
 
 
-def set_thresholds(bound: Bound, threshold: float) -> None:
-    first, *others = [transform.threshold for transform in bound.each(TernaryTransform)]
-    first.fill_(threshold)
-    if others:
-        torch._foreach_copy_(others, [first] * len(others))
-
-
-def ternarize_ahead(sites: Sequence[Site], threshold: float) -> None:
-    """The weights the coming forward pass will ask for.
-
-    Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
-    """
-    ready = [site for site in sites if _may_go_ahead(site.chain)]
-    latents: list[Tensor] = [site.latent for site in ready]
-    if not may_make_ahead(latents):
-        return
-    edge = float(torch.tensor(threshold, dtype=latents[0].dtype))
-    patterns = torch._foreach_clamp_min(latents, -edge)
-    torch._foreach_clamp_max_(patterns, edge)
-    torch._foreach_sub_(patterns, latents)  # zero inside the threshold, of the latent's opposite sign outside
-    torch._foreach_sign_(patterns)
-    torch._foreach_neg_(patterns)
-    transforms = [cast(TernaryTransform, site.chain[0]) for site in ready]
-    exact = cast_together(patterns, [_used_type(site, t) for site, t in zip(ready, transforms, strict=True)])
-    weights = standing_for(latents, exact, [transform.ahead for transform in transforms])
-    for weight, latent, transform in zip(weights, latents, transforms, strict=True):
-        transform.ahead.set(weight, latent)
-
-
-def _used_type(site: Site, transform: TernaryTransform) -> torch.dtype:
-    """What autocast will make of the pattern, where only a layer that it casts for reads it: −1, 0 and 1 stay exact."""
-    own, seen = site.latent.dtype, transform.ahead.cast
-    if seen is None or own != torch.float32 or transform.factor is not None:
-        return own
-    return seen if len(site.owners) == 1 and type(site.owners[0][0]).__mro__[1] in CAST_LAYERS else own
-
-
-def _may_go_ahead(chain: list[Transform]) -> bool:
-    """The transform is alone on its clipped latent, and its last weight was asked for."""
-    first = chain[0]
-    return len(chain) == 1 and isinstance(first, TernaryTransform) and first.clip and first.ahead.wanted
+def read_by_cast_layers(site: Site) -> bool:
+    """Whether autocast casts the weight wherever it is read."""
+    (module, _), *others = site.owners
+    kind = type(module).__mro__[1] if parametrize.is_parametrized(module) else type(module)
+    return not others and kind in CAST_LAYERS
 
 
 class TernaryTransform(Transform):
@@ -102,10 +61,11 @@ class TernaryTransform(Transform):
         saturate: bool = True,
         spread: float | None = None,
         scale: str = "none",
+        only_cast: bool = False,
     ) -> None:
         super().__init__()
         self.clip, self.saturate = clip, saturate
-        self.ahead = Ahead()
+        self.ahead = Ahead(castable=only_cast and scale == "none")
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
@@ -121,6 +81,8 @@ class TernaryTransform(Transform):
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
                 )
+        if self.factor is None:
+            self.__dict__["ready"] = self.ahead.get  # asked in every step: not by way of a method
 
     @torch.no_grad()
     def start_(self, latent: Tensor) -> None:
@@ -129,9 +91,6 @@ class TernaryTransform(Transform):
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
-
-    def ready(self, latent: Tensor) -> Tensor | None:
-        return self.ahead.get(latent) if self.factor is None else None
 
     def forward(self, latent: Tensor) -> Tensor:
         value = None

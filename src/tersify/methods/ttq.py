@@ -7,16 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import (
-    Method,
-    Site,
-    Transform,
-    check_range,
-    dense,
-    register,
-    straight_through,
-    ternary_tensor,
-)
+from tersify.checks import check_range
+from tersify.methods.base import Method, Site, Transform, dense, register, straight_through, ternary_tensor
 from tersify.methods.relative import RelativeLevels
 from tersify.tensor import CompressedTensor
 

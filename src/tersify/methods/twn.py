@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tersify.checks import check_range
 from tersify.methods.base import (
     Method,
     Site,
     Transform,
-    check_range,
     dense,
     over_channels,
     register,

@@ -25,7 +25,9 @@ class Page:
         self.figures: list[Figure] = []
         several = len(runs) > 1
         main = _main_run(runs)
-        sections = [_header(main, runs), self._comparison() if several else ""]
+        # The runs of a sweep are called by their numbers, which say nothing.
+        title = sweeps[0].name if len(sweeps) == 1 and several else main.name
+        sections = [_header(title, main, runs), self._comparison() if several else ""]
         for index, sweep in enumerate(sweeps):
             prefix = f"sweep{index}" if len(sweeps) > 1 else "sweep"
             drawn = sweep_figures(sweep, prefix)
@@ -34,7 +36,7 @@ class Page:
         sections.append(self._section("What accuracy costs", plane_figures(runs), kind="cards two"))
         for index, run in enumerate(runs):
             sections.append(self._run(run, index, several=several, opened=run is main))
-        self.html = _document(f"{main.name} · Tersify", "".join(sections))
+        self.html = _document(f"{title} · Tersify", "".join(sections))
 
     def _section(self, title: str, figures: Sequence[Figure], extra: str = "", *, legend: bool = False,
                  kind: str = "cards") -> str:  # fmt: skip
@@ -81,11 +83,12 @@ def _main_run(runs: Sequence[Run]) -> Run:
     return max(runs, key=lambda run: (run.is_compressed, run.is_finished, run.figure("accuracy") or 0.0))
 
 
-def _header(run: Run, runs: Sequence[Run]) -> str:
+def _header(title: str, run: Run, runs: Sequence[Run]) -> str:
     epochs = run.figure("epochs") or run.figure("epoch")
     seconds = run.metrics.get("train_seconds")
     facts = [
-        f"the best of {len(runs)} runs" if len(runs) > 1 else "",
+        f"{run.name}, the best of {len(runs)} runs" if title != run.name else "",
+        f"the best of {len(runs)} runs" if len(runs) > 1 and title == run.name else "",
         f"{run.network} on {run.data}" if run.network else run.data,
         f"{epochs:.0f} epochs" if epochs else "",
         f"trained in {duration(seconds)}" if seconds else "",
@@ -96,7 +99,7 @@ def _header(run: Run, runs: Sequence[Run]) -> str:
     return (
         '<header><div class="bar"><span class="brand">Tersify report</span>'
         '<button type="button" id="theme" aria-label="Light or dark">◐</button></div>'
-        f'<h1>{clean(run.name)}</h1><p class="about">{about}</p>'
+        f'<h1>{clean(title)}</h1><p class="about">{about}</p>'
         f'<div class="tiles">{"".join(_tiles(run, runs))}</div></header>'
     )
 
@@ -121,6 +124,11 @@ def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:
         per_weight = run.file_bits_per_weight
         under = f"{per_weight:.2f} bit per weight, all included" if per_weight is not None else ""
         tiles.append(_tile(size(run.figure("file_bytes")), "on disk", under))
+    speed = parts.speed_beside_peers(run)
+    if speed is not None and speed.factor is not None:
+        many = "" if speed.threads == 1 else "s"
+        under = f"{speed.milliseconds:.2f} ms, batch {speed.batch:.0f}, {speed.threads} thread{many}"
+        tiles.append(_tile(times(speed.factor), f"the speed of {speed.peer}", under))
     return tiles
 
 

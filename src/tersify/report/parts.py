@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tersify.report.charts import Bar, columns, divided, rows, steps
@@ -155,6 +156,32 @@ def speed_figures(run: Run, prefix: str) -> list[Figure]:
 
 def speed_rows(run: Run) -> list[dict[str, Any]]:
     return [row for row in _bench_rows(run, "rows", "median_ms") if "peer" in row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Tersify's median, and how many times the speed of the fastest other engine it is, where there was one."""
+
+    milliseconds: float
+    factor: float | None
+    peer: str
+    batch: float
+    threads: object
+
+
+def speed_beside_peers(run: Run) -> Speed | None:
+    """At the smallest batch that was timed."""
+    rows = speed_rows(run)
+    own = [row for row in rows if row["peer"] == "tersify" and is_number(row.get("batch"))]
+    if not own:
+        return None
+    first = min(own, key=lambda row: (row["batch"], row["median_ms"]))
+    alike = [row for row in rows if all(row.get(key) == first.get(key) for key in ("batch", "threads"))]
+    peers = [row for row in alike if not str(row["peer"]).startswith("tersify")]
+    best = min(peers, key=lambda row: row["median_ms"], default=None)
+    factor = best["median_ms"] / first["median_ms"] if best and first["median_ms"] else None
+    return Speed(milliseconds=first["median_ms"], factor=factor, peer=str(best["peer"]) if best else "",
+                 batch=first["batch"], threads=first.get("threads", "?"))  # fmt: skip
 
 
 def _bench_rows(run: Run, key: str, figure: str) -> list[dict[str, Any]]:

@@ -59,21 +59,22 @@ class Run:
 
     @property
     def data(self) -> str:
-        return str(self._metadata().get("data") or self.identity.get("data") or "")
+        return str(self.metadata.get("data") or self.identity.get("data") or "")
 
     @property
     def network(self) -> str:
-        target = self._metadata().get("target")
+        target = self.metadata.get("target")
         return str(target.get("name", "")) if isinstance(target, dict) else ""
 
     def twin_key(self) -> str:
         """Equal for runs of the same network on the same data; how its weights began makes no other network."""
-        target = self._metadata().get("target")
+        target = self.metadata.get("target")
         if isinstance(target, dict) and isinstance(target.get("options"), dict):
             target = target | {"options": {k: v for k, v in target["options"].items() if k != "init"}}
         return json.dumps([target, self.data], sort_keys=True, default=str)
 
-    def _metadata(self) -> dict[str, Any]:
+    @property
+    def metadata(self) -> dict[str, Any]:
         own = self.contents.facts.get("metadata") if self.contents else None
         found = own or self.identity.get("metadata")
         return found if isinstance(found, dict) else {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tersify.report.figures import dense_accuracy
 from tersify.report.numbers import bits, count, duration, percent, points, short, size, times
-from tersify.report.parts import file_parts, layers, speed_rows
+from tersify.report.parts import file_parts, layers, speed_beside_peers, speed_rows
 from tersify.report.run import Run, is_number
 from tersify.report.svg import SERIES, clean
 from tersify.report.tables import Cell, table
@@ -53,19 +53,10 @@ def runs_table(runs: Sequence[Run]) -> str:
 
 
 def _speed(run: Run) -> tuple[Cell, Cell]:
-    """Tersify's median at the smallest batch that was timed, and how many times the fastest peer's speed it is."""
-    rows = speed_rows(run)
-    own = [row for row in rows if row["peer"] == "tersify" and is_number(row.get("batch"))]
-    if not own:
+    found = speed_beside_peers(run)
+    if found is None:
         return Cell("–"), Cell("–")
-    first = min(own, key=lambda row: (row["batch"], row["median_ms"]))
-    peers = [
-        row["median_ms"]
-        for row in rows
-        if row["peer"] != "tersify" and all(row.get(key) == first.get(key) for key in ("batch", "threads"))
-    ]
-    factor = min(peers) / first["median_ms"] if peers and first["median_ms"] else None
-    return _number(first["median_ms"], f"{first['median_ms']:.2f}"), _number(factor, times(factor))
+    return _number(found.milliseconds, f"{found.milliseconds:.2f}"), _number(found.factor, times(found.factor))
 
 
 def layer_table(run: Run) -> str:
@@ -132,7 +123,7 @@ def speed_table(run: Run) -> str:
 
 def recipe_and_provenance(run: Run) -> str:
     facts = run.contents.facts if run.contents else {}
-    where = {"directory": run.path.name, **_flat(run.identity.get("metadata")), **_flat(facts.get("provenance")),
+    where = {"directory": run.path.name, **_flat(run.metadata), **_flat(facts.get("provenance")),
              **_flat(run.bench.get("machine"), "bench "), **_flat(run.identity.get("train"))}  # fmt: skip
     recipe = run.recipe.strip() or str(facts.get("recipe") or "").strip()
     shown = (
@@ -154,6 +145,6 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     for key, entry in value.items():
         if isinstance(entry, dict):
             lines |= _flat(entry, f"{prefix}{key} ")
-        elif entry not in (None, "", [], False):
+        elif entry is not False and entry not in (None, "", []):
             lines[f"{prefix}{key}"] = ", ".join(map(str, entry)) if isinstance(entry, list) else str(entry)
     return lines

@@ -74,9 +74,18 @@ def sweep_figures(sweep: SweepResults, prefix: str = "sweep") -> list[Figure]:
             drawing = rows(bars, hues=[color(index)] * len(bars))
             note = "How far each field tells the best quarter of the trials from all of them, in percent (PED-ANOVA)."
             figures.append(
-                Figure(key=f"{prefix}-importance-{index}", title=f"Importance for {name}", note=note, drawing=drawing)
+                Figure(
+                    key=f"{prefix}-importance-{index}",
+                    title=f"Importance for {_word(name)}",
+                    note=note,
+                    drawing=drawing,
+                )
             )
     return figures
+
+
+def _word(objective: str) -> str:
+    return "entropy" if objective == "entropy_bits" else objective.replace("_", " ")
 
 
 def sweep_table(sweep: SweepResults) -> str:
@@ -98,7 +107,11 @@ def _fronts(sweep: SweepResults, prefix: str) -> list[Figure]:
     figures = []
     for place, (name, index) in enumerate(others):
         points = [(t["number"] if index < 0 else t["values"][index], t["values"][0], t) for t in sweep.trials]
-        title = f"The front: {first} against {name}" if index > 0 else f"The front: {first} of each trial"
+        title = (
+            f"The front: {_word(first)} against {_word(name)}"
+            if index > 0
+            else f"The front: {_word(first)} of each trial"
+        )
         figures.append(Figure(key=f"{prefix}-front-{place}", title=title, drawing=_points(sweep, points, name)))
     return figures
 

@@ -10,7 +10,7 @@ import torch
 
 from tersify.runtime.kernel_costs import CONV, DENSE, EXCHANGE, INT8, LEAVING, ROWS, VECTOR, Costs
 from tersify.runtime.plan import Finish, Node, Plan
-from tersify.runtime.quantize import can_be_narrow
+from tersify.runtime.quantize import can_be_narrow, can_round_vectors
 from tersify.runtime.weights import Weight
 
 FEW_ROWS = 4  # of a matrix product: these go vector by vector
@@ -51,8 +51,7 @@ def predicted(node: Node, batch: int, costs: Costs, *, int8: bool) -> Mapping[st
     if shape_class == VECTOR and kind == "table" and (weight.table is None or len(weight.table) > MAX_TABLE_VECTOR):
         kind = "float"
     kernels = [kind, DENSE]
-    ternary = kind == "sign" and (can_be_narrow(node) if node.kind == "conv" else shape_class == VECTOR)
-    if int8 and ternary:
+    if int8 and (can_be_narrow(node) or can_round_vectors(node)):
         kernels.append(INT8)
     products = uses * weight.values.numel()
     times = {kernel: products * costs.of(shape_class, kernel, weight.density) for kernel in kernels}

@@ -43,12 +43,14 @@ class CompiledModule(nn.Module):
         self.eval()
 
     def forward(self, *inputs: Tensor) -> Any:
-        self._check(inputs)
-        if self._stages is None:
-            with torch.no_grad():
-                outputs = run_reference(self.plan, inputs)
-        else:
-            outputs = self._run_stages(self._stages, inputs)
+        outputs: Sequence[Tensor] | None = None if self._one_segment is None else self._one_segment.rerun(inputs)
+        if outputs is None:
+            self._check(inputs)
+            if self._stages is None:
+                with torch.no_grad():
+                    outputs = run_reference(self.plan, inputs)
+            else:
+                outputs = self._run_stages(self._stages, inputs)
         return outputs[0] if self._one_output else pytree.tree_unflatten(list(outputs), self._out_spec)
 
     def weight_bytes(self) -> int:
@@ -63,7 +65,9 @@ class CompiledModule(nn.Module):
 
     def _run_stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if self._one_segment is not None:
-            return tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
+            outputs = tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
+            self._one_segment.remember(inputs)
+            return outputs
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
         if any(stage.segment is None for stage in stages):
             values |= self.plan.constants

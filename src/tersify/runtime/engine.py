@@ -162,14 +162,12 @@ class EngineBuilder:
         assert node.weight is not None
         weight = node.weight
         rows, features = weight.values.shape
-        value = self.engine.linear(
-            self._source(node),
-            weight.values.contiguous(),
-            weight.kind,
-            [] if weight.table is None else weight.table.tolist(),
-            self._finish(node.finish, rows),
-            bool(node.options.get("int8", False)),
-        )
+        values, finish = weight.values.contiguous(), self._finish(node.finish, rows)
+        if node.options.get("int8", False):
+            value = self.engine.dense_linear(self._source(node), values, finish)
+        else:
+            table = [] if weight.table is None else weight.table.tolist()
+            value = self.engine.linear(self._source(node), values, weight.kind, table, finish)
         per_image = math.prod(self._shapes[self._source(node)]) // features
         return value, (1, per_image, rows)
 

@@ -56,7 +56,8 @@ def keys() -> list[str]:
     lists = [f"{c}.{k}@{d:g}" for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
     lists += [f"{CONV}.{INT8}@{d:g}" for d in DENSITIES]
     vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, DENSE)] + [f"{VECTOR}.float@{d:g}" for d in DENSITIES]
-    return [*lists, *vectors, f"{CONV}.{DENSE}@1", f"{ROWS}.{DENSE}@1", EXCHANGE, LEAVING]
+    rows = [f"{ROWS}.{k}@1" for k in (INT8, DENSE)]
+    return [*lists, *vectors, *rows, f"{CONV}.{DENSE}@1", EXCHANGE, LEAVING]
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:

@@ -180,8 +180,8 @@ class Input:
 class Plan:
     """Nodes in order. `batch` is the only batch size the plan may run, or None for any.
 
-    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says, but for a mean,
-    which is a float.
+    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says, but for a mean, which is
+    a float. A linear layer marked so rounds every vector it reads to 8 bits of a scale of its own.
     """
 
     inputs: tuple[Input, ...]
@@ -194,10 +194,14 @@ class Plan:
     def narrow(self, node: Node) -> bool:
         return node.kind == "conv" and node.name in self.quants and bool(node.options.get("int8", False))
 
+    def rounds_vectors(self, node: Node) -> bool:
+        return node.kind == "linear" and bool(node.options.get("int8", False))
+
     def describe(self) -> str:
         """One line an operation, and how many stayed torch calls."""
         torch_calls = sum(node.in_torch for node in self.nodes)
-        lines = [node.describe() + ("; int8 activations" if self.narrow(node) else "") for node in self.nodes]
+        notes = ("", "; int8 activations")
+        lines = [node.describe() + notes[self.narrow(node) or self.rounds_vectors(node)] for node in self.nodes]
         lines.append(f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls")
         return "\n".join(lines)
 

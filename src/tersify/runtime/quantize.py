@@ -12,13 +12,14 @@ from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.reference import run_values
 
 UNSIGNED_HIGH, SIGNED_HIGH = 255, 127
+MAX_FEATURES = 1 << 17  # the highest two bits of a byte are summed 64-fold in 32 bits: 2¹⁷ · 2 · 127 · 64 < 2³¹
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
 
 def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]], *, only: Collection[str] | None = None) -> Plan:
     """The plan with ternary layers marked "int8" and `quants` for what the convolutions among them read and write.
 
-    A linear layer's single vectors find their own scale when they come; every other node stays as it is.
+    The vectors of a linear layer find their own scale when they come; every other node stays as it is.
     `only` names the nodes that may be quantized.
     """
     allowed = {node.name for node in plan.nodes} if only is None else only
@@ -39,10 +40,16 @@ def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]], *, only: Col
 
 
 def _marked(node: Node) -> Node:
-    linear = node.kind == "linear" and node.weight is not None and node.weight.kind == "sign"
-    if not linear and not can_be_narrow(node):
+    if not can_be_narrow(node) and not can_round_vectors(node):
         return node
     return replace(node, options={**node.options, "int8": True})
+
+
+def can_round_vectors(node: Node) -> bool:
+    """A ternary linear layer whose sums fit the dense two-bit kernel."""
+    if node.kind != "linear" or node.weight is None or node.weight.kind != "sign":
+        return False
+    return node.weight.values.shape[1] <= MAX_FEATURES
 
 
 def can_be_narrow(node: Node) -> bool:

@@ -30,6 +30,9 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
             made = run_node(node, read, dtype)
             is_mean = node.pooled is not None and node.pooled.is_mean
             values[node.name] = made if is_mean else quantized(made, plan.quants[node.name])
+        elif plan.rounds_vectors(node):
+            read = {**values, node.inputs[0]: rounded_vectors(values[node.inputs[0]])}
+            values[node.name] = run_node(node, read, dtype)
         else:
             values[node.name] = run_node(node, values, dtype)
     return values
@@ -38,6 +41,13 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
 def quantized(x: Tensor, quant: Quant) -> Tensor:
     """The nearest numbers that the quantization can express."""
     return (x / quant.scale).round().clamp(quant.low, quant.high) * quant.scale
+
+
+def rounded_vectors(x: Tensor) -> Tensor:
+    """Every vector rounded to 127 steps up and down of its own largest number; NaN and infinity spoil their vector."""
+    top = x.abs().amax(-1, keepdim=True)
+    scale = torch.where(top == 0, 1.0, top / 127)
+    return (x / scale).round() * scale
 
 
 def run_node(node: Node, values: dict[str, Any], dtype: torch.dtype) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+HELD_OUT_EVERY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, which: slice | Tensor) -> Split:
+        return Split(self.images[which], self.labels[which])
+
     @property
     def is_text(self) -> bool:
         return self.images.dtype == torch.int64
@@ -98,6 +102,11 @@ class Data:
     def shape(self) -> tuple[int, ...]:
         """Of one image: C, H, W; of a text: T."""
         return tuple(self.train.images.shape[1:])
+
+    def for_choosing(self) -> Data:
+        """The training split alone, every tenth of it in the test's place: settings must not be chosen on the test."""
+        held_out = torch.arange(len(self.train)) % HELD_OUT_EVERY == 0
+        return replace(self, name=f"{self.name} (validation)", train=self.train[~held_out], test=self.train[held_out])
 
 
 def normalize(images: Tensor, data: Data) -> Tensor:

@@ -86,6 +86,7 @@ class Experiment:
     train: Mapping[str, Any] = field(default_factory=dict)
     smoke: Mapping[str, Any] = field(default_factory=dict)
     subset: int | None = None
+    validate: bool = False
     columns: Mapping[str, str] = field(default_factory=lambda: dict(COLUMNS))
     figures: tuple[Mapping[str, Any], ...] = ()
     measure: str | None = None
@@ -99,6 +100,8 @@ class Experiment:
             for other in row.needs:
                 if other not in ids[:index]:
                     raise ValueError(f"row {row.id!r} uses the network of {other!r}, which must be a row before it")
+        if self.validate and self.measure is not None:
+            raise ValueError(f"--validate is for experiments that train their rows; leave it out for {self.name}")
 
     @classmethod
     def load(cls, name: str) -> Experiment:
@@ -145,6 +148,7 @@ class Experiment:
             options=row.options,
             data=self.data,
             subset=self.subset,
+            validate=self.validate,
             recipe=recipe,
             config=TrainConfig.from_mapping(settings, seed=seed, **overrides),
             weights=Path(weights) if weights else None,

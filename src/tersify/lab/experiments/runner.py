@@ -93,7 +93,7 @@ def _results(experiment: Experiment, rows: list[dict[str, Any]]) -> dict[str, An
         "name": experiment.name,
         "title": experiment.title,
         "source": experiment.source,
-        "data": experiment.data,
+        "data": f"{experiment.data} (validation)" if experiment.validate else experiment.data,
         "smoke": experiment.is_smoke,
         "seeds": list(experiment.seeds),
         "columns": dict(experiment.columns),

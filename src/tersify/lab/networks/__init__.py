@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from tersify.checks import check_range, check_whole
 from tersify.lab.names import unknown
 from tersify.lab.networks.alexnet import alexnet
 from tersify.lab.networks.digits_cnn import digits_cnn
@@ -17,7 +18,6 @@ from tersify.lab.networks.recurrent import lstm
 from tersify.lab.networks.resnet_cifar import cifar_resnet
 from tersify.lab.networks.resnet_imagenet import LAYERS, imagenet_resnet
 from tersify.lab.networks.resnet_star import resnet20_star
-from tersify.lab.networks.scaling import check_count, check_share
 from tersify.lab.networks.speech import speech_mlp
 from tersify.lab.networks.squeezenet import squeezenet1_1
 from tersify.lab.networks.vgg import vgg16
@@ -58,9 +58,9 @@ def network(name: str, /, **options: Any) -> nn.Module:
             raise unknown(f"option of {name}", option, known)
     for option in ("classes", "in_channels"):
         if option in options:
-            check_count(option, options[option])
+            check_whole(option, options[option], low=1)
     if options.get("dropout") is not None:
-        check_share("dropout", options["dropout"])
+        check_range("dropout", options["dropout"], low=0, high=1, high_open=True)
     return build(**options)
 
 

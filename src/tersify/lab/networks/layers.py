@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from tersify.methods.base import check_choice
+from tersify.checks import check_choice
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "hardtanh": nn.Hardtanh}
 INITS = ("paper", "he")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tersify.lab.networks.scaling import check_count
+from tersify.checks import check_whole
 
 PADDING = 0
 NORM_EPSILON = 1e-12
@@ -122,7 +122,7 @@ def minilm(
     sizes = {"vocabulary": vocabulary, "hidden": hidden, "layers": layers, "heads": heads, "intermediate": intermediate,
              "positions": positions}  # fmt: skip
     for name, value in sizes.items():
-        check_count(name, value)
+        check_whole(name, value, low=1)
     if hidden % heads:
         raise ValueError(f"hidden must be a multiple of heads, got {hidden} and {heads}")
     return MiniLm(classes, vocabulary, hidden, layers, heads, intermediate, positions, dropout)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tersify.lab.networks.scaling import check_count
-from tersify.methods.base import check_choice
+from tersify.checks import check_choice, check_whole
 
 TASKS = ("classify", "language")
 
@@ -47,5 +46,5 @@ def lstm(
     check_choice("task", task, TASKS)
     sizes = {"vocabulary": vocabulary, "embedding": embedding, "hidden": hidden, "layers": layers}
     for name, value in sizes.items():
-        check_count(name, value)
+        check_whole(name, value, low=1)
     return LstmNet(vocabulary, embedding, hidden, layers, classes if task == "classify" else vocabulary, task, dropout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tersify.lab.networks.scaling import check_count
+from tersify.checks import check_whole
 
 
 class Resize(nn.Module):
@@ -14,7 +14,7 @@ class Resize(nn.Module):
     def __init__(self, side: int) -> None:
         super().__init__()
         if side != 0:
-            check_count("resize", side)
+            check_whole("resize", side, low=1)
         self.side = side
 
     def forward(self, x: Tensor) -> Tensor:

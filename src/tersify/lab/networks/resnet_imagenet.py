@@ -60,6 +60,7 @@ class ResNet(nn.Module):
         classes: int,
         in_channels: int,
         resize: int,
+        zero_init: bool,
     ) -> None:
         super().__init__()
         self.resize = Resize(resize)
@@ -74,6 +75,8 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if zero_init and isinstance(module, Block | Bottleneck):
+                nn.init.zeros_((module.bn2 if isinstance(module, Block) else module.bn3).weight)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(F.relu(self.bn1(self.conv1(self.resize(x)))))
@@ -98,11 +101,15 @@ def imagenet_resnet(
     depth: float = 1.0,
     in_channels: int = 3,
     resize: int = 0,
+    zero_init: bool = False,
 ) -> ResNet:
-    """Paper 4 gives these networks 32×32 images as they are; `resize=224` enlarges them first."""
+    """Paper 4 gives these networks 32×32 images as they are; `resize=224` enlarges them first.
+
+    With `zero_init` every block starts as its shortcut alone, from which a deep network learns sooner.
+    """
     block, blocks = _DEPTHS[layers]
     channels = scaled_channels([64, 128, 256, 512], width)
-    return ResNet(block, channels, [scaled_blocks(n, depth) for n in blocks], classes, in_channels, resize)
+    return ResNet(block, channels, [scaled_blocks(n, depth) for n in blocks], classes, in_channels, resize, zero_init)
 
 
 def _stage(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from tersify.checks import check_whole
 from tersify.lab.networks.layers import activation_of, conv3x3, initialize_
-from tersify.lab.networks.scaling import check_count, scaled_blocks, scaled_channels
+from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
 
 
 class StarBlock(nn.Module):
@@ -72,7 +73,7 @@ def resnet20_star(
     init: str = "paper",
 ) -> ResNetStar:
     """175,406 parameters at inflate 1 and 4,338,030 at 5."""
-    check_count("inflate", inflate)
+    check_whole("inflate", inflate, low=1)
     channels = scaled_channels([16 * inflate, 32 * inflate, 64 * inflate], width)
     return ResNetStar(channels, scaled_blocks(2, depth), classes, in_channels, activation_of(activation), init)
 

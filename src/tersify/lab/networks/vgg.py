@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from tersify.checks import check_choice
 from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
-from tersify.methods.base import check_choice
 
 HEADS = ("cifar", "imagenet")
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convolutions between two poolings

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tersify.checks import check_choice, check_whole
 from tersify.lab.names import unknown
 from tersify.lab.sweep.fields import RECIPE, check_field, meant_for, with_values
 from tersify.lab.sweep.space import Parameter
 from tersify.lab.trainer import Job, TrainConfig
-from tersify.methods.base import check_choice
 from tersify.recipe import Recipe
 from tersify.toml import read_toml, write_toml
 from tersify.userfile import names_function
@@ -88,8 +88,8 @@ class Sweep:
                 f'objectives are {", ".join(self.objectives)}; set pruner = "none", or ask for one of those'
             )
         for what, value, least in (("trials", self.trials, 1), ("subset", self.subset, 1), ("seed", self.seed, 0)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ValueError(f"{what} must be a whole number from {least} on, got {value!r}")
+            if value is not None:
+                check_whole(what, value, low=least)
         self._check_space()
 
     def _check_space(self) -> None:

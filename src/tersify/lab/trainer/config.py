@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from tersify.checks import check_choice, check_range
 from tersify.lab.names import unknown
-from tersify.methods.base import check_choice
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "adadelta")
 SCHEDULES = ("constant", "step", "multistep", "cosine")
@@ -24,8 +24,9 @@ class TrainConfig:
 
     `over` is the number of epochs the milestones, step length and warm-up were written for; when it
     is given they shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on
-    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from. Where several ranks train,
-    `parallel` says whether each holds the whole network or, of linear layers, a part of it.
+    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from. Parameters that the glob
+    `freeze` names stay as they are. Where several ranks train, `parallel` says whether each holds the whole network or,
+    of linear layers, a part of it.
     """
 
     epochs: int
@@ -44,6 +45,7 @@ class TrainConfig:
     final_lr: float = 0.0
     warmup_epochs: float = 0.0
     label_smoothing: float = 0.0
+    freeze: str = ""
     teacher: str = ""
     teacher_weight: float = 0.5
     teacher_temperature: float = 4.0
@@ -83,10 +85,8 @@ class TrainConfig:
         for name in ("weight_decay", "final_lr", "warmup_epochs", "seed"):
             _at_least(name, getattr(self, name), 0)
         for name in ("momentum", "label_smoothing", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
-        if not 0 <= self.teacher_weight <= 1:
-            raise ValueError(f"teacher_weight must be in [0, 1], got {self.teacher_weight}")
+            check_range(name, getattr(self, name), low=0, high=1, high_open=True)
+        check_range("teacher_weight", self.teacher_weight, low=0, high=1)
         self._check_milestones()
 
     def _check_milestones(self) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from tersify import ranks
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
-from tersify.lab.data import Data, Split, dataset
+from tersify.lab.data import Data, dataset
 from tersify.lab.data.roots import data_root
 from tersify.lab.networks import options_of
 from tersify.lab.seeds import set_seed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Job:
     """Which network, data, recipe (None: dense) and settings; `subset` keeps the first images of each split.
 
-    `weights` is a path, from here or from the data root.
+    `weights` is a path, from here or from the data root. With `validate` part of the training split is the test.
     """
 
     target: str
@@ -44,6 +44,7 @@ class Job:
     weights: Path | None = None
     data_root: Path | None = None
     subset: int | None = None
+    validate: bool = False
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES
 
     def run(
@@ -85,10 +86,9 @@ class Job:
 
     def load_data(self) -> Data:
         data = dataset(self.data, root=self.data_root)
-        if self.subset is None:
-            return data
-        train, test = (Split(s.images[: self.subset], s.labels[: self.subset]) for s in (data.train, data.test))
-        return replace(data, train=train, test=test)
+        if self.subset is not None:
+            data = replace(data, train=data.train[: self.subset], test=data.test[: self.subset])
+        return data.for_choosing() if self.validate else data
 
     def network_options(self, data: Data) -> dict[str, Any]:
         """The network fits the data unless told otherwise; a user's own function gets only what was asked."""

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,7 @@ from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
 from tersify.lab.trainer.shards import spread_over_ranks_
+from tersify.methods.threshold import magnitude_quantile
 from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class Loop:
         outputs = check_fits(model, data)
         teacher = load_teacher(config, data, outputs)
         self.config = config
+        if config.freeze:
+            freeze_(model, config.freeze)
         # The finished file goes into it. Lazy layers have their shapes only after the check.
         self.blank = copy.deepcopy(model)
         self.device = pick_device(config.device)
@@ -169,9 +173,12 @@ class Loop:
         """One histogram for each compressed weight, all with the same bins."""
         with self._averaged():
             latents = self.session.latents()
-            limit = max((float(t.abs().max()) for t in latents.values() if t.numel()), default=0.0)
-            # Ternary latents end at ±1; the few beyond it elsewhere may share the outermost bins.
-            return {name: latent_histogram(t, limit=min(limit, 1.0) or 1.0) for name, t in latents.items()}
+            values = [t.float() for t in latents.values() if t.numel()]
+            if not values:
+                return {}
+            # The few far beyond the others may share the outermost bins; clipped ones, many at ±1, end there.
+            limit = float(magnitude_quantile(values, 0.999)) or max(float(t.abs().max()) for t in values)
+            return {name: latent_histogram(t, limit=limit or 1.0) for name, t in latents.items()}
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.in_place() if self.average else contextlib.nullcontext()
@@ -190,6 +197,18 @@ class Loop:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average:
             self.average.load_state_dict(state["average"])
+
+
+def freeze_(model: nn.Module, names: str) -> None:
+    """The parameters whose names match the glob are not trained."""
+    chosen = [parameter for name, parameter in model.named_parameters() if fnmatchcase(name, names)]
+    if not chosen:
+        raise ValueError(
+            f"freeze matches no parameter of the network, got {names!r}; the first is "
+            f"{next(name for name, _ in model.named_parameters())!r}"
+        )
+    for parameter in chosen:
+        parameter.requires_grad_(False)
 
 
 def pick_device(name: str) -> torch.device:

@@ -13,6 +13,8 @@ from tersify.tensor.model import tied
 class Training(Protocol):
     """What the loop asks of a session."""
 
+    @property
+    def drops_units(self) -> bool: ...
     def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> None: ...
     def penalty(self) -> Tensor: ...
     def pack(self) -> CompressedModel: ...
@@ -25,6 +27,8 @@ class Training(Protocol):
 
 class PlainSession:
     """Nothing is compressed: the dense twin trains through the same loop and packs as it is."""
+
+    drops_units = False
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from tersify import codec, ranks
@@ -74,9 +76,13 @@ def train(
         _run_epochs(loop, directory, history, display, board)
     packed = loop.pack()
     packed.recipe = recipe_toml or None
-    packed.metadata |= facts
+    packed.metadata |= facts | {"trained_on": device_name(loop.device)}
     histograms = loop.latent_histograms()
     return ranks.first(lambda: _finish(directory, packed, histograms, history, loop))
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {platform.machine()}"
 
 
 def _finish(
@@ -94,7 +100,9 @@ def _finish(
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)
     if full := loop.measure_full():
-        metrics |= {f"full_{name}": value for name, value in full.items()} | _shrunk(loop)
+        metrics |= {f"full_{name}": value for name, value in full.items()}
+    if loop.session.drops_units:
+        metrics |= _shrunk(loop)
     directory.write_metrics(metrics)
     return metrics
 

@@ -19,7 +19,7 @@ def mask_ahead(pairs: Sequence[tuple[Site, GateTransform]]) -> None:
     latents = [latent for latent, _ in wanted]
     if not may_make_ahead(latents):
         return
-    masks = [transform.keep(latent) for latent, transform in wanted]
+    masks = [transform.keep(latent.ndim) for latent, transform in wanted]
     with torch.enable_grad():
         made = _Masked.apply(masks, [transform.ahead for _, transform in wanted], *latents)
     for weight, (latent, transform) in zip(made, wanted, strict=True):

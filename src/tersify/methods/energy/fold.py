@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tersify.methods.energy.gates import Gate, spread
 from tersify.methods.energy.objectives import Objective, check_targets, group_energies
-from tersify.methods.energy.units import Carrier
+from tersify.methods.energy.units import Outlet
 from tersify.modes import eval_mode
 
 # Of the largest output behind a layer, a pass holds its input, itself, a shortcut and the library's scratch.
@@ -24,14 +24,14 @@ LIVE_COPIES = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class SearchedLayer:
     """One layer of the search, or several that share their units: the gate, and where silent units show as zeros.
 
-    Without carriers its candidates cannot be told apart inside a batch, and are judged one by one.
+    Without outlets its candidates cannot be told apart inside a batch, and are judged one by one.
     """
 
     gate: Gate
-    carriers: Sequence[Carrier]
+    outlets: Sequence[Outlet]
 
     @property
     def size(self) -> int:
@@ -43,7 +43,7 @@ class Evaluator:
     """Energies of states on a batch. The model is left as it was, whatever happens."""
 
     model: nn.Module
-    layers: Sequence[Layer]
+    layers: Sequence[SearchedLayer]
     objective: Objective
     memory_bytes: float
     fold: bool = True
@@ -52,7 +52,7 @@ class Evaluator:
 
     def energies(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """(S,) for (S, D) states."""
-        if not (self.fold and all(layer.carriers for layer in self.layers)):
+        if not (self.fold and all(layer.outlets for layer in self.layers)):
             return self.one_by_one(states, inputs, targets)
         found = []
         with self._evaluating():
@@ -114,32 +114,33 @@ class Evaluator:
     @contextlib.contextmanager
     def _masked(self, states: Tensor) -> Iterator[None]:
         hooks = []
+        # Numbers of the type that the layers give, made once for all of them: each would be a launch of its own.
+        keep = states.to(torch.bfloat16 if states.is_cuda else self.layers[0].gate.mask.dtype)
         try:
-            for layer, own in zip(self.layers, states.split([layer.size for layer in self.layers], 1), strict=True):
-                for carrier in layer.carriers:
-                    hooks.append(carrier.module.register_forward_hook(self._silencer(carrier, own)))
+            for layer, own in zip(self.layers, keep.split([layer.size for layer in self.layers], 1), strict=True):
+                for outlet in layer.outlets:
+                    hooks.append(outlet.module.register_forward_hook(self._silencer(outlet, own)))
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _silencer(self, carrier: Carrier, states: Tensor) -> Callable[[nn.Module, Any, Tensor], None]:
-        keep = spread(states, carrier.unit)
+    def _silencer(self, outlet: Outlet, states: Tensor) -> Callable[[nn.Module, Any, Tensor], None]:
+        keep = spread(states, outlet.unit)
         groups = len(states)
 
         def silence_(module: nn.Module, args: Any, output: Tensor) -> None:
             self.largest_bytes = max(self.largest_bytes, output.numel() * output.element_size() // groups)
             grouped = output.view(groups, -1, *output.shape[1:])
             shape = [groups] + [1] * output.ndim
-            shape[carrier.dim + (carrier.dim > 0)] = -1
-            grouped.mul_(keep.view(shape).to(output.dtype))
+            shape[outlet.dim + (outlet.dim > 0)] = -1
+            grouped.mul_(keep.view(shape))
 
         return silence_
 
 
 @torch.no_grad()
-def set_gates_(layers: Sequence[Layer], state: Tensor) -> None:
+def set_gates_(layers: Sequence[SearchedLayer], state: Tensor) -> None:
     """Make `state` (D,) the sub-network in use."""
-    parts = state.split([layer.size for layer in layers])
     masks = [layer.gate.mask for layer in layers]
-    torch._foreach_copy_(masks, [part.to(mask.dtype) for part, mask in zip(parts, masks, strict=True)])
+    torch._foreach_copy_(masks, state.to(masks[0].dtype).split([len(mask) for mask in masks]))

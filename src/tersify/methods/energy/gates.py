@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.methods.ahead import Ahead
-from tersify.methods.base import Transform, Units, dense
+from tersify.methods.base import Transform, Units, pack_kept
 from tersify.tensor import CompressedTensor
 
 
@@ -52,12 +52,12 @@ class GateTransform(Transform):
         self.ahead = Ahead()
         self.register_buffer("unit", spread_index(units.unit, units.count, gate.mask), persistent=False)
 
-    def keep(self, weight: Tensor) -> Tensor:
-        """The mask, shaped to broadcast over the weight."""
+    def keep(self, dims: int) -> Tensor:
+        """The mask, shaped to broadcast over a weight of that many dimensions."""
         mask = spread(self.gate.mask, self.unit)
-        if weight.ndim == 1:
+        if dims == 1:
             return mask
-        shape = [1] * weight.ndim
+        shape = [1] * dims
         shape[self.dim] = -1
         return mask.view(shape)
 
@@ -69,14 +69,10 @@ class GateTransform(Transform):
     def forward(self, latent: Tensor) -> Tensor:
         if self.gate.open or (self.covered and self.training):
             return latent
-        return latent * self.keep(latent)
+        return latent * self.keep(latent.ndim)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        weight = dense(upstream)
-        keep = self.keep(weight).bool().expand_as(weight)
-        if isinstance(upstream, CompressedTensor):
-            keep = keep & upstream.codes.bool()
-        return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+        return pack_kept(upstream, self.keep(len(upstream.shape)).bool().expand(upstream.shape))
 
 
 @contextlib.contextmanager
@@ -104,5 +100,4 @@ class Whole(Transform):
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         if isinstance(upstream, CompressedTensor):
             return upstream
-        ones = torch.ones_like(upstream, dtype=torch.uint8)
-        return CompressedTensor(shape=tuple(upstream.shape), codes=ones, values=upstream.detach().flatten())
+        return pack_kept(upstream, torch.ones_like(upstream, dtype=torch.bool))

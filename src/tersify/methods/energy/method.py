@@ -9,27 +9,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Network,
-    Site,
-    Step,
-    Transform,
-    check_choice,
-    check_range,
-    check_whole,
-    register,
-)
+from tersify.checks import check_choice, check_range, check_whole
+from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, register
 from tersify.methods.energy.ahead import mask_ahead
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.engine import Engine
-from tersify.methods.energy.fold import Evaluator, Layer
+from tersify.methods.energy.fold import Evaluator, SearchedLayer
 from tersify.methods.energy.gates import Gate, GateTransform, Whole
 from tersify.methods.energy.objectives import OBJECTIVES, objective_of
 from tersify.methods.energy.population import Population
 from tersify.methods.energy.searches import SEARCHES, Settings
-from tersify.methods.energy.units import UnitSite, with_units
+from tersify.methods.energy.units import UnitSite, gather_units
 from tersify.userfile import names_function
 
 
@@ -88,8 +78,7 @@ class Energy(Method):
         check_whole("every", self.every, low=1)
         check_whole("rows", self.rows, low=1)
         check_whole("seed", self.seed)
-        if not 0 < self.init < 1:
-            raise ValueError(f"init (P) must lie between 0 and 1, got {self.init!r}")
+        check_range("init (P)", self.init, low=0.0, high=1.0, low_open=True, high_open=True)
         for what in ("mutation", "crossover", "flip"):
             check_range(what, getattr(self, what), low=0.0, high=1.0, low_open=True)
         check_range("stagnation", self.stagnation, low=0.0, high=1.0, low_open=True)
@@ -110,7 +99,7 @@ class Energy(Method):
         return self.coupled
 
     def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
-        return with_units(sites, network, rows=self.rows, coupled=self.coupled)
+        return gather_units(sites, network, rows=self.rows, coupled=self.coupled)
 
     def bind(self, sites: Sequence[Site]) -> Bound:
         makers = [site for site in sites if isinstance(site, UnitSite)]
@@ -119,11 +108,11 @@ class Energy(Method):
                 "energy drops units and the rule names no layer that has any: give it convolutions or linear layers "
                 "other than the one that gives the network's output"
             )
-        layers: dict[str, Layer] = {}
+        layers: dict[str, SearchedLayer] = {}
         for maker in makers:
             units = maker.units[0]
             if units.group not in layers:
-                layers[units.group] = Layer(Gate(units.count, maker.latent), maker.carriers)
+                layers[units.group] = SearchedLayer(Gate(units.count, maker.latent), maker.outlets)
         owned = {name: torch.zeros(layer.size + 1, dtype=torch.float64) for name, layer in layers.items()}
         transforms: list[Transform] = []
         for site in sites:
@@ -166,7 +155,7 @@ class Energy(Method):
 class Work(nn.Module):
     """A search at work: the population, and the engine that is made when the first batch comes."""
 
-    def __init__(self, method: Energy, layers: list[Layer], costs: Tensor, network_size: int) -> None:
+    def __init__(self, method: Energy, layers: list[SearchedLayer], costs: Tensor, network_size: int) -> None:
         super().__init__()
         self.method, self.layers, self.network_size = method, layers, network_size
         device = layers[0].gate.mask.device

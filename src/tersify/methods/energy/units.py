@@ -16,7 +16,7 @@ LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 @dataclass(frozen=True, eq=False)
-class Carrier:
+class Outlet:
     """A module whose output holds the units along `dim`: where a unit is silent, it is exactly zero there."""
 
     module: nn.Module
@@ -28,12 +28,12 @@ class Carrier:
 class UnitSite(Site):
     """A weight that makes units, which its layer alone, or several layers together, give to the others."""
 
-    carriers: tuple[Carrier, ...]
+    outlets: tuple[Outlet, ...]
     network_size: int  # parameters of the whole network, for shares of it
     is_covered: bool = False  # γ and β behind it silence its units too
 
 
-def with_units(sites: Sequence[Site], network: Network, *, rows: int, coupled: bool) -> list[Site]:
+def gather_units(sites: Sequence[Site], network: Network, *, rows: int, coupled: bool) -> list[Site]:
     """The sites with their units, then the biases, γ and β that belong to them.
 
     A weight has no units where none of them may go, as in the layer that gives the network's output.
@@ -59,11 +59,11 @@ def _layer_by_layer(sites: Sequence[Site], network: Network, rows: int) -> list[
         count = len(site.latent) // rows
         units = Units(site.name, 0, torch.arange(count).repeat_interleave(rows), count)
         tail = norm or layer
-        carrier = Carrier(
+        outlet = Outlet(
             tail, -1 if isinstance(tail, nn.Linear) else 1, spread_index(units.unit, count, site.latent)
         )  # fmt: skip
         found.append(
-            _extended(site, UnitSite, units=(units,), carriers=(carrier,), network_size=_size(network),
+            _extended(site, UnitSite, units=(units,), outlets=(outlet,), network_size=_size(network),
                       is_covered=norm is not None)
         )  # fmt: skip
         places = [(layer, "bias"), *([] if norm is None else [(norm, "weight"), (norm, "bias")])]
@@ -82,16 +82,16 @@ def _coupled(sites: Sequence[Site], network: Network) -> list[Site]:
     for group in network.units:
         if not wanted.intersection(member.name for member in group.producers):
             continue
-        known = [carrier for carrier in group.carriers if carrier.module in modules]
-        carriers = tuple(
-            Carrier(modules[c.module], c.dim, spread_index(c.unit, group.size, _first(network))) for c in known
+        known = [outlet for outlet in group.carriers if outlet.module in modules]
+        outlets = tuple(
+            Outlet(modules[c.module], c.dim, spread_index(c.unit, group.size, _first(network))) for c in known
         )
         for member in (*group.producers, *group.followers):
             if member.name in by_name and member.name not in made:  # buffers of statistics may stay
                 units = (Units(group.name, member.dim, member.unit, group.size),)
                 made[member.name] = _extended(
                     by_name[member.name], UnitSite, units=units, network_size=_size(network),
-                    carriers=carriers if len(known) == len(group.carriers) else (),
+                    outlets=outlets if len(known) == len(group.carriers) else (),
                 )  # fmt: skip
     own = [made.pop(site.name, site) for site in sites]
     return [*own, *made.values()]

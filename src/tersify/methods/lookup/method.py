@@ -9,18 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    check_choice,
-    check_whole,
-    dense,
-    register,
-    straight_through,
-)
+from tersify.checks import check_choice, check_whole
+from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
 from tersify.methods.lookup.fit import MOST_FRACTION_BITS, Fitted, fit_table
 from tersify.methods.lookup.split import interval_counts
 from tersify.methods.relative import RelativeLevels

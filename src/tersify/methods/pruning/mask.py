@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify import ranks
-from tersify.methods.base import Transform, dense
+from tersify.methods.base import Transform, pack_kept
 from tersify.tensor import CompressedTensor
 
 
@@ -23,10 +23,7 @@ class MaskTransform(Transform):
         return torch.where(self.mask, latent, 0.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        weight, keep = dense(upstream), ranks.whole(self.mask)
-        if isinstance(upstream, CompressedTensor):
-            keep = keep & upstream.codes.bool()
-        return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+        return pack_kept(upstream, ranks.whole(self.mask))
 
 
 class FactorMask(MaskTransform):
@@ -43,26 +40,40 @@ class LearnedMask(MaskTransform):
     """With a score that the optimizer moves: its gradient is the loss's gradient by the weight, times the weight.
 
     The gradient is that of the masked weight, so a pruned weight is scored too and can return (Sanh et al. 2020).
+    With `lines` every row and column of a matrix has a score as well, which each of its weights adds to its own.
     """
 
     pressure: Tensor
 
-    def __init__(self, latent: Tensor, *, gain: float, head_start: float = 0.0) -> None:
+    def __init__(self, latent: Tensor, *, gain: float, head_start: float = 0.0, lines: float = 0.0) -> None:
         super().__init__(latent)
-        self.gain = gain
+        self.gain, self.lines = gain, lines
         self.score = nn.Parameter(latent.detach().abs() * (head_start / gain))
+        along = range(2) if lines and latent.ndim > 1 else ()
+        self.line_scores = nn.ParameterList(latent.new_zeros(_line_of(latent, dim)) for dim in along)
         self.register_buffer("pressure", torch.zeros((), device=latent.device))
 
+    def worth(self) -> Tensor:
+        total = self.gain * self.score
+        for score in self.line_scores:
+            total = total + self.lines * score
+        return total
+
     def forward(self, latent: Tensor) -> Tensor:
-        score = self.gain * self.score
-        return super().forward(latent) + (score - score.detach()) * latent.detach()
+        worth = self.worth()
+        return super().forward(latent) + (worth - worth.detach()) * latent.detach()
+
+
+def _line_of(weight: Tensor, dim: int) -> list[int]:
+    """The shape of one number for each index of that dimension."""
+    return [size if at == dim else 1 for at, size in enumerate(weight.shape)]
 
 
 class SoftMask(LearnedMask):
     """With a penalty on the scores' sigmoids, which grows to a wanted pressure."""
 
     def penalty(self, latent: Tensor) -> Tensor:
-        return self.pressure * torch.sigmoid(self.gain * self.score).mean()
+        return self.pressure * torch.sigmoid(self.worth()).mean()
 
 
 class GatheredMask(MaskTransform):

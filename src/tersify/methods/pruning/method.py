@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Network, Site, Step, check_choice, check_range, check_whole, register
+from tersify.checks import check_choice, check_range, check_whole
+from tersify.methods.base import Bound, Method, Network, Site, Step, register
 from tersify.methods.pruning.choice import (
     SCOPES,
     choose_globally,
@@ -38,8 +39,8 @@ class Prune(Method):
     The amount is a share (`sparsity`, or 1 − `density`) or a `count` of units, of each scope. schedule: see `Pace`;
     it rises from the share `start`. Until the schedule ends a pruned weight keeps its latent and can return.
     Learned scores (both movements) go `gain` times as fast as the weights; those of movement begin at `head_start`
-    times the weights' magnitudes. soft-movement has no amount: `lam` weighs the penalty that pushes scores below
-    `threshold`.
+    times the weights' magnitudes, and with `lines` each row and column has one too, so many times as fast.
+    soft-movement has no amount: `lam` weighs the penalty that pushes scores below `threshold`.
     """
 
     quantizes: ClassVar[bool] = False
@@ -62,6 +63,7 @@ class Prune(Method):
     threshold: float = 0.1
     gain: float = 10.0
     head_start: float = 0.0
+    lines: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("score", self.score, SCORES)
@@ -69,8 +71,7 @@ class Prune(Method):
         check_whole("seed", self.seed)
         _ = self._pace, tiling_named(self.structure)
         self._check_amount()
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor must be in [0, 1), got {self.floor!r}")
+        check_range("floor", self.floor, low=0.0, high=1.0, high_open=True)
         if self.floor and self.scope != "global":
             raise ValueError(
                 f"floor keeps a share of each layer when all compete; set scope = 'global', got {self.scope!r}"
@@ -79,10 +80,11 @@ class Prune(Method):
             raise ValueError(f"sparsity {self.share:g} leaves less than the floor {self.floor:g} of every layer")
         if self.scope == "row" and self.structure in GROUPED:
             raise ValueError(f"a {self.structure} spans whole rows or columns; set scope = 'layer' or 'global'")
-        if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
-        if self.head_start < 0 or (self.head_start and self.score != "movement"):
-            raise ValueError(f"head_start must be at least 0 and belongs to score 'movement', got {self.head_start!r}")
+        check_range("threshold", self.threshold, low=0.0, high=1.0, low_open=True, high_open=True)
+        for name in ("head_start", "lines"):
+            value = getattr(self, name)
+            if value < 0 or (value and self.score != "movement"):
+                raise ValueError(f"{name} must be at least 0 and belongs to score 'movement', got {value!r}")
         for name in ("lam", "gain"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -96,8 +98,8 @@ class Prune(Method):
             )
         if len(given) > 1:
             raise ValueError(f"the amount is one of sparsity, density and count, got {' and '.join(given)}")
-        if self.sparsity is not None and not 0 <= self.sparsity < 1:
-            raise ValueError(f"sparsity must be in [0, 1), got {self.sparsity!r}")
+        if self.sparsity is not None:
+            check_range("sparsity", self.sparsity, low=0.0, high=1.0, high_open=True)
         if self.density is not None:
             check_range("density", self.density, low=0.0, high=1.0, low_open=True)
         if self.count is not None:
@@ -129,7 +131,7 @@ class Prune(Method):
 
     @property
     def _score(self) -> Score:
-        return score_named(self.score, seed=self.seed, gain=self.gain, head_start=self.head_start)
+        return score_named(self.score, seed=self.seed, gain=self.gain, head_start=self.head_start, lines=self.lines)
 
     @property
     def needs_calibration(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tersify.methods.base import Step, check_choice, check_range, check_whole
+from tersify.checks import check_choice, check_range, check_whole
+from tersify.methods.base import Step
 from tersify.schedules import Progress
 
 SCHEDULES = ("agp", "linear", "cyclic", "one-shot", "frozen")

@@ -52,17 +52,18 @@ class Movement(Score):
 
     Published, they begin at zero; with a head start of 1 each begins at its weight's magnitude and only grows or
     shrinks from there, which a short training needs: most weights barely move, and noise would order them.
+    A row's or column's score sees all of its weights, so little data tells more about it than about each of them.
     """
 
-    def __init__(self, gain: float, head_start: float = 0.0) -> None:
-        self._gain, self._head_start = gain, head_start
+    def __init__(self, gain: float, head_start: float = 0.0, lines: float = 0.0) -> None:
+        self._gain, self._head_start, self._lines = gain, head_start, lines
 
     def transform(self, site: Site) -> MaskTransform:
-        return LearnedMask(site.entering(), gain=self._gain, head_start=self._head_start)
+        return LearnedMask(site.entering(), gain=self._gain, head_start=self._head_start, lines=self._lines)
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         assert isinstance(mask, LearnedMask)
-        return mask.score.detach()
+        return mask.worth().detach()
 
     def has_seen_data(self, mask: MaskTransform) -> bool:
         assert isinstance(mask, LearnedMask)
@@ -76,7 +77,7 @@ class SoftMovement(Movement):
         return SoftMask(site.entering(), gain=self._gain)
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
-        return torch.sigmoid(self._gain * super().of(weight, mask, site))
+        return torch.sigmoid(super().of(weight, mask, site))
 
 
 class Taylor(Score):
@@ -113,9 +114,9 @@ class Wanda(Score):
 SCORES = ("magnitude", "movement", "soft-movement", "taylor", "random", "wanda")
 
 
-def score_named(name: str, *, seed: int, gain: float, head_start: float) -> Score:
+def score_named(name: str, *, seed: int, gain: float, head_start: float, lines: float) -> Score:
     made: dict[str, Score] = {
-        "magnitude": Magnitude(), "movement": Movement(gain, head_start), "soft-movement": SoftMovement(gain),
+        "magnitude": Magnitude(), "movement": Movement(gain, head_start, lines), "soft-movement": SoftMovement(gain),
         "taylor": Taylor(), "random": Random(seed), "wanda": Wanda(),
     }  # fmt: skip
     return made[name]

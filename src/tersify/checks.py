@@ -1,0 +1,30 @@
+"""What a setting may be: each check raises a ValueError with the setting's name, the rule and the value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def check_choice(what: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}")
+
+
+def check_range(
+    what: str, value: object, *, low: float, high: float, low_open: bool = False, high_open: bool = False
+) -> None:
+    """low ≤ value ≤ high, without an end that is open; anything that is not a number fails too."""
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+    if not fits or (low_open and value == low) or (high_open and value == high):
+        span = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+        raise ValueError(f"{what} must be in {span}, got {value!r}")
+
+
+def check_whole(what: str, value: object, *, low: int | None = None, high: int | None = None) -> None:
+    """A whole number, from `low` on, or low ≤ value ≤ high; True and False are none."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and (low is None or value >= low) and (high is None or value <= high):  # type: ignore[operator]
+        return
+    least = "" if low is None else f" of at least {low}"
+    rule = f"a whole number{least}" if high is None else f"{low}..{high}"
+    raise ValueError(f"{what} must be {rule}, got {value!r}")

@@ -1,0 +1,126 @@
+"""Dense two-bit products with 8-bit activations: whole numbers come out exactly, whatever the instruction set."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime_plans import assert_close, compiled, plan_of, random_weight
+
+from tersify.runtime import run_reference
+from tersify.runtime.plan import Finish, Node
+
+extension = pytest.importorskip("tersify._runtime")
+ISAS = extension.isas()
+
+
+@pytest.fixture(params=ISAS)
+def isa(request, monkeypatch):
+    monkeypatch.setenv("TERSIFY_ISA", request.param)
+    return request.param
+
+
+def whole_steps(*shape, seed=0):
+    """Vectors that 127 steps of their largest number express exactly."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(-127, 128, shape, generator=g).float()
+    x[..., seed % shape[-1]] = 127.0
+    return x / 32
+
+
+def dense_plan(rows, features, *, zeros=0.3, inner=(), seed=0, **more):
+    node = Node(
+        name="y",
+        kind="linear",
+        inputs=("x",),
+        shape=(*inner, rows),
+        weight=random_weight((rows, features), "sign", zeros, seed),
+        options={"int8": True},
+        **more,
+    )
+    return plan_of(node, inputs={"x": (*inner, features)})
+
+
+@pytest.mark.parametrize(("rows", "features"), [(1, 1), (64, 4), (10, 320), (65, 7), (130, 77), (257, 1026)])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
+def test_layers_and_batches_of_every_size(isa, rows, features, n):
+    assert_close(dense_plan(rows, features), [whole_steps(n, features)], threads=2)
+
+
+@given(
+    n=st.integers(1, 11),
+    rows=st.integers(1, 200),
+    features=st.integers(1, 300),
+    zeros=st.sampled_from([0.0, 0.5, 1.0]),
+    isa=st.sampled_from(ISAS),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_shape(n, rows, features, zeros, isa, threads, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERSIFY_ISA", isa)
+        plan = dense_plan(rows, features, zeros=zeros, seed=seed)
+        assert_close(plan, [whole_steps(n, features, seed=seed)], threads=threads)
+
+
+@pytest.mark.parametrize("act", ["relu", "clamp", "gelu", "silu"])
+def test_the_finish_of_a_sum(isa, act):
+    constants = [torch.linspace(-2, 2, 70, dtype=torch.float64), torch.linspace(3, -1, 70, dtype=torch.float64)]
+    ends = {"relu": {"low": 0.0}, "clamp": {"low": -0.5, "high": 0.25}}.get(act, {"act": act})
+    plan = dense_plan(70, 33, finish=Finish(scale=constants[0], shift=constants[1], **ends))
+    assert_close(plan, [whole_steps(3, 33)])
+
+
+def test_every_vector_of_a_sequence_has_its_own_scale(isa):
+    x = whole_steps(2, 5, 12) * torch.tensor([2.0**k for k in range(5)]).reshape(1, 5, 1)
+    assert_close(dense_plan(9, 12, inner=(5,)), [x])
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_longest_rows_of_the_largest_numbers_do_not_overflow(isa, sign):
+    plan = dense_plan(70, 60_000)
+    plan.nodes[0].weight.values.fill_(sign)
+    x = torch.full((2, 60_000), 1.0)
+    x[1] = -1.0
+    assert_close(plan, [x])
+
+
+def test_numbers_between_two_steps_are_rounded_to_the_nearest(isa):
+    plan = dense_plan(80, 500)
+    x = torch.randn(6, 500, generator=torch.Generator().manual_seed(0))
+    wanted = run_reference(plan, [x.double()])[0]
+    steps = (compiled(plan)(x)[0].double() - wanted).abs() / (x.abs().amax(1, keepdim=True) / 127)
+    assert steps.max() <= 1.01  # where a number lies between two steps in one precision and not in the other
+    assert (steps > 0.01).double().mean() < 0.2
+
+
+def test_a_vector_of_zeros_gives_the_bias(isa):
+    shift = torch.arange(66, dtype=torch.float64)
+    assert_close(dense_plan(66, 20, finish=Finish(shift=shift)), [torch.zeros(2, 20)])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 36])
+def test_nan_and_infinity_spoil_their_own_vector_only(isa, bad, place):
+    plan = dense_plan(66, 37)
+    x = whole_steps(3, 37)
+    clean = compiled(plan)(x)[0]
+    x[1, place] = bad
+    dirty = compiled(plan)(x)[0]
+    assert dirty[1].isnan().all()
+    assert torch.equal(dirty[[0, 2]], clean[[0, 2]])
+
+
+def test_weights_take_two_bits(isa):
+    assert compiled(dense_plan(128, 256)).weight_bytes() == 128 * 256 // 4
+
+
+def test_results_do_not_depend_on_the_number_of_threads(isa):
+    plan = dense_plan(300, 200)
+    x = torch.randn(3, 200)
+    results = [compiled(plan, threads)(x)[0] for threads in (1, 2, 3)]
+    assert all(torch.equal(results[0], other) for other in results[1:])
