@@ -98,6 +98,13 @@ NB_MODULE(_runtime, m) {
                                   {std::get<0>(output), std::get<1>(output), std::get<2>(output)}, mean);
            },
            "value"_a, "window"_a, "groups"_a, "weight"_a, "finish"_a, "residual"_a, "output"_a, "mean"_a.none())
+      .def("dense_conv",
+           [](Engine& e, int in, const std::vector<int>& window, const Floats& weight, const FinishData& finish,
+              int residual, std::tuple<float, float, float> quant) {
+             return e.dense_conv(in, window_of(window), weight.data(), int(weight.shape(0)), finish, residual,
+                                 {std::get<0>(quant), std::get<1>(quant), std::get<2>(quant)});
+           },
+           "value"_a, "window"_a, "weight"_a, "finish"_a, "residual"_a, "quant"_a)
       .def("quantize",
            [](Engine& e, int value, float scale, float low, float high) { e.quantize(value, {scale, low, high}); })
       .def("linear",

@@ -58,35 +58,40 @@ inline Bytes dot(Bytes sums, Bytes codes, Bytes x) {
 }
 #endif
 
-// Without VNNI a pair of products is added in 16 bits: one field fits (128 · 127 · 2 < 2^15), a whole byte does not.
-template <int V>
+// A byte's fields as numbers. Without VNNI a pair of products is added in 16 bits: one field fits (128 · 127 · 2 < 2^15), a
+// whole byte does not. With it the whole byte stands for the last field: the others are taken off its sum at the end.
+template <int F>
+inline void unpack_fields(Bytes byte, Bytes* field) {
+  constexpr int32_t kMasks[kFields] = {0x03030303, 0x0c0c0c0c, 0x30303030, int32_t(0xc0c0c0c0)};
+  UNROLL for (int f = 0; f < F; ++f) field[f] = f == 3 && kExactPairs ? byte : both(byte, broadcast(kMasks[f]));
+}
+
+// One vector's sums, fields in registers → rows.
+template <int F>
+inline void store_fields(Bytes* field, int32_t* out) {
+  if (F == 4 && kExactPairs) field[3] = less(field[3], sum(field[0], sum(field[1], field[2])));
+  store_sums(out, field[0]);
+  if (F > 1) store_sums(out + kFieldRows, divided<2>(field[1]));
+  if (F > 2) store_sums(out + 2 * kFieldRows, divided<4>(field[2]));
+  if (F > 3) store_sums(out + 3 * kFieldRows, divided<6>(field[3]));
+}
+
+// V vectors, F fields in use.
+template <int V, int F>
 inline void dense_step(Bytes (*sums)[kFields], const uint8_t* codes, const int8_t* const* x, int at) {
   Bytes byte = load_codes(codes);
   asm("" : "+v"(byte));  // one load, not one an operand
-  const Bytes low = both(byte, broadcast(0x03030303)), second = both(byte, broadcast(0x0c0c0c0c));
-  const Bytes third = both(byte, broadcast(0x30303030));
-  const Bytes last = kExactPairs ? byte : both(byte, broadcast(int32_t(0xc0c0c0c0)));
+  Bytes field[kFields];
+  unpack_fields<F>(byte, field);
   UNROLL for (int v = 0; v < V; ++v) {
     int32_t four;
     memcpy(&four, x[v] + at, sizeof four);
     const Bytes activations = broadcast(four);
-    sums[v][3] = dot(sums[v][3], last, activations);
-    sums[v][0] = dot(sums[v][0], low, activations);
-    sums[v][1] = dot(sums[v][1], second, activations);
-    sums[v][2] = dot(sums[v][2], third, activations);
+    UNROLL for (int f = F - 1; f >= 0; --f) sums[v][f] = dot(sums[v][f], field[f], activations);
   }
 }
 
-// One vector's sums: fields in registers → rows.
-inline void store_fields(Bytes* field, int32_t* out) {
-  if (kExactPairs) field[3] = less(field[3], sum(field[0], sum(field[1], field[2])));
-  store_sums(out, field[0]);
-  store_sums(out + kFieldRows, divided<2>(field[1]));
-  store_sums(out + 2 * kFieldRows, divided<4>(field[2]));
-  store_sums(out + 3 * kFieldRows, divided<6>(field[3]));
-}
-
-template <int V>
+template <int V, int F>
 void dense_vectors(const DenseTask& t, int first) {
   constexpr int kPhases = V == 1 ? 2 : 1;  // one vector alone would wait for its own sums
   constexpr int kLaneCount = TERSIFY_VECTOR_BYTES / 4;
@@ -101,29 +106,39 @@ void dense_vectors(const DenseTask& t, int first) {
       int step = 0;
       for (; step + kPhases <= t.run_steps; step += kPhases)
         UNROLL for (int phase = 0; phase < kPhases; ++phase, codes += kDenseRows)
-          dense_step<V>(sums + phase * V, codes, x, 4 * (step + phase));
-      for (; step < t.run_steps; ++step, codes += kDenseRows) dense_step<V>(sums, codes, x, 4 * step);
+          dense_step<V, F>(sums + phase * V, codes, x, 4 * (step + phase));
+      for (; step < t.run_steps; ++step, codes += kDenseRows) dense_step<V, F>(sums, codes, x, 4 * step);
     }
     UNROLL for (int v = 0; v < V; ++v) {
       Bytes field[kFields];
-      UNROLL for (int f = 0; f < kFields; ++f)
+      UNROLL for (int f = 0; f < F; ++f)
         field[f] = kPhases == 2 ? sum(sums[v][f], sums[(kPhases - 1) * V + v][f]) : sums[v][f];
-      store_fields(field, t.sums + (first + v) * kDenseRows + part);
+      store_fields<F>(field, t.sums + (first + v) * kDenseRows + part);
     }
   }
 }
 
-void dense_sums(const DenseTask& t) {
+template <int F>
+void dense_fields(const DenseTask& t) {
   for (int first = 0; first < t.vectors; first += kDenseTile) {
     const int left = t.vectors - first;
     if (left >= 4 && kDenseTile == 4)
-      dense_vectors<kDenseTile>(t, first);
+      dense_vectors<kDenseTile, F>(t, first);
     else if (left == 3 && kDenseTile == 4)
-      dense_vectors<kDenseTile == 4 ? 3 : 1>(t, first);
+      dense_vectors<kDenseTile == 4 ? 3 : 1, F>(t, first);
     else if (left >= 2)
-      dense_vectors<2>(t, first);
+      dense_vectors<2, F>(t, first);
     else
-      dense_vectors<1>(t, first);
+      dense_vectors<1, F>(t, first);
+  }
+}
+
+void dense_sums(const DenseTask& t) {
+  switch ((t.rows + kFieldRows - 1) / kFieldRows) {
+    case 1: return dense_fields<1>(t);
+    case 2: return dense_fields<2>(t);
+    case 3: return dense_fields<3>(t);
+    default: return dense_fields<4>(t);
   }
 }
 
@@ -137,7 +152,7 @@ void dense_sums(const DenseTask& t) {
     for (int r = 0; r < t.run_count; ++r) {
       const int8_t* x = t.x + v * t.vector_bytes + t.runs[r];
       for (int step = 0; step < t.run_steps; ++step, codes += kDenseRows)
-        for (int f = 0; f < kFields; ++f)
+        for (int f = 0; f * kFieldRows < t.rows; ++f)
           for (int lane = 0; lane < kFieldRows; ++lane)
             for (int i = 0; i < 4; ++i)
               sums[f * kFieldRows + lane] += (codes[4 * lane + i] >> (2 * f) & 3) * x[4 * step + i];

@@ -73,6 +73,9 @@ class Engine {
   // The same on byte lanes: signs only; `in`, `residual` and the output (but not its mean) are quantized values.
   int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
                   int residual, Quant output, const FinishData* mean);
+  // Signs only, zeros and all in two bits each; `in` is rounded as `quant` says, the output is not.
+  int dense_conv(int in, const Window& window, const float* weight, int rows, FinishData finish, int residual,
+                 Quant quant);
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
              FinishData finish);

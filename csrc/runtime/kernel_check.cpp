@@ -85,12 +85,14 @@ Case dense_case(Random& r) {
   return c;
 }
 
-Case conv_case(Random& r, ValueKind kind, bool narrow) {
+enum class ConvKernel { Lists, Narrow, TwoBit };
+
+Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   Window w;
   w.kernel_h = r.between(1, 4), w.kernel_w = r.between(1, 4);
   w.stride_h = r.between(1, 2), w.stride_w = r.between(1, 2);
   w.pad_h = r.between(0, w.kernel_h - 1), w.pad_w = r.between(0, w.kernel_w - 1);
-  const int channels = r.between(1, 40), rows = r.between(1, 40), h = r.between(4, 20), width = r.between(4, 20);
+  const int channels = r.between(1, 40), rows = r.between(1, 140), h = r.between(4, 20), width = r.between(4, 20);
   const Shape output{rows, (h + 2 * w.pad_h - w.kernel_h) / w.stride_h + 1,
                      (width + 2 * w.pad_w - w.kernel_w) / w.stride_w + 1};
   const Numbers table = kind == ValueKind::Table ? Numbers{-1.5f, -0.25f, 0.75f} : Numbers{};
@@ -99,19 +101,22 @@ Case conv_case(Random& r, ValueKind kind, bool narrow) {
   c.input = r.floats(size_t(c.n) * channels * h * width);
   c.outputs = size_t(c.n) * output.numel();
   const float step = 1.0f / 127, out_step = 0.25f;
-  if (narrow) {
+  if (kernel != ConvKernel::Lists)
     for (float& v : c.input) v = std::round(v * 127) * step;
-    c.tolerance = out_step;  // a sum between two steps
-  }
+  if (kernel == ConvKernel::Narrow) c.tolerance = out_step;  // a sum between two steps
   c.build = [=, weight = r.weights(size_t(rows) * channels * w.taps(), kind, table), shift = r.floats(rows)](Engine& e) {
     const int in = e.input({channels, h, width});
-    if (!narrow) {
-      e.outputs({e.conv(in, w, 1, weight.data(), rows, kind, table, relu_with(shift), -1)});
+    FinishData finish = relu_with(shift);
+    if (kernel == ConvKernel::Lists) {
+      e.outputs({e.conv(in, w, 1, weight.data(), rows, kind, table, finish, -1)});
+      return;
+    }
+    for (float& scale : finish.scale) scale *= step;
+    if (kernel == ConvKernel::TwoBit) {
+      e.outputs({e.dense_conv(in, w, weight.data(), rows, finish, -1, {step, -127, 127})});
       return;
     }
     e.quantize(in, {step, -127, 127});
-    FinishData finish = relu_with(shift);
-    for (float& scale : finish.scale) scale *= step;
     e.outputs({e.narrow_conv(in, w, 1, weight.data(), rows, finish, -1, {out_step, 0, 255})});
   };
   return c;
@@ -162,6 +167,23 @@ double best_microseconds(const Case& c, Isa isa, int threads) {
   return best;
 }
 
+void time_conv(Isa isa) {
+  Random r(1);
+  const int channels = 160, size = 16;
+  const Window w{3, 3, 1, 1, 1, 1, 1, 1};
+  Case c;
+  c.n = 4;
+  c.input = r.floats(size_t(c.n) * channels * size * size);
+  c.outputs = c.input.size();
+  c.build = [&](Engine& e) {
+    const Numbers weight = r.weights(size_t(channels) * channels * 9, ValueKind::Sign, {});
+    e.outputs({e.dense_conv(e.input({channels, size, size}), w, weight.data(), channels, relu_with(Numbers(channels)), -1,
+                            {1.0f / 127, -127, 127})});
+  };
+  std::printf("%s two-bit conv 3x3, 160 channels, 16x16, batch 4, 1 thread: %.1f us\n", isa_name(isa).c_str(),
+              best_microseconds(c, isa, 1));
+}
+
 void time_linear(Isa isa, int n) {
   Random r(1);
   const int size = 4096;
@@ -184,10 +206,11 @@ int main() {
   bool good = true;
   for (Isa isa : available_isas()) {
     const std::pair<const char*, std::function<Case(Random&)>> kernels[] = {
-        {"conv of signs", [](Random& r) { return conv_case(r, ValueKind::Sign, false); }},
-        {"conv of tables", [](Random& r) { return conv_case(r, ValueKind::Table, false); }},
-        {"conv of floats", [](Random& r) { return conv_case(r, ValueKind::Float, false); }},
-        {"narrow conv", [](Random& r) { return conv_case(r, ValueKind::Sign, true); }},
+        {"conv of signs", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Lists); }},
+        {"conv of tables", [](Random& r) { return conv_case(r, ValueKind::Table, ConvKernel::Lists); }},
+        {"conv of floats", [](Random& r) { return conv_case(r, ValueKind::Float, ConvKernel::Lists); }},
+        {"narrow conv", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Narrow); }},
+        {"two-bit conv", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::TwoBit); }},
         {"linear of signs", [](Random& r) { return linear_case(r, ValueKind::Sign); }},
         {"linear of tables", [](Random& r) { return linear_case(r, ValueKind::Table); }},
         {"linear of floats", [](Random& r) { return linear_case(r, ValueKind::Float); }},
@@ -205,6 +228,7 @@ int main() {
     }
     for (int n : {1, 16, 64})
       if (isa != Isa::Portable) time_linear(isa, n);
+    if (isa != Isa::Portable) time_conv(isa);
     std::fflush(stdout);
   }
   std::printf(good ? "all kernels agree\n" : "SOME KERNELS DISAGREE\n");

@@ -140,12 +140,37 @@ constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block
 // the fields of a byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.
 struct DenseTask {
   const uint8_t* codes;
+  int rows;                // of the block; fields without rows are left out
   const int8_t* x;         // the first vector; 64 bytes behind the last run may be read
   ptrdiff_t vector_bytes;  // from one vector to the next
   int vectors;             // at most kDenseVectors
   const int32_t* runs;     // where each run of features begins, in bytes from the vector's start
   int run_count, run_steps;
   int32_t* sums;  // [vector][kDenseRows]
+};
+
+// One row of an image → pixels of 8-bit steps, all channels of one together.
+struct PixelTask {
+  const float* row;  // of channel 0
+  size_t channel_stride;
+  int channels, width;
+  Quant quant;
+  int zero;         // the byte of step 0
+  int pixel_bytes;  // channels, rounded up to whole steps of four: what is left over is 0
+  int8_t* bytes;
+  int32_t* sums;  // of each pixel's bytes
+};
+
+// Sums of some places and a block of rows → the flat output.
+struct PlacesTask {
+  const int32_t* sums;     // [place][kDenseRows]
+  const int32_t* totals;   // of each place's activations
+  const int32_t* offsets;  // of each row of the layer
+  int first_row, rows, places;
+  float* out;             // of the first row and place; places are neighbours
+  const float* residual;  // the same place of the other summand; may be null
+  size_t row_stride;
+  Finish finish;
 };
 
 // A flat tensor seen as an image, and its lanes.
@@ -186,6 +211,8 @@ struct Kernels {
   // Rows first .. first + count of a layer from the dense sums of one vector.
   void (*finish_dense)(const int32_t* sums, int32_t total, float scale, int first, int count, float* out,
                        const Finish&);
+  void (*quantize_pixels)(const PixelTask&);
+  void (*finish_places)(const PlacesTask&);
   void (*softmax)(float* out, const float* in, int count);
   void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
 };

@@ -39,10 +39,10 @@ struct alignas(64) Unpacked {
 
 // `count` steps of codes; what is missing up to a whole tile is zero, whatever activations lie there.
 const uint8_t* unpack(const uint8_t* codes, int count, Unpacked& to) {
-  const Bytes masks[3] = {broadcast(0x03030303), broadcast(0x0c0c0c0c), broadcast(0x30303030)};
   for (int i = 0; i < count; ++i) {
-    const Bytes byte = load_codes(codes + i * kTileBytes);
-    UNROLL for (int f = 0; f < 3; ++f) _mm512_store_si512(to.fields[f][i], both(byte, masks[f]));
+    Bytes field[3];
+    unpack_fields<3>(load_codes(codes + i * kTileBytes), field);
+    UNROLL for (int f = 0; f < 3; ++f) _mm512_store_si512(to.fields[f][i], field[f]);
   }
   if (count == kTileRows) return codes;
   for (int f = 0; f < 3; ++f) memset(to.fields[f][count], 0, size_t(kTileRows - count) * kTileBytes);
@@ -53,7 +53,7 @@ const uint8_t* unpack(const uint8_t* codes, int count, Unpacked& to) {
 
 // Tiles 0..3: sums of the fields, 4: activations, 5 and 6: codes.
 void tile_sums(const DenseTask& t) {
-  if (t.vectors < kLeastVectors) return dense_sums(t);
+  if (t.vectors < kLeastVectors || t.rows <= kFieldRows) return dense_sums(t);
   configure(t.vectors);
   _tile_zero(0);
   _tile_zero(1);
@@ -87,7 +87,7 @@ void tile_sums(const DenseTask& t) {
   for (int v = 0; v < t.vectors; ++v) {
     Bytes field[kFields];
     UNROLL for (int f = 0; f < kFields; ++f) field[f] = _mm512_loadu_si512(t.sums + v * kDenseRows + f * kFieldRows);
-    store_fields(field, t.sums + v * kDenseRows);
+    store_fields<kFields>(field, t.sums + v * kDenseRows);
   }
 }
 
@@ -106,7 +106,7 @@ bool amx_keeps_its_promise() {
   for (int8_t& a : x) a = static_cast<int8_t>(random());
   const int32_t runs[kRuns] = {0, 100};
   for (int which = 0; which < 2; ++which) {
-    const DenseTask t{codes, x, kStride, kVectors, runs, kRuns, kSteps, sums[which]};
+    const DenseTask t{codes, kDenseRows, x, kStride, kVectors, runs, kRuns, kSteps, sums[which]};
     which ? amx::tile_sums(t) : amx::dense_sums(t);
   }
   return memcmp(sums[0], sums[1], sizeof sums[0]) == 0;

@@ -80,6 +80,8 @@ const Kernels kKernels{
     dense_sums,
     quantize_vector,
     finish_dense,
+    quantize_pixels,
+    finish_places,
     softmax,
     layer_norm,
 };

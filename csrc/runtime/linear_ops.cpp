@@ -62,7 +62,7 @@ void add_dense(Schedule& s, std::shared_ptr<TernaryMatrix> weights, std::shared_
              const int block = unit / tiles, first = unit % tiles * kDenseVectors;
              alignas(64) int32_t sums[kDenseVectors * kDenseRows];
              const int32_t from_start = 0;
-             const DenseTask t{weights->block(block), reinterpret_cast<const int8_t*>(b[steps] + bytes * first),
+             const DenseTask t{weights->block(block), weights->rows_of(block), reinterpret_cast<const int8_t*>(b[steps] + bytes * first),
                                ptrdiff_t(bytes), std::min(kDenseVectors, count - first), &from_start, 1,
                                weights->steps(), sums};
              k->dense_sums(t);

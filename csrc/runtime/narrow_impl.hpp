@@ -8,7 +8,7 @@ namespace TERSIFY_NAMESPACE {
 namespace {
 
 typedef uint16_t Narrow __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));  // unsigned: wrapping is defined
-typedef uint8_t Bytes __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+typedef uint8_t ByteVec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
 
 inline Narrow load_narrow(const char* p) { return *reinterpret_cast<const Narrow*>(p); }
 inline void store_narrow(char* p, Narrow v) { *reinterpret_cast<Narrow*>(p) = v; }
@@ -96,12 +96,12 @@ void finish_narrow_maxima(const ConvTask& t, const char* sums, int channel) {
   const char* wides = sums + size_t(t.patch.h) * t.patch.w * kSums * kBytes;
   for (int top = 0; top < t.patch.h; top += t.pool_h)
     for (int left = 0; left < t.patch.w; left += t.pool_w) {
-      Bytes most{};
+      ByteVec most{};
       for (int y = top; y < top + t.pool_h; ++y)
         for (int x = left; x < left + t.pool_w; ++x) {
           const size_t place = size_t(y * t.patch.w + x);
           const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
-          const Bytes next = (Bytes)finish_place<false, adds>(t, n, sums + place * kSums * kBytes,
+          const ByteVec next = (ByteVec)finish_place<false, adds>(t, n, sums + place * kSums * kBytes,
                                                               wides + place * kWides * kBytes, at);
           most = next > most ? next : most;
         }

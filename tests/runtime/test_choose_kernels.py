@@ -77,6 +77,16 @@ def test_8_bit_activations_need_calibration_batches_to_be_chosen(known):
     assert close(fast, model, x, 0.02)
 
 
+def test_a_convolution_that_is_cheapest_in_two_bits_a_weight_says_so(known):
+    known(conv_int8=0.5, **{"conv_two-bit": 0.1}, conv_dense=9.0)
+    model, x = network(), torch.rand(8, 3, 6, 6)
+    assert "two bits" not in compile(model, x, precision="auto", threads=1).plan.describe()
+    fast = compile(model, x, precision="auto", threads=1, calibration=x)
+    assert "two-bit of sign" in fast.plan.describe()
+    assert "int8 activations, two bits a weight" in fast.plan.describe()
+    assert close(fast, model, x, 0.02)
+
+
 def test_fewer_non_zeros_make_lists_cheaper_but_not_dense_products():
     table = Costs(nanoseconds=costs())
     assert table.of("conv", "sign", 0.1) < table.of("conv", "sign", 0.5)

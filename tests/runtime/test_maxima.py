@@ -70,6 +70,16 @@ def test_any_shape(n, channels, rows, height, width, pool, stride, kind, residua
         assert error.max() <= TOLERANCE * max(1.0, float(exact.abs().max()))
 
 
+def test_the_dense_kernel_for_two_bits_a_weight_pools_afterwards():
+    plan = maxima_plan(4, 8, (16, 16), THREE, (2, 2))
+    node = replace(plan.nodes[0], options={**plan.nodes[0].options, "two_bit": True})
+    x = torch.randint(0, 256, (3, 4, 16, 16)) / 255
+    x[0, 0, 0, 0] = 1.0
+    plan = quantize(replace(plan, nodes=(node,)), [(x,)])
+    exact = run_reference(plan, [x.double()])[0]
+    assert (compiled(plan)(x)[0] - exact).abs().max() <= TOLERANCE * exact.abs().max()
+
+
 def test_the_pool_is_part_of_the_convolution_s_own_step():
     plan = maxima_plan(4, 8, (32, 32), THREE, (2, 2))
     times = compiled(plan).profile(torch.rand(1, 4, 32, 32), repeats=1)

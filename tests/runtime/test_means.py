@@ -35,6 +35,16 @@ def mean_plan(channels, rows, size, window, *, kind="sign", residual=False, afte
     return plan_of(node, inputs=shapes)
 
 
+def in_8_bits(plan, inputs, how) -> Plan:
+    """Not at all, by lists, or by the dense kernel for two bits a weight."""
+    if not how:
+        return plan
+    node = plan.nodes[0]
+    dense = how == "two bits" and node.weight.kind == "sign"
+    marked = replace(plan, nodes=(replace(node, options={**node.options, "two_bit": dense}),))
+    return quantize(marked, [tuple(inputs)])
+
+
 def steps(low, high, shape, generator=None) -> torch.Tensor:
     """Numbers that 8 bits express exactly: no rounding is a matter of taste."""
     x = torch.randint(low, high + 1, shape, generator=generator)
@@ -58,7 +68,7 @@ def norm(rows) -> Finish:
     kind=st.sampled_from(["sign", "table", "float"]),
     normed=st.booleans(),
     residual=st.booleans(),
-    int8=st.booleans(),
+    int8=st.sampled_from(["", "lists", "two bits"]),
     isa=st.sampled_from(extension.isas()),
     threads=st.integers(1, 3),
 )
@@ -72,7 +82,7 @@ def test_any_shape(n, channels, rows, height, width, kernel, stride, kind, norme
     inputs = [steps(0, 255, (n, *i.shape), g) for i in plan.inputs]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERSIFY_ISA", isa)
-        assert_close(quantize(plan, [tuple(inputs)]) if int8 else plan, inputs, threads=threads)
+        assert_close(in_8_bits(plan, inputs, int8), inputs, threads=threads)
 
 
 def test_negative_numbers_of_8_bits_have_exact_means_too():

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from tersify.runtime.kernel_costs import CONV, DENSE, EXCHANGE, INT8, LEAVING, ROWS, VECTOR, Costs
+from tersify.runtime.kernel_costs import CONV, DENSE, EXCHANGE, INT8, LEAVING, ROWS, TWO_BIT, VECTOR, Costs
 from tersify.runtime.plan import Finish, Node, Plan
-from tersify.runtime.quantize import can_be_narrow, can_round_vectors
+from tersify.runtime.quantize import can_be_narrow, can_be_two_bit, can_round_vectors
 from tersify.runtime.weights import Weight
 
 FEW_ROWS = 4  # of a matrix product: these go vector by vector
@@ -30,8 +30,9 @@ def choose(plan: Plan, batch: int, costs: Costs, *, int8: bool) -> tuple[Plan, f
             continue
         options = predicted(node, batch, costs, int8=int8)
         best = min(options, key=options.__getitem__)
-        if best == INT8:
+        if best in (INT8, TWO_BIT):
             quantized.add(node.name)
+            node = replace(node, options={**node.options, "two_bit": best == TWO_BIT})
         reason = ", ".join(f"{kernel} {1e-3 * ns:.3g} µs" for kernel, ns in options.items())
         chosen = replace(node, reason=f"{best} of {reason}")
         nodes.append(dense(chosen) if best == DENSE else chosen)
@@ -53,6 +54,8 @@ def predicted(node: Node, batch: int, costs: Costs, *, int8: bool) -> Mapping[st
     kernels = [kind, DENSE]
     if int8 and (can_be_narrow(node) or can_round_vectors(node)):
         kernels.append(INT8)
+    if int8 and can_be_two_bit(node):
+        kernels.append(TWO_BIT)
     products = uses * weight.values.numel()
     times = {kernel: products * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
     times[DENSE] += costs.nanoseconds[LEAVING]

@@ -22,7 +22,7 @@ from tersify.runtime.kernel_costs import costs_of_this_cpu
 from tersify.runtime.op import Segment, Stage, call
 from tersify.runtime.op_times import OpTime, profile
 from tersify.runtime.plan import Node, Plan
-from tersify.runtime.quantize import quantize
+from tersify.runtime.quantize import quantize, with_dense_convolutions
 from tersify.runtime.reference import run_node, run_reference
 
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
@@ -148,7 +148,7 @@ def compile(
     shown = [calibration] if isinstance(calibration, Tensor) else calibration
     batches = None if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
     if precision == "int8":
-        plan = quantize(plan, batches or [given])
+        plan = quantize(with_dense_convolutions(plan), batches or [given])
     elif precision == "auto" and (kernels := extension()) is not None:
         allowed = batches is not None
         plan, narrow = choose(plan, len(given[0]), costs_of_this_cpu(kernels), int8=allowed)

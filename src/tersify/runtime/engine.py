@@ -112,6 +112,8 @@ class EngineBuilder:
         weight = node.weight
         rows = weight.values.shape[0]
         if node.options.get("int8", False):
+            if node.two_bit:
+                return self._then_pooled(node, self._dense_conv(node, rows))
             return self._pooled(node, self._narrow_conv(node, rows))
         value = self.engine.conv(
             self._source(node),
@@ -131,17 +133,13 @@ class EngineBuilder:
         for name in node.reads:
             q = self._quants[name]
             self.engine.quantize(self._values[name], q.scale, q.low, q.high)
-        # The sums count whole numbers; the input's scale makes them numbers again.
-        input_scale = self._quants[node.inputs[0]].scale
-        ones = torch.ones(rows, dtype=torch.float64)
-        scale = (ones if node.finish.scale is None else node.finish.scale) * input_scale
         output = self._quants[node.name]
         value: int = self.engine.narrow_conv(
             self._source(node),
             list(node.options["window"]),
             node.options["groups"],
             node.weight.values.contiguous(),
-            self._finish(replace(node.finish, scale=scale), rows),
+            self._finish_of_steps(node, rows),
             -1 if node.residual is None else self._values[node.residual],
             (output.scale, output.low, output.high),
             self._mean_finish(node, rows),
@@ -151,12 +149,42 @@ class EngineBuilder:
     def _mean_finish(self, node: Node, rows: int) -> Any:
         return self._finish(node.pooled.finish, rows) if node.pooled and node.pooled.is_mean else None
 
+    def _then_pooled(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
+        """The pool as an operation of its own."""
+        shape = engine_shape(node.shape)
+        if node.pooled is None:
+            return value, shape
+        self.makers[value] = node.name
+        if node.pooled.window is not None:
+            return self.engine.pool(value, list(node.pooled.window), True, True, shape), shape
+        channels = node.shape[0]
+        return self.engine.global_mean(value, self._finish(node.pooled.finish, channels)), (channels, 1, 1)
+
     def _pooled(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
         shape = engine_shape(node.shape)
         if node.pooled is None or node.pooled.window is None:
             return value, shape if node.pooled is None else (node.shape[0], 1, 1)
         self.makers[value] = node.name
         return self.engine.fold_maxima(value, list(node.pooled.window), shape), shape
+
+    def _dense_conv(self, node: Node, rows: int) -> int:
+        assert node.weight is not None
+        given = self._quants[node.inputs[0]]
+        value: int = self.engine.dense_conv(
+            self._source(node),
+            list(node.options["window"]),
+            node.weight.values.contiguous(),
+            self._finish_of_steps(node, rows),
+            -1 if node.residual is None else self._values[node.residual],
+            (given.scale, given.low, given.high),
+        )
+        return value
+
+    def _finish_of_steps(self, node: Node, rows: int) -> Any:
+        """The sums count whole steps of the input; its scale makes them numbers again."""
+        ones = torch.ones(rows, dtype=torch.float64)
+        scale = (ones if node.finish.scale is None else node.finish.scale) * self._quants[node.inputs[0]].scale
+        return self._finish(replace(node.finish, scale=scale), rows)
 
     def _linear(self, node: Node) -> tuple[int, tuple[int, int, int]]:
         assert node.weight is not None

@@ -27,7 +27,7 @@ from tersify.runtime.weights import Weight
 CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
 DENSITIES = (0.1, 0.6)  # the lists' costs are measured at these and read off in between
 CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many rows of a matrix product; one
-DENSE, INT8, LISTS = "dense", "int8", ("sign", "table", "float")
+DENSE, INT8, TWO_BIT, LISTS = "dense", "int8", "two-bit", ("sign", "table", "float")
 EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
 _CHAIN = 3
 
@@ -57,7 +57,7 @@ def keys() -> list[str]:
     lists += [f"{CONV}.{INT8}@{d:g}" for d in DENSITIES]
     vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, DENSE)] + [f"{VECTOR}.float@{d:g}" for d in DENSITIES]
     rows = [f"{ROWS}.{k}@1" for k in (INT8, DENSE)]
-    return [*lists, *vectors, *rows, f"{CONV}.{DENSE}@1", EXCHANGE, LEAVING]
+    return [*lists, *vectors, *rows, f"{CONV}.{DENSE}@1", f"{CONV}.{TWO_BIT}@1", EXCHANGE, LEAVING]
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:
@@ -146,7 +146,8 @@ def _measured(module: ModuleType, key: str) -> float:
         return 1e9 * best / (values.numel() * (256 if windows else len(x)))
     if shape_class == CONV:
         x, nodes, quants = _convs(kernel, float(density))
-        counted = sum(int(node.weight.values.count_nonzero()) for node in nodes[1:] if node.weight is not None)
+        weights = [node.weight.values for node in nodes[1:] if node.weight is not None]
+        counted = sum(w.numel() if density == "1" else int(w.count_nonzero()) for w in weights)
         return 1e9 * _chain_seconds(module, x, nodes, quants) / (256 * counted)
     x, values = _sizes(shape_class)
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
@@ -179,13 +180,14 @@ def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Q
     """Some convolutions in a row: all but the first find their input in the layout they like."""
     x, values = _sizes(CONV)
     names = ["x", *(f"y{i}" for i in range(_CHAIN))]
-    options = {"window": (3, 3, 1, 1, 1, 1, 1, 1), "groups": 1, "int8": kernel == INT8}
+    quantized = kernel in (INT8, TWO_BIT)
+    options = {"window": (3, 3, 1, 1, 1, 1, 1, 1), "groups": 1, "int8": quantized, "two_bit": kernel == TWO_BIT}
     weight = _weight(kernel, values, density)
     nodes = [
         Node(name=name, kind="conv", inputs=(before,), shape=tuple(x.shape[1:]), weight=weight, options=options)
         for before, name in itertools.pairwise(names)
     ]
-    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if kernel == INT8 else {}
+    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if quantized else {}
 
 
 def _chain_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:

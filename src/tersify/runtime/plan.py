@@ -152,6 +152,11 @@ class Node:
         return self.shape if self.pooled is None else self.pooled.before
 
     @property
+    def two_bit(self) -> bool:
+        """A convolution whose ternary weights are multiplied with zeros and all."""
+        return bool(self.options.get("two_bit", False))
+
+    @property
     def channel_axis(self) -> int:
         return -1 if self.kind == "linear" else 1
 
@@ -180,8 +185,9 @@ class Input:
 class Plan:
     """Nodes in order. `batch` is the only batch size the plan may run, or None for any.
 
-    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says, but for a mean, which is
-    a float. A linear layer marked so rounds every vector it reads to 8 bits of a scale of its own.
+    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says, but for a mean, which
+    is a float. Marked "two_bit" as well, it only reads its input so. A linear layer marked "int8" rounds every vector
+    to 8 bits of a scale of its own.
     """
 
     inputs: tuple[Input, ...]
@@ -192,16 +198,24 @@ class Plan:
     quants: Mapping[str, Quant] = field(default_factory=dict)
 
     def narrow(self, node: Node) -> bool:
-        return node.kind == "conv" and node.name in self.quants and bool(node.options.get("int8", False))
+        wanted = bool(node.options.get("int8", False)) and not node.two_bit
+        return node.kind == "conv" and node.name in self.quants and wanted
 
     def rounds_vectors(self, node: Node) -> bool:
         return node.kind == "linear" and bool(node.options.get("int8", False))
 
+    def reads_steps(self, node: Node) -> bool:
+        return node.two_bit and node.inputs[0] in self.quants
+
+    def _note(self, node: Node) -> str:
+        if node.two_bit:
+            return "; int8 activations, two bits a weight"
+        return "; int8 activations" if self.narrow(node) or self.rounds_vectors(node) else ""
+
     def describe(self) -> str:
         """One line an operation, and how many stayed torch calls."""
         torch_calls = sum(node.in_torch for node in self.nodes)
-        notes = ("", "; int8 activations")
-        lines = [node.describe() + notes[self.narrow(node) or self.rounds_vectors(node)] for node in self.nodes]
+        lines = [node.describe() + self._note(node) for node in self.nodes]
         lines.append(f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls")
         return "\n".join(lines)
 

@@ -12,6 +12,7 @@ from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.reference import run_values
 
 UNSIGNED_HIGH, SIGNED_HIGH = 255, 127
+DENSE_FROM = 0.65  # the density from which two bits a weight beat lists on AVX-512 VNNI, about
 MAX_FEATURES = 1 << 17  # the highest two bits of a byte are summed 64-fold in 32 bits: 2¹⁷ · 2 · 127 · 64 < 2³¹
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
@@ -24,8 +25,8 @@ def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]], *, only: Col
     """
     allowed = {node.name for node in plan.nodes} if only is None else only
     plan = replace(plan, nodes=tuple(_marked(node) if node.name in allowed else node for node in plan.nodes))
-    narrow = [node for node in plan.nodes if node.name in allowed and can_be_narrow(node)]
-    touched = {name for node in narrow for name in (node.name, *node.reads)}
+    marked = [node for node in plan.nodes if node.name in allowed and can_be_narrow(node)]
+    touched = {name for node in marked for name in (node.inputs if node.two_bit else (node.name, *node.reads))}
     if not touched:
         return plan
     low = dict.fromkeys(touched, 0.0)
@@ -39,6 +40,16 @@ def quantize(plan: Plan, calibration: Iterable[tuple[Tensor, ...]], *, only: Col
     return replace(plan, quants={name: _quant(low[name], high[name]) for name in touched})
 
 
+def with_dense_convolutions(plan: Plan) -> Plan:
+    """Convolutions with few zeros marked "two_bit"."""
+
+    def marked(node: Node) -> Node:
+        few = can_be_two_bit(node) and node.weight is not None and node.weight.density >= DENSE_FROM
+        return replace(node, options={**node.options, "two_bit": True}) if few else node
+
+    return replace(plan, nodes=tuple(marked(node) for node in plan.nodes))
+
+
 def _marked(node: Node) -> Node:
     if not can_be_narrow(node) and not can_round_vectors(node):
         return node
@@ -50,6 +61,12 @@ def can_round_vectors(node: Node) -> bool:
     if node.kind != "linear" or node.weight is None or node.weight.kind != "sign":
         return False
     return node.weight.values.shape[1] <= MAX_FEATURES
+
+
+def can_be_two_bit(node: Node) -> bool:
+    if not can_be_narrow(node) or node.options["groups"] != 1 or node.weight is None:
+        return False
+    return node.weight.values[0].numel() <= MAX_FEATURES // 4  # channels may be rounded up to four
 
 
 def can_be_narrow(node: Node) -> bool:

@@ -31,8 +31,10 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
             is_mean = node.pooled is not None and node.pooled.is_mean
             values[node.name] = made if is_mean else quantized(made, plan.quants[node.name])
         elif plan.rounds_vectors(node):
-            read = {**values, node.inputs[0]: rounded_vectors(values[node.inputs[0]])}
-            values[node.name] = run_node(node, read, dtype)
+            values[node.name] = run_node(node, values, dtype, source=rounded_vectors(values[node.inputs[0]]))
+        elif plan.reads_steps(node):
+            name = node.inputs[0]
+            values[node.name] = run_node(node, values, dtype, source=quantized(values[name], plan.quants[name]))
         else:
             values[node.name] = run_node(node, values, dtype)
     return values
@@ -50,11 +52,12 @@ def rounded_vectors(x: Tensor) -> Tensor:
     return (x / scale).round() * scale
 
 
-def run_node(node: Node, values: dict[str, Any], dtype: torch.dtype) -> Any:
+def run_node(node: Node, values: dict[str, Any], dtype: torch.dtype, *, source: Tensor | None = None) -> Any:
+    """`source` stands in for the input; the residual keeps its numbers, even where it is the same value."""
     if node.kind == "torch":
         assert node.call is not None
         return node.call(*resolve(node.args, values), **resolve(node.kwargs, values))
-    sources = [values[name] for name in node.inputs]
+    sources = [values[name] for name in node.inputs] if source is None else [source]
     result = _KINDS[node.kind](node, sources, dtype)
     residual = None if node.residual is None else values[node.residual]
     result = finish(result, residual, node, node.finish)

@@ -1,0 +1,144 @@
+"""Dense two-bit convolutions with 8-bit activations: exact sums of whole steps, on every instruction set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime_plans import assert_close, conv_shape, plan_of, random_weight
+from torch import nn
+
+from tersify.runtime import compile
+from tersify.runtime.plan import Finish, Node, Quant
+
+extension = pytest.importorskip("tersify._runtime")
+ISAS = extension.isas()
+THREE = (3, 3, 1, 1, 1, 1, 1, 1)
+UNSIGNED, SIGNED = Quant(scale=1 / 64, low=0, high=255), Quant(scale=1 / 64, low=-127, high=127)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request, monkeypatch):
+    monkeypatch.setenv("TERSIFY_ISA", request.param)
+    return request.param
+
+
+def steps(quant, *shape, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(quant.low, quant.high + 1, shape, generator=g).float() * quant.scale
+
+
+def dense_plan(channels, rows, size, window, *, quant=UNSIGNED, zeros=0.3, **more):
+    node = Node(
+        name="y",
+        kind="conv",
+        inputs=("x",),
+        shape=conv_shape(rows, size, window),
+        weight=random_weight((rows, channels, window[0], window[1]), "sign", zeros),
+        options={"window": window, "groups": 1, "int8": True, "two_bit": True},
+        **more,
+    )
+    inputs = {"x": (channels, *size)} | ({"r": node.shape} if "residual" in more else {})
+    return replace(plan_of(node, inputs=inputs), quants={"x": quant})
+
+
+@pytest.mark.parametrize("quant", [UNSIGNED, SIGNED])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    ("size", "window"),
+    [
+        ((16, 16), THREE),
+        ((7, 5), THREE),
+        ((33, 17), (3, 3, 2, 2, 1, 1, 1, 1)),
+        ((15, 15), (1, 1, 2, 2, 0, 0, 1, 1)),
+        ((12, 20), (5, 3, 1, 2, 2, 1, 1, 1)),
+        ((20, 20), (3, 3, 1, 1, 2, 2, 2, 2)),
+        ((1, 40), (1, 5, 1, 2, 0, 2, 1, 1)),
+        ((1, 1), THREE),
+        ((8, 8), (8, 8, 1, 1, 0, 0, 1, 1)),
+    ],
+)
+def test_sizes_strides_dilations_and_paddings(isa, quant, n, size, window):
+    assert_close(dense_plan(9, 70, size, window, quant=quant), [steps(quant, n, 9, *size)], threads=2)
+
+
+@given(
+    n=st.integers(1, 4),
+    channels=st.integers(1, 20),
+    rows=st.integers(1, 140),
+    height=st.integers(1, 21),
+    width=st.integers(1, 21),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    zeros=st.sampled_from([0.0, 0.5, 1.0]),
+    quant=st.sampled_from([UNSIGNED, SIGNED]),
+    isa=st.sampled_from(ISAS),
+    threads=st.integers(1, 3),
+)
+@settings(max_examples=80, deadline=None)
+def test_any_shape(n, channels, rows, height, width, kernel, stride, padding, dilation, zeros, quant, isa, threads):
+    window = (*kernel, *stride, *padding, *dilation)
+    if min(conv_shape(rows, (height, width), window)) < 1:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERSIFY_ISA", isa)
+        plan = dense_plan(channels, rows, (height, width), window, quant=quant, zeros=zeros)
+        assert_close(plan, [steps(quant, n, channels, height, width)], threads=threads)
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+def test_residual_and_the_whole_finish(isa, act):
+    g = torch.Generator().manual_seed(3)
+    constants = [torch.randn(10, generator=g, dtype=torch.float64) for _ in range(4)]
+    finish = Finish(
+        scale=constants[0],
+        shift=constants[1],
+        scale2=constants[2],
+        shift2=constants[3],
+        **({"low": 0.0} if act == "relu" else {"act": act}),
+    )
+    plan = dense_plan(6, 10, (9, 9), THREE, residual="r", finish=finish)
+    assert_close(plan, [steps(UNSIGNED, 3, 6, 9, 9), torch.randn(3, 10, 9, 9)])
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_sums_of_the_largest_numbers_do_not_overflow(isa, sign):
+    plan = dense_plan(1024, 8, (6, 6), THREE)
+    plan.nodes[0].weight.values.fill_(sign)
+    assert_close(plan, [torch.full((1, 1024, 6, 6), UNSIGNED.high * UNSIGNED.scale)])
+
+
+def test_numbers_beyond_the_range_are_clamped(isa):
+    assert_close(dense_plan(4, 8, (6, 6), THREE), [10 * torch.randn(2, 4, 6, 6).round()])
+
+
+def test_compile_takes_two_bits_where_zeros_are_few_and_says_so():
+    few, many = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+    few.weight.data = few.weight.data.sign() * (torch.rand_like(few.weight) < 0.8)
+    many.weight.data = many.weight.data.sign() * (torch.rand_like(many.weight) < 0.1)
+    model = nn.Sequential(few, nn.ReLU(), many, nn.ReLU(), few.__class__(8, 4, 1)).eval()
+    x = torch.randn(8, 3, 12, 12)
+    fast = compile(model, x, precision="int8", threads=1)
+    described = fast.plan.describe().splitlines()
+    assert "two bits a weight" in described[0]
+    assert "two bits a weight" not in described[1]
+    assert "int8 activations" in described[1]
+    with torch.no_grad():
+        wanted = model(x)
+    assert (fast(x) - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
+def test_every_layer_dense_in_a_network_with_residuals(isa):
+    """The value that two layers read may be quantized for one and plain for the other."""
+    one = dense_plan(8, 8, (10, 10), THREE, finish=Finish(low=0.0)).nodes[0]
+    two = replace(one, name="z", inputs=("y",), residual="x", finish=Finish(low=0.0, high=math.inf))
+    mid = Quant(scale=0.5, low=0, high=255)
+    plan = replace(plan_of(one, two, inputs={"x": (8, 10, 10)}), quants={"x": UNSIGNED, "y": mid})
+    x = steps(UNSIGNED, 2, 8, 10, 10) + 0.003
+    assert_close(plan, [x], threads=2)
