@@ -1,8 +1,10 @@
 """Compiled networks against other CPU engines: rounds of turns, each engine in a process of its own.
 
-usage: python benchmarks/cpu_inference.py [--quick] [--json FILE] [--rounds N] [--seconds S] [--zeros PERCENT ...]
+usage: python benchmarks/cpu_inference.py [--quick] [--json FILE [--resume]] [--rounds N] [--seconds S]
+       [--zeros PERCENT ...] [--threads N ...]
 
-DeepSparse needs an environment of its own (Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in
+The file is written after every section; --resume goes on with the sections that it lacks, if it comes from the same
+commit. DeepSparse needs an environment of its own (Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in
 TERSIFY_DEEPSPARSE_PYTHON. An engine that is not there is printed as missing.
 """
 
@@ -10,7 +12,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,12 +23,39 @@ from common import report  # first: it sets what must stand before torch is impo
 from torch import nn
 
 from tersify.lab import network
+from tersify.lab.experiments.provenance import commit
 from tersify.runtime import BenchRow, bench, compile, speedup
 
 DENSE_FP32 = ("torch", "torch.compile", "onnxruntime", "openvino")
 INT8 = ("onnxruntime-int8", "openvino-int8")
 OURS = ("tersify", "tersify-int8")
 LINEAR_FEW_BITS = ("torch-int8", "onnxruntime-int8", "onnxruntime-int4", "openvino-int8")
+# ONNX Runtime's 16 levels have no +8 beside their -8, so one sign of a ternary weight shrinks by an eighth: a shift of
+# all weights, which eight layers in a row make 86 times larger than the output.
+STACK_FEW_BITS = tuple(peer for peer in LINEAR_FEW_BITS if peer != "onnxruntime-int4")
+SINGLE_BATCH, BATCHES = (1,), (1, 8, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A network, its peers and who is compared with whom: {contest: (ours, theirs)}."""
+
+    title: str
+    key: str
+    threads: int
+    model: Callable[[], nn.Module]
+    example: torch.Tensor
+    contests: Mapping[str, tuple[str, tuple[str, ...]]]
+    batches: tuple[int, ...] = BATCHES
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}.t{self.threads}"
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        everyone = [peer for ours, theirs in self.contests.values() for peer in (*theirs, ours)]
+        return tuple(sorted(set(everyone), key=lambda peer: (peer in OURS, everyone.index(peer))))
 
 
 def sparse_star(zeros: float, *, ternary: bool) -> nn.Module:
@@ -60,7 +92,7 @@ def show(title: str, rows: list[BenchRow], errors: dict[str, float]) -> None:
             print(f"{head}   missing: {row.missing[:80]}")
             continue
         error = f"{errors[row.peer]:10.1e}" if row.peer in errors else ""
-        print(f"{head}{row.median_ms:11.3f}{row.spread_ms:9.3f}{row.best_ms:9.3f}{min(row.cpu_times):9.3f}{error}")
+        print(f"{head}{row.median_ms:11.3f}{row.spread_ms:9.3f}{row.best_ms:9.3f}{row.cpu_ms:9.3f}{error}")
 
 
 def ratios(rows: list[BenchRow], ours: str, peers: tuple[str, ...]) -> dict[int, tuple[str, float, float, float]]:
@@ -71,110 +103,142 @@ def ratios(rows: list[BenchRow], ours: str, peers: tuple[str, ...]) -> dict[int,
         others = [there[p] for p in peers if p in there]
         if ours in there and others:
             own, best = there[ours], min(others, key=lambda row: row.median_ms)
-            cpu = min(best.cpu_times) / min(own.cpu_times)
-            found[batch] = (best.peer, speedup(own, best), min(o.best_ms for o in others) / own.best_ms, cpu)
+            least = min(other.best_ms for other in others)
+            found[batch] = (best.peer, speedup(own, best), least / own.best_ms, best.cpu_ms / own.cpu_ms)
     return found
 
 
-def measure(
-    title: str,
-    key: str,
-    model: nn.Module,
-    example: torch.Tensor,
-    contests: dict[str, tuple[str, tuple[str, ...]]],
-    figures: dict[str, float],
-    **options: object,
-) -> None:
+def measure(section: Section, figures: dict[str, float], *, rounds: int, seconds: float) -> None:
     errors: dict[str, float] = {}
-    rows = bench(model, example, errors=errors, **options)  # type: ignore[arg-type]
-    show(title, rows, errors)
+    key, threads = section.key, section.threads
+    rows = bench(
+        section.model(),
+        section.example,
+        peers=section.peers,
+        batches=section.batches,
+        threads=threads,
+        rounds=rounds,
+        seconds=seconds,
+        errors=errors,
+    )
+    show(section.title, rows, errors)
     for row in rows:
         if not row.missing:
-            name = f"{key}.b{row.batch}.t{row.threads}.{row.peer}"
+            name = f"{key}.b{row.batch}.t{threads}.{row.peer}"
             figures[f"{name}.median_ms"] = row.median_ms
             figures[f"{name}.spread_ms"] = row.spread_ms
             figures[f"{name}.best_ms"] = row.best_ms
-            figures[f"{name}.cpu_ms"] = min(row.cpu_times)
+            figures[f"{name}.cpu_ms"] = row.cpu_ms
     figures.update({f"{key}.{peer}.error": error for peer, error in errors.items()})
-    for contest, (ours, peers) in contests.items():
+    for contest, (ours, peers) in section.contests.items():
         for batch, (peer, ratio, best, cpu) in ratios(rows, ours, peers).items():
             print(
                 f"  {ours} against {contest} at batch {batch}: {ratio:.2f}× {peer} (best {best:.2f}×, CPU {cpu:.2f}×)"
             )
-            figures[f"{key}.b{batch}.t{rows[0].threads}.{ours}.against.{contest}"] = ratio
-            figures[f"{key}.b{batch}.t{rows[0].threads}.{ours}.against.{contest}.best"] = best
-            figures[f"{key}.b{batch}.t{rows[0].threads}.{ours}.against.{contest}.cpu"] = cpu
+            figures[f"{key}.b{batch}.t{threads}.{ours}.against.{contest}"] = ratio
+            figures[f"{key}.b{batch}.t{threads}.{ours}.against.{contest}.best"] = best
+            figures[f"{key}.b{batch}.t{threads}.{ours}.against.{contest}.cpu"] = cpu
+        others = [errors[peer] for peer in peers if peer in errors]
+        if contest == "int8" and ours in errors and others:
+            share = errors[ours] / min(others)
+            print(f"  {ours}'s largest error is {share:.2f} of the most exact int8 peer's")
+            figures[f"{key}.{ours}.error_share"] = share
+
+
+def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
+    images, vectors = torch.randn(16, 3, 32, 32), torch.randn(4, 4096)
+    fp32 = {"fp32": ("tersify", DENSE_FP32)}
+    all_engines = {**fp32, "deepsparse": ("tersify", ("deepsparse",)), "int8": ("tersify-int8", INT8)}
+    for count in threads:
+        for percent in zeros:
+            yield Section(
+                title=f"ternary ResNet-20*, {percent} % zeros, {count} threads",
+                key=f"ternary.z{percent}",
+                threads=count,
+                model=lambda percent=percent: sparse_star(percent / 100, ternary=True),  # type: ignore[misc]
+                example=images,
+                contests=all_engines,
+            )
+    yield Section(
+        title="pruned ResNet-20*, 90 % zeros, 2 threads",
+        key="pruned.z90",
+        threads=2,
+        model=lambda: sparse_star(0.9, ternary=False),
+        example=images,
+        contests=fp32,
+    )
+    # A third of zeros is what ternary training alone gives; the kernel reads every trit, so zeros change little.
+    # One layer's int8 weights (16 MB) lie in a large last-level cache; those of eight layers do not, as in a network.
+    for share, count, layers in ((1 / 3, 2, 1), (1 / 3, 2, 8), (0.9, 2, 1), (1 / 3, 1, 1)):
+        few_bits = LINEAR_FEW_BITS if layers == 1 else STACK_FEW_BITS
+        yield Section(
+            title=f"{layers} × ternary Linear 4096×4096, {100 * share:.0f} % zeros, {count} threads",
+            key=f"linear4096{'' if layers == 1 else f'x{layers}'}.z{100 * share:.0f}",
+            threads=count,
+            model=lambda share=share, layers=layers: ternary_linear(4096, share, layers),  # type: ignore[misc]
+            example=vectors,
+            contests={
+                "torch": ("tersify", ("torch",)),
+                "few-bits": ("tersify", few_bits),
+                "torch-with-int8": ("tersify-int8", ("torch",)),
+                "few-bits-with-int8": ("tersify-int8", few_bits),
+            },
+            batches=SINGLE_BATCH,
+        )
+
+
+def compile_facts(figures: dict[str, float]) -> None:
+    model, image = sparse_star(0.9, ternary=True), torch.randn(1, 3, 32, 32)
+    start = time.perf_counter()
+    fast = compile(model, image, threads=2)
+    figures["compile_seconds"] = time.perf_counter() - start
+    fast(image)
+    figures["weight_share"] = fast.weight_bytes() / sum(4 * p.numel() for p in model.parameters() if p.ndim > 1)
+    share = 1 / figures["weight_share"]
+    print(f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{share:.1f} of dense fp32")
+
+
+def earlier(path: Path | None) -> tuple[dict[str, float], list[str]]:
+    """The figures of an unfinished run of this commit, and the sections they come from."""
+    if path is None or not path.exists():
+        return {}, []
+    found = json.loads(path.read_text())
+    here = commit(Path(__file__).parent)
+    if found["commit"] != here:
+        raise ValueError(f"{path} is of commit {found['commit']}, this is {here}; measure again without --resume")
+    return found["figures"], found["machine"]["sections"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="90 % zeros, two threads, few rounds")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true", help="keep the sections that the JSON file has")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--zeros", type=int, nargs="+", default=[90, 50, 75, 95], help="percent, of ResNet-20*")
+    parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="of ResNet-20*")
     arguments = parser.parse_args()
-    rounds = arguments.rounds or (3 if arguments.quick else 9)
-    figures: dict[str, float] = {}
-    timing = {"rounds": rounds, "seconds": arguments.seconds}
-    images = torch.randn(16, 3, 32, 32)
-    contests = {
-        "fp32": ("tersify", DENSE_FP32),
-        "deepsparse": ("tersify", ("deepsparse",)),
-        "int8": ("tersify-int8", INT8),
-    }
-    everyone = (*DENSE_FP32, "deepsparse", *INT8, *OURS)
-    for threads in (2,) if arguments.quick else (2, 1):
-        for percent in (90,) if arguments.quick else arguments.zeros:
-            model = sparse_star(percent / 100, ternary=True)
-            title = f"ternary ResNet-20*, {percent} % zeros, {threads} threads"
-            key = f"ternary.z{percent}"
-            measure(title, key, model, images, contests, figures, peers=everyone, threads=threads, **timing)
-    pruned = sparse_star(0.9, ternary=False)
-    measure(
-        "pruned ResNet-20*, 90 % zeros, 2 threads",
-        "pruned.z90",
-        pruned,
-        images,
-        {"fp32": ("tersify", DENSE_FP32)},
-        figures,
-        peers=(*DENSE_FP32, "tersify"),
-        threads=2,
-        **timing,
-    )
-    # A third of zeros is what ternary training alone gives; the kernel reads every trit, so zeros change little.
-    # One layer's int8 weights (16 MB) lie in a large last-level cache; those of eight layers do not, as in a network.
-    for zeros, threads, layers in ((1 / 3, 2, 1), (1 / 3, 2, 8), (0.9, 2, 1), (1 / 3, 1, 1)):
-        if arguments.quick and (zeros, threads, layers) != (1 / 3, 2, 1):
-            continue
-        measure(
-            f"{layers} × ternary Linear 4096×4096, {100 * zeros:.0f} % zeros, {threads} threads",
-            f"linear4096{'' if layers == 1 else f'x{layers}'}.z{100 * zeros:.0f}",
-            ternary_linear(4096, zeros, layers),
-            torch.randn(4, 4096),
-            {
-                "torch": ("tersify", ("torch",)),
-                "few-bits": ("tersify", LINEAR_FEW_BITS),
-                "torch-with-int8": ("tersify-int8", ("torch",)),
-                "few-bits-with-int8": ("tersify-int8", LINEAR_FEW_BITS),
-            },
-            figures,
-            peers=("torch", *LINEAR_FEW_BITS, *OURS),
-            batches=(1,),
-            threads=threads,
-            **timing,
-        )
-    model = sparse_star(0.9, ternary=True)
-    start = time.perf_counter()
-    fast = compile(model, images[:1], threads=2)
-    figures["compile_seconds"] = time.perf_counter() - start
-    fast(images[:1])
-    figures["weight_share"] = fast.weight_bytes() / sum(4 * p.numel() for p in model.parameters() if p.ndim > 1)
-    share = 1 / figures["weight_share"]
-    print(f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{share:.1f} of dense fp32")
-    names = ("torch", "onnxruntime", "openvino", "nncf")
-    versions = {n: v for n in names if (v := _version(n))}
-    report("cpu_inference", figures, json_path=arguments.json, versions=versions, rounds=rounds)
+    rounds = arguments.rounds or (3 if arguments.quick else 4)
+    figures, done = earlier(arguments.json if arguments.resume else None)
+    versions = {n: v for n in ("torch", "onnxruntime", "openvino", "nncf") if (v := _version(n))}
+
+    def save() -> None:
+        facts = {"rounds": rounds, "sections": done}
+        report("cpu_inference", figures, json_path=arguments.json, versions=versions, **facts)
+
+    quick = {"zeros": [90], "threads": [2]}
+    full = {"zeros": arguments.zeros, "threads": arguments.threads}
+    for section in sections(**(quick if arguments.quick else full)):
+        wanted = not arguments.quick or section.name in ("ternary.z90.t2", "pruned.z90.t2", "linear4096.z33.t2")
+        if wanted and section.name not in done:
+            start = time.perf_counter()
+            measure(section, figures, rounds=rounds, seconds=arguments.seconds)
+            print(f"  ({time.perf_counter() - start:.0f} s)", flush=True)
+            done.append(section.name)
+            save()
+    compile_facts(figures)
+    save()
 
 
 def _version(package: str) -> str:

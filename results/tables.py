@@ -146,17 +146,29 @@ def _loss(value: float, digits: int = 4) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
+def _with_spread(entry: dict[str, Any]) -> str:
+    if entry["std"] is None:
+        return f"{entry['mean']:.2f} %"
+    return f"{entry['mean']:.2f} ± {entry['std']:.2f} % ({len(entry['seeds'])} seeds)"
+
+
 def pruning() -> str:
     """Paper 3: networks pruned by several methods beside their dense twins."""
     lines = ["| | method | zeros | accuracy | less than dense |", "|---|---|---|---|---|"]
-    for name, network in {"sparse-vgg16": "VGG-16, CIFAR-10", "sparse-bert": "MiniLM, sentence polarity"}.items():
+    networks = {
+        "sparse-vgg16-mnist": "VGG-16, MNIST",
+        "sparse-vgg16": "VGG-16, CIFAR-10",
+        "sparse-bert": "MiniLM, sentence polarity",
+    }
+    for name, network in networks.items():
         rows = {row["id"]: row for row in read(name)["rows"]}
-        dense = rows.pop("dense")["ours"]["accuracy"]["mean"]
-        lines.append(f"| {network} | dense | 0 % | {dense:.2f} % | |")
+        twin = rows.pop("dense")["ours"]["accuracy"]
+        dense = twin["mean"]
+        lines.append(f"| {network} | dense | 0 % | {_with_spread(twin)} | |")
         for row in rows.values():
             ours = {key: entry["mean"] for key, entry in row["ours"].items()}
             lost = f"{dense - ours['accuracy']:.2f}".replace("-", "−")
-            figures = f"{ours['sparsity']:.0f} % | {ours['accuracy']:.2f} % | {lost}"
+            figures = f"{ours['sparsity']:.0f} % | {_with_spread(row['ours']['accuracy'])} | {lost}"
             lines.append(f"| {network} | {row['name']} | {figures} |")
     return "\n".join(lines)
 
@@ -214,11 +226,15 @@ def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
 def overhead() -> str:
     """What the bookkeeping of a ternary session, and a search, add to a training step."""
     on = {device: read(f"training-overhead-{device}")["figures"] for device in ("gpu", "cpu")}
-    told = {d: [f"{on[d][f'{mode}_overhead_percent']:.0f} %" for mode in ("eager", "compiled")] for d in on}
+    told = {d: [_added(on[d][f"{mode}_overhead_percent"]) for mode in ("eager", "compiled")] for d in on}
     return (
         f"- A ternary session adds {told['gpu'][0]} to an eager training step of ResNet-20\\* on an H200, "
         f"{told['gpu'][1]} to a compiled one; on a CPU {told['cpu'][0]} and {told['cpu'][1]}.\n{_search_overhead()}"
     )
+
+
+def _added(percent: float) -> str:
+    return "nothing measurable" if percent < 0.5 else f"{percent:.0f} %"
 
 
 def _search_overhead() -> str:

@@ -86,18 +86,18 @@ NB_MODULE(_runtime, m) {
       .def("input", [](Engine& e, const Sizes& s) { return e.input(shape_of(s)); })
       .def("conv",
            [](Engine& e, int in, const std::vector<int>& window, int groups, const Floats& weight,
-              const std::string& kind, std::vector<float> table, const FinishData& finish, int residual) {
+              const std::string& kind, std::vector<float> table, const FinishData& finish, int residual, const FinishData* mean) {
              return e.conv(in, window_of(window), groups, weight.data(), int(weight.shape(0)), kind_of(kind),
-                           std::move(table), finish, residual);
+                           std::move(table), finish, residual, mean);
            },
-           "value"_a, "window"_a, "groups"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "residual"_a)
+           "value"_a, "window"_a, "groups"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "residual"_a, "mean"_a.none())
       .def("narrow_conv",
            [](Engine& e, int in, const std::vector<int>& window, int groups, const Floats& weight,
-              const FinishData& finish, int residual, std::tuple<float, float, float> output) {
+              const FinishData& finish, int residual, std::tuple<float, float, float> output, const FinishData* mean) {
              return e.narrow_conv(in, window_of(window), groups, weight.data(), int(weight.shape(0)), finish, residual,
-                                  {std::get<0>(output), std::get<1>(output), std::get<2>(output)});
+                                  {std::get<0>(output), std::get<1>(output), std::get<2>(output)}, mean);
            },
-           "value"_a, "window"_a, "groups"_a, "weight"_a, "finish"_a, "residual"_a, "output"_a)
+           "value"_a, "window"_a, "groups"_a, "weight"_a, "finish"_a, "residual"_a, "output"_a, "mean"_a.none())
       .def("dense_conv",
            [](Engine& e, int in, const std::vector<int>& window, const Floats& weight, const FinishData& finish,
               int residual, std::tuple<float, float, float> quant) {
@@ -122,6 +122,10 @@ NB_MODULE(_runtime, m) {
       .def("pool",
            [](Engine& e, int in, const std::vector<int>& window, bool is_max, bool count_padding, const Sizes& output) {
              return e.pool(in, window_of(window), is_max, count_padding, shape_of(output));
+           })
+      .def("fold_maxima",
+           [](Engine& e, int conv, const std::vector<int>& window, const Sizes& output) {
+             return e.fold_maxima(conv, window_of(window), shape_of(output));
            })
       .def("embedding",
            [](Engine& e, int in, const Floats& weight, std::vector<float> table, std::vector<float> scale) {

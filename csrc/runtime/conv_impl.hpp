@@ -54,7 +54,73 @@ void finish_patch(const ConvTask& t, const char* sums, int channel) {
   }
 }
 
-// The same straight from the registers, where no curve needs them and the whole patch is written.
+inline Vec larger(Vec a, Vec b) { return (a > b) | (a != a) ? a : b; }  // NaN stays NaN
+
+void finish_maxima(const ConvTask& t, const char* sums, int channel) {
+  const Folded f = fold(t.finish, channel);
+  for (int top = 0; top < t.patch.h; top += t.pool_h)
+    for (int left = 0; left < t.patch.w; left += t.pool_w) {
+      Vec most = Vec{} - INFINITY;
+      for (int y = top; y < top + t.pool_h; ++y)
+        for (int x = left; x < left + t.pool_w; ++x) {
+          Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
+          const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+          if (t.residual) v += load(t.residual + at) * f.c;
+          most = larger(activate(v, t.finish), most);
+        }
+      store(t.output + channel * t.pooled_channel_bytes + top / t.pool_h * t.pooled_row_bytes +
+                size_t(left / t.pool_w) * kBytes,
+            most);
+    }
+}
+
+// Whether a lane of this vector of the patch lies in the image.
+inline bool in_image(const MeanView& m, int lane, int y, int x) {
+  const int tile = lane % m.grid;
+  return tile / m.cols * m.tile_h + m.top + y < m.h && tile % m.cols * m.tile_w + m.left + x < m.w;
+}
+
+// Every place of every tile lies in the image.
+inline bool tiles_fit(const MeanView& m) {
+  return m.grid / m.cols * m.tile_h == m.h && m.cols * m.tile_w == m.w;
+}
+
+// The means of each image's neighbouring numbers, `count` of them, a power of two.
+inline void store_means(const MeanView& m, float* numbers, int count, int channel) {
+  for (int i = 0; i < m.images; ++i, numbers += count) {
+    for (int step = count / 2; step > 0; step /= 2)
+      for (int l = 0; l < step; ++l) numbers[l] += numbers[l + step];
+    float mean = numbers[0] * m.share;
+    if (m.finish.scale) mean = mean * m.finish.scale[channel] + m.finish.shift[channel];
+    m.sums[i * m.image_stride + channel] = activate(mean, m.finish);
+  }
+}
+
+void finish_mean(const ConvTask& t, const char* sums, int channel) {
+  const Folded f = fold(t.finish, channel);
+  const bool fit = tiles_fit(t.mean);
+  Vec total{};
+  for (int y = t.patch.skip_h; y < t.patch.h; ++y)
+    for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
+      Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
+      const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+      if (t.residual) v += load(t.residual + at) * f.c;
+      v = activate(v, t.finish);
+      for (int l = 0; l < kLanes && !fit; ++l)
+        if (!in_image(t.mean, l, y, x)) v[l] = 0;
+      total += v;
+    }
+  float numbers[kLanes];
+  memcpy(numbers, &total, sizeof numbers);
+  store_means(t.mean, numbers, t.mean.grid, channel);
+}
+
+typedef void (*FinishFn)(const ConvTask&, const char*, int);
+FinishFn finish_function(const ConvTask& t) {
+  return t.mean.sums ? finish_mean : t.pool_h * t.pool_w > 1 ? finish_maxima : finish_patch;
+}
+
+// A patch straight from the registers, where no curve needs them and the whole patch is written.
 template <int H, int W>
 inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
   const Folded f = fold(t.finish, channel);
@@ -74,7 +140,8 @@ inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
 template <int H, int W, ValueKind kind>
 void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
   const size_t pitch = t.patch.pitch_bytes;
-  const bool straight = t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0;
+  const auto finish = finish_function(t);
+  const bool straight = finish == finish_patch && t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0;
   const uint16_t* entry = unit.entries;
   const uint8_t* code = unit.codes;
   const float* value = unit.values;
@@ -108,7 +175,7 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
       continue;
     }
     UNROLL for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[i]);
-    if (row.count & kLast) finish_patch(t, waiting, first_channel + row.row);
+    if (row.count & kLast) finish(t, waiting, first_channel + row.row);
   }
 }
 
@@ -185,7 +252,7 @@ void pool(const PoolTask& t) {
         for (int k = 0; k < t.taps; ++k) {
           const Vec next = load(at + size_t(t.places[k]) * kBytes);
           if (t.is_max)
-            v = (next > v) | (next != next) ? next : v;
+            v = larger(next, v);
           else
             v += next;
         }

@@ -26,6 +26,10 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   t.input_channel_bytes = size_t(from.channel_vectors()) * bytes;
   t.output_channel_bytes = size_t(to.channel_vectors()) * bytes;
   t.output_row_bytes = size_t(to.tile_w) * bytes;
+  t.pool_h = pool_h;
+  t.pool_w = pool_w;
+  t.pooled_channel_bytes = size_t(pooled_layout(to, pool_h, pool_w).channel_vectors()) * bytes;
+  t.pooled_row_bytes = size_t(to.tile_w / pool_w) * bytes;
   t.fill = input_quant.low < 0 ? kByteZero : 0;
   t.residual_quant = residual_quant;
   t.output_quant = output_quant;
@@ -33,8 +37,20 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   if (!buffers) return t;
   const size_t at = group * t.output_channel_bytes * out.c + (size_t(place.y) * to.tile_w + place.x) * bytes;
   t.input = buffers[source] + group * t.input_channel_bytes * in.c;
-  t.output = buffers[target] + at;
   t.residual = residual < 0 ? nullptr : buffers[residual] + at;
+  if (pool_h * pool_w > 1) {
+    const size_t pooled = size_t(place.y / pool_h) * (to.tile_w / pool_w) + place.x / pool_w;
+    t.output = buffers[target] + group * t.pooled_channel_bytes * out.c + pooled * bytes;
+    return t;
+  }
+  if (!mean) {
+    t.output = buffers[target] + at;
+    return t;
+  }
+  const int images = std::min(to.images, out.n - group * to.images);
+  float* sums = reinterpret_cast<float*>(buffers[target]) + size_t(rest % places) * out.n * out.c;
+  t.mean = {sums + size_t(group) * to.images * out.c, size_t(out.c), images, to.rows * to.cols, to.cols, to.tile_h,
+            to.tile_w, out.h, out.w, place.y, place.x, 1.0f / (float(out.h) * out.w), mean->view()};
   return t;
 }
 
@@ -71,6 +87,30 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
     (shared->narrow ? shared->kernels->narrow_conv : shared->kernels->conv)(shared->task(buffers, task, scratch));
   };
   s.add(std::move(out));
+}
+
+void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const FinishData& mean) {
+  const int patches = patch_count(step.to, s.patch_limit(step.to.lanes())), target = step.target;
+  auto finish = std::make_shared<FinishData>(mean);
+  if (patches == 1) {
+    step.mean = std::move(finish);
+    return add_conv(s, std::move(step), window);
+  }
+  const int rows = step.out.n, channels = step.out.c;
+  const int parts = s.temporary(size_t(patches) * rows * channels * sizeof(float));
+  step.target = parts;
+  step.mean = std::make_shared<FinishData>();
+  add_conv(s, std::move(step), window);
+  const Kernels* k = &s.kernels();
+  s.add({1, 0, {parts}, {target}, [=](char* const* b, int, char*) {
+           float* sums = reinterpret_cast<float*>(b[parts]);
+           const size_t count = size_t(rows) * channels;
+           for (int p = 1; p < patches; ++p)
+             for (size_t i = 0; i < count; ++i) sums[i] += sums[p * count + i];
+           float* out = reinterpret_cast<float*>(b[target]);
+           for (int r = 0; r < rows; ++r)
+             k->elementwise_rows(out + r * channels, sums + r * channels, nullptr, false, channels, finish->view());
+         }, {}, "mean"});
 }
 
 }  // namespace tersify

@@ -21,6 +21,8 @@ struct ConvStep {
   std::vector<int> splits;       // first chunk of each range, and the end
   bool narrow = false;
   Quant input_quant, residual_quant, output_quant;
+  int pool_h = 1, pool_w = 1;          // of the windows whose maxima are all that is wanted
+  std::shared_ptr<FinishData> mean{};  // of the means that are all that is wanted; null: none
   const PlacedLists* lists = nullptr;  // asked for before every run
 
   ConvTask task(char* const* buffers, int number, char* scratch) const;
@@ -28,5 +30,7 @@ struct ConvStep {
 };
 
 void add_conv(Schedule& schedule, ConvStep step, const Window& window);
+// Only the means of the channels, as rows [image][channel].
+void add_mean_conv(Schedule& schedule, ConvStep step, const Window& window, const FinishData& mean);
 
 }  // namespace tersify

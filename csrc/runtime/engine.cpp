@@ -62,7 +62,7 @@ int Engine::add(std::vector<int> inputs, Shape shape, std::function<void(Schedul
   shapes_.push_back(shape);
   quants_.emplace_back();
   const int output = static_cast<int>(shapes_.size()) - 1;
-  ops_.push_back({std::move(inputs), output, std::move(plan)});
+  ops_.push_back({std::move(inputs), output, -1, {}, std::move(plan)});
   return output;
 }
 
@@ -157,6 +157,7 @@ void Engine::run(int n, const std::vector<const float*>& inputs, const std::vect
     throw std::invalid_argument("the plan takes " + std::to_string(inputs_.size()) + " inputs and " +
                                 std::to_string(outputs_.size()) + " outputs");
   std::lock_guard<std::mutex> lock(running_);
+  pool_.rouse();
   const int size = portion(n), round = size * threads();
   const int apart = size ? n / round * round : 0;
   if (apart) run_portions(apart / size, size, inputs, outputs, profile);

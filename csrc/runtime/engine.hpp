@@ -2,6 +2,7 @@
 // over one arena.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,7 +25,7 @@ namespace tersify {
 struct FinishData {
   std::vector<float> scale, shift, scale2, shift2;
   Act act = Act::Clamp;
-  float low, high;
+  float low = -INFINITY, high = INFINITY;
   Finish view() const;
 };
 
@@ -55,6 +56,8 @@ class Schedule;
 struct Op {
   std::vector<int> inputs;
   int output = -1;
+  int maxima = -1;  // of a convolution: the value that holds its maxima, all that is wanted of it
+  Window pool{};    // and their windows
   std::function<void(Schedule&, const Op&)> plan;
 };
 
@@ -64,11 +67,12 @@ class Engine {
   ~Engine();
 
   int input(Shape shape);
+  // mean: not null where the output is one number a channel, the mean of its places, finished so.
   int conv(int in, const Window& window, int groups, const float* weight, int rows, ValueKind kind,
-           std::vector<float> table, FinishData finish, int residual);
-  // The same on byte lanes: signs only; `in`, `residual` and the output are quantized values.
+           std::vector<float> table, FinishData finish, int residual, const FinishData* mean);
+  // The same on byte lanes: signs only; `in`, `residual` and the output (but not its mean) are quantized values.
   int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
-                  int residual, Quant output);
+                  int residual, Quant output, const FinishData* mean);
   // Signs only, zeros and all in two bits each; `in` is rounded as `quant` says, the output is not.
   int dense_conv(int in, const Window& window, const float* weight, int rows, FinishData finish, int residual,
                  Quant quant);
@@ -80,6 +84,8 @@ class Engine {
   int dense_linear(int in, int features, const float* weight, int rows, FinishData finish);
   // The output may have one row or column more than whole windows fill: its maxima then see fewer places.
   int pool(int in, const Window& window, bool is_max, bool count_padding, Shape output);
+  // Maxima of windows side by side over a convolution that nobody else reads: part of it wherever the layout allows.
+  int fold_maxima(int conv, const Window& window, Shape output);
   int global_mean(int in, FinishData finish);
   int elementwise(int a, int b, bool multiply, FinishData finish);  // b < 0: none
   int concatenate(const std::vector<int>& inputs);                  // along the channels

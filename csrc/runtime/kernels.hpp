@@ -72,6 +72,18 @@ struct PatchView {  // one patch of outputs and what of the input it looks at
   int skip_h, skip_w;  // leading rows and columns that the patch before has written
 };
 
+// Where the means of a convolution's outputs go, one row of channels an image.
+struct MeanView {
+  float* sums;  // null: no means
+  size_t image_stride;
+  int images, grid;          // in the vector, and the lanes of each
+  int cols, tile_h, tile_w;  // of the lanes' tiles
+  int h, w;                  // of the image
+  int top, left;             // of the patch in its tile
+  float share;               // of one place
+  Finish finish;             // of the mean
+};
+
 struct ConvTask {
   PatchView patch;
   const char* input;  // of the image group
@@ -83,9 +95,12 @@ struct ConvTask {
   int chunk_begin, chunk_end;
   int blocks, block_channels, channels;
   Finish finish;
-  char* output;          // the patch's first vector in channel 0
+  char* output;          // the patch's first vector in channel 0; unused with means
+  MeanView mean;
   const char* residual;  // the same place of the other summand; may be null
-  size_t output_channel_bytes, output_row_bytes;
+  size_t output_channel_bytes, output_row_bytes;  // of the residual, too
+  int pool_h, pool_w;                             // windows side by side whose maxima are written; 1: all is
+  size_t pooled_channel_bytes, pooled_row_bytes;  // of the output then
   bool flushes;  // narrow: some row has wide sums
   uint8_t fill;  // narrow: what lies outside the image
   Quant residual_quant, output_quant;

@@ -24,10 +24,18 @@ Patch choose_patch(const Layout& layout, int limit) {
   return {h, w};
 }
 
+Layout pooled_layout(const Layout& l, int window_h, int window_w) {
+  return {l.images, l.rows, l.cols, l.tile_h / window_h, l.tile_w / window_w};
+}
+
+int patch_count(const Layout& layout, int limit) {
+  const Patch patch = choose_patch(layout, limit);
+  return ceil_div(layout.tile_h, patch.h) * ceil_div(layout.tile_w, patch.w);
+}
+
 double layout_cost(const Layout& layout, int n, int patch_limit) {
   const Patch patch = choose_patch(layout, patch_limit);
-  const double patches = double(ceil_div(layout.tile_h, patch.h)) * ceil_div(layout.tile_w, patch.w);
-  return layout.groups(n) * patches * (patch.h * patch.w + kWeightOverhead);
+  return double(layout.groups(n)) * patch_count(layout, patch_limit) * (patch.h * patch.w + kWeightOverhead);
 }
 
 Layout choose_layout(const Image& output, int lanes, int patch_limit) {

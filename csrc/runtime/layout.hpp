@@ -35,6 +35,12 @@ struct Patch {
 // The widest patch of outputs, at most `limit` vectors, whose sides fit the tile.
 Patch choose_patch(const Layout& layout, int limit);
 
+// The same grid of smaller tiles, for windows side by side that fill a tile.
+Layout pooled_layout(const Layout& layout, int window_h, int window_w);
+
+// How many patches cover a tile.
+int patch_count(const Layout& layout, int limit);
+
 // The grid of `lanes` that computes an output of this size with the least work.
 Layout choose_layout(const Image& output, int lanes, int patch_limit);
 

@@ -8,6 +8,8 @@ namespace TERSIFY_NAMESPACE {
 namespace {
 
 typedef uint16_t Narrow __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));  // unsigned: wrapping is defined
+typedef uint8_t ByteVec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+
 inline Narrow load_narrow(const char* p) { return *reinterpret_cast<const Narrow*>(p); }
 inline void store_narrow(char* p, Narrow v) { *reinterpret_cast<Narrow*>(p) = v; }
 
@@ -58,9 +60,9 @@ inline NarrowFinish narrow_finish(const ConvTask& t, int channel) {
 
 // Plain: no curve and no wide sums.
 template <bool plain, bool adds>
-inline void finish_place(const ConvTask& t, const NarrowFinish& n, const char* sums, const char* wides, size_t target) {
+inline IntVec finish_place(const ConvTask& t, const NarrowFinish& n, const char* sums, const char* wides, size_t at) {
   const ByteSums bytes = byte_sums(sums);
-  const IntVec other = adds ? (IntVec)load_narrow(t.residual + target) : IntVec{};
+  const IntVec other = adds ? (IntVec)load_narrow(t.residual + at) : IntVec{};
   IntVec out{};
   UNROLL for (int k = 0; k < kWides; ++k) {
     const IntVec sum = plain || !t.flushes ? bytes.of[k] : bytes.of[k] + (IntVec)load(wides + k * kBytes);
@@ -69,7 +71,7 @@ inline void finish_place(const ConvTask& t, const NarrowFinish& n, const char* s
     if (!plain && n.curved) v = activate(v, t.finish) * n.inverse + n.zero;
     out |= rounded(clamp(v, n.low, n.high)) << 8 * k;
   }
-  store_narrow(t.output + target, (Narrow)out);
+  return out;
 }
 
 template <bool plain, bool adds>
@@ -80,14 +82,74 @@ void finish_narrow(const ConvTask& t, const char* sums, int channel) {
     const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
     for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
       const size_t place = size_t(y * t.patch.w + x);
-      finish_place<plain, adds>(t, n, sums + place * kSums * kBytes, wides + place * kWides * kBytes,
-                                at + size_t(x) * kBytes);
+      const size_t target = at + size_t(x) * kBytes;
+      const IntVec out =
+          finish_place<plain, adds>(t, n, sums + place * kSums * kBytes, wides + place * kWides * kBytes, target);
+      store_narrow(t.output + target, (Narrow)out);
     }
   }
 }
 
-typedef void (*FinishFn)(const ConvTask&, const char*, int);
+template <bool adds>
+void finish_narrow_maxima(const ConvTask& t, const char* sums, int channel) {
+  const NarrowFinish n = narrow_finish(t, channel);
+  const char* wides = sums + size_t(t.patch.h) * t.patch.w * kSums * kBytes;
+  for (int top = 0; top < t.patch.h; top += t.pool_h)
+    for (int left = 0; left < t.patch.w; left += t.pool_w) {
+      ByteVec most{};
+      for (int y = top; y < top + t.pool_h; ++y)
+        for (int x = left; x < left + t.pool_w; ++x) {
+          const size_t place = size_t(y * t.patch.w + x);
+          const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+          const ByteVec next = (ByteVec)finish_place<false, adds>(t, n, sums + place * kSums * kBytes,
+                                                              wides + place * kWides * kBytes, at);
+          most = next > most ? next : most;
+        }
+      store_narrow(t.output + channel * t.pooled_channel_bytes + top / t.pool_h * t.pooled_row_bytes +
+                       size_t(left / t.pool_w) * kBytes,
+                   (Narrow)most);
+    }
+}
+
+// The numbers themselves, not steps of an output.
+void finish_narrow_mean(const ConvTask& t, const char* sums, int channel) {
+  Folded f = fold(t.finish, channel);
+  f.c *= t.residual_quant.scale;
+  f.b -= f.c * byte_zero(t.residual_quant);
+  const bool fit = tiles_fit(t.mean);
+  const size_t places = size_t(t.patch.h) * t.patch.w;
+  Vec totals[kWides] = {};
+  for (int y = t.patch.skip_h; y < t.patch.h; ++y)
+    for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
+      const size_t place = size_t(y * t.patch.w + x);
+      const ByteSums bytes = byte_sums(sums + place * kSums * kBytes);
+      const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+      const IntVec other = t.residual ? (IntVec)load_narrow(t.residual + at) : IntVec{};
+      for (int k = 0; k < kWides; ++k) {
+        IntVec sum = bytes.of[k];
+        if (t.flushes) sum += (IntVec)load(sums + (places * kSums + place * kWides + k) * kBytes);
+        Vec v = __builtin_convertvector(sum, Vec) * f.a + f.b;
+        if (t.residual) v += __builtin_convertvector((other >> 8 * k) & 0xff, Vec) * f.c;
+        v = activate(v, t.finish);
+        for (int l = 0; l < kLanes && !fit; ++l)
+          if (!in_image(t.mean, l * kWides + k, y, x)) v[l] = 0;
+        totals[k] += v;
+      }
+    }
+  float numbers[kBytes];
+  if (t.mean.grid >= kWides) {  // then the four bytes of 32 bits belong to one image
+    const Vec total = totals[0] + totals[1] + (totals[2] + totals[3]);
+    memcpy(numbers, &total, sizeof total);
+    store_means(t.mean, numbers, t.mean.grid / kWides, channel);
+    return;
+  }
+  for (int b = 0; b < kBytes; ++b) numbers[b] = totals[b % kWides][b / kWides];
+  store_means(t.mean, numbers, t.mean.grid, channel);
+}
+
 FinishFn finish_narrow_function(const ConvTask& t) {
+  if (t.mean.sums) return finish_narrow_mean;
+  if (t.pool_h * t.pool_w > 1) return t.residual ? finish_narrow_maxima<true> : finish_narrow_maxima<false>;
   const bool plain = t.finish.act == Act::Clamp && !t.flushes;
   if (plain) return t.residual ? finish_narrow<true, true> : finish_narrow<true, false>;
   return t.residual ? finish_narrow<false, true> : finish_narrow<false, false>;
@@ -175,43 +237,33 @@ void narrow_conv(const ConvTask& t) {
   conv_blocks(t, narrow_rows_function(t.patch.h, t.patch.w), narrow_waiting_bytes(t), fill);
 }
 
-template <bool into_lanes>
-void exchange_narrow(const LaneView& v, float* flat, char* lanes, int group, int c_begin, int c_end, const Quant& q) {
-  const size_t channel_bytes = size_t(v.channel_vectors) * kBytes;
-  const float inverse = 1.0f / q.scale;
-  const float zero = byte_zero(q);
-  for (int l = 0; l < kBytes; ++l) {
-    const LaneStart at = lane_start(v, l);
-    const int image = group * v.images + at.image;
-    const int rows = image < v.n ? v.h - at.y : 0, cols = v.w - at.x;
-    for (int c = c_begin; c < c_end; ++c)
-      for (int y = 0; y < v.tile_h; ++y) {
-        uint8_t* lane = reinterpret_cast<uint8_t*>(lanes + (size_t(group) * v.c + c) * channel_bytes) +
-                        size_t(y) * v.tile_w * kBytes + l;
-        float* row = flat + image * v.stride_n + c * v.stride_c + (at.y + y) * v.stride_y + at.x * v.stride_x;
-        for (int x = 0; x < v.tile_w; ++x) {
-          const bool inside = y < rows && x < cols;
-          if (!into_lanes) {
-            if (inside) row[x * v.stride_x] = (lane[x * kBytes] - zero) * q.scale;
-            continue;
-          }
-          float value = inside ? row[x * v.stride_x] * inverse : 0.0f;
-          value = value < q.low ? q.low : value;
-          value = value > q.high ? q.high : value;
-          lane[x * kBytes] = static_cast<uint8_t>(lrintf(value) + long(zero));
-        }
-      }
-  }
-}
-
 void to_narrow_lanes(const LaneView& v, const float* flat, char* lanes, int group, int c_begin, int c_end,
                      const Quant& q) {
-  exchange_narrow<true>(v, const_cast<float*>(flat), lanes, group, c_begin, c_end, q);
+  const float inverse = 1.0f / q.scale, zero = byte_zero(q);
+  exchange(v, const_cast<float*>(flat), lanes, group, c_begin, c_end,
+           [&](const InsideLanes& inside, const float* channel, char* vector) {
+             float numbers[kWides][kLanes] = {};
+             for (int i = 0; i < inside.count; ++i)
+               numbers[inside.lane[i] % kWides][inside.lane[i] / kWides] = channel[inside.at[i]];
+             IntVec out{};
+             UNROLL for (int k = 0; k < kWides; ++k) {
+               Vec number;
+               memcpy(&number, numbers[k], sizeof number);
+               out |= rounded(clamp(number * inverse, q.low, q.high) + zero) << 8 * k;
+             }
+             store_narrow(vector, (Narrow)out);
+           });
 }
 
 void from_narrow_lanes(const LaneView& v, const char* lanes, float* flat, int group, int c_begin, int c_end,
                        const Quant& q) {
-  exchange_narrow<false>(v, flat, const_cast<char*>(lanes), group, c_begin, c_end, q);
+  const float zero = byte_zero(q);
+  exchange(v, flat, const_cast<char*>(lanes), group, c_begin, c_end,
+           [&](const InsideLanes& inside, float* channel, const char* vector) {
+             uint8_t bytes[kBytes];
+             memcpy(bytes, vector, sizeof bytes);
+             for (int i = 0; i < inside.count; ++i) channel[inside.at[i]] = (bytes[inside.lane[i]] - zero) * q.scale;
+           });
 }
 
 }  // namespace

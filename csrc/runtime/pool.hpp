@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,7 +24,10 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
+
+  // Jobs will follow soon: threads that sleep get up meanwhile.
+  void rouse();
 
   // Runs every task once and returns when all are done. The caller works too.
   void run(int tasks, const Job& job);
@@ -37,20 +41,29 @@ class Pool {
   }
 
  private:
+  // Every thread has a share of the tasks, the same in every run, so that what it reads is still in its cache. Whoever
+  // is done helps the others; a thread that comes late finds its share done and is not waited for.
+  struct alignas(64) Share {
+    // The number of the job in the upper half, the share's unclaimed tasks in the lower: a thread can neither claim
+    // a task of a job it has not seen nor one of a job that has ended.
+    std::atomic<uint64_t> state{0};
+  };
+
   void work(int thread);
   void drain(int thread);
+  int first_task(int thread) const { return static_cast<int>(int64_t(tasks_) * thread / threads_); }
 
-  std::vector<std::thread> workers_;
+  int threads_;
+  std::unique_ptr<Share[]> shares_;
   Job job_{};
   int tasks_ = 0;
-  // The number of the job in the upper half, its unclaimed tasks in the lower: a thread that comes late can
-  // neither claim a task of a job it has not seen nor be waited for.
-  std::atomic<uint64_t> state_{0};
-  std::atomic<int> done_{0};
+  alignas(64) std::atomic<uint64_t> calls_{0};  // jobs, and calls to get up
+  alignas(64) std::atomic<int> done_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::vector<std::thread> workers_;
 };
 
 }  // namespace tersify

@@ -25,6 +25,7 @@ class Schedule {
   int need(int value, const Layout& layout);  // the buffer that holds `value` so; converts where none does
   int give(int value, const Layout& layout);  // a new buffer for `value`
   int temporary(size_t bytes);
+  bool has(int value) const { return !homes_[value].empty(); }
   const Layout* lanes_of(int value, int lanes) const;  // such a layout that the value already has, or null
   const Quant& quant(int value) const { return engine_.quants_[value]; }
   void alias(int value, int other);         // the same flat bytes under another shape

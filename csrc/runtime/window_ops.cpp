@@ -88,7 +88,7 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
            t.reciprocal = is_max ? nullptr : reciprocal->data() + at;
            t.scratch = scratch;
            k->pool(t);
-         }});
+         }, {}, "pool"});
 }
 
 Shape conv_shape(const Shape& i, const Window& w, int channels) {
@@ -96,19 +96,35 @@ Shape conv_shape(const Shape& i, const Window& w, int channels) {
           output_size(i.w, w.kernel_w, w.stride_w, w.pad_w, w.dilation_w)};
 }
 
+// Whether no window crosses the rim of a patch, and no two patches overlap.
+bool fills_patches(const Layout& layout, const Patch& patch, const Window& pool) {
+  return patch.h % pool.kernel_h == 0 && patch.w % pool.kernel_w == 0 && layout.tile_h % patch.h == 0 &&
+         layout.tile_w % patch.w == 0;
+}
+
 std::function<void(Schedule&, const Op&)> conv_plan(std::shared_ptr<SparseWeights> weights, FinishData finish,
-                                                    const Window& w, int in, int residual, bool narrow) {
+                                                    const Window& w, const Shape& made, int in, int residual,
+                                                    bool narrow, const FinishData* mean) {
   auto constants = std::make_shared<FinishData>(std::move(finish));
+  auto means = mean ? std::make_shared<FinishData>(*mean) : nullptr;
   return [=](Schedule& s, const Op& op) {
-    const Image input = s.image(in), output = s.image(op.output);
+    const Image input = s.image(in), output{input.n, made.c, made.h, made.w};
     const auto [from, to] = window_layouts(s, in, output, w, narrow ? s.narrow_lanes() : s.lanes());
     const int source = s.need(in, from), other = residual < 0 ? -1 : s.need(residual, to);
-    const int target = s.give(op.output, to);
+    const bool maxima = op.maxima >= 0 && fills_patches(to, choose_patch(to, s.patch_limit(to.lanes())), op.pool);
+    const int target = maxima ? s.give(op.maxima, pooled_layout(to, op.pool.kernel_h, op.pool.kernel_w))
+                              : s.give(op.output, means ? Layout{} : to);
     const Quant other_quant = residual < 0 ? Quant{} : s.quant(residual);
-    add_conv(s,
-             {nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, narrow, s.quant(in),
-              other_quant, s.quant(op.output)},
-             w);
+    ConvStep step{nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, narrow,
+                  s.quant(in), other_quant, s.quant(op.output)};
+    if (maxima) {
+      step.pool_h = op.pool.kernel_h;
+      step.pool_w = op.pool.kernel_w;
+    }
+    if (means)
+      add_mean_conv(s, std::move(step), w, *means);
+    else
+      add_conv(s, std::move(step), w);
   };
 }
 
@@ -132,16 +148,16 @@ void without_zeros(FinishData& finish, const float* weight, int rows, size_t per
 }  // namespace
 
 int Engine::conv(int in, const Window& w, int groups, const float* weight, int rows, ValueKind kind,
-                 std::vector<float> table, FinishData finish, int residual) {
+                 std::vector<float> table, FinishData finish, int residual, const FinishData* mean) {
   const Shape i = shapes_.at(in);
   const Shape o = conv_shape(i, w, rows);
   auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, kind, std::move(table));
-  return add(with_residual(in, residual), o,
-             conv_plan(std::move(weights), std::move(finish), w, in, residual, false));
+  return add(with_residual(in, residual), mean ? Shape{rows, 1, 1} : o,
+             conv_plan(std::move(weights), std::move(finish), w, o, in, residual, false, mean));
 }
 
 int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight, int rows, FinishData finish,
-                        int residual, Quant output) {
+                        int residual, Quant output, const FinishData* mean) {
   for (const Quant& q : {quants_.at(in), residual < 0 ? output : quants_.at(residual), output})
     if (q.scale <= 0 || q.high > kNarrowHigh || (q.low < 0 && std::max(-q.low, q.high) > kNarrowHigh / 2))
       throw std::invalid_argument("narrow lanes hold 0..255 or -127..127 with a positive scale");
@@ -149,9 +165,24 @@ int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight
   const Shape o = conv_shape(i, w, rows);
   auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, ValueKind::Sign, {}, kNarrowHigh);
   if (quants_.at(in).low < 0) without_zeros(finish, weight, rows, size_t(i.c / groups) * w.taps());
-  const int value = add(with_residual(in, residual), o,
-                        conv_plan(std::move(weights), std::move(finish), w, in, residual, true));
+  const int value = add(with_residual(in, residual), mean ? Shape{rows, 1, 1} : o,
+                        conv_plan(std::move(weights), std::move(finish), w, o, in, residual, true, mean));
   quantize(value, output);
+  return value;
+}
+
+int Engine::fold_maxima(int conv, const Window& window, Shape output) {
+  const int value = pool(conv, window, true, true, output);
+  quantize(value, quants_.at(conv));
+  Op& folded = ops_.back();
+  folded.plan = [plan = std::move(folded.plan)](Schedule& s, const Op& op) {
+    if (!s.has(op.output)) plan(s, op);
+  };
+  for (Op& op : ops_)
+    if (op.output == conv) {
+      op.maxima = value;
+      op.pool = window;
+    }
   return value;
 }
 

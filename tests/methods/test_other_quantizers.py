@@ -106,10 +106,24 @@ def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latent
             session.sites[0].latent.mul_(1.0005)
         session.step()
         shares.append(session.pack().sparsity_percent())
-    assert shares[-1] == pytest.approx(70, abs=1)
+    assert shares[149] == pytest.approx(70, abs=1)  # then λ stands, and the last quarter is trained around it
     assert max(shares) < 75
     large, small = (sparsity_percent([t]) for t in session.pack().compressed().values())
     assert large > small + 5  # zeros of a small layer save little
+
+
+def test_ec2t_lets_the_last_quarter_of_training_learn_around_codes_that_stand():
+    model = nn.Linear(100, 100)
+    session = tersify.attach(model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200)
+    told = []
+    for _ in range(200):
+        with torch.no_grad():
+            session.sites[0].latent.mul_(1.002)
+        session.step()
+        transform = session.sites[0].chain[0]
+        told.append((float(transform.lam), *transform.prior.tolist()))
+    assert len(set(told[100:150])) > 1
+    assert len(set(told[152:])) == 1
 
 
 def test_ec2t_meets_the_share_without_training_too():

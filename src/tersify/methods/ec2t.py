@@ -21,6 +21,7 @@ LEAST_PART = 0.1  # of λ, for a layer of few weights
 # closes about a quarter of the gap, without swinging.
 LAMBDA_PER_MISSING_SHARE = 1.0
 MOVES_WITHOUT_TRAINING = 100
+MOVES_UNTIL = 0.75  # of training
 DEFAULT_LAMBDA = 0.1
 
 
@@ -33,6 +34,7 @@ class EntropyConstrainedTernary(Method):
     empty. The distance is taken relative to the layer's squared levels, so one λ fits every layer, and a small layer,
     whose zeros save little, has a smaller share of it. `warmup` is the share of training over which λ rises
     linearly from 0. `sparsity` replaces λ: it is led, over the same time, to where that share of these weights is zero.
+    In the last quarter of training P and λ stand: codes that flip with them would find no time to be learned around.
     """
 
     lam: float = DEFAULT_LAMBDA
@@ -58,7 +60,8 @@ class EntropyConstrainedTernary(Method):
         return bound
 
     def update(self, bound: Bound, step: Step) -> None:
-        if not is_measured_at(step.progress):
+        standing = step.progress.share > MOVES_UNTIL and not step.without_training
+        if standing or not is_measured_at(step.progress):
             return
         transforms, latents = bound.each(Ec2tTransform), bound.entering()
         nearest = torch.stack([t.count_(latent) for t, latent in zip(transforms, latents, strict=True)]).sum()

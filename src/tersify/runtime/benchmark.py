@@ -34,7 +34,7 @@ class BenchRow:
     batch: int
     threads: int
     times: list[float] = field(default_factory=list, repr=False)
-    cpu_times: list[float] = field(default_factory=list, repr=False)  # of the whole process
+    cpu_times: list[float] = field(default_factory=list, repr=False)  # of the whole process, a call's mean by round
     round_medians: list[float] = field(default_factory=list, repr=False)
     missing: str = ""
 
@@ -42,6 +42,10 @@ class BenchRow:
     def median_ms(self) -> float:
         """Of the rounds' medians: a round that a neighbour disturbed counts as one, however few its calls."""
         return statistics.median(self.round_medians)
+
+    @property
+    def cpu_ms(self) -> float:
+        return statistics.median(self.cpu_times)
 
     @property
     def best_ms(self) -> float:
@@ -131,7 +135,7 @@ def bench(
         try:
             rows = {(p, b): BenchRow(peer=p, batch=b, threads=threads) for p in peers for b in batches}
             if errors is not None:
-                _measure_errors(model, example, folder, workers, errors)
+                _measure_errors(model, example, folder, workers, batches, errors)
             for _ in range(rounds):
                 for batch in batches:
                     for peer, worker in workers.items():
@@ -141,8 +145,8 @@ def bench(
                         answer = worker.ask(do="time", batch=batch, seconds=seconds)
                         if "ms" in answer:
                             row.round_medians.append(statistics.median(answer["ms"]))
+                            row.cpu_times.append(answer["cpu_ms"])
                         row.times.extend(answer.get("ms", ()))
-                        row.cpu_times.extend(answer.get("cpu_ms", ()))
                         row.missing = answer.get("error", "")
             return list(rows.values())
         finally:
@@ -151,11 +155,18 @@ def bench(
 
 
 def _measure_errors(
-    model: nn.Module, example: Tensor, folder: Path, workers: dict[str, _Worker], errors: dict[str, float]
+    model: nn.Module,
+    example: Tensor,
+    folder: Path,
+    workers: dict[str, _Worker],
+    batches: Sequence[int],
+    errors: dict[str, float],
 ) -> None:
     exact = _exact(model, example)
+    # In batches of a size that will be timed: every further one would be built for nothing.
+    batch = max((b for b in batches if len(example) % b == 0), default=len(example))
     for peer, worker in workers.items():
-        if "error" not in worker.ask(do="outputs"):
+        if "error" not in worker.ask(do="outputs", batch=batch):
             given = np.load(folder / f"{peer}.npy").astype(np.float64)
             errors[peer] = float(np.abs(given - exact).max() / np.abs(exact).max())
 

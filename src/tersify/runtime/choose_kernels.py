@@ -44,7 +44,7 @@ def predicted(node: Node, batch: int, costs: Costs, *, int8: bool) -> Mapping[st
     weight = node.weight
     assert weight is not None
     if node.kind == "conv":
-        shape_class, uses = CONV, batch * math.prod(node.shape[1:])
+        shape_class, uses = CONV, batch * math.prod(node.sums_shape[1:])
     else:
         uses = batch * math.prod(node.shape[:-1])
         shape_class = VECTOR if uses <= FEW_ROWS else ROWS
@@ -70,7 +70,7 @@ def _numbers(node: Node) -> float:
     rows, per_group = node.weight.values.shape[:2]
     stride_h, stride_w = node.options["window"][2:4]
     read = per_group * node.options["groups"] * stride_h * stride_w / rows
-    return math.prod(node.shape) * (1 + read)
+    return math.prod(node.sums_shape) * (1 + read)
 
 
 def dense(node: Node) -> Node:

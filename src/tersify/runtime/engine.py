@@ -113,8 +113,9 @@ class EngineBuilder:
         weight = node.weight
         rows = weight.values.shape[0]
         if node.options.get("int8", False):
-            quantized = self._dense_conv if node.two_bit else self._narrow_conv
-            return quantized(node, rows), engine_shape(node.shape)
+            if node.two_bit:
+                return self._then_pooled(node, self._dense_conv(node, rows))
+            return self._pooled(node, self._narrow_conv(node, rows))
         value = self.engine.conv(
             self._source(node),
             list(node.options["window"]),
@@ -124,8 +125,9 @@ class EngineBuilder:
             [] if weight.table is None else weight.table.tolist(),
             self._finish(node.finish, rows),
             -1 if node.residual is None else self._values[node.residual],
+            self._mean_finish(node, rows),
         )
-        return value, engine_shape(node.shape)
+        return self._pooled(node, value)
 
     def _narrow_conv(self, node: Node, rows: int) -> int:
         assert node.weight is not None
@@ -141,8 +143,30 @@ class EngineBuilder:
             self._finish_of_steps(node, rows),
             -1 if node.residual is None else self._values[node.residual],
             (output.scale, output.low, output.high),
+            self._mean_finish(node, rows),
         )
         return value
+
+    def _mean_finish(self, node: Node, rows: int) -> Any:
+        return self._finish(node.pooled.finish, rows) if node.pooled and node.pooled.is_mean else None
+
+    def _then_pooled(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
+        """The pool as an operation of its own."""
+        shape = engine_shape(node.shape)
+        if node.pooled is None:
+            return value, shape
+        self.makers[value] = node.name
+        if node.pooled.window is not None:
+            return self.engine.pool(value, list(node.pooled.window), True, True, shape), shape
+        channels = node.shape[0]
+        return self.engine.global_mean(value, self._finish(node.pooled.finish, channels)), (channels, 1, 1)
+
+    def _pooled(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
+        shape = engine_shape(node.shape)
+        if node.pooled is None or node.pooled.window is None:
+            return value, shape if node.pooled is None else (node.shape[0], 1, 1)
+        self.makers[value] = node.name
+        return self.engine.fold_maxima(value, list(node.pooled.window), shape), shape
 
     def _dense_conv(self, node: Node, rows: int) -> int:
         assert node.weight is not None

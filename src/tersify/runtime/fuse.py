@@ -1,4 +1,4 @@
-"""Fold what follows a sum into the sum's finish: batch norms, residual additions, activations."""
+"""Fold what follows a sum into the sum's finish: norms, residual additions, activations, a mean or maxima."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tersify.runtime.plan import Finish, Node, Plan
+from tersify.runtime.plan import Finish, Node, Plan, Pooled
 
 SUMS = ("conv", "linear", "mean", "pointwise")
 
@@ -27,7 +27,7 @@ def fuse(plan: Plan) -> Plan:
             nodes[merged.name] = merged
             readers[merged.name] = readers.get(node.name, 0)
     outputs = tuple(renamed.get(name, name) for name in plan.outputs)
-    return replace(plan, nodes=tuple(nodes.values()), outputs=outputs).live()
+    return _with_pools(replace(plan, nodes=tuple(nodes.values()), outputs=outputs).live())
 
 
 def _merged(node: Node, nodes: dict[str, Node], readers: dict[str, int]) -> Node | None:
@@ -83,6 +83,31 @@ def _with_residual(node: Node, nodes: dict[str, Node], readers: dict[str, int]) 
     if producer.residual is not None or producer.finish.activates or producer.finish.scale2 is not None:
         return None
     return replace(producer, residual=other)
+
+
+def _with_pools(plan: Plan) -> Plan:
+    """A convolution that only a mean or a pool reads takes it along: its numbers need no memory."""
+    readers = plan.readers()
+    nodes = {node.name: node for node in plan.nodes}
+    renamed: dict[str, str] = {}
+    for node in plan.nodes:
+        producer = nodes.get(node.inputs[0]) if _ends_a_convolution(node) else None
+        if producer is None or producer.kind != "conv" or producer.pooled is not None or readers[producer.name] != 1:
+            continue
+        pooled = Pooled(before=producer.shape, finish=node.finish, window=node.options.get("window"))
+        nodes[producer.name] = replace(producer, pooled=pooled, shape=node.shape)
+        renamed[node.name] = producer.name
+        del nodes[node.name]
+    kept = tuple(node.with_names(renamed) for node in nodes.values())
+    return replace(plan, nodes=kept, outputs=tuple(renamed.get(name, name) for name in plan.outputs))
+
+
+def _ends_a_convolution(node: Node) -> bool:
+    """A mean of all places, or the maxima of windows that lie side by side."""
+    if node.kind != "pool" or not node.options["max"] or node.options["ceil"]:
+        return node.kind == "mean"
+    window = node.options["window"]
+    return window[:2] == window[2:4] and window[4:] == (0, 0, 1, 1)
 
 
 def _without_trivial_views(plan: Plan) -> Plan:

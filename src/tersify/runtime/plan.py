@@ -55,6 +55,29 @@ class Quant:
     high: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pooled:
+    """What becomes of a convolution's finished numbers, whose shape is `before`.
+
+    Either the maxima of windows that do not overlap, (kernel, stride, pad, dilation), each h and w; or their means over
+    all places, finished in turn.
+    """
+
+    before: tuple[int, ...]
+    window: tuple[int, ...] | None = None
+    finish: Finish = field(default_factory=Finish)
+
+    @property
+    def is_mean(self) -> bool:
+        return self.window is None
+
+    def describe(self) -> str:
+        if self.window is not None:
+            return f"maxima of {self.window[0]}×{self.window[1]}"
+        after = self.finish.describe()
+        return "mean of all places" + (f", {after}" if after else "")
+
+
 @dataclass(frozen=True)
 class Ref:
     """The place of a value in the arguments of a torch call."""
@@ -80,7 +103,7 @@ class Node:
     kind: conv, linear, embedding, pool, mean, pointwise, cat, view, softmax, layer_norm, or torch for what no kernel
     serves: then `call`, `args` and `kwargs` hold the call. `reason` says why the node is what it is.
     `residual` names the other summand (or factor, with `multiply`). `shape` leaves out the batch.
-    `parameter` is the name that the model gives the weight.
+    `parameter` is the name that the model gives the weight; `pooled` ends a convolution.
     """
 
     name: str
@@ -92,6 +115,7 @@ class Node:
     multiply: bool = False
     weight: Weight | None = None
     parameter: str = ""
+    pooled: Pooled | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     call: Callable[..., Any] | None = None
     args: tuple[Any, ...] = ()
@@ -123,6 +147,11 @@ class Node:
         return self.kind == "torch" or bool(self.options.get("dense", False))
 
     @property
+    def sums_shape(self) -> tuple[int, ...]:
+        """Of what the weight makes, before it is pooled."""
+        return self.shape if self.pooled is None else self.pooled.before
+
+    @property
     def two_bit(self) -> bool:
         """A convolution whose ternary weights are multiplied with zeros and all."""
         return bool(self.options.get("two_bit", False))
@@ -137,6 +166,8 @@ class Node:
         notes = [self.weight.describe() if self.weight else "", self.finish.describe()]
         if self.residual is not None:
             notes.append(f"{'×' if self.multiply else '+'} {self.residual}")
+        if self.pooled is not None:
+            notes.append(self.pooled.describe())
         if self.reason:
             notes.append(self.reason)
         shape = "×".join(map(str, self.shape))
@@ -154,8 +185,9 @@ class Input:
 class Plan:
     """Nodes in order. `batch` is the only batch size the plan may run, or None for any.
 
-    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says. Marked "two_bit" as
-    well, it only reads its input so. A linear layer marked "int8" rounds every vector to 8 bits of a scale of its own.
+    A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says, but for a mean, which
+    is a float. Marked "two_bit" as well, it only reads its input so. A linear layer marked "int8" rounds every vector
+    to 8 bits of a scale of its own.
     """
 
     inputs: tuple[Input, ...]

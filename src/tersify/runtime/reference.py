@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,9 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
     for node in plan.nodes:
         if plan.narrow(node):
             read = {name: quantized(values[name], plan.quants[name]) for name in node.reads}
-            values[node.name] = quantized(run_node(node, read, dtype), plan.quants[node.name])
+            made = run_node(node, read, dtype)
+            is_mean = node.pooled is not None and node.pooled.is_mean
+            values[node.name] = made if is_mean else quantized(made, plan.quants[node.name])
         elif plan.rounds_vectors(node):
             values[node.name] = run_node(node, values, dtype, source=rounded_vectors(values[node.inputs[0]]))
         elif plan.reads_steps(node):
@@ -57,7 +60,13 @@ def run_node(node: Node, values: dict[str, Any], dtype: torch.dtype, *, source: 
     sources = [values[name] for name in node.inputs] if source is None else [source]
     result = _KINDS[node.kind](node, sources, dtype)
     residual = None if node.residual is None else values[node.residual]
-    return finish(result, residual, node, node.finish)
+    result = finish(result, residual, node, node.finish)
+    if node.pooled is None:
+        return result
+    if node.pooled.window is not None:
+        options = {"window": node.pooled.window, "max": True, "ceil": False}
+        return _pool(replace(node, options=options), [result], dtype)
+    return finish(_mean(node, [result], dtype), None, node, node.pooled.finish)
 
 
 def finish(x: Tensor, residual: Tensor | None, node: Node, f: Finish) -> Tensor:
