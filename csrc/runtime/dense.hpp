@@ -11,6 +11,7 @@ namespace tersify {
 
 constexpr int kDenseTasksPerThread = 4;    // more cost more to claim than a late thread does
 constexpr double kDensePerWeight = 0.016;  // in vector operations
+constexpr double kDenseRead = 0.008;       // the same for reading a weight, however many vectors meet it
 
 class CodeMatrix {
  public:

@@ -83,7 +83,7 @@ void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr
     step->kernel = weights->kernel_name();
     s.add(std::move(*step));
   }
-  s.add_cost(double(count) * weights->rows() * features * kDensePerWeight);
+  s.add_cost(double(weights->rows()) * features * (count * kDensePerWeight + kDenseRead));
 }
 
 }  // namespace
