@@ -10,6 +10,7 @@ namespace {
 size_t aligned(size_t bytes) { return AlignedBytes::rounded(bytes); }
 
 constexpr double kNearBytes = 2 << 20;
+constexpr int kExchangeTask = 1 << 10;  // numbers: fewer change their layout before another thread has come
 
 }  // namespace
 
@@ -94,7 +95,8 @@ LaneView Schedule::lane_view(const Image& i, const Layout& l) const {
 
 void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant) {
   const int groups = (view.n + view.images - 1) / view.images;
-  const int parts = std::clamp(4 * threads() / groups, 1, view.c);
+  const int worthwhile = 1 + view.images * view.c * view.h * view.w / kExchangeTask;
+  const int parts = std::clamp(std::min(4 * threads() / groups, worthwhile), 1, view.c);
   const Kernels* k = &kernels();
   const bool narrow = view.images * view.rows * view.cols == narrow_lanes();
   add({groups * parts, 0, {from}, {to}, [=](char* const* b, int task, char*) {
