@@ -66,6 +66,8 @@ std::vector<std::string> isa_names() {
 NB_MODULE(_runtime, m) {
   using namespace tersify;
   m.def("isas", isa_names, "Instruction sets of this CPU that have kernels, slowest first.");
+  m.def("adds_halves", [](const std::string& isa) { return adds_halves(isa_named(isa)); }, "isa"_a,
+        "Whether the instruction set adds 16-bit floats; all others emulate it, slowly.");
 
   nb::class_<FinishData>(m, "Finish")
       .def("__init__",
@@ -86,11 +88,13 @@ NB_MODULE(_runtime, m) {
       .def("input", [](Engine& e, const Sizes& s) { return e.input(shape_of(s)); })
       .def("conv",
            [](Engine& e, int in, const std::vector<int>& window, int groups, const Floats& weight,
-              const std::string& kind, std::vector<float> table, const FinishData& finish, int residual, const FinishData* mean) {
+              const std::string& kind, std::vector<float> table, const FinishData& finish, int residual, const FinishData* mean,
+              bool half) {
              return e.conv(in, window_of(window), groups, weight.data(), int(weight.shape(0)), kind_of(kind),
-                           std::move(table), finish, residual, mean);
+                           std::move(table), finish, residual, mean, half);
            },
-           "value"_a, "window"_a, "groups"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "residual"_a, "mean"_a.none())
+           "value"_a, "window"_a, "groups"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a, "residual"_a, "mean"_a.none(),
+           "half"_a = false)
       .def("narrow_conv",
            [](Engine& e, int in, const std::vector<int>& window, int groups, const Floats& weight,
               const FinishData& finish, int residual, std::tuple<float, float, float> output, const FinishData* mean) {

@@ -1,4 +1,4 @@
-// Windows over lanes: sparse convolution in float, and pooling.
+// Windows over lanes: sparse convolution with lists of weights, in lanes of any floating type, and pooling.
 
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
@@ -42,35 +42,102 @@ inline Folded fold(const Finish& f, int channel) {
   return {scale * scale2, shift * scale2 + f.shift2[channel], scale2};
 }
 
+// What lies in a lane decides how it is added up and read; all else is the same for every type. The numbers of one vector
+// take kParts vectors of float; place() says where among them a lane's lies.
+struct FloatLanes {
+  typedef Vec Sum;
+  static constexpr int kParts = 1;
+  static int place(int lane) { return lane; }
+  // A sign becomes ±1 by arithmetic: the load ports have no time to fetch one.
+  static Sum sign(uint32_t entry) { return (Vec)(IntVec{} + int32_t(0x3f800000u | entry << 31)); }
+  static Sum weight(float value) { return Vec{} + value; }
+  static Sum plus_product(Sum sum, Sum weight, Sum x) { return sum + weight * x; }
+  static Vec part(Sum v, int) { return v; }
+  static Sum join(const Vec* parts) { return parts[0]; }
+};
+
+template <class Lanes>
+inline typename Lanes::Sum load_lanes(const char* p) {
+  return *reinterpret_cast<const typename Lanes::Sum*>(p);
+}
+
+template <class Lanes>
+inline void store_lanes(char* p, typename Lanes::Sum v) {
+  *reinterpret_cast<typename Lanes::Sum*>(p) = v;
+}
+
+template <class Lanes>
+struct Numbers {
+  Vec of[Lanes::kParts];
+};
+
+template <class Lanes>
+inline void store_numbers(char* p, const Numbers<Lanes>& numbers) {
+  store_lanes<Lanes>(p, Lanes::join(numbers.of));
+}
+
+// Lanes narrower than a float move their sums to wide ones now and then, which lie behind those of the whole patch.
+template <class Lanes>
+inline bool has_wide_sums(const ConvTask& t) {
+  return Lanes::kParts > 1 && t.flushes;
+}
+
+template <class Lanes>
+inline size_t wide_place(const ConvTask& t, size_t place) {
+  return (size_t(t.patch.h) * t.patch.w + place * Lanes::kParts) * kBytes;
+}
+
+// One place of the patch before its activation; `at` is where its residual lies.
+template <class Lanes>
+inline Numbers<Lanes> with_affine(const ConvTask& t, const Folded& f, typename Lanes::Sum sum, const char* wide,
+                                  size_t at) {
+  Numbers<Lanes> out;
+  UNROLL for (int k = 0; k < Lanes::kParts; ++k) {
+    Vec v = Lanes::part(sum, k);
+    if (wide) v += load(wide + size_t(k) * kBytes);
+    v = v * f.a + f.b;
+    if (t.residual) v += Lanes::part(load_lanes<Lanes>(t.residual + at), k) * f.c;
+    out.of[k] = v;
+  }
+  return out;
+}
+
+template <class Lanes>
+inline Numbers<Lanes> finished(const ConvTask& t, const Folded& f, const char* sums, int y, int x, int channel) {
+  const size_t place = size_t(y * t.patch.w + x);
+  const char* wide = has_wide_sums<Lanes>(t) ? sums + wide_place<Lanes>(t, place) : nullptr;
+  const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+  Numbers<Lanes> out = with_affine<Lanes>(t, f, load_lanes<Lanes>(sums + place * kBytes), wide, at);
+  UNROLL for (int k = 0; k < Lanes::kParts; ++k) out.of[k] = activate(out.of[k], t.finish);
+  return out;
+}
+
+template <class Lanes>
 void finish_patch(const ConvTask& t, const char* sums, int channel) {
   const Folded f = fold(t.finish, channel);
-  for (int y = t.patch.skip_h; y < t.patch.h; ++y) {
-    const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
-    for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
-      Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
-      if (t.residual) v += load(t.residual + at + size_t(x) * kBytes) * f.c;
-      store(t.output + at + size_t(x) * kBytes, activate(v, t.finish));
-    }
-  }
+  for (int y = t.patch.skip_h; y < t.patch.h; ++y)
+    for (int x = t.patch.skip_w; x < t.patch.w; ++x)
+      store_numbers<Lanes>(t.output + channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes,
+                           finished<Lanes>(t, f, sums, y, x, channel));
 }
 
 inline Vec larger(Vec a, Vec b) { return (a > b) | (a != a) ? a : b; }  // NaN stays NaN
 
+template <class Lanes>
 void finish_maxima(const ConvTask& t, const char* sums, int channel) {
   const Folded f = fold(t.finish, channel);
   for (int top = 0; top < t.patch.h; top += t.pool_h)
     for (int left = 0; left < t.patch.w; left += t.pool_w) {
-      Vec most = Vec{} - INFINITY;
+      Numbers<Lanes> most;
+      UNROLL for (int k = 0; k < Lanes::kParts; ++k) most.of[k] = Vec{} - INFINITY;
       for (int y = top; y < top + t.pool_h; ++y)
         for (int x = left; x < left + t.pool_w; ++x) {
-          Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
-          const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
-          if (t.residual) v += load(t.residual + at) * f.c;
-          most = larger(activate(v, t.finish), most);
+          const Numbers<Lanes> next = finished<Lanes>(t, f, sums, y, x, channel);
+          UNROLL for (int k = 0; k < Lanes::kParts; ++k) most.of[k] = larger(next.of[k], most.of[k]);
         }
-      store(t.output + channel * t.pooled_channel_bytes + top / t.pool_h * t.pooled_row_bytes +
-                size_t(left / t.pool_w) * kBytes,
-            most);
+      store_numbers<Lanes>(t.output + channel * t.pooled_channel_bytes + top / t.pool_h * t.pooled_row_bytes +
+                               size_t(left / t.pool_w) * kBytes,
+                           most);
     }
 }
 
@@ -96,73 +163,96 @@ inline void store_means(const MeanView& m, float* numbers, int count, int channe
   }
 }
 
+template <class Lanes>
 void finish_mean(const ConvTask& t, const char* sums, int channel) {
+  constexpr int kCount = Lanes::kParts * kLanes;
   const Folded f = fold(t.finish, channel);
   const bool fit = tiles_fit(t.mean);
-  Vec total{};
+  Numbers<Lanes> total{};
   for (int y = t.patch.skip_h; y < t.patch.h; ++y)
     for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
-      Vec v = load(sums + size_t(y * t.patch.w + x) * kBytes) * f.a + f.b;
-      const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
-      if (t.residual) v += load(t.residual + at) * f.c;
-      v = activate(v, t.finish);
-      for (int l = 0; l < kLanes && !fit; ++l)
-        if (!in_image(t.mean, l, y, x)) v[l] = 0;
-      total += v;
+      Numbers<Lanes> next = finished<Lanes>(t, f, sums, y, x, channel);
+      for (int l = 0; l < kCount && !fit; ++l)
+        if (!in_image(t.mean, l, y, x)) next.of[Lanes::place(l) / kLanes][Lanes::place(l) % kLanes] = 0;
+      UNROLL for (int k = 0; k < Lanes::kParts; ++k) total.of[k] += next.of[k];
     }
-  float numbers[kLanes];
-  memcpy(numbers, &total, sizeof numbers);
+  float parts[kCount], numbers[kCount];
+  memcpy(parts, &total, sizeof parts);
+  for (int l = 0; l < kCount; ++l) numbers[l] = parts[Lanes::place(l)];
   store_means(t.mean, numbers, t.mean.grid, channel);
 }
 
 typedef void (*FinishFn)(const ConvTask&, const char*, int);
+template <class Lanes>
 FinishFn finish_function(const ConvTask& t) {
-  return t.mean.sums ? finish_mean : t.pool_h * t.pool_w > 1 ? finish_maxima : finish_patch;
+  return t.mean.sums ? finish_mean<Lanes> : t.pool_h * t.pool_w > 1 ? finish_maxima<Lanes> : finish_patch<Lanes>;
 }
 
 // A patch straight from the registers, where no curve needs them and the whole patch is written.
-template <int H, int W>
-inline void finish_registers(const ConvTask& t, const Vec* acc, int channel) {
+template <class Lanes, int H, int W>
+inline void finish_registers(const ConvTask& t, const typename Lanes::Sum* acc, int channel) {
   const Folded f = fold(t.finish, channel);
   const size_t at = channel * t.output_channel_bytes;
   UNROLL for (int y = 0; y < H; ++y) {
     UNROLL for (int x = 0; x < W; ++x) {
       const size_t place = at + y * t.output_row_bytes + size_t(x) * kBytes;
-      Vec v = acc[y * W + x] * f.a + f.b;
-      if (t.residual) v += load(t.residual + place) * f.c;
-      store(t.output + place, clamp(v, t.finish.low, t.finish.high));
+      Numbers<Lanes> v = with_affine<Lanes>(t, f, acc[y * W + x], nullptr, place);
+      UNROLL for (int k = 0; k < Lanes::kParts; ++k) v.of[k] = clamp(v.of[k], t.finish.low, t.finish.high);
+      store_numbers<Lanes>(t.output + place, v);
     }
   }
 }
 
+// The sums of a row so far become part of its wide ones.
+template <class Lanes>
+void widen_sums(const ConvTask& t, char* sums) {
+  const size_t places = size_t(t.patch.h) * t.patch.w;
+  for (size_t place = 0; place < places; ++place) {
+    const auto sum = load_lanes<Lanes>(sums + place * kBytes);
+    char* wide = sums + wide_place<Lanes>(t, place);
+    UNROLL for (int k = 0; k < Lanes::kParts; ++k)
+      store(wide + size_t(k) * kBytes, load(wide + size_t(k) * kBytes) + Lanes::part(sum, k));
+  }
+  memset(sums, 0, places * kBytes);
+}
+
+template <class Lanes>
+inline size_t conv_waiting_bytes(const ConvTask& t) {
+  return size_t(t.patch.h) * t.patch.w * kBytes * (has_wide_sums<Lanes>(t) ? 1 + Lanes::kParts : 1);
+}
+
 // Output-stationary: a patch of one output channel stays in registers while its weights of one block of
 // input channels pass by; between blocks it waits in `sums`.
-template <int H, int W, ValueKind kind>
+template <class Lanes, int H, int W, ValueKind kind>
 void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
-  const size_t pitch = t.patch.pitch_bytes;
-  const auto finish = finish_function(t);
-  const bool straight = finish == finish_patch && t.finish.act == Act::Clamp && t.patch.skip_h + t.patch.skip_w == 0;
+  typedef typename Lanes::Sum Sum;
+  const size_t pitch = t.patch.pitch_bytes, waiting_bytes = conv_waiting_bytes<Lanes>(t);
+  const auto finish = finish_function<Lanes>(t);
+  const bool wide = has_wide_sums<Lanes>(t);
+  const bool straight = finish == finish_patch<Lanes> && t.finish.act == Act::Clamp && !wide &&
+                        t.patch.skip_h + t.patch.skip_w == 0;
   const uint16_t* entry = unit.entries;
   const uint8_t* code = unit.codes;
   const float* value = unit.values;
   for (uint32_t r = 0; r < unit.row_count; ++r) {
     const Row row = unit.rows[r];
-    char* waiting = sums + size_t(row.row) * (H * W * kBytes);
-    Vec acc[H * W];
+    char* waiting = sums + row.row * waiting_bytes;
+    Sum acc[H * W];
     if (row.count & kFirst) {
-      UNROLL for (int i = 0; i < H * W; ++i) acc[i] = Vec{};
+      UNROLL for (int i = 0; i < H * W; ++i) acc[i] = Sum{};
+      if (wide) memset(waiting + H * W * kBytes, 0, H * W * kBytes * Lanes::kParts);
     } else {
-      UNROLL for (int i = 0; i < H * W; ++i) acc[i] = load(waiting + i * kBytes);
+      UNROLL for (int i = 0; i < H * W; ++i) acc[i] = load_lanes<Lanes>(waiting + i * kBytes);
     }
     const int count = row.count & kCountMask;
     for (int k = 0; k < count; ++k) {
       const uint32_t e = entry[k];
       const char* at = footprint + size_t(kind == ValueKind::Sign ? e >> 1 : e) * kBytes;
-      // A sign becomes ±1 by arithmetic: the load ports have no time to fetch one.
-      const Vec w = kind == ValueKind::Sign ? (Vec)(IntVec{} + int32_t(0x3f800000u | e << 31))
-                                            : Vec{} + (kind == ValueKind::Table ? t.table[code[k]] : value[k]);
+      const Sum w = kind == ValueKind::Sign ? Lanes::sign(e)
+                                            : Lanes::weight(kind == ValueKind::Table ? t.table[code[k]] : value[k]);
       UNROLL for (int y = 0; y < H; ++y) {
-        UNROLL for (int x = 0; x < W; ++x) acc[y * W + x] += w * load(at + x * kBytes);
+        UNROLL for (int x = 0; x < W; ++x)
+          acc[y * W + x] = Lanes::plus_product(acc[y * W + x], w, load_lanes<Lanes>(at + x * kBytes));
         at += pitch;
         asm("" : "+r"(at));  // one pointer a row: left alone, the compiler keeps more addresses than registers
       }
@@ -171,38 +261,40 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
     if (kind == ValueKind::Table) code += count;
     if (kind == ValueKind::Float) value += count;
     if (row.count & kLast && straight) {
-      finish_registers<H, W>(t, acc, first_channel + row.row);
+      finish_registers<Lanes, H, W>(t, acc, first_channel + row.row);
       continue;
     }
-    UNROLL for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[i]);
+    UNROLL for (int i = 0; i < H * W; ++i) store_lanes<Lanes>(waiting + i * kBytes, acc[i]);
+    if (wide && row.count & kFlush) widen_sums<Lanes>(t, waiting);
     if (row.count & kLast) finish(t, waiting, first_channel + row.row);
   }
 }
 
 typedef void (*RowsFn)(const ConvTask&, const Unit&, int, const char*, char*);
 
-template <int H, int W>
+template <class Lanes, int H, int W>
 RowsFn rows_of_kind(ValueKind kind) {
   switch (kind) {
-    case ValueKind::Sign: return accumulate_rows<H, W, ValueKind::Sign>;
-    case ValueKind::Table: return accumulate_rows<H, W, ValueKind::Table>;
-    default: return accumulate_rows<H, W, ValueKind::Float>;
+    case ValueKind::Sign: return accumulate_rows<Lanes, H, W, ValueKind::Sign>;
+    case ValueKind::Table: return accumulate_rows<Lanes, H, W, ValueKind::Table>;
+    default: return accumulate_rows<Lanes, H, W, ValueKind::Float>;
   }
 }
 
+template <class Lanes>
 RowsFn rows_function(int h, int w, ValueKind kind) {
   switch (h * 32 + w) {
-    case 4 * 32 + 4: return rows_of_kind<4, 4>(kind);
-    case 4 * 32 + 2: return rows_of_kind<4, 2>(kind);
-    case 4 * 32 + 1: return rows_of_kind<4, 1>(kind);
-    case 2 * 32 + 4: return rows_of_kind<2, 4>(kind);
-    case 2 * 32 + 2: return rows_of_kind<2, 2>(kind);
-    case 2 * 32 + 1: return rows_of_kind<2, 1>(kind);
-    case 1 * 32 + 16: return rows_of_kind<1, 16>(kind);
-    case 1 * 32 + 8: return rows_of_kind<1, 8>(kind);
-    case 1 * 32 + 4: return rows_of_kind<1, 4>(kind);
-    case 1 * 32 + 2: return rows_of_kind<1, 2>(kind);
-    default: return rows_of_kind<1, 1>(kind);
+    case 4 * 32 + 4: return rows_of_kind<Lanes, 4, 4>(kind);
+    case 4 * 32 + 2: return rows_of_kind<Lanes, 4, 2>(kind);
+    case 4 * 32 + 1: return rows_of_kind<Lanes, 4, 1>(kind);
+    case 2 * 32 + 4: return rows_of_kind<Lanes, 2, 4>(kind);
+    case 2 * 32 + 2: return rows_of_kind<Lanes, 2, 2>(kind);
+    case 2 * 32 + 1: return rows_of_kind<Lanes, 2, 1>(kind);
+    case 1 * 32 + 16: return rows_of_kind<Lanes, 1, 16>(kind);
+    case 1 * 32 + 8: return rows_of_kind<Lanes, 1, 8>(kind);
+    case 1 * 32 + 4: return rows_of_kind<Lanes, 1, 4>(kind);
+    case 1 * 32 + 2: return rows_of_kind<Lanes, 1, 2>(kind);
+    default: return rows_of_kind<Lanes, 1, 1>(kind);
   }
 }
 
@@ -235,10 +327,14 @@ size_t scratch_bytes(const ConvTask& t, size_t waiting_bytes) {
   return t.patch.footprint_bytes * (t.block_channels + 1) + rows * waiting_bytes;
 }
 
-size_t conv_waiting_bytes(const ConvTask& t) { return size_t(t.patch.h) * t.patch.w * kBytes; }
-size_t conv_scratch_bytes(const ConvTask& t) { return scratch_bytes(t, conv_waiting_bytes(t)); }
-void conv(const ConvTask& t) {
-  conv_blocks(t, rows_function(t.patch.h, t.patch.w, t.kind), conv_waiting_bytes(t), IntVec{});
+template <class Lanes>
+size_t lists_scratch_bytes(const ConvTask& t) {
+  return scratch_bytes(t, conv_waiting_bytes<Lanes>(t));
+}
+
+template <class Lanes>
+void lists_conv(const ConvTask& t) {
+  conv_blocks(t, rows_function<Lanes>(t.patch.h, t.patch.w, t.kind), conv_waiting_bytes<Lanes>(t), IntVec{});
 }
 
 void pool(const PoolTask& t) {

@@ -9,6 +9,16 @@ constexpr size_t kSumsBytes = 160 << 10;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+auto kernel_of(const Kernels& k, Lane lane) {
+  return lane == Lane::Byte ? k.narrow_conv : lane == Lane::Half ? k.half_conv : k.conv;
+}
+
+auto scratch_of(const Kernels& k, Lane lane) {
+  return lane == Lane::Byte   ? k.narrow_conv_scratch_bytes
+         : lane == Lane::Half ? k.half_conv_scratch_bytes
+                              : k.conv_scratch_bytes;
+}
+
 }  // namespace
 
 ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
@@ -56,7 +66,7 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
 
 void ConvStep::split(int groups, int threads) {
   const int places = groups * static_cast<int>(geometry.places.size());
-  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes * (narrow ? 2 : 1);
+  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes * (lane == Lane::Byte ? 2 : 1);
   int ranges = static_cast<int>(ceil_div(static_cast<int>(weights->rows() * row_bytes), int(kSumsBytes)));
   if (threads > 1) ranges = std::max(ranges, ceil_div(kTasksPerThread * threads, places));
   ranges = std::min(ranges, weights->chunks());
@@ -75,7 +85,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   auto shared = std::make_shared<ConvStep>(std::move(step));
   Step out;
   out.tasks = groups * static_cast<int>(shared->geometry.places.size() * (shared->splits.size() - 1));
-  const auto scratch_bytes = shared->narrow ? k.narrow_conv_scratch_bytes : k.conv_scratch_bytes;
+  const auto scratch_bytes = scratch_of(k, shared->lane);
   for (size_t r = 0; r + 1 < shared->splits.size(); ++r)
     out.scratch_bytes = std::max(out.scratch_bytes, scratch_bytes(shared->task(nullptr, int(r), nullptr)));
   out.prepare = [shared] { shared->lists = shared->weights->place(shared->geometry.tap_places); };
@@ -83,8 +93,8 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};
   out.kernel = shared->weights->kernel_name();
-  out.run = [shared](char* const* buffers, int task, char* scratch) {
-    (shared->narrow ? shared->kernels->narrow_conv : shared->kernels->conv)(shared->task(buffers, task, scratch));
+  out.run = [shared, kernel = kernel_of(k, shared->lane)](char* const* buffers, int task, char* scratch) {
+    kernel(shared->task(buffers, task, scratch));
   };
   s.add(std::move(out));
 }

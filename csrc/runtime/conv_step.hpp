@@ -19,7 +19,7 @@ struct ConvStep {
   Layout from, to;
   int source, target, residual;  // buffers; residual −1: none
   std::vector<int> splits;       // first chunk of each range, and the end
-  bool narrow = false;
+  Lane lane = Lane::Float;
   Quant input_quant, residual_quant, output_quant;
   int pool_h = 1, pool_w = 1;          // of the windows whose maxima are all that is wanted
   std::shared_ptr<FinishData> mean{};  // of the means that are all that is wanted; null: none

@@ -11,7 +11,12 @@ namespace {
 
 const Kernels& kernels_of(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::Amx) return amx_kernels();
+#if defined(TERSIFY_FP16)
+  if (isa == Isa::Amx) return amx_kernels(adds_halves(isa) ? fp16_kernels() : avx512_kernels());
+  if (isa == Isa::Avx512Fp16) return fp16_kernels();
+#else
+  if (isa == Isa::Amx) return amx_kernels(avx512_kernels());
+#endif
   if (isa == Isa::Avx512Vnni) return vnni_kernels();
   if (isa == Isa::Avx512) return avx512_kernels();
   if (isa == Isa::Avx2) return avx2_kernels();
@@ -67,14 +72,15 @@ int Engine::add(std::vector<int> inputs, Shape shape, std::function<void(Schedul
 }
 
 std::shared_ptr<SparseWeights> Engine::pack(const DenseWeight& weight, const Window& window, const Shape& output,
-                                            ValueKind kind, std::vector<float> table, int narrow_high) {
+                                            ValueKind kind, std::vector<float> table, Lane lane) {
   // The block must suit every batch size; a few images in the lanes are the usual portion.
-  const int lanes = kernels_.vector_bytes / (narrow_high ? 1 : 4), images = std::max(1, lanes / 8);
-  const int limit = kernels_.patch_limit / (narrow_high ? 2 : 1);
+  const bool narrow = lane == Lane::Byte;
+  const int lanes = kernels_.vector_bytes / int(lane), images = std::max(1, lanes / 8);
+  const int limit = kernels_.patch_limit / (narrow ? 2 : 1);
   const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, limit);
-  int block = choose_block(window, weight.channels, kernels_.vector_bytes, choose_patch(usual, limit), narrow_high > 0);
-  if (narrow_high) block = narrow_block(weight, block, narrow_high);
-  auto packed = std::make_shared<SparseWeights>(weight, kind, std::move(table), block, narrow_high);
+  int block = choose_block(window, weight.channels, kernels_.vector_bytes, choose_patch(usual, limit), narrow);
+  if (narrow) block = narrow_block(weight, block);
+  auto packed = std::make_shared<SparseWeights>(weight, kind, std::move(table), block, lane);
   weight_sizes_.push_back([packed] { return packed->resident_bytes(); });
   return packed;
 }

@@ -68,8 +68,9 @@ class Engine {
 
   int input(Shape shape);
   // mean: not null where the output is one number a channel, the mean of its places, finished so.
+  // half: weights, `in`, `residual` and the output (but not its mean) are rounded to 16-bit floats.
   int conv(int in, const Window& window, int groups, const float* weight, int rows, ValueKind kind,
-           std::vector<float> table, FinishData finish, int residual, const FinishData* mean);
+           std::vector<float> table, FinishData finish, int residual, const FinishData* mean, bool half = false);
   // The same on byte lanes: signs only; `in`, `residual` and the output (but not its mean) are quantized values.
   int narrow_conv(int in, const Window& window, int groups, const float* weight, int rows, FinishData finish,
                   int residual, Quant output, const FinishData* mean);
@@ -118,7 +119,7 @@ class Engine {
   std::vector<T*> skip_images(const std::vector<T*>& pointers, const std::vector<int>& values, int images) const;
   // `output`: the size of the image that the weights will make.
   std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Window& window, const Shape& output,
-                                      ValueKind kind, std::vector<float> table, int narrow_high = 0);
+                                      ValueKind kind, std::vector<float> table, Lane lane = Lane::Float);
 
   Isa isa_;
   const Kernels& kernels_;

@@ -35,6 +35,15 @@ bool has_amx() {
 bool has_amx() { return false; }  // no way to ask for the tile state
 #endif
 
+bool has_fp16() {
+#if defined(TERSIFY_FP16)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512fp16");
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 std::vector<Isa> available_isas() {
@@ -48,7 +57,9 @@ std::vector<Isa> available_isas() {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       isas.push_back(Isa::Avx512);
       if (__builtin_cpu_supports("avx512vnni")) isas.push_back(Isa::Avx512Vnni);
-      if (isas.back() == Isa::Avx512Vnni && has_amx()) isas.push_back(Isa::Amx);
+      const bool multiplies_bytes = isas.back() == Isa::Avx512Vnni;
+      if (multiplies_bytes && has_fp16()) isas.push_back(Isa::Avx512Fp16);
+      if (multiplies_bytes && has_amx()) isas.push_back(Isa::Amx);
     }
   }
 #endif
@@ -60,10 +71,13 @@ std::string isa_name(Isa isa) {
     case Isa::Avx2: return "avx2";
     case Isa::Avx512: return "avx512";
     case Isa::Avx512Vnni: return "avx512vnni";
+    case Isa::Avx512Fp16: return "avx512fp16";
     case Isa::Amx: return "amx";
     default: return "portable";
   }
 }
+
+bool adds_halves(Isa isa) { return isa == Isa::Avx512Fp16 || (isa == Isa::Amx && has_fp16()); }
 
 Isa isa_named(const std::string& name) {
   std::string known;

@@ -9,6 +9,7 @@ namespace tersify {
 
 enum class Act : uint8_t { Clamp, Gelu, Silu };  // Clamp with infinite ends is no activation at all
 enum class ValueKind : uint8_t { Sign, Table, Float };
+enum class Lane : uint8_t { Byte = 1, Half = 2, Float = 4 };  // what one holds: its bytes
 
 // What happens to a finished sum: ×scale +shift, + residual, ×scale2 +shift2, activation.
 struct Finish {
@@ -101,7 +102,7 @@ struct ConvTask {
   size_t output_channel_bytes, output_row_bytes;  // of the residual, too
   int pool_h, pool_w;                             // windows side by side whose maxima are written; 1: all is
   size_t pooled_channel_bytes, pooled_row_bytes;  // of the output then
-  bool flushes;  // narrow: some row has wide sums
+  bool flushes;  // lanes narrower than float: some row has wide sums
   uint8_t fill;  // narrow: what lies outside the image
   Quant residual_quant, output_quant;
   char* scratch;
@@ -187,11 +188,15 @@ struct Kernels {
   int patch_limit;  // accumulators a patch may take
   size_t (*conv_scratch_bytes)(const ConvTask&);
   void (*conv)(const ConvTask&);
+  size_t (*half_conv_scratch_bytes)(const ConvTask&);
+  void (*half_conv)(const ConvTask&);  // activations and short runs of sums in 16-bit floats
   size_t (*narrow_conv_scratch_bytes)(const ConvTask&);
   void (*narrow_conv)(const ConvTask&);  // signs only; activations of 8 bits, sums of 16
   void (*pool)(const PoolTask&);
   void (*to_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
   void (*from_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
+  void (*to_half_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
+  void (*from_half_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
   void (*to_narrow_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end,
                           const Quant&);
   void (*from_narrow_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end,
@@ -223,7 +228,8 @@ const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& vnni_kernels();
-const Kernels& amx_kernels();
+const Kernels& fp16_kernels();
+const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
 bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

@@ -113,9 +113,9 @@ bool amx_keeps_its_promise() {
   return memcmp(sums[0], sums[1], sizeof sums[0]) == 0;
 }
 
-const Kernels& amx_kernels() {
-  static const Kernels kernels = [] {
-    Kernels k = avx512_kernels();
+const Kernels& amx_kernels(const Kernels& rest) {
+  static const Kernels kernels = [&] {
+    Kernels k = rest;
     k.dense_sums = amx::tile_sums;
     return k;
   }();

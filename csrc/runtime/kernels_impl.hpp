@@ -50,6 +50,7 @@ inline float activate(float v, const Finish& f) {
 
 #include "conv_impl.hpp"
 #include "flat_impl.hpp"
+#include "half_impl.hpp"
 #include "narrow_impl.hpp"
 #include "gemv_impl.hpp"
 #include "dense_impl.hpp"
@@ -62,13 +63,17 @@ namespace {
 const Kernels kKernels{
     kBytes,
     TERSIFY_PATCH_LIMIT,
-    conv_scratch_bytes,
-    conv,
+    lists_scratch_bytes<FloatLanes>,
+    lists_conv<FloatLanes>,
+    lists_scratch_bytes<HalfLanes>,
+    lists_conv<HalfLanes>,
     narrow_conv_scratch_bytes,
     narrow_conv,
     pool,
     to_lanes,
     from_lanes,
+    to_half_lanes,
+    from_half_lanes,
     to_narrow_lanes,
     from_narrow_lanes,
     elementwise,

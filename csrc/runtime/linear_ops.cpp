@@ -146,7 +146,7 @@ int Engine::linear(int in, int features, const float* weight, int rows, ValueKin
     const int source = s.temporary(s.bytes(input, lanes)), target = s.temporary(s.bytes(output, lanes));
     s.add_exchange(view(input), s.need(in, {}), source, true);
     add_conv(s,
-             {nullptr, {}, packed->lists, constants, input, output, lanes, lanes, source, target, -1, {}, false, {}, {}, {}},
+             {nullptr, {}, packed->lists, constants, input, output, lanes, lanes, source, target, -1, {}, Lane::Float, {}, {}, {}},
              Window{});
     s.add_exchange(view(output), target, s.give(op.output, {}), false);
   });

@@ -98,7 +98,8 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
   const int worthwhile = 1 + view.images * view.c * view.h * view.w / kExchangeTask;
   const int parts = std::clamp(std::min(4 * threads() / groups, worthwhile), 1, view.c);
   const Kernels* k = &kernels();
-  const bool narrow = view.images * view.rows * view.cols == narrow_lanes();
+  const int count = view.images * view.rows * view.cols;
+  const bool narrow = count == lanes(Lane::Byte), half = count == lanes(Lane::Half);
   add({groups * parts, 0, {from}, {to}, [=](char* const* b, int task, char*) {
          const int group = task / parts, part = task % parts;
          const int begin = view.c * part / parts, end = view.c * (part + 1) / parts;
@@ -107,9 +108,9 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
          else if (narrow)
            k->from_narrow_lanes(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end, quant);
          else if (into_lanes)
-           k->to_lanes(view, reinterpret_cast<const float*>(b[from]), b[to], group, begin, end);
+           (half ? k->to_half_lanes : k->to_lanes)(view, reinterpret_cast<const float*>(b[from]), b[to], group, begin, end);
          else
-           k->from_lanes(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end);
+           (half ? k->from_half_lanes : k->from_lanes)(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end);
        }, {}, into_lanes ? "to lanes" : "from lanes"});
 }
 

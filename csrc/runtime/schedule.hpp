@@ -17,10 +17,9 @@ class Schedule {
   const Kernels& kernels() const { return engine_.kernels_; }
   int threads() const { return threads_; }
   void add_cost(double vector_operations) { cost_ += vector_operations; }
-  int lanes() const { return kernels().vector_bytes / 4; }
-  int narrow_lanes() const { return kernels().vector_bytes; }
+  int lanes(Lane lane = Lane::Float) const { return kernels().vector_bytes / int(lane); }
   // Vectors of outputs that a patch may hold: byte lanes have two sums each.
-  int patch_limit(int lanes) const { return kernels().patch_limit / (lanes == narrow_lanes() ? 2 : 1); }
+  int patch_limit(int lanes) const { return kernels().patch_limit / (lanes == this->lanes(Lane::Byte) ? 2 : 1); }
   Image image(int value) const;
   int need(int value, const Layout& layout);  // the buffer that holds `value` so; converts where none does
   int give(int value, const Layout& layout);  // a new buffer for `value`

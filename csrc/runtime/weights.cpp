@@ -19,10 +19,11 @@ struct Pending {
   std::vector<float> values;
   int plus = 0;
   bool flush = false;
+  bool continues = false, continued = false;  // a part of the row's entries in this block comes before, after it
 };
 
 // Marks the blocks after which a row's 16-bit sum could overflow: activations are all ≥ 0 or at most half as
-// large, so a sum stays within `limit` entries of one sign.
+// large, so a sum stays within `limit` entries of one sign. Where nobody counts signs, all are of one.
 bool mark_flushes(std::vector<std::vector<Pending>>& blocks, int rows, int limit) {
   std::vector<int> plus(rows, 0), minus(rows, 0);
   std::vector<Pending*> before(rows, nullptr);
@@ -39,6 +40,21 @@ bool mark_flushes(std::vector<std::vector<Pending>>& blocks, int rows, int limit
       before[p.row] = &p;
     }
   return any;
+}
+
+// Longer rows become several parts, between which their sums can be moved.
+void cut_rows(std::vector<std::vector<Pending>>& blocks, size_t most) {
+  for (auto& block : blocks) {
+    std::vector<Pending> parts;
+    for (Pending& whole : block)
+      for (size_t at = 0; at == 0 || at < whole.entries.size(); at += most) {
+        const size_t end = std::min(whole.entries.size(), at + most);
+        parts.push_back({whole.row, {whole.entries.begin() + at, whole.entries.begin() + end},
+                         {whole.values.begin() + at, whole.values.begin() + end}, 0, false, at > 0,
+                         end < whole.entries.size()});
+      }
+    block = std::move(parts);
+  }
 }
 
 // The kernel takes entries of one sign in pairs: where one is left over it gets a zero for company.
@@ -62,8 +78,8 @@ int choose_block(const Window& window, int channels, int vector_bytes, const Pat
   return (channels + blocks - 1) / blocks;
 }
 
-int narrow_block(const DenseWeight& w, int block, int narrow_high) {
-  const int per_group = w.channels / w.groups, limit = kNarrowMost / narrow_high;
+int narrow_block(const DenseWeight& w, int block) {
+  const int per_group = w.channels / w.groups, limit = kNarrowMost / kNarrowHigh;
   for (;; block = (block + 1) / 2) {
     int most = 0;
     for (int r = 0; r < w.rows; ++r) {
@@ -84,18 +100,18 @@ int narrow_block(const DenseWeight& w, int block, int narrow_high) {
 }
 
 SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
-                             int narrow_high)
+                             Lane lane)
     : kind_(kind),
       rows_(weight.rows),
       channels_(weight.channels),
       block_channels_(block_channels),
       blocks_((weight.channels + block_channels - 1) / block_channels),
-      narrow_high_(narrow_high),
+      lane_(lane),
       table_(std::move(table)) {
   if (block_channels * weight.taps > kCountMask)
     throw std::invalid_argument("a kernel of " + std::to_string(weight.taps) + " taps is too large to pack");
-  if (narrow_high && (kind != ValueKind::Sign || narrow_block(weight, block_channels, narrow_high) != block_channels ||
-                      weight.taps * narrow_high > kNarrowMost))
+  if (narrow() && (kind != ValueKind::Sign || narrow_block(weight, block_channels) != block_channels ||
+                   weight.taps * kNarrowHigh > kNarrowMost))
     throw std::invalid_argument("16-bit sums need ternary weights and kernels of fewer taps");
   split_rows(weight);
   auto lists = std::make_unique<PlacedLists>();
@@ -151,7 +167,7 @@ void SparseWeights::point_units(PlacedLists& lists) const {
     entry += count;
     if (kind_ == ValueKind::Table) code += count;
     if (kind_ == ValueKind::Float) value += count;
-    if (narrow_high_) plus += unit.row_count;
+    if (narrow()) plus += unit.row_count;
   }
 }
 
@@ -186,13 +202,13 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PlacedL
         const float value = values[c * w.taps + tap];
         if (value == 0.0f) continue;
         if (last[r] != b) {
-          blocks[b].push_back({static_cast<uint16_t>(r), {}, {}, 0, false});
+          blocks[b].push_back({static_cast<uint16_t>(r), {}, {}});
           last[r] = b;
           if (first[r] < 0) first[r] = b;
         }
         const int index = (channel - b * block_channels_) * w.taps + tap;
         Pending& pending = blocks[b].back();
-        if (narrow_high_ && value > 0) {
+        if (narrow() && value > 0) {
           pending.entries.insert(pending.entries.begin() + pending.plus++, static_cast<uint16_t>(index));
           continue;
         }
@@ -202,11 +218,15 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PlacedL
     }
     if (first[r] < 0) {  // an empty row still has to be finished: its bias and residual count
       first[r] = last[r] = 0;
-      blocks[0].push_back({static_cast<uint16_t>(r), {}, {}, 0, false});
+      blocks[0].push_back({static_cast<uint16_t>(r), {}, {}});
     }
   }
-  if (narrow_high_) {
-    flushes_ |= mark_flushes(blocks, chunk.rows, kNarrowMost / narrow_high_);
+  if (lane_ == Lane::Half) {
+    cut_rows(blocks, kHalfRun);
+    flushes_ |= mark_flushes(blocks, chunk.rows, kHalfRun);
+  }
+  if (narrow()) {
+    flushes_ |= mark_flushes(blocks, chunk.rows, kNarrowMost / kNarrowHigh);
     make_even(blocks, static_cast<uint16_t>(block_channels_ * w.taps));
   }
   for (int b = 0; b < blocks_; ++b) {
@@ -217,8 +237,9 @@ void SparseWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PlacedL
                      });
     lists.units.push_back({nullptr, static_cast<uint32_t>(blocks[b].size()), nullptr, nullptr, nullptr, nullptr});
     for (const Pending& p : blocks[b]) {
-      const int flags = (first[p.row] == b ? kFirst : 0) | (last[p.row] == b ? kLast : 0) | (p.flush ? kFlush : 0);
-      if (narrow_high_) plus_.push_back(static_cast<uint16_t>(p.plus));
+      const int flags = (first[p.row] == b && !p.continues ? kFirst : 0) |
+                        (last[p.row] == b && !p.continued ? kLast : 0) | (p.flush ? kFlush : 0);
+      if (narrow()) plus_.push_back(static_cast<uint16_t>(p.plus));
       row_list_.push_back({p.row, static_cast<uint16_t>(p.entries.size() | flags)});
       lists.entries.insert(lists.entries.end(), p.entries.begin(), p.entries.end());
       if (kind_ == ValueKind::Float) values_.insert(values_.end(), p.values.begin(), p.values.end());
@@ -244,8 +265,13 @@ void SparseWeights::fill(ConvTask& task, const PlacedLists* lists) const {
 }
 
 const char* SparseWeights::kernel_name() const {
-  if (narrow_high_) return "sparse signs, int8";
-  return kind_ == ValueKind::Sign ? "sparse signs" : kind_ == ValueKind::Table ? "sparse table" : "sparse values";
+  if (narrow()) return "sparse signs, int8";
+  const bool half = lane_ == Lane::Half;
+  switch (kind_) {
+    case ValueKind::Sign: return half ? "sparse signs, fp16" : "sparse signs";
+    case ValueKind::Table: return half ? "sparse table, fp16" : "sparse table";
+    default: return half ? "sparse values, fp16" : "sparse values";
+  }
 }
 
 size_t SparseWeights::resident_bytes() const {

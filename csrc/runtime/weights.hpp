@@ -11,6 +11,9 @@
 
 namespace tersify {
 
+constexpr int kNarrowHigh = 255;
+constexpr int kHalfRun = 64;  // entries of a row that may be added in 16-bit floats, which keep 11 bits
+
 struct DenseWeight {
   const float* data;  // [rows][channels / groups][taps]
   int rows, channels, groups, taps;
@@ -27,9 +30,9 @@ struct PlacedLists {
 class SparseWeights {
  public:
   // Sign: only the signs of `weight` are kept. Table: every non-zero must be one of `table`.
-  // `narrow_high` > 0: for 16-bit sums of activations in 0..narrow_high (or ± half of it).
+  // Byte lanes: for 16-bit sums of activations in 0..kNarrowHigh (or ± half of it). Half lanes: for runs of kHalfRun sums.
   SparseWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
-                int narrow_high = 0);
+                Lane lane = Lane::Float);
 
   // The lists for a geometry, which live until two other geometries were asked for.
   const PlacedLists* place(const std::vector<uint32_t>& places);
@@ -45,11 +48,12 @@ class SparseWeights {
   void split_rows(const DenseWeight& weight);
   void pack_chunk(const DenseWeight& weight, const Chunk& chunk, PlacedLists& lists);
   void point_units(PlacedLists& lists) const;
-  bool signed_entries() const { return kind_ == ValueKind::Sign && !narrow_high_; }
+  bool signed_entries() const { return kind_ == ValueKind::Sign && !narrow(); }
+  bool narrow() const { return lane_ == Lane::Byte; }
 
   ValueKind kind_;
   int rows_, channels_, block_channels_, blocks_;
-  int narrow_high_;
+  Lane lane_;
   bool flushes_ = false;
   std::vector<float> table_;
   std::vector<Chunk> chunks_;
@@ -66,6 +70,6 @@ class SparseWeights {
 int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch, bool narrow);
 
 // The same or fewer, so that no row can overflow a 16-bit sum within one block.
-int narrow_block(const DenseWeight& weight, int block_channels, int narrow_high);
+int narrow_block(const DenseWeight& weight, int block_channels);
 
 }  // namespace tersify

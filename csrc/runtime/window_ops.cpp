@@ -104,18 +104,18 @@ bool fills_patches(const Layout& layout, const Patch& patch, const Window& pool)
 
 std::function<void(Schedule&, const Op&)> conv_plan(std::shared_ptr<SparseWeights> weights, FinishData finish,
                                                     const Window& w, const Shape& made, int in, int residual,
-                                                    bool narrow, const FinishData* mean) {
+                                                    Lane lane, const FinishData* mean) {
   auto constants = std::make_shared<FinishData>(std::move(finish));
   auto means = mean ? std::make_shared<FinishData>(*mean) : nullptr;
   return [=](Schedule& s, const Op& op) {
     const Image input = s.image(in), output{input.n, made.c, made.h, made.w};
-    const auto [from, to] = window_layouts(s, in, output, w, narrow ? s.narrow_lanes() : s.lanes());
+    const auto [from, to] = window_layouts(s, in, output, w, s.lanes(lane));
     const int source = s.need(in, from), other = residual < 0 ? -1 : s.need(residual, to);
     const bool maxima = op.maxima >= 0 && fills_patches(to, choose_patch(to, s.patch_limit(to.lanes())), op.pool);
     const int target = maxima ? s.give(op.maxima, pooled_layout(to, op.pool.kernel_h, op.pool.kernel_w))
                               : s.give(op.output, means ? Layout{} : to);
     const Quant other_quant = residual < 0 ? Quant{} : s.quant(residual);
-    ConvStep step{nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, narrow,
+    ConvStep step{nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, lane,
                   s.quant(in), other_quant, s.quant(op.output)};
     if (maxima) {
       step.pool_h = op.pool.kernel_h;
@@ -132,8 +132,6 @@ std::vector<int> with_residual(int in, int residual) {
   return residual < 0 ? std::vector<int>{in} : std::vector<int>{in, residual};
 }
 
-constexpr int kNarrowHigh = 255;
-
 // Takes back what every weight adds because its activations lie shifted by kByteZero.
 void without_zeros(FinishData& finish, const float* weight, int rows, size_t per_row) {
   finish.scale.resize(rows, 1.0f);
@@ -148,12 +146,13 @@ void without_zeros(FinishData& finish, const float* weight, int rows, size_t per
 }  // namespace
 
 int Engine::conv(int in, const Window& w, int groups, const float* weight, int rows, ValueKind kind,
-                 std::vector<float> table, FinishData finish, int residual, const FinishData* mean) {
+                 std::vector<float> table, FinishData finish, int residual, const FinishData* mean, bool half) {
+  const Lane lane = half ? Lane::Half : Lane::Float;
   const Shape i = shapes_.at(in);
   const Shape o = conv_shape(i, w, rows);
-  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, kind, std::move(table));
+  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, kind, std::move(table), lane);
   return add(with_residual(in, residual), mean ? Shape{rows, 1, 1} : o,
-             conv_plan(std::move(weights), std::move(finish), w, o, in, residual, false, mean));
+             conv_plan(std::move(weights), std::move(finish), w, o, in, residual, lane, mean));
 }
 
 int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight, int rows, FinishData finish,
@@ -163,10 +162,10 @@ int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight
       throw std::invalid_argument("narrow lanes hold 0..255 or -127..127 with a positive scale");
   const Shape i = shapes_.at(in);
   const Shape o = conv_shape(i, w, rows);
-  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, ValueKind::Sign, {}, kNarrowHigh);
+  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, ValueKind::Sign, {}, Lane::Byte);
   if (quants_.at(in).low < 0) without_zeros(finish, weight, rows, size_t(i.c / groups) * w.taps());
   const int value = add(with_residual(in, residual), mean ? Shape{rows, 1, 1} : o,
-                        conv_plan(std::move(weights), std::move(finish), w, o, in, residual, true, mean));
+                        conv_plan(std::move(weights), std::move(finish), w, o, in, residual, Lane::Byte, mean));
   quantize(value, output);
   return value;
 }

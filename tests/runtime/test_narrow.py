@@ -147,11 +147,3 @@ def test_a_ternary_linear_layer_rounds_every_vector_to_127_steps():
         error = (fast(x) - layer((x / step).round() * step)).abs() / step
     assert error.max() < 1.1
     assert not torch.equal(fast(x), compile(layer, x, threads=2)(x))
-
-
-def test_fp16_warns_and_stays_exact():
-    layer = nn.Linear(4, 3)
-    with pytest.warns(RuntimeWarning, match="no fp16 kernels yet"):
-        fast = compile(layer, torch.randn(2, 4), precision="fp16")
-    x = torch.randn(2, 4)
-    assert torch.allclose(fast(x), layer(x), atol=1e-6)

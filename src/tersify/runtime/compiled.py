@@ -18,6 +18,7 @@ from tersify.runtime.capture import capture
 from tersify.runtime.choose_kernels import choose
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
+from tersify.runtime.halves import serves_halves, with_halves
 from tersify.runtime.kernel_costs import costs_of_this_cpu
 from tersify.runtime.op import Segment, Stage, call
 from tersify.runtime.op_times import OpTime, profile
@@ -130,8 +131,9 @@ def compile(
     "int8" runs ternary convolutions, and linear layers of up to 16 levels, on 8-bit activations; the ranges of the
     convolutions come from the `calibration` batches, or from the example. "auto" chooses for every layer the kernel
     that costs least by a measurement on this CPU, which is cached on disk: lists of non-zeros, a dense product in
-    torch, or, where `calibration` batches are given, 8-bit activations. "fp16" needs AVX512-FP16, for which there are
-    no kernels yet: it warns and stays fp32.
+    torch, or, where `calibration` batches are given, 8-bit activations. "fp16" runs convolutions on 16-bit floats
+    where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless TERSIFY_ISA names an instruction
+    set, whose kernels then emulate the arithmetic, slowly.
     `threads` defaults to what torch uses.
     """
     if precision not in PRECISIONS:
@@ -140,8 +142,6 @@ def compile(
         raise ValueError(f"threads must be 1..1024, got {threads}")
     given = (example,) if isinstance(example, Tensor) else tuple(example)
     _check_example(given)
-    if precision == "fp16":
-        warnings.warn("there are no fp16 kernels yet; compiling in fp32", RuntimeWarning, stacklevel=2)
     exported = isinstance(model, torch.fx.GraphModule)  # its mode is fixed
     with nullcontext() if exported else eval_mode(model), torch.no_grad():
         captured, out_spec = capture(model, given)
@@ -150,6 +150,11 @@ def compile(
     batches = None if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
     if precision == "int8":
         plan = quantize(with_dense_convolutions(plan), batches or [given])
+    elif precision == "fp16":
+        if (kernels := extension()) is not None and serves_halves(kernels):
+            plan = with_halves(plan)
+        else:
+            warnings.warn("this CPU has no AVX512-FP16; compiling in fp32", RuntimeWarning, stacklevel=2)
     elif precision == "auto" and (kernels := extension()) is not None:
         allowed = batches is not None
         plan, narrow = choose(plan, len(given[0]), costs_of_this_cpu(kernels), int8=allowed)

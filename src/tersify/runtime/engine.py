@@ -126,6 +126,7 @@ class EngineBuilder:
             self._finish(node.finish, rows),
             -1 if node.residual is None else self._values[node.residual],
             self._mean_finish(node, rows),
+            bool(node.options.get("fp16", False)),
         )
         return self._pooled(node, value)
 

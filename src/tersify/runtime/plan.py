@@ -187,7 +187,7 @@ class Plan:
 
     A convolution marked "int8" is narrow: it reads and writes values quantized as `quants` says, but for a mean, which
     is a float. Marked "two_bit" as well, it only reads its input so. A linear layer marked "int8" rounds every vector
-    to 8 bits of a scale of its own.
+    to 8 bits of a scale of its own. A convolution marked "fp16" reads and writes 16-bit floats, but for a mean.
     """
 
     inputs: tuple[Input, ...]
@@ -201,6 +201,9 @@ class Plan:
         wanted = bool(node.options.get("int8", False)) and not node.two_bit
         return node.kind == "conv" and node.name in self.quants and wanted
 
+    def halves(self, node: Node) -> bool:
+        return node.kind == "conv" and bool(node.options.get("fp16", False))
+
     def rounds_vectors(self, node: Node) -> bool:
         return node.kind == "linear" and bool(node.options.get("int8", False))
 
@@ -210,6 +213,8 @@ class Plan:
     def _note(self, node: Node) -> str:
         if node.two_bit:
             return "; int8 activations, two bits a weight"
+        if self.halves(node):
+            return "; fp16 activations"
         return "; int8 activations" if self.narrow(node) or self.rounds_vectors(node) else ""
 
     def describe(self) -> str:

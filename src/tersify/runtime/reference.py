@@ -25,11 +25,14 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
     values: dict[str, Any] = {name: _as(dtype, constant) for name, constant in plan.constants.items()}
     values |= {i.name: x for i, x in zip(plan.inputs, inputs, strict=True)}
     for node in plan.nodes:
+        is_mean = node.pooled is not None and node.pooled.is_mean
         if plan.narrow(node):
             read = {name: quantized(values[name], plan.quants[name]) for name in node.reads}
             made = run_node(node, read, dtype)
-            is_mean = node.pooled is not None and node.pooled.is_mean
             values[node.name] = made if is_mean else quantized(made, plan.quants[node.name])
+        elif plan.halves(node):
+            made = run_node(node, {name: as_halves(values[name]) for name in node.reads}, dtype)
+            values[node.name] = made if is_mean else as_halves(made)
         elif plan.rounds_vectors(node):
             values[node.name] = run_node(node, values, dtype, source=rounded_vectors(values[node.inputs[0]]))
         elif plan.reads_steps(node):
@@ -43,6 +46,11 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
 def quantized(x: Tensor, quant: Quant) -> Tensor:
     """The nearest numbers that the quantization can express."""
     return (x / quant.scale).round().clamp(quant.low, quant.high) * quant.scale
+
+
+def as_halves(x: Tensor) -> Tensor:
+    """The nearest 16-bit floats; beyond ±65504 they are infinite."""
+    return x.half().to(x.dtype)
 
 
 def rounded_vectors(x: Tensor) -> Tensor:

@@ -39,6 +39,11 @@ class Weight:
         levels = values.unique()
         return replace(self, values=values, table=levels[levels != 0])
 
+    def in_halves(self) -> Weight:
+        """The same weight, its values and levels rounded to 16-bit floats."""
+        table = None if self.table is None else self.table.half().float()
+        return replace(self, values=self.values.half().float(), table=table)
+
     def describe(self) -> str:
         kind = {"sign": "ternary", "table": f"{0 if self.table is None else len(self.table)} levels"}
         return f"{kind.get(self.kind, 'values')}, {100 * (1 - self.density):.1f} % zeros"
