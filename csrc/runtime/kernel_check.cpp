@@ -85,7 +85,7 @@ Case dense_case(Random& r, ValueKind kind) {
   return c;
 }
 
-enum class ConvKernel { Lists, Narrow, TwoBit };
+enum class ConvKernel { Lists, Halves, Narrow, TwoBit };
 
 Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   Window w;
@@ -102,15 +102,23 @@ Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   const bool ends_in_means = kernel != ConvKernel::TwoBit && r.between(0, 2) == 0;
   c.outputs = size_t(c.n) * (ends_in_means ? rows : output.numel());
   const float step = 1.0f / 127, out_step = 0.25f;
-  if (kernel != ConvKernel::Lists)
+  const bool halves = kernel == ConvKernel::Halves, in_steps = kernel != ConvKernel::Lists && !halves;
+  if (in_steps)
     for (float& v : c.input) v = std::round(v * 127) * step;
+  Numbers weight = r.weights(size_t(rows) * channels * w.taps(), kind, table);
+  if (halves) {  // runs of such numbers are exact: what may differ is how the result is rounded
+    for (float& v : c.input) v = std::round(v * 3);
+    if (kind == ValueKind::Float)
+      for (float& v : weight) v = std::round(v * 8) / 8;
+    c.tolerance = 1e-3;
+  }
   if (kernel == ConvKernel::Narrow && !ends_in_means) c.tolerance = out_step;  // a sum between two steps
-  c.build = [=, weight = r.weights(size_t(rows) * channels * w.taps(), kind, table), shift = r.floats(rows)](Engine& e) {
+  c.build = [=, shift = r.floats(rows)](Engine& e) {
     const int in = e.input({channels, h, width});
     FinishData finish = relu_with(shift);
     const FinishData plain, *mean = ends_in_means ? &plain : nullptr;
-    if (kernel == ConvKernel::Lists) {
-      e.outputs({e.conv(in, w, 1, weight.data(), rows, kind, table, finish, -1, mean)});
+    if (!in_steps) {
+      e.outputs({e.conv(in, w, 1, weight.data(), rows, kind, table, finish, -1, mean, halves)});
       return;
     }
     for (float& scale : finish.scale) scale *= step;
@@ -186,6 +194,29 @@ void time_conv(Isa isa) {
               best_microseconds(c, isa, 1));
 }
 
+// Lists of a tenth of the weights, in floats of 32 and 16 bits.
+void time_lists(Isa isa, bool half) {
+  Random r(1);
+  const int channels = 64, size = 32;
+  const Window w{3, 3, 1, 1, 1, 1, 1, 1};
+  Case c;
+  c.n = 4;
+  c.input = r.floats(size_t(c.n) * channels * size * size);
+  c.outputs = c.input.size();
+  c.build = [&](Engine& e) {
+    Numbers weight(size_t(channels) * channels * 9);
+    for (float& v : weight)
+      if (r.between(0, 9) == 0) v = r.between(0, 1) ? 1.0f : -1.0f;
+    int value = e.input({channels, size, size});
+    for (int layer = 0; layer < 4; ++layer)
+      value = e.conv(value, w, 1, weight.data(), channels, ValueKind::Sign, {},
+                     {Numbers(channels, 0.1f), Numbers(channels), {}, {}, Act::Clamp, 0.0f, kInfinity}, -1, nullptr, half);
+    e.outputs({value});
+  };
+  std::printf("%s four sparse convs 3x3 of signs, %s, 90 %% zeros, 64 channels, 32x32, batch 4, 1 thread: %.1f us\n",
+              isa_name(isa).c_str(), half ? "fp16" : "fp32", best_microseconds(c, isa, 1));
+}
+
 void time_linear(Isa isa, int n) {
   Random r(1);
   const int size = 4096;
@@ -211,6 +242,9 @@ int main() {
         {"conv of signs", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Lists); }},
         {"conv of tables", [](Random& r) { return conv_case(r, ValueKind::Table, ConvKernel::Lists); }},
         {"conv of floats", [](Random& r) { return conv_case(r, ValueKind::Float, ConvKernel::Lists); }},
+        {"fp16 conv of signs", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Halves); }},
+        {"fp16 conv of tables", [](Random& r) { return conv_case(r, ValueKind::Table, ConvKernel::Halves); }},
+        {"fp16 conv of floats", [](Random& r) { return conv_case(r, ValueKind::Float, ConvKernel::Halves); }},
         {"narrow conv", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Narrow); }},
         {"two-bit conv", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::TwoBit); }},
         {"linear of signs", [](Random& r) { return linear_case(r, ValueKind::Sign); }},
@@ -232,6 +266,8 @@ int main() {
     for (int n : {1, 16, 64})
       if (isa != Isa::Portable) time_linear(isa, n);
     if (isa != Isa::Portable) time_conv(isa);
+    if (isa != Isa::Portable) time_lists(isa, false);
+    if (adds_halves(isa)) time_lists(isa, true);
     std::fflush(stdout);
   }
   std::printf(good ? "all kernels agree\n" : "SOME KERNELS DISAGREE\n");
