@@ -139,6 +139,13 @@ def test_reproduce_prints_published_ours_and_the_difference(tmp_path, capsys):
     assert "is not empty; add --resume" in capsys.readouterr().err
 
 
+def test_a_validation_run_lies_beside_the_real_one_not_in_its_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "sparse-vgg16-mnist", "--smoke", "--row", "dense", "--epochs", "1", "--device", "cpu"]
+    assert main([*words, "--validate"]) == 0
+    assert [home.name for home in (tmp_path / "runs").iterdir()] == ["sparse-vgg16-mnist-smoke-validation"]
+
+
 def test_every_experiment_of_the_package_describes_trainings_that_can_start(tmp_path):
     from tersify.lab.experiments import Experiment, experiments
 

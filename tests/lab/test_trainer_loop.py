@@ -61,6 +61,11 @@ def test_a_glob_that_freezes_nothing_is_refused():
         loop(freeze="embedings.*")
 
 
+def test_a_glob_that_leaves_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match=r"freeze matches every parameter of the network, got '\*'; leave some"):
+        loop(freeze="*")
+
+
 def test_bf16_and_channels_last_train_on_the_cpu_too():
     trained = loop(amp=True, channels_last=True)
     row = trained.run_epoch(1, Display())

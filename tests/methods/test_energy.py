@@ -8,6 +8,13 @@ from searching import batch, evaluator_of, session_of, trained_a_little, work_of
 from tersify.methods.energy.gates import GateTransform
 
 
+def loss_and_gradients(model, session):
+    model.train()
+    loss = F.cross_entropy(model(batch()[0]), batch()[1])
+    loss.backward()
+    return [loss.detach(), *(site.latent.grad for site in session.sites)]
+
+
 @pytest.mark.parametrize("memory_gib", [4.0, 1e-9])
 def test_folded_energies_are_those_of_one_candidate_at_a_time(memory_gib):
     model = trained_a_little(torch.float64)
@@ -61,10 +68,7 @@ def test_leaving_a_covered_weight_unmasked_in_training_changes_no_output_and_no_
         for module in (model.conv1, model.conv2):
             assert module.parametrizations.weight[0].covered
             module.parametrizations.weight[0].covered = covered
-        model.train()
-        loss = F.cross_entropy(model(batch()[0]), batch()[1])
-        loss.backward()
-        results.append([loss.detach(), *(s.latent.grad for s in session.sites)])
+        results.append(loss_and_gradients(model, session))
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
 
@@ -83,10 +87,7 @@ def test_tensors_masked_ahead_are_those_of_the_chain_with_the_same_gradients():
         if not ahead:
             for gate in gates:
                 gate.ahead.drop()
-        model.train()
-        loss = F.cross_entropy(model(batch()[0]), batch()[1])
-        loss.backward()
-        results.append([loss.detach(), *(s.latent.grad for s in session.sites)])
+        results.append(loss_and_gradients(model, session))
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
 

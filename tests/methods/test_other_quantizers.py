@@ -89,6 +89,11 @@ def test_ec2t_counts_without_its_lambda_so_that_the_codes_settle_and_no_level_em
     assert counts[-1].min() > 100
 
 
+def test_ec2t_refuses_a_warmup_that_would_end_after_lambda_stands():
+    with pytest.raises(ValueError, match=r"warmup .* must be in \[0, 0.75\], got 0.9"):
+        EntropyConstrainedTernary(lam=0.3, warmup=0.9)
+
+
 def test_ec2t_never_empties_the_zero_class():
     _, session = session_on(torch.full((4, 4), 0.3), EntropyConstrainedTernary(lam=5.0, warmup=0.0), epochs=10)
     for _ in range(10):

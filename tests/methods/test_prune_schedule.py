@@ -1,5 +1,7 @@
 """When masks are chosen, and how much goes by then."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -152,6 +154,10 @@ def test_a_row_scope_prunes_every_output_alike():
         ({"schedule": "cubic"}, "schedule must be one of agp"),
         ({"scope": "global", "sparsity": 0.9, "floor": 0.2}, "less than the floor"),
         ({"floor": 0.2}, "set scope = 'global'"),
+        ({"gain": math.nan}, r"gain must be in \(0, 1e\+06\], got nan"),
+        ({"lam": "1"}, r"lam must be in \(0, 1e\+06\], got '1'"),
+        ({"score": "movement", "head_start": math.nan}, "head_start must be in"),
+        ({"score": "movement", "lines": -1.0}, "lines must be in"),
         ({"start": 0.95}, "start must be a share between 0 and the final sparsity"),
     ],
 )  # fmt: skip

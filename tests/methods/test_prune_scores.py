@@ -175,7 +175,7 @@ def test_with_a_head_start_movement_begins_at_the_weights_magnitudes():
 
 @pytest.mark.parametrize("setting", ["head_start", "lines"])
 def test_what_belongs_to_movement_is_refused_where_nothing_moves(setting):
-    with pytest.raises(ValueError, match=f"{setting} must be at least 0 and belongs to score 'movement'"):
+    with pytest.raises(ValueError, match=f"{setting} belongs to score 'movement', got 1.0 with 'magnitude'; leave"):
         Prune(score="magnitude", **{setting: 1.0})
 
 

@@ -24,3 +24,11 @@ def test_without_a_browser_it_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(raster, "BROWSERS", ("no-such-browser",))
     with pytest.raises(ValueError, match="none of no-such-browser is installed; use the SVG"):
         write_png(tmp_path / "figure.svg")
+
+
+def test_a_browser_that_fails_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(raster, "BROWSERS", ("false",))
+    svg = tmp_path / "figure.svg"
+    svg.write_text(Drawing("").standalone("nothing"))
+    with pytest.raises(ValueError, match=r"false could not draw .*figure.svg \(CalledProcessError\); use the SVG"):
+        write_png(svg)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from hypothesis import strategies as st
 from torch import Tensor
 
 from tersify.runtime.compiled import CompiledModule, build
@@ -15,6 +16,14 @@ from tersify.runtime.reference import run_reference
 from tersify.runtime.weights import Weight
 
 TOLERANCE = 1e-5  # of the largest output, for float32 sums in any order
+
+
+def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+# (kernel, stride, padding, dilation), each h and w
+WINDOWS = st.tuples(_pairs(1, 4), _pairs(1, 3), _pairs(0, 3), _pairs(1, 2)).map(lambda parts: sum(parts, ()))
 
 
 def random_weight(shape: tuple[int, ...], kind: str, zeros: float, seed: int = 0) -> Weight:

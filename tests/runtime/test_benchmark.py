@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tersify.lab import network
 from tersify.runtime import BenchRow, bench, speedup
 
 pytest.importorskip("tersify._runtime")
@@ -35,6 +36,18 @@ def test_every_peer_is_timed_and_a_missing_one_is_named(monkeypatch):
         assert errors[peer] < 1e-5
     assert "deepsparse" in found["deepsparse", 1].missing
     assert speedup(found["tersify", 1], found["torch", 1]) > 0
+
+
+def test_a_network_of_words_is_timed_even_where_onnx_has_no_operator_for_it():
+    pytest.importorskip("onnx")
+    model = network("minilm", vocabulary=20, hidden=8, heads=2, layers=1, intermediate=8, positions=8).eval()
+    errors: dict[str, float] = {}
+    settings = {"batches": (2,), "threads": 1, "rounds": 1, "seconds": 0.01}
+    words = torch.randint(1, 20, (2, 6))
+    ours, theirs = bench(model, words, peers=("tersify", "onnxruntime"), errors=errors, **settings)
+    assert not ours.missing
+    assert errors["tersify"] < 1e-5
+    assert theirs.missing
 
 
 def test_speedup_is_the_median_of_the_rounds():

@@ -301,6 +301,15 @@ def test_a_missing_extension_warns_once(monkeypatch):
     assert engine_module.extension() is not None
 
 
+def test_the_default_device_of_the_caller_is_not_where_the_results_go():
+    layer = nn.Linear(6, 5)
+    x = torch.randn(3, 6)
+    fast = compile(layer, x, threads=1)
+    with torch.no_grad(), torch.device("meta"):
+        for _ in range(2):  # the second call takes the short way
+            assert torch.allclose(fast(x), layer(x), atol=1e-6)
+
+
 def test_inputs_unlike_the_last_are_still_checked_and_right():
     layer = nn.Linear(6, 5)
     fast = compile(layer, torch.randn(2, 6), threads=1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import assert_close, conv_shape, plan_of, random_weight
+from runtime_plans import WINDOWS, assert_close, conv_shape, plan_of, random_weight
 from torch import nn
 
 from tersify.runtime import compile
@@ -72,18 +72,14 @@ def test_sizes_strides_dilations_and_paddings(isa, quant, n, size, window):
     rows=st.integers(1, 140),
     height=st.integers(1, 21),
     width=st.integers(1, 21),
-    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    window=WINDOWS,
     zeros=st.sampled_from([0.0, 0.5, 1.0]),
     quant=st.sampled_from([UNSIGNED, SIGNED]),
     isa=st.sampled_from(ISAS),
     threads=st.integers(1, 3),
 )
 @settings(max_examples=80, deadline=None)
-def test_any_shape(n, channels, rows, height, width, kernel, stride, padding, dilation, zeros, quant, isa, threads):
-    window = (*kernel, *stride, *padding, *dilation)
+def test_any_shape(n, channels, rows, height, width, window, zeros, quant, isa, threads):
     if min(conv_shape(rows, (height, width), window)) < 1:
         return
     with pytest.MonkeyPatch.context() as patch:

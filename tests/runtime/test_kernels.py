@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import assert_close, compiled, conv_shape, plan_of, random_weight, relu
+from runtime_plans import WINDOWS, assert_close, compiled, conv_shape, plan_of, random_weight, relu
 
 from tersify.runtime.plan import Finish, Node
 
@@ -122,20 +122,14 @@ def test_the_whole_finish_of_a_sum(isa, act):
     rows=st.integers(1, 40),
     height=st.integers(1, 21),
     width=st.integers(1, 21),
-    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    window=WINDOWS,
     kind=st.sampled_from(KINDS),
     zeros=st.sampled_from([0.0, 0.6, 0.95]),
     isa=st.sampled_from(ISAS),
     threads=st.integers(1, 3),
 )
 @settings(max_examples=120, deadline=None)
-def test_convolution_of_any_shape(
-    n, channels, rows, height, width, kernel, stride, padding, dilation, kind, zeros, isa, threads
-):
-    window = (*kernel, *stride, *padding, *dilation)
+def test_convolution_of_any_shape(n, channels, rows, height, width, window, kind, zeros, isa, threads):
     if min(conv_shape(rows, (height, width), window)) < 1:
         return
     with pytest.MonkeyPatch.context() as patch:

@@ -23,6 +23,6 @@ def report(
     if png and figures is None:
         raise ValueError("--png draws the figures of --figures; give --figures DIR with it")
     page = write_report(directories, out=out, figures=figures)
+    typer.echo(page)
     for svg in sorted(figures.glob("*.svg")) if png and figures is not None else ():
         write_png(svg)
-    typer.echo(page)

@@ -19,7 +19,9 @@ def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="The experiment's name; see --list.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="Little data, few epochs: shows that the path works.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; runs/EXPERIMENT by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the runs go; runs/EXPERIMENT[-smoke][-validation] by default.")
+    ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
     row: Annotated[list[str] | None, typer.Option(help="Only this row, by its id; repeatable.")] = None,
     validate: Annotated[
@@ -61,7 +63,7 @@ def reproduce(
         return
     chosen = lab.Experiment.load(experiment)
     chosen = replace((chosen.as_smoke() if smoke else chosen).chosen(row, seed), validate=validate)
-    home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
+    home = out or Path("runs") / f"{experiment}{'-smoke' if smoke else ''}{'-validation' if validate else ''}"
     console = wide_console()
     with resumable(context, home):
         results = lab.reproduce(

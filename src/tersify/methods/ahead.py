@@ -100,7 +100,7 @@ class Ahead:
         return Ahead(castable=self.castable)
 
 
-def standing_for(
+def hand_to_keepers(
     latents: Sequence[Tensor],
     values: Sequence[Tensor],
     keepers: Sequence[Ahead],

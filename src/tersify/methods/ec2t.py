@@ -43,7 +43,7 @@ class EntropyConstrainedTernary(Method):
 
     def __post_init__(self) -> None:
         check_range("lam (λ)", self.lam, low=0.0, high=100.0)
-        check_range("warmup", self.warmup, low=0.0, high=1.0)
+        check_range("warmup (λ stands from there on)", self.warmup, low=0.0, high=MOVES_UNTIL)
         if self.sparsity is not None:
             check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
             if self.lam != DEFAULT_LAMBDA:

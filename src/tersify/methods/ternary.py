@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tersify.checks import check_choice, check_range
+from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, register
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
@@ -58,8 +58,8 @@ class Ternary(Method):
             check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
             if self.cap != DEFAULT_CAP:
                 raise ValueError(f"cap (Δf = {self.cap}) and sparsity both end the growth; give one of them")
-        if self.over is not None and self.over < 1:
-            raise ValueError(f"over must be a number of epochs from 1 on, got {self.over}")
+        if self.over is not None:
+            check_whole("over", self.over, low=1)
         check_latent_settings(self.spread, self.scale)
 
     def schedule(self, epochs: float) -> Schedule:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tersify import ranks
-from tersify.methods.ahead import Ahead, affordable, standing_for
+from tersify.methods.ahead import Ahead, affordable, hand_to_keepers
 from tersify.methods.base import Bound, Site
 from tersify.methods.threshold import TernaryTransform
 
@@ -61,10 +61,10 @@ class TernaryBound(Bound):
         if not wanted or ranks.together():
             return
         for dtype in {keeper.cast for _, keeper in wanted}:
-            _make([pair for pair in wanted if pair[1].cast is dtype], threshold, casting=dtype is not None)
+            _ternarize([pair for pair in wanted if pair[1].cast is dtype], threshold, casting=dtype is not None)
 
 
-def _make(pairs: Sequence[tuple[Site, Ahead]], threshold: float, *, casting: bool) -> None:
+def _ternarize(pairs: Sequence[tuple[Site, Ahead]], threshold: float, *, casting: bool) -> None:
     latents: list[Tensor] = [site.latent for site, _ in pairs]
     keepers = [keeper for _, keeper in pairs]
     if (own := latents[0].dtype) not in (torch.float32, torch.float64):  # which round the scalar by themselves
@@ -73,10 +73,10 @@ def _make(pairs: Sequence[tuple[Site, Ahead]], threshold: float, *, casting: boo
     torch._foreach_round_(patterns)  # a half goes to the even zero, and with it the threshold itself
     if not casting:
         torch._foreach_sign_(patterns)
-        standing_for(latents, patterns, keepers)
+        hand_to_keepers(latents, patterns, keepers)
         return
     # One call makes the memory of all signs, where their values lie in the right type already. What these were
     # computed in serves the gradients later.
     molds = [keeper.mold(latent) for latent, keeper in zip(latents, keepers, strict=True)]
     torch._foreach_copy_(molds, patterns)
-    standing_for(latents, torch._foreach_sign(molds), keepers, patterns)
+    hand_to_keepers(latents, torch._foreach_sign(molds), keepers, patterns)

@@ -24,10 +24,13 @@ def write_png(svg: Path, *, scale: int = 2) -> Path:
         raise ValueError(f"{svg} gives no width and height in whole numbers; only figures of ours can be drawn")
     png = svg.with_suffix(".png")
     with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-             "--disable-background-networking", f"--user-data-dir={profile}", f"--force-device-scale-factor={scale}",
-             f"--window-size={size[1]},{size[2]}", f"--screenshot={png.resolve()}", svg.resolve().as_uri()],
-            check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
+        command = [
+            browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            "--disable-background-networking", f"--user-data-dir={profile}", f"--force-device-scale-factor={scale}",
+            f"--window-size={size[1]},{size[2]}", f"--screenshot={png.resolve()}", svg.resolve().as_uri(),
+        ]  # fmt: skip
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+        except subprocess.SubprocessError as error:
+            raise ValueError(f"{browser} could not draw {svg} ({type(error).__name__}); use the SVG") from error
     return png

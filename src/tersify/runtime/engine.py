@@ -114,8 +114,8 @@ class EngineBuilder:
         rows = weight.values.shape[0]
         if node.options.get("int8", False):
             if node.two_bit:
-                return self._then_pooled(node, self._dense_conv(node, rows))
-            return self._pooled(node, self._narrow_conv(node, rows))
+                return self._with_pool_behind(node, self._dense_conv(node, rows))
+            return self._with_pool_folded(node, self._narrow_conv(node, rows))
         value = self.engine.conv(
             self._source(node),
             list(node.options["window"]),
@@ -128,7 +128,7 @@ class EngineBuilder:
             self._mean_finish(node, rows),
             bool(node.options.get("fp16", False)),
         )
-        return self._pooled(node, value)
+        return self._with_pool_folded(node, value)
 
     def _narrow_conv(self, node: Node, rows: int) -> int:
         assert node.weight is not None
@@ -151,7 +151,7 @@ class EngineBuilder:
     def _mean_finish(self, node: Node, rows: int) -> Any:
         return self._finish(node.pooled.finish, rows) if node.pooled and node.pooled.is_mean else None
 
-    def _then_pooled(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
+    def _with_pool_behind(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
         """The pool as an operation of its own."""
         shape = engine_shape(node.shape)
         if node.pooled is None:
@@ -162,7 +162,8 @@ class EngineBuilder:
         channels = node.shape[0]
         return self.engine.global_mean(value, self._finish(node.pooled.finish, channels)), (channels, 1, 1)
 
-    def _pooled(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
+    def _with_pool_folded(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
+        """Maxima become part of the convolution; a mean is part of it already."""
         shape = engine_shape(node.shape)
         if node.pooled is None or node.pooled.window is None:
             return value, shape if node.pooled is None else (node.shape[0], 1, 1)

@@ -15,6 +15,9 @@ from torch.compiler import is_compiling
 
 from tersify.runtime.plan import Node
 
+# Said aloud: the caller's default device may be another, whose memory the engine cannot write.
+CPU = torch.device("cpu")
+
 
 class Segment:
     """A C++ engine with the sizes of what it takes and returns. Operators take numbers, not objects: hence `number`."""
@@ -68,15 +71,12 @@ class Segment:
             sources.append(x.data_ptr())
         batch = usual[0][0]
         for sizes in self.shapes:
-            y = empty(batch, *sizes, dtype=float32)
+            y = empty(batch, *sizes, dtype=float32, device=CPU)
             targets.append(y.data_ptr())
             outputs.append(y)
         if batch:
             self.engine.run(batch, sources, targets)
         return outputs
-
-    def _empty(self, batch: int) -> list[Tensor]:
-        return [torch.empty(batch, *shape, dtype=torch.float32) for shape in self.shapes]
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
@@ -95,7 +95,7 @@ class Segment:
                 raise ValueError(
                     f"tersify::run takes contiguous {wanted} of {batch}×{size} numbers, got {x.dtype} {x.shape}"
                 )
-        return self._empty(batch)
+        return [empty(batch, *shape, dtype=float32, device=CPU) for shape in self.shapes]
 
 
 @dataclass(frozen=True)

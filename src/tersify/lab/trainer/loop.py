@@ -201,14 +201,16 @@ class Loop:
 
 def freeze_(model: nn.Module, names: str) -> None:
     """The parameters whose names match the glob are not trained."""
-    chosen = [parameter for name, parameter in model.named_parameters() if fnmatchcase(name, names)]
+    parameters = dict(model.named_parameters())
+    chosen = [name for name in parameters if fnmatchcase(name, names)]
     if not chosen:
         raise ValueError(
-            f"freeze matches no parameter of the network, got {names!r}; the first is "
-            f"{next(name for name, _ in model.named_parameters())!r}"
+            f"freeze matches no parameter of the network, got {names!r}; it has {', '.join(list(parameters)[:3])}, …"
         )
-    for parameter in chosen:
-        parameter.requires_grad_(False)
+    if len(chosen) == len(parameters):
+        raise ValueError(f"freeze matches every parameter of the network, got {names!r}; leave some to train")
+    for name in chosen:
+        parameters[name].requires_grad_(False)
 
 
 def pick_device(name: str) -> torch.device:

@@ -83,11 +83,11 @@ class Prune(Method):
         check_range("threshold", self.threshold, low=0.0, high=1.0, low_open=True, high_open=True)
         for name in ("head_start", "lines"):
             value = getattr(self, name)
-            if value < 0 or (value and self.score != "movement"):
-                raise ValueError(f"{name} must be at least 0 and belongs to score 'movement', got {value!r}")
+            check_range(name, value, low=0.0, high=1e6)
+            if value and self.score != "movement":
+                raise ValueError(f"{name} belongs to score 'movement', got {value!r} with {self.score!r}; leave it out")
         for name in ("lam", "gain"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+            check_range(name, getattr(self, name), low=0.0, high=1e6, low_open=True)
 
     def _check_amount(self) -> None:
         given = [name for name in ("sparsity", "density", "count") if getattr(self, name) is not None]
