@@ -66,7 +66,8 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
 
 void ConvStep::split(int groups, int threads) {
   const int places = groups * static_cast<int>(geometry.places.size());
-  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes * (lane == Lane::Byte ? 2 : 1);
+  const int sums = lane == Lane::Float ? 1 : lane == Lane::Byte ? 2 : 3;  // vectors that a place may wait in
+  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes * sums;
   int ranges = static_cast<int>(ceil_div(static_cast<int>(weights->rows() * row_bytes), int(kSumsBytes)));
   if (threads > 1) ranges = std::max(ranges, ceil_div(kTasksPerThread * threads, places));
   ranges = std::min(ranges, weights->chunks());

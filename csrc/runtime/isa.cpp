@@ -37,8 +37,9 @@ bool has_amx() { return false; }  // no way to ask for the tile state
 
 bool has_fp16() {
 #if defined(TERSIFY_FP16)
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512fp16");
+  constexpr unsigned kFp16 = 1u << 23;  // whether the operating system saves the registers is asked with the rest of AVX-512
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kFp16);
 #else
   return false;
 #endif

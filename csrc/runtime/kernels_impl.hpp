@@ -48,6 +48,7 @@ inline float activate(float v, const Finish& f) {
 }  // namespace TERSIFY_NAMESPACE
 }  // namespace tersify
 
+#include "finish_impl.hpp"
 #include "conv_impl.hpp"
 #include "flat_impl.hpp"
 #include "half_impl.hpp"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import compiled, conv_shape, plan_of, random_weight
+from runtime_plans import WINDOWS, compiled, conv_shape, plan_of, random_weight
 from torch import Tensor, nn
 
 from tersify.runtime import compile, run_reference
@@ -20,7 +20,7 @@ from tersify.runtime.reference import as_halves
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
 KINDS = ("sign", "table", "float")
-THREE = (3, 3, 1, 1, 1, 1, 1, 1)
+ONE, THREE = (1, 1, 1, 1, 0, 0, 1, 1), (3, 3, 1, 1, 1, 1, 1, 1)
 UNIT = 2.0**-11  # what one rounding may change, of a number
 RUN = 64  # sums in a row that are rounded, before they move on to float
 
@@ -51,6 +51,13 @@ def half_plan(channels, rows, size, window=THREE, *, kind="sign", zeros=0.9, gro
     return with_halves(plan_of(node, inputs=inputs))
 
 
+def of_ones(plan: Plan) -> Plan:
+    node = plan.nodes[0]
+    assert node.weight is not None
+    weight = replace(node.weight, values=torch.ones_like(node.weight.values))
+    return replace(plan, nodes=(replace(node, weight=weight),))
+
+
 def few_steps(n: int, plan: Plan) -> list[Tensor]:
     """Whole numbers so small that no run of sums is rounded: what is left is the rounding of the result."""
     g = torch.Generator().manual_seed(1)
@@ -66,7 +73,7 @@ def check_exact(plan: Plan, inputs: list[Tensor], threads: int = 1) -> None:
 
 
 def check_bounded(plan: Plan, inputs: list[Tensor], threads: int = 1) -> None:
-    """The stated bound: 64 roundings of what the absolute values would sum to; in practice a tenth of it at most."""
+    """The stated bound, 64 roundings of what the absolute values would sum to; and what random numbers really do."""
     node = plan.nodes[0]
     assert node.weight is not None
     sizes = replace(node, weight=replace(node.weight, values=node.weight.values.abs()), finish=Finish())
@@ -94,13 +101,8 @@ def test_random_numbers_stay_within_the_stated_bound(isa, kind, channels):
 
 def test_long_rows_keep_what_halves_alone_would_lose(isa):
     """2,304 ones: a sum in 16-bit floats stops at 2,048."""
-    plan = half_plan(256, 4, (6, 6), zeros=0.0)
-    node = plan.nodes[0]
-    assert node.weight is not None
-    ones = replace(node, weight=replace(node.weight, values=torch.ones_like(node.weight.values)))
-    plan = replace(plan, nodes=(ones,))
-    x = torch.ones(2, 256, 6, 6)
-    got = compiled(plan)(x)[0]
+    plan = of_ones(half_plan(256, 4, (6, 6)))
+    got = compiled(plan)(torch.ones(2, 256, 6, 6))[0]
     assert got[:, :, 2, 2].tolist() == [[2304.0] * 4] * 2
 
 
@@ -141,17 +143,14 @@ def test_maxima_of_windows(isa, size):
     channels=st.integers(1, 40),
     rows=st.integers(1, 40),
     size=st.tuples(st.integers(1, 21), st.integers(1, 21)),
-    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    window=WINDOWS,
     kind=st.sampled_from(KINDS),
     zeros=st.sampled_from([0.0, 0.6, 0.95]),
     isa=st.sampled_from(ISAS),
     threads=st.integers(1, 3),
 )
 @settings(max_examples=60, deadline=None)
-def test_convolution_of_any_shape(n, channels, rows, size, kernel, stride, padding, kind, zeros, isa, threads):
-    window = (*kernel, *stride, *padding, 1, 1)
+def test_convolution_of_any_shape(n, channels, rows, size, window, kind, zeros, isa, threads):
     if min(conv_shape(rows, size, window)) < 1:
         return
     plan = half_plan(channels, rows, size, window, kind=kind, zeros=zeros, exact=True)
@@ -164,11 +163,8 @@ def test_every_half_passes_through_unchanged(isa):
     """All 65,536 of them; what is no number stays none."""
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     numbers = bits.view(torch.float16).float()
-    plan = half_plan(1, 1, (256, 256), (1, 1, 1, 1, 0, 0, 1, 1), zeros=0.0)
-    node = plan.nodes[0]
-    assert node.weight is not None
-    ones = replace(node, weight=replace(node.weight, values=torch.ones(1, 1, 1, 1)))
-    got = compiled(replace(plan, nodes=(ones,)))(numbers.reshape(1, 1, 256, 256))[0].flatten()
+    plan = of_ones(half_plan(1, 1, (256, 256), ONE))
+    got = compiled(plan)(numbers.reshape(1, 1, 256, 256))[0].flatten()
     assert torch.equal(got[~numbers.isnan()], numbers[~numbers.isnan()])
     assert torch.equal(got.isnan(), numbers.isnan())
 
@@ -178,11 +174,8 @@ def test_floats_round_to_the_nearest_half_and_ties_to_even(isa):
     magnitudes = torch.exp2(torch.empty(60, 64).uniform_(-27, 17, generator=g))
     ties = torch.tensor([1 + UNIT, 1 + 3 * UNIT, 65519.9, 65520.0, 2.0**-25, 3 * 2.0**-25, 0.0, -0.0])
     x = torch.cat([magnitudes, -magnitudes, ties.repeat(8, 8)]).reshape(1, 1, 128, 64)
-    plan = half_plan(1, 1, (128, 64), (1, 1, 1, 1, 0, 0, 1, 1), zeros=0.0)
-    node = plan.nodes[0]
-    assert node.weight is not None
-    ones = replace(node, weight=replace(node.weight, values=torch.ones(1, 1, 1, 1)))
-    assert torch.equal(compiled(replace(plan, nodes=(ones,)))(x)[0], as_halves(x))
+    plan = of_ones(half_plan(1, 1, (128, 64), ONE))
+    assert torch.equal(compiled(plan)(x)[0], as_halves(x))
 
 
 def network() -> nn.Sequential:
@@ -226,6 +219,23 @@ def test_weights_beyond_the_range_of_halves_stay_in_float():
     )  # fmt: skip
     plan = with_halves(plan_of(node, inputs={"x": (3, 8, 8)}))
     assert "fp16" not in plan.describe()
+
+
+def test_results_do_not_depend_on_the_number_of_threads(isa):
+    plan = half_plan(64, 64, (16, 16), zeros=0.5)
+    x = torch.randn(1, 64, 16, 16)
+    results = [compiled(plan, threads)(x)[0] for threads in (1, 2, 3)]
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_an_operation_without_fp16_kernels_reads_the_rounded_numbers(isa):
+    conv = half_plan(4, 6, (10, 10), zeros=0.5).nodes[0]
+    both = Node(name="z", kind="pointwise", inputs=("y",), residual="r", multiply=True, shape=(6, 10, 10))
+    plan = plan_of(conv, both, inputs={"x": (4, 10, 10), "r": (6, 10, 10)})
+    inputs = few_steps(3, plan)
+    inputs[1] = torch.randn(3, 6, 10, 10)
+    wanted = run_reference(plan, [x.double() for x in inputs])[0]
+    assert (compiled(plan)(*inputs)[0] - wanted).abs().max() <= 1e-5 * wanted.abs().max()
 
 
 def test_nan_in_an_image_stays_in_that_image(isa):

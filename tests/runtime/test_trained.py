@@ -55,3 +55,15 @@ def test_eight_bit_activations_keep_the_predictions_of_a_trained_network(trained
     fast = tersify.compile(plain, images[:8], precision="int8", calibration=[images[:200]])
     assert "int8 activations" in fast.plan.describe()
     assert (fast(images).argmax(1) == wanted.argmax(1)).double().mean() >= 0.99
+
+
+def test_sixteen_bit_floats_keep_the_predictions_of_a_trained_network(trained, monkeypatch):
+    plain, images, _ = trained
+    monkeypatch.setenv("TERSIFY_ISA", "portable")
+    with torch.no_grad():
+        wanted = plain(images)
+    fast = tersify.compile(plain, images[:8], precision="fp16")
+    assert "fp16 activations" in fast.plan.describe()
+    given = fast(images)
+    assert (given - wanted).abs().max() <= 4e-3 * wanted.abs().max()
+    assert (given.argmax(1) == wanted.argmax(1)).double().mean() >= 0.995
