@@ -177,17 +177,24 @@ double best_microseconds(const Case& c, Isa isa, int threads) {
   return best;
 }
 
-void time_conv(Isa isa) {
-  Random r(1);
-  const int channels = 160, size = 16;
-  const Window w{3, 3, 1, 1, 1, 1, 1, 1};
+constexpr Window kThreeByThree{3, 3, 1, 1, 1, 1, 1, 1};
+
+// For convolutions that keep size and channels.
+Case four_images(Random& r, int channels, int size) {
   Case c;
   c.n = 4;
   c.input = r.floats(size_t(c.n) * channels * size * size);
   c.outputs = c.input.size();
+  return c;
+}
+
+void time_conv(Isa isa) {
+  Random r(1);
+  const int channels = 160, size = 16;
+  Case c = four_images(r, channels, size);
   c.build = [&](Engine& e) {
     const Numbers weight = r.weights(size_t(channels) * channels * 9, ValueKind::Sign, {});
-    e.outputs({e.dense_conv(e.input({channels, size, size}), w, weight.data(), channels, relu_with(Numbers(channels)), -1,
+    e.outputs({e.dense_conv(e.input({channels, size, size}), kThreeByThree, weight.data(), channels, relu_with(Numbers(channels)), -1,
                             {1.0f / 127, -127, 127})});
   };
   std::printf("%s two-bit conv 3x3, 160 channels, 16x16, batch 4, 1 thread: %.1f us\n", isa_name(isa).c_str(),
@@ -198,18 +205,14 @@ void time_conv(Isa isa) {
 void time_lists(Isa isa, bool half) {
   Random r(1);
   const int channels = 64, size = 32;
-  const Window w{3, 3, 1, 1, 1, 1, 1, 1};
-  Case c;
-  c.n = 4;
-  c.input = r.floats(size_t(c.n) * channels * size * size);
-  c.outputs = c.input.size();
+  Case c = four_images(r, channels, size);
   c.build = [&](Engine& e) {
     Numbers weight(size_t(channels) * channels * 9);
     for (float& v : weight)
       if (r.between(0, 9) == 0) v = r.between(0, 1) ? 1.0f : -1.0f;
     int value = e.input({channels, size, size});
     for (int layer = 0; layer < 4; ++layer)
-      value = e.conv(value, w, 1, weight.data(), channels, ValueKind::Sign, {},
+      value = e.conv(value, kThreeByThree, 1, weight.data(), channels, ValueKind::Sign, {},
                      {Numbers(channels, 0.1f), Numbers(channels), {}, {}, Act::Clamp, 0.0f, kInfinity}, -1, nullptr, half);
     e.outputs({value});
   };

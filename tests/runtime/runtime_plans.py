@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 import torch.utils._pytree as pytree
 from hypothesis import strategies as st
@@ -24,6 +27,14 @@ def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
 
 # (kernel, stride, padding, dilation), each h and w
 WINDOWS = st.tuples(_pairs(1, 4), _pairs(1, 3), _pairs(0, 3), _pairs(1, 2)).map(lambda parts: sum(parts, ()))
+
+
+@contextmanager
+def running_on(isa: str) -> Iterator[None]:
+    """For tests that draw the instruction set, which a fixture cannot give anew for every example."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERSIFY_ISA", isa)
+        yield
 
 
 def random_weight(shape: tuple[int, ...], kind: str, zeros: float, seed: int = 0) -> Weight:

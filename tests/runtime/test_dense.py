@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import assert_close, compiled, plan_of, random_weight
+from runtime_plans import assert_close, compiled, plan_of, random_weight, running_on
 from torch import nn
 
 from tersify.runtime import compile, run_reference
@@ -17,12 +17,6 @@ from tersify.runtime.quantize import MAX_TABLE_FEATURES
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
-
-
-@pytest.fixture(params=ISAS)
-def isa(request, monkeypatch):
-    monkeypatch.setenv("TERSIFY_ISA", request.param)
-    return request.param
 
 
 def whole_steps(*shape, seed=0):
@@ -66,8 +60,7 @@ def test_layers_and_batches_of_every_size(isa, rows, features, n, kind):
 )
 @settings(max_examples=60, deadline=None)
 def test_any_shape(n, rows, features, kind, zeros, isa, threads, seed):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERSIFY_ISA", isa)
+    with running_on(isa):
         plan = dense_plan(rows, features, kind=kind, zeros=zeros, seed=seed)
         assert_close(plan, [whole_steps(n, features, seed=seed)], threads=threads)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import WINDOWS, assert_close, conv_shape, plan_of, random_weight
+from runtime_plans import WINDOWS, assert_close, conv_shape, plan_of, random_weight, running_on
 from torch import nn
 
 from tersify.runtime import compile
@@ -19,12 +19,6 @@ extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
 THREE = (3, 3, 1, 1, 1, 1, 1, 1)
 UNSIGNED, SIGNED = Quant(scale=1 / 64, low=0, high=255), Quant(scale=1 / 64, low=-127, high=127)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request, monkeypatch):
-    monkeypatch.setenv("TERSIFY_ISA", request.param)
-    return request.param
 
 
 def steps(quant, *shape, seed=0):
@@ -82,8 +76,7 @@ def test_sizes_strides_dilations_and_paddings(isa, quant, n, size, window):
 def test_any_shape(n, channels, rows, height, width, window, zeros, quant, isa, threads):
     if min(conv_shape(rows, (height, width), window)) < 1:
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERSIFY_ISA", isa)
+    with running_on(isa):
         plan = dense_plan(channels, rows, (height, width), window, quant=quant, zeros=zeros)
         assert_close(plan, [steps(quant, n, channels, height, width)], threads=threads)
 

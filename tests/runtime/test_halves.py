@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import WINDOWS, compiled, conv_shape, plan_of, random_weight
+from runtime_plans import WINDOWS, compiled, conv_shape, plan_of, random_weight, running_on
 from torch import Tensor, nn
 
 from tersify.runtime import compile, run_reference
@@ -23,12 +23,6 @@ KINDS = ("sign", "table", "float")
 ONE, THREE = (1, 1, 1, 1, 0, 0, 1, 1), (3, 3, 1, 1, 1, 1, 1, 1)
 UNIT = 2.0**-11  # what one rounding may change, of a number
 RUN = 64  # sums in a row that are rounded, before they move on to float
-
-
-@pytest.fixture(params=ISAS)
-def isa(request, monkeypatch):
-    monkeypatch.setenv("TERSIFY_ISA", request.param)
-    return request.param
 
 
 def half_plan(channels, rows, size, window=THREE, *, kind="sign", zeros=0.9, groups=1, exact=False, **more) -> Plan:
@@ -154,8 +148,7 @@ def test_convolution_of_any_shape(n, channels, rows, size, window, kind, zeros, 
     if min(conv_shape(rows, size, window)) < 1:
         return
     plan = half_plan(channels, rows, size, window, kind=kind, zeros=zeros, exact=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERSIFY_ISA", isa)
+    with running_on(isa):
         check_exact(plan, few_steps(n, plan), threads)
 
 

@@ -9,19 +9,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import WINDOWS, assert_close, compiled, conv_shape, plan_of, random_weight, relu
+from runtime_plans import WINDOWS, assert_close, compiled, conv_shape, plan_of, random_weight, relu, running_on
 
 from tersify.runtime.plan import Finish, Node
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
 KINDS = ("sign", "table", "float")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request, monkeypatch):
-    monkeypatch.setenv("TERSIFY_ISA", request.param)
-    return request.param
 
 
 def conv_node(channels, rows, size, window, *, kind="sign", zeros=0.9, groups=1, seed=0, **more):
@@ -132,8 +126,7 @@ def test_the_whole_finish_of_a_sum(isa, act):
 def test_convolution_of_any_shape(n, channels, rows, height, width, window, kind, zeros, isa, threads):
     if min(conv_shape(rows, (height, width), window)) < 1:
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERSIFY_ISA", isa)
+    with running_on(isa):
         check_conv(n, channels, rows, (height, width), window, kind=kind, zeros=zeros, threads=threads)
 
 

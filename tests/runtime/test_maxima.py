@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import TOLERANCE, compiled, conv_shape, plan_of, random_weight, relu
+from runtime_plans import TOLERANCE, compiled, conv_shape, plan_of, random_weight, relu, running_on
 from torch import nn
 
 from tersify.runtime import compile, run_reference
@@ -60,8 +60,7 @@ def test_any_shape(n, channels, rows, height, width, pool, stride, kind, residua
     if int8:
         plan = quantize(plan, [tuple(inputs)])
     exact = run_reference(plan, [x.double() for x in inputs])[0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERSIFY_ISA", isa)
+    with running_on(isa):
         error = (compiled(plan, threads)(*inputs)[0].double() - exact).abs()
     if "y" in plan.quants:  # up to one step, where a sum lies between two
         assert error.max() <= 1.01 * plan.quants["y"].scale

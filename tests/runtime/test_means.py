@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import assert_close, compiled, conv_shape, plan_of, random_weight, relu
+from runtime_plans import assert_close, compiled, conv_shape, plan_of, random_weight, relu, running_on
 from torch import nn
 
 from tersify.runtime import compile, run_reference
@@ -80,8 +80,7 @@ def test_any_shape(n, channels, rows, height, width, kernel, stride, kind, norme
     )
     g = torch.Generator().manual_seed(n)
     inputs = [steps(0, 255, (n, *i.shape), g) for i in plan.inputs]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERSIFY_ISA", isa)
+    with running_on(isa):
         assert_close(in_8_bits(plan, inputs, int8), inputs, threads=threads)
 
 

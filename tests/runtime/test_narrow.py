@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import compiled, conv_shape, plan_of, random_weight
+from runtime_plans import compiled, conv_shape, plan_of, random_weight, running_on
 from torch import nn
 
 from tersify.runtime import compile, run_reference
@@ -18,12 +18,6 @@ from tersify.runtime.quantize import quantize
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
 THREE = (3, 3, 1, 1, 1, 1, 1, 1)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request, monkeypatch):
-    monkeypatch.setenv("TERSIFY_ISA", request.param)
-    return request.param
 
 
 def narrow_plan(channels, rows, size, window, inputs, *, zeros=0.9, groups=1, residual=False, low=0.0):
@@ -94,8 +88,7 @@ def test_any_shape(n, channels, rows, height, width, kernel, stride, padding, ze
     if min(conv_shape(rows, (height, width), window)) < 1:
         return
     x = torch.rand(n, channels, height, width, generator=torch.Generator().manual_seed(n))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERSIFY_ISA", isa)
+    with running_on(isa):
         check(narrow_plan(channels, rows, (height, width), window, (x,), zeros=zeros), [x], threads)
 
 
