@@ -26,7 +26,7 @@ methods = [{ method = "binary", stochastic = true }]
 SETTINGS = {
     "dense with cosine and momentum": ("", {"optimizer": "sgd", "lr": 0.05, "schedule": "cosine"}),
     "ternary with adam": (TERNARY, {"lr": 5e-3}),
-    "stochastic with an average": (STOCHASTIC, {"lr": 5e-3, "ema": 0.9}),
+    "stochastic with an average and mixup": (STOCHASTIC, {"lr": 5e-3, "ema": 0.9, "mixup": 0.5}),
 }
 
 

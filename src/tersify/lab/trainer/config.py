@@ -22,11 +22,11 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 class TrainConfig:
     """How to train. Epochs count from 1, so milestone 101 is the first epoch at the next rate.
 
-    `over` is the number of epochs the milestones, step length and warm-up were written for; when it
-    is given they shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on
-    CUDA and no on the CPU. `teacher` is a .terse file of a reference network to learn from. Parameters that the glob
-    `freeze` names stay as they are. Where several ranks train, `parallel` says whether each holds the whole network or,
-    of linear layers, a part of it.
+    `over` is the number of epochs the milestones, step length and warm-up were written for; when it is given they
+    shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on CUDA and no on the CPU. `mixup`
+    is the share of images that are laid over another one. `teacher` is a .terse file of a reference network to learn
+    from. Parameters that the glob `freeze` names stay as they are. Where several ranks train, `parallel` says whether
+    each holds the whole network or, of linear layers, a part of it.
     """
 
     epochs: int
@@ -45,6 +45,7 @@ class TrainConfig:
     final_lr: float = 0.0
     warmup_epochs: float = 0.0
     label_smoothing: float = 0.0
+    mixup: float = 0.0
     freeze: str = ""
     teacher: str = ""
     teacher_weight: float = 0.5
@@ -86,7 +87,8 @@ class TrainConfig:
             _at_least(name, getattr(self, name), 0)
         for name in ("momentum", "label_smoothing", "ema"):
             check_range(name, getattr(self, name), low=0, high=1, high_open=True)
-        check_range("teacher_weight", self.teacher_weight, low=0, high=1)
+        for name in ("teacher_weight", "mixup"):
+            check_range(name, getattr(self, name), low=0, high=1)
         self._check_milestones()
 
     def _check_milestones(self) -> None:

@@ -32,6 +32,7 @@ from tersify.lab.trainer.distributed import (
 )
 from tersify.lab.trainer.evaluation import check_fits, evaluate
 from tersify.lab.trainer.feed import Feed, seed_of, to_device
+from tersify.lab.trainer.mixup import mix
 from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate
@@ -52,6 +53,8 @@ class Loop:
 
     def __init__(self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None) -> None:
         outputs = check_fits(model, data)
+        if config.mixup and data.train.is_text:
+            raise ValueError(f"mixup lays images over each other and {data.name!r} holds texts; leave mixup out")
         teacher = load_teacher(config, data, outputs)
         self.config = config
         if config.freeze:
@@ -124,9 +127,13 @@ class Loop:
             self.session.step(images, labels)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.config, epoch - 1 + step / self.feed.steps)
+            targets = labels
+            if self.config.mixup:
+                images, targets = mix(images, labels, classes=self.data.classes, share=self.config.mixup)
+                labels = targets.argmax(1)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 logits = self._forward(images)
-                loss = self._objective(images, logits, labels)
+                loss = self._objective(images, logits, targets)
             self.optimizer.zero_grad(set_to_none=True)
             # Ranks are averaged, so a larger share of the batch must count for more.
             (loss * (self.feed.share * ranks.world()) + self.session.penalty()).backward()

@@ -24,7 +24,8 @@ class Objective:
 
     def __call__(self, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         # A language model gives logits for every token, which count like so many images.
-        logits, labels = logits.flatten(0, -2), labels.flatten()
+        logits = logits.flatten(0, -2)
+        labels = labels if labels.is_floating_point() else labels.flatten()
         loss = F.cross_entropy(logits, labels, label_smoothing=self._config.label_smoothing)
         if self._teacher is None:
             return loss
