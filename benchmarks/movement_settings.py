@@ -42,14 +42,9 @@ def settings() -> list[Setting]:
         magnitude.append(Setting(kind="magnitude", lr=lr, **scope))
     mover = Setting(kind="movement", lr=2e-4, gain=1.0, lines=3.0, head_start=1.0)
     for scope in ({}, everywhere):
-        movement += [
-            replace(mover, teacher=0.7, **scope),
-            replace(mover, teacher=0.7, gain=0.3, **scope),
-            replace(mover, teacher=0.7, lr=4e-4, lines=1.0, **scope),
-            replace(mover, **scope),
-            replace(mover, lr=1e-4, **scope),
-        ]
+        movement += [replace(mover, teacher=0.7, **scope), replace(mover, **scope), replace(mover, lr=1e-4, **scope)]
     movement += [replace(mover, teacher=0.7, lines=1.0), replace(mover, lines=1.0)]
+    movement += [replace(mover, teacher=0.7, gain=0.3), replace(mover, teacher=0.7, lr=4e-4, lines=1.0)]
     late = [replace(one, end=0.5) for one in (mover, Setting(kind="magnitude", lr=2e-4))]
     late = [replace(one, teacher=0.7) for one in late]
     return [*movement, late[0], *magnitude, late[1]]

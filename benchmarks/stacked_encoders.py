@@ -53,7 +53,7 @@ class Sentences:
         inside, outside = ([at[(at % FOLDS == fold) == held] for fold in folds] for held in (False, True))
         fewest = min(len(each) for each in outside)
         self.held_out = torch.stack([each[:fewest] for each in outside]).to(tokens.device)
-        self._inside = inside
+        self._inside, self._lengths = inside, (tokens != 0).sum(1).cpu()
         self.steps = len(self.batches(0))
 
     def batches(self, epoch: int) -> list[Tensor]:
@@ -63,7 +63,7 @@ class Sentences:
             generator = torch.Generator().manual_seed(1000 * fold + epoch)
             parts = []
             for part in inside[torch.randperm(len(inside), generator=generator)].split(BATCH * 8):
-                part = part[(self.tokens[part.to(self.tokens.device)] != 0).sum(1).argsort().cpu()]
+                part = part[self._lengths[part].argsort()]
                 parts += [one for one in part.split(BATCH) if len(one) == BATCH]
             found.append(parts)
         count = min(len(parts) for parts in found)
@@ -164,8 +164,11 @@ def cut(tokens: Tensor) -> Tensor:
     return tokens[..., : int((tokens != 0).sum(-1).max())]
 
 
-def adam_(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rate: Tensor, step: Tensor) -> None:
-    """One step of Adam; `rate` has one row for each network."""
+def adam_(
+    value: Tensor, gradient: Tensor, mask: Tensor | None, first: Tensor, second: Tensor, rate: Tensor, step: Tensor
+) -> None:
+    """One step of Adam; `rate` has one row for each network. Where the mask is false there is no gradient."""
+    gradient = gradient.float() if mask is None else gradient.float() * mask
     first.lerp_(gradient, 1 - BETAS[0])
     second.lerp_(gradient * gradient, 1 - BETAS[1])
     scale = (second / (1 - BETAS[1] ** step)).sqrt() + EPSILON
@@ -228,7 +231,7 @@ class Trainer:
         self.score_moments = {
             n: [(torch.zeros_like(s), torch.zeros_like(s)) for s in scores] for n, scores in self.scores.items()
         }
-        self.adam = torch.compile(adam_) if stack.device == "cuda" else adam_
+        self.adam = torch.compile(adam_, dynamic=True) if stack.device == "cuda" else adam_
 
     def run(self, warmup: float, teacher: Tensor | None = None, *, prune: bool = True) -> None:
         """`teacher`: the answers to learn from, (folds, all sentences, 2)."""
@@ -284,19 +287,23 @@ class Trainer:
             gradient = self.stack.used[name].grad
             if gradient is None:
                 continue
-            gradient = gradient.float()
             if name in self.scores:
                 pull = gradient[: self.moving] * value[: self.moving]
                 pulls = (pull, pull.sum(2, keepdim=True), pull.sum(1, keepdim=True))
                 for which, (score, one) in enumerate(zip(self.scores[name], pulls, strict=True)):
-                    self._adam(score, one, self.score_moments[name][which], factor * self.speeds[which], count)
-            if name in self.stack.mask:
-                gradient = gradient * self.stack.mask[name]
-            self._adam(value, gradient, self.moments[name], factor * self.lr, count)
+                    self._adam(score, one, None, self.score_moments[name][which], factor * self.speeds[which], count)
+            self._adam(value, gradient, self.stack.mask.get(name), self.moments[name], factor * self.lr, count)
 
     def _adam(
-        self, value: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], rate: Tensor, step: Tensor
+        self,
+        value: Tensor,
+        gradient: Tensor,
+        mask: Tensor | None,
+        moments: tuple[Tensor, Tensor],
+        rate: Tensor,
+        step: Tensor,
     ) -> None:
         """Everything as (networks, numbers), so that one compiled function fits all."""
-        flat = [one.view(len(rate), -1) for one in (value, gradient.contiguous(), *moments)]
-        self.adam(*flat, rate[:, None], step)
+        value, gradient, first, second = (one.view(len(rate), -1) for one in (value, gradient.contiguous(), *moments))
+        mask = None if mask is None else mask.view(len(rate), -1)
+        self.adam(value, gradient, mask, first, second, rate[:, None], step)

@@ -75,10 +75,6 @@ def test_a_fold_is_held_out_from_the_network_that_is_measured_on_it(data):
         ({"kind": "magnitude"}, "score = 'magnitude'"),
         ({"kind": "magnitude", **GLOBAL}, "scope = 'global', floor = 0.1"),
         (MOVER, "score = 'movement', gain = 0.5, lines = 2.0, head_start = 1.0"),
-        (
-            MOVER | GLOBAL,
-            "score = 'movement', gain = 0.5, lines = 2.0, head_start = 1.0, scope = 'global', floor = 0.1",
-        ),
     ],
 )
 def test_a_network_of_the_stack_is_pruned_like_one_that_the_product_trains(encoder, data, setting, method):
