@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tersify.lab.networks.minilm import NORM_EPSILON, minilm
 
-HEADS, DROPOUT, SPARSITY, EVERY, BATCH, FOLDS = 12, 0.1, 0.85, 10, 32, 5
+HEADS, DROPOUT, SPARSITY, BATCH, FOLDS = 12, 0.1, 0.85, 32, 5
 BETAS, EPSILON, HEAT = (0.9, 0.999), 1e-8, 2.0
 BISECTIONS = 24
 
@@ -36,11 +36,12 @@ class Setting:
     floor: float = 0.0
     begin: float = 0.1
     end: float = 0.7
+    every: int = 10
     teacher: float = 0.0
 
     @property
     def name(self) -> str:
-        facts = [f"{key} {value:g}" for key, value in asdict(self).items() if isinstance(value, float) and value]
+        facts = [f"{key} {value:g}" for key, value in asdict(self).items() if not isinstance(value, str) and value]
         return " ".join([self.kind, self.scope, *facts])
 
 
@@ -178,18 +179,18 @@ def adam_(
 def limits(worth: Sequence[Tensor], share: Tensor, together: Tensor, floor: Tensor) -> Tensor:
     """(networks, layers): a weight goes if its worth is no more than this. By bisection, for all networks at once.
 
-    `share` of each layer's weights go or, where `together` is true, of all layers' that compete; each layer then keeps
-    its best `floor` share, and its best weight in any case (as `Prune` with scope 'global').
+    The worth lies as (networks, layers, weights), layers of one size together. `share` of each layer's weights go or,
+    where `together` is true, of all layers' that compete; each layer then keeps its best `floor` share, and its best
+    weight in any case (as `Prune` with scope 'global').
     """
-    flat = [one.flatten(1) for one in worth]
-    sizes = torch.tensor([one.shape[1] for one in flat], device=share.device)
-    low, high = (torch.stack(list(ends), 1) for ends in zip(*(one.aminmax(dim=1) for one in flat), strict=True))
+    sizes = torch.cat([torch.full(one.shape[1:2], one.shape[2], device=share.device) for one in worth])
+    low, high = (torch.cat(list(ends), 1) for ends in zip(*(one.aminmax(dim=2) for one in worth), strict=True))
 
     def bisected(low: Tensor, high: Tensor, wanted: Tensor, cap: Tensor | None) -> Tensor:
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            at = middle if cap is None else torch.minimum(middle, cap)
-            gone = torch.stack([(one <= at[:, i : i + 1]).sum(1) for i, one in enumerate(flat)], 1)
+            at = (middle if cap is None else torch.minimum(middle, cap)).split([one.shape[1] for one in worth], 1)
+            gone = torch.cat([(one <= limit[..., None]).sum(2) for one, limit in zip(worth, at, strict=True)], 1)
             if cap is not None:
                 gone = torch.where(together[:, None], gone.sum(1, keepdim=True), gone)
             fewer = gone <= wanted
@@ -217,7 +218,7 @@ class Trainer:
             return torch.tensor(values, device=stack.device).repeat_interleave(len(data.folds))
 
         self.lr, self.teacher, self.floor = (column([getattr(s, n) for s in each]) for n in ("lr", "teacher", "floor"))
-        self.spans = [(s.begin, s.end) for s in each]
+        self.paces = [(s.begin, s.end, s.every) for s in each]
         self.together = column([s.scope == "global" for s in each])
         self.moments = {n: (torch.zeros_like(v), torch.zeros_like(v)) for n, v in stack.state.items()}
         movers = [s for s in each if s.kind == "movement"]
@@ -248,26 +249,36 @@ class Trainer:
 
     def _choose(self, at: int, total: int) -> None:
         shares, due = [], []
-        for begin, end in self.spans:
+        for begin, end, every in self.paces:
             first, last = math.ceil(begin * total - 1e-9), math.ceil(end * total - 1e-9)
-            due.append(first <= at <= last and ((at - first) % EVERY == 0 or at == last))
+            due.append(first <= at <= last and ((at - first) % every == 0 or at == last))
             along = 1.0 if at >= last else min(max((at / total - begin) / (end - begin), 0.0), 1.0)
             shares.append(SPARSITY * (1 - (1 - along) ** 3))
         if not any(due):
             return
         folds = len(self.data.folds)
         share = torch.tensor(shares, device=self.stack.device).repeat_interleave(folds)
-        chosen = torch.tensor(due, device=self.stack.device).repeat_interleave(folds).view(-1, 1, 1)
-        worth = []
+        at_hand = torch.tensor(due, device=self.stack.device).repeat_interleave(folds).nonzero()[:, 0]
+        moving = at_hand[at_hand < self.moving]
+        alike: dict[torch.Size, list[str]] = {}
         for name in self.stack.pruned:
-            worth.append(self.stack.state[name].abs())
-            if name in self.scores:
-                weight, row, column = self.scores[name]
-                worth[-1][: self.moving] = weight + row + column
-        found = limits(worth, share, self.together, self.floor)
-        for i, name in enumerate(self.stack.pruned):
-            mask = self.stack.mask[name]
-            mask.copy_(torch.where(chosen, worth[i] > found[:, i].view(-1, 1, 1), mask))
+            alike.setdefault(self.stack.state[name].shape, []).append(name)
+        worth = [
+            torch.stack([self._worth(n, at_hand, moving).flatten(1) for n in names], 1) for names in alike.values()
+        ]
+        found = limits(worth, share[at_hand], self.together[at_hand], self.floor[at_hand])
+        spans = found.split([len(names) for names in alike.values()], 1)
+        for names, one, limit in zip(alike.values(), worth, spans, strict=True):
+            for name, kept in zip(names, (one > limit[..., None]).unbind(1), strict=True):
+                mask = self.stack.mask[name]
+                mask[at_hand] = kept.view(-1, *mask.shape[1:])
+
+    def _worth(self, name: str, networks: Tensor, moving: Tensor) -> Tensor:
+        worth = self.stack.state[name][networks].abs()
+        if len(moving):
+            weight, row, column = (score[moving] for score in self.scores[name])
+            worth[: len(moving)] = weight + row + column
+        return worth
 
     def _step(self, chosen: Tensor, factor: float, step: int, teacher: Tensor | None) -> None:
         chosen = chosen.to(self.stack.device, non_blocking=True)

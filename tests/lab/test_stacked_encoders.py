@@ -50,7 +50,8 @@ def test_layers_that_compete_and_layers_that_do_not_lose_what_the_product_would_
     generator = torch.Generator().manual_seed(3)
     scale = torch.tensor([1.0, 0.05, 3.0])
     worth = [torch.rand(2, 20, n, generator=generator) * s for n, s in zip((10, 30, 20), scale, strict=True)]
-    found = bench.limits(worth, torch.tensor([0.6, 0.6]), torch.tensor([False, True]), torch.tensor([0.0, 0.25]))
+    flat = [one.flatten(1)[:, None] for one in worth]
+    found = bench.limits(flat, torch.tensor([0.6, 0.6]), torch.tensor([False, True]), torch.tensor([0.0, 0.25]))
 
     def amount(units):
         return round(0.6 * units)
