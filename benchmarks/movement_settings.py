@@ -10,7 +10,6 @@ The winners belong into `recipes/movement-85.toml` and the experiment `sparse-be
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import time
@@ -27,27 +26,26 @@ from torch import Tensor
 from tersify.lab import dataset
 from tersify.lab.experiments.provenance import provenance
 
-DENSE = Setting(kind="dense", lr=1e-4)
+DENSE = Setting(kind="dense", lr=5e-5)
+DENSE_EPOCHS = 3
 FLOOR = 0.05  # of every layer's weights that stay where layers compete
 FIRST_FOLDS, FINALISTS = 3, 2
 
 
 def settings() -> list[Setting]:
-    """Those of movement first. Both kinds get the same rates, scopes and schedules; movement has its own speeds."""
+    """Those of movement first. Both kinds get the same rates, scopes and teachers; movement has its own speeds."""
     everywhere: dict[str, Any] = {"scope": "global", "floor": FLOOR}
-    magnitude, movement = [], []
-    for lr, scope in itertools.product((2e-4, 4e-4), ({}, everywhere)):
-        magnitude.append(Setting(kind="magnitude", lr=lr, teacher=0.7, **scope))
-    for lr, scope in itertools.product((1e-4, 2e-4), ({}, everywhere)):
-        magnitude.append(Setting(kind="magnitude", lr=lr, **scope))
     mover = Setting(kind="movement", lr=2e-4, gain=1.0, lines=3.0, head_start=1.0)
-    for scope in ({}, everywhere):
-        movement += [replace(mover, teacher=0.7, **scope), replace(mover, **scope), replace(mover, lr=1e-4, **scope)]
-    movement += [replace(mover, teacher=0.7, lines=1.0), replace(mover, lines=1.0)]
-    movement += [replace(mover, teacher=0.7, gain=0.3), replace(mover, teacher=0.7, lr=4e-4, lines=1.0)]
-    late = [replace(one, end=0.5) for one in (mover, Setting(kind="magnitude", lr=2e-4))]
-    late = [replace(one, teacher=0.7) for one in late]
-    return [*movement, late[0], *magnitude, late[1]]
+    magnitude, movement = [], []
+    for each, one in ((movement, mover), (magnitude, Setting(kind="magnitude", lr=2e-4))):
+        taught = replace(one, teacher=0.7)
+        each += [taught, replace(taught, **everywhere), replace(taught, teacher=0.9)]
+        each += [one, replace(one, **everywhere), replace(one, lr=1e-4), replace(one, lr=1e-4, **everywhere)]
+    magnitude.append(Setting(kind="magnitude", lr=4e-4, teacher=0.7))
+    for own in ({"lines": 1.0}, {"gain": 0.3}, {"lines": 1.0, "lr": 4e-4}):
+        movement.append(replace(mover, teacher=0.7, **own))
+    movement.append(replace(mover, lines=1.0))
+    return [*movement, *magnitude]
 
 
 def group(one: Setting) -> tuple[str, bool]:
@@ -62,7 +60,7 @@ class Search:
         self._file, self._epochs, self._layers, self._device = file, epochs, layers, device
         self._start = time.perf_counter()
         self.runs: list[dict[str, Any]] = []
-        dense = self._trained([DENSE], range(FOLDS), min(4, epochs), 0.5)
+        dense = self._trained([DENSE], range(FOLDS), min(DENSE_EPOCHS, epochs), 0.5)
         self._teacher = dense.answers(self._tokens.expand(FOLDS, -1, -1))
 
     def run(self, each: Sequence[Setting], folds: Sequence[int]) -> None:
