@@ -84,9 +84,11 @@ class Search:
                     "loss": F.cross_entropy(logits, labels).item(),
                 }
                 self.runs.append(asdict(one) | {"name": one.name, "fold": fold} | figures)
-        spent = time.perf_counter() - self._start
-        print(f"{len(each)} settings on {len(folds)} folds, {spent:.0f} s after the start", flush=True)
+        print(f"{len(each)} settings on {len(folds)} folds, {self.seconds():.0f} s after the start", flush=True)
         return stack
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
 
     def mean(self, one: Setting) -> float:
         return statistics.mean(run["accuracy"] for run in self.runs if run["name"] == one.name)
@@ -111,6 +113,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--seconds", type=float, help="the best go on to the other folds only if no more have passed")
     parser.add_argument("--quick", action="store_true", help="few sentences, one layer: shows that the path works")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -127,7 +130,8 @@ def main() -> None:
     groups = {group(one): None for one in each}
     for which in groups:
         finalists += sorted((one for one in each if group(one) == which), key=search.mean)[-FINALISTS:]
-    search.run(finalists, range(FIRST_FOLDS, FOLDS))
+    if given.seconds is None or search.seconds() < given.seconds:
+        search.run(finalists, range(FIRST_FOLDS, FOLDS))
     for kind, taught in groups:
         best = max((one for one in finalists if group(one) == (kind, taught)), key=search.mean)
         chosen[f"{kind}{'' if taught else '-alone'}"] = asdict(best) | {"accuracy": search.mean(best)}

@@ -113,8 +113,8 @@ class Stack:
         return torch.baddbmm(bias[:, None], x, self.used[f"{name}.weight"].transpose(1, 2))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        x = F.layer_norm(x.float(), x.shape[-1:], eps=NORM_EPSILON)
-        return (x * self.used[f"{name}.weight"][:, None] + self.used[f"{name}.bias"][:, None]).to(self.dtype)
+        weight, bias = (self.used[f"{name}.{part}"][:, None].to(x.dtype) for part in ("weight", "bias"))
+        return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON), weight)
 
     def _words(self, tokens: Tensor) -> Tensor:
         e = self.embeddings
@@ -246,6 +246,7 @@ class Trainer:
                     1 + math.cos(math.pi * (along - warmup) / (self.epochs - warmup)))  # fmt: skip
                 self._step(chosen, factor, at + 1, teacher)
                 at += 1
+            print(f"{self.stack.k} networks: {epoch + 1} of {self.epochs} epochs", flush=True)
 
     def _choose(self, at: int, total: int) -> None:
         shares, due = [], []
