@@ -54,7 +54,7 @@ class Sentences:
         inside, outside = ([at[(at % FOLDS == fold) == held] for fold in folds] for held in (False, True))
         fewest = min(len(each) for each in outside)
         self.held_out = torch.stack([each[:fewest] for each in outside]).to(tokens.device)
-        self._inside, self._lengths = inside, (tokens != 0).sum(1).cpu()
+        self._inside, self.lengths = inside, (tokens != 0).sum(1).cpu()
         self.steps = len(self.batches(0))
 
     def batches(self, epoch: int) -> list[Tensor]:
@@ -64,7 +64,7 @@ class Sentences:
             generator = torch.Generator().manual_seed(1000 * fold + epoch)
             parts = []
             for part in inside[torch.randperm(len(inside), generator=generator)].split(BATCH * 8):
-                part = part[self._lengths[part].argsort()]
+                part = part[self.lengths[part].argsort()]
                 parts += [one for one in part.split(BATCH) if len(one) == BATCH]
             found.append(parts)
         count = min(len(parts) for parts in found)
@@ -282,9 +282,10 @@ class Trainer:
         return worth
 
     def _step(self, chosen: Tensor, factor: float, step: int, teacher: Tensor | None) -> None:
+        longest = int(self.data.lengths[chosen].max())  # known here, so that nobody waits for the GPU to tell
         chosen = chosen.to(self.stack.device, non_blocking=True)
         self.stack.use()
-        logits = self.stack.logits(cut(self.data.tokens[chosen]), DROPOUT)
+        logits = self.stack.logits(self.data.tokens[chosen][..., :longest], DROPOUT)
         labels = self.stack.for_each_setting(self.data.labels[chosen])
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels).mean(1)
         if teacher is not None:
