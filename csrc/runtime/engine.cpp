@@ -163,6 +163,7 @@ void Engine::run(int n, const std::vector<const float*>& inputs, const std::vect
     throw std::invalid_argument("the plan takes " + std::to_string(inputs_.size()) + " inputs and " +
                                 std::to_string(outputs_.size()) + " outputs");
   std::lock_guard<std::mutex> lock(running_);
+  pool_.turn();
   pool_.rouse();
   const int size = portion(n), round = size * threads();
   const int apart = size ? n / round * round : 0;

@@ -7,17 +7,27 @@
 #include <memory>
 #include <new>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace tersify {
 
 class AlignedBytes {
  public:
   static constexpr size_t kAlign = 64;
+  static constexpr size_t kHugePage = size_t(1) << 21, kLarge = 2 * kHugePage;
   static size_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
   void grow(size_t bytes) {
     if (bytes <= size_) return;
-    void* fresh = std::aligned_alloc(kAlign, rounded(bytes) + 2 * kAlign);
+    const size_t align = bytes < kLarge ? kAlign : kHugePage;
+    const size_t all = (rounded(bytes) + 2 * kAlign + align - 1) / align * align;
+    void* fresh = std::aligned_alloc(align, all);
     if (!fresh) throw std::bad_alloc();
+#if defined(__linux__)
+    if (align == kHugePage) madvise(fresh, all, MADV_HUGEPAGE);  // fewer translations of addresses; no harm where refused
+#endif
     data_.reset(static_cast<char*>(fresh));
     size_ = bytes;
   }

@@ -64,8 +64,8 @@ void Pool::drain(int thread) {
     std::atomic<uint64_t>& share = shares_[owner].state;
     for (uint64_t state = share; unclaimed(state) > 0;) {
       if (!share.compare_exchange_weak(state, state - 1)) continue;
-      // Claimed: until it is done the job cannot end, so job_ and tasks_ stay as they are.
-      job_.call(job_.self, first_task(owner + 1) - unclaimed(state), thread);
+      // Claimed: until it is done the job cannot end, so job_, tasks_ and backwards_ stay as they are.
+      job_.call(job_.self, claimed_task(owner, unclaimed(state)), thread);
       ++done_;
       state = share;
     }
@@ -74,7 +74,7 @@ void Pool::drain(int thread) {
 
 void Pool::run(int tasks, const Job& job) {
   if (tasks <= 1 || workers_.empty()) {
-    for (int task = 0; task < tasks; ++task) job.call(job.self, task, 0);
+    for (int task = 0; task < tasks; ++task) job.call(job.self, backwards_ ? tasks - 1 - task : task, 0);
     return;
   }
   job_ = job;

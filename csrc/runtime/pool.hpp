@@ -29,6 +29,10 @@ class Pool {
   // Jobs will follow soon: threads that sleep get up meanwhile.
   void rouse();
 
+  // From now on every thread takes its share in the other order: what it read last is still near it, where the whole
+  // share does not fit.
+  void turn() { backwards_ = !backwards_; }
+
   // Runs every task once and returns when all are done. The caller works too.
   void run(int tasks, const Job& job);
 
@@ -51,12 +55,16 @@ class Pool {
 
   void work(int thread);
   void drain(int thread);
+  int claimed_task(int owner, int unclaimed) const {
+    return backwards_ ? first_task(owner) + unclaimed - 1 : first_task(owner + 1) - unclaimed;
+  }
   int first_task(int thread) const { return static_cast<int>(int64_t(tasks_) * thread / threads_); }
 
   int threads_;
   std::unique_ptr<Share[]> shares_;
   Job job_{};
   int tasks_ = 0;
+  bool backwards_ = false;
   alignas(64) std::atomic<uint64_t> calls_{0};  // jobs, and calls to get up
   alignas(64) std::atomic<int> done_{0};
   std::atomic<int> sleepers_{0};
