@@ -140,10 +140,20 @@ def test_a_file_may_not_choose_which_code_runs(tmp_path, capsys):
 def test_unknown_experiments_and_rows_name_the_known_ones(tmp_path, capsys):
     assert main(["reproduce", "ternary-table3"]) == 2
     assert "nearest: 'ternary-table2'" in one_sentence(capsys)
+    assert main(["reproduce", "lut-table"]) == 2
+    assert "nearest: 'lut-table3'" in one_sentence(capsys)
     assert main(["reproduce", "ternary-table2", "--row", "logg", "--out", str(tmp_path)]) == 2
     assert "nearest: 'log'" in one_sentence(capsys)
     assert main(["reproduce"]) == 2
     assert "--list" in one_sentence(capsys)
+
+
+@pytest.mark.parametrize("flags", [["--row", "log"], ["--seed", "3"], ["--validate"], ["--png"]])
+@pytest.mark.parametrize("experiment", ["ternary-fig4", "lut-table3"])
+def test_a_flag_that_an_experiment_has_no_use_for_is_refused(experiment, flags, tmp_path, capsys):
+    assert main(["reproduce", experiment, "--smoke", "--out", str(tmp_path / "out"), *flags]) == 2
+    assert f"{flags[0]} is for experiments that train their rows; leave it out" in one_sentence(capsys)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
