@@ -38,7 +38,7 @@ def fpga(
     file: Annotated[Path, typer.Argument(help="A .terse file whose matrices are lookup tables.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
     vectors: Annotated[int, typer.Option(help="Golden vectors for the testbench.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the golden vectors.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the golden vectors.")] = 0,
     sound: Annotated[
         Path | None, typer.Option(help="A sound file whose frames become the golden vectors of a speech network.")
     ] = None,
