@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 
@@ -28,3 +29,8 @@ def check_whole(what: str, value: object, *, low: int | None = None, high: int |
     least = "" if low is None else f" of at least {low}"
     rule = f"a whole number{least}" if high is None else f"{low}..{high}"
     raise ValueError(f"{what} must be {rule}, got {value!r}")
+
+
+def check_threads(threads: object) -> None:
+    """As many as there are processors, or two: thousands would only wait for each other, and take the machine along."""
+    check_whole("threads", threads, low=1, high=max(2, os.cpu_count() or 1))

@@ -213,6 +213,25 @@ def test_a_file_that_is_there_is_written_over_only_on_request(command, tmp_path,
     assert "--out is the file itself" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (["--shape", "3,8,8"], ["DigitsCnn does not take an input of 1×3×8×8", "give one of the shape"]),
+        (["--threads", "100000"], ["threads must be 1..", "got 100000"]),
+    ],
+)
+def test_bench_explains_what_cannot_be_timed(flags, wanted, tmp_path, capsys):
+    import tersify
+    from tersify.lab import network
+
+    path = tmp_path / "net.terse"
+    metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}, "input": [1, 8, 8]}
+    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    assert main(["bench", str(path), *flags]) == 2
+    sentence = one_sentence(capsys)
+    assert all(part in sentence for part in wanted), sentence
+
+
 @pytest.mark.parametrize("command", ["compress", "eval", "allocate"])
 def test_help_names_every_data_set(command, capsys):
     from tersify.lab.data import _LOADERS

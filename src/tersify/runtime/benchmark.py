@@ -21,7 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tersify.checks import check_threads
+from tersify.modes import eval_mode
 from tersify.runtime import peers
+from tersify.runtime.inputs import check_runs
 
 DEEPSPARSE_VARIABLE = "TERSIFY_DEEPSPARSE_PYTHON"
 
@@ -128,6 +131,9 @@ def bench(
     `errors` is filled with each peer's largest deviation from the float64 result, relative to that result's
     largest value. A peer that is not installed gives rows whose `missing` says so.
     """
+    check_threads(threads)
+    with eval_mode(model):
+        check_runs(model, (example[:1],))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_models(model, example, folder, wanted=peers)
