@@ -96,7 +96,10 @@ def test_a_network_of_tokens_gets_random_ones(recipe, tmp_path):
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--format", "zip"], ["'zip'", "bitmap"]),
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--backend", "mkl"], ["'mkl'", "torch-csr"]),
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--export", "csv"], ["'csv'", "timeloop"]),
-        (["digits-cnn", "--data", "digits", "--out", "OUT", "--columns", "0"], ["columns must be at least 1"]),
+        (
+            ["digits-cnn", "--data", "digits", "--out", "OUT", "--columns", "0"],
+            ["columns must be a whole number of at least 1"],
+        ),
         (["digits-cnn", "--weights", "no.terse", "--out", "OUT"], ["no.terse"]),
         (["no.terse", "--out", "OUT"], ["no.terse"]),
         (["no.terse", "--weights", "other.terse", "--out", "OUT"], ["own weights"]),

@@ -71,7 +71,10 @@ def collect(
     console = wide_console()
     if out is None:
         if not Path(target).is_dir():
-            raise ValueError(f"--out is missing: the folder that gets the collection of {target}")
+            raise ValueError(
+                f"--out is missing: the folder that gets the collection of {target}; without it {target} must be the "
+                "folder of a collection that is there"
+            )
         collection = Collection(target)
     else:
         net, facts = _network(target, weights, pairs(option, "--option"), allowed(max_decoded_bytes))
