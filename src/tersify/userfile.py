@@ -40,7 +40,9 @@ def load_function(text: str) -> Callable[..., Any]:
         sys.path.remove(folder)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ValueError(f"{path_text!r} has no function {name!r}")
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        there = f"it has {', '.join(map(repr, own))}" if own else "it defines none"
+        raise ValueError(f"{path_text!r} has no function {name!r}; {there}")
     return function
 
 

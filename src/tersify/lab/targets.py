@@ -27,6 +27,8 @@ def resolve_target(target: str, /, **options: Any) -> nn.Module:
             raise ValueError(f"{target!r} returned a {type(model).__name__}; it must return a torch.nn.Module")
         return model
     library, colon, name = target.partition(":")
+    if target.endswith(".py"):
+        raise ValueError(f"{target!r} names no function; write {target}:FUNCTION, which returns the network")
     if not colon:
         return network(target, **options)
     if library not in _LIBRARIES:
