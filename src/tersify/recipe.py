@@ -138,6 +138,10 @@ class Recipe:
         """A recipe from a TOML file, or a ready one by its name ('ternary-log')."""
         if isinstance(source, Recipe):
             return source
+        if not isinstance(source, (str, Path)):
+            raise ValueError(
+                f"a recipe is a TOML file, the name of a ready one or a Recipe, got a {type(source).__name__}"
+            )
         path = Path(source)
         if not path.is_file():
             ready = {p.stem: p for p in ready_recipes()}
