@@ -47,6 +47,24 @@ def check_free(file: Path, out: Path, overwrite: bool) -> None:
         raise ValueError(f"{out} is there already; give another --out{remedy}")
 
 
+def network_and_input(
+    file: Path,
+    target: str | None,
+    option: Sequence[str] | None,
+    shape: str | None,
+    max_decoded_bytes: int | None,
+    *,
+    batch: int,
+) -> tuple[nn.Module, Tensor]:
+    """The network of a .terse file in eval mode, and `batch` random inputs of the size that it takes."""
+    from tersify import codec
+    from tersify.lab.trainer import load_network
+
+    limit = allowed(max_decoded_bytes)
+    net = load_network(file, target=target, options=pairs(option, "--option"), **limit)
+    return net, random_input(net, codec.open(file, **limit).metadata.get("input"), shape, batch)
+
+
 def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = "") -> Tensor:
     """`batch` inputs, always the same: token numbers where the network looks them up, else normal numbers.
 
