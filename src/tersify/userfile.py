@@ -15,6 +15,12 @@ def names_function(text: str) -> bool:
     return ".py:" in text
 
 
+def refuse_bare_file(text: str) -> None:
+    """A file alone does not say which of its functions is meant."""
+    if text.endswith(".py"):
+        raise ValueError(f"{text!r} names no function; write {text}:FUNCTION")
+
+
 def load_function(text: str) -> Callable[..., Any]:
     """The function that `file.py:function` names. Runs the file: only for files the user wrote.
 

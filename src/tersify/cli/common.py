@@ -38,13 +38,13 @@ def allowed(max_decoded_bytes: int | None) -> dict[str, Any]:
     return {} if max_decoded_bytes is None else {"max_decoded_bytes": max_decoded_bytes}
 
 
-def check_free(file: Path, out: Path, overwrite: bool) -> None:
+def check_free(file: Path, out: Path, overwrite: bool, *, flag: str = "--out") -> None:
     """`out` may be written: it is not what is read, and nothing of anybody is lost."""
     if out.resolve() == file.resolve():
-        raise ValueError(f"--out is the file itself, {file}; give it another name")
+        raise ValueError(f"{flag} is the file itself, {file}; give it another name")
     if out.is_dir() or (out.exists() and not overwrite):
         remedy = "" if out.is_dir() else ", or add --overwrite to replace it"
-        raise ValueError(f"{out} is there already; give another --out{remedy}")
+        raise ValueError(f"{out} is there already; give another {flag}{remedy}")
 
 
 def network_and_input(

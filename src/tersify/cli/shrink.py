@@ -36,6 +36,7 @@ def shrink(
     model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2)
     small = tersify.shrink(model, example)
     before, after = (sum(p.numel() for p in m.parameters()) for m in (model, small))
+    out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(packed(small, {"shrunk": True}), out)
     typer.echo(
         f"{out}: {after:,} of {before:,} parameters ({100 * after / before:.1f} %), "
