@@ -1,6 +1,7 @@
 """Widths for layers: measured one at a time, chosen by the knapsack."""
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -95,10 +96,12 @@ def test_the_command_writes_a_recipe_that_fits_the_budget(tmp_path, capsys):
         (["--save", "THERE"], "is there already; give another --save, or add --overwrite"),
         (["--out", "THERE"], "is there already; give another --out, or add --overwrite"),
         (["--out", "THERE/x.toml"], "File exists; check the path"),
+        (["--plot", "curve.html"], "plotting needs plotly; pip install 'tersify[plots]'"),
         (["--option", "in_channels=3"], "does not take the 1×8×8 images of 'digits'"),
     ],
 )
-def test_the_command_explains_a_mistake_before_it_measures_anything(flags, wanted, tmp_path, capsys):
+def test_the_command_explains_a_mistake_before_it_measures_anything(flags, wanted, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     options = {"width": 0.25} | ({"in_channels": 3} if "in_channels=3" in flags else {})
     torch.save(network("digits-cnn", **options).state_dict(), tmp_path / "weights.pt")
     (tmp_path / "there").write_text("precious")

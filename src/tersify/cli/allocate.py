@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,6 +46,8 @@ def allocate(
     from tersify.lab.trainer import check_fits, evaluate
     from tersify.lab.trainer.stored import load_weights
 
+    if plot is not None:
+        _plotly()
     if (budget is None) == (drop is None):
         raise ValueError("give --budget BYTES or --drop POINTS, one of them")
     wanted = Budget(bytes=budget, drop=drop)
@@ -101,12 +103,16 @@ def allocate(
         typer.echo(f"{plot}: the trade-off curve")
 
 
-def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
+def _plotly() -> Any:
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise ValueError("plotting needs plotly; pip install 'tersify[plots]'") from None
-    figure = go.Figure()
+        raise ValueError("plotting needs plotly; pip install 'tersify[plots]', or leave --plot out") from None
+    return go
+
+
+def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
+    figure = _plotly().Figure()
     sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
     figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")
     figure.add_scatter(x=[chosen.size_bytes], y=[chosen.damage], mode="markers", name="chosen", marker={"size": 14})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import os
 import signal
@@ -191,9 +190,9 @@ def _write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Se
         warnings.simplefilter("ignore")
         dynamic = ({0: torch.export.Dim("batch", min=1)},)
         torch.export.save(torch.export.export(model, (shown,), dynamic_shapes=dynamic), folder / "model.pt2")
-        if importlib.util.find_spec("onnx") is None:
-            return  # the peers that need the file will say that it is missing
         try:
+            import onnx  # noqa: F401  (the exporter looks for it at its end)
+
             torch.onnx.export(
                 model,
                 (shown,),
@@ -208,8 +207,9 @@ def _write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Se
                 _quantize_onnx(example, folder)
             if "onnxruntime-int4" in wanted:
                 _quantize_onnx_4bit(folder)
-        except (ImportError, torch.onnx.OnnxExporterError):
-            return  # as above: packages or operators that ONNX lacks
+        except (ImportError, torch.onnx.OnnxExporterError) as error:  # packages or operators that ONNX lacks
+            why = str(error).strip().partition("\n")[0]
+            (folder / peers.NO_ONNX).write_text(f"the network cannot be written as ONNX ({why})", encoding="utf-8")
 
 
 def _quantize_onnx(example: Tensor, folder: Path) -> None:
