@@ -118,7 +118,7 @@ def test_a_file_that_is_missing_or_no_terse_file_is_named(command, tmp_path, cap
     assert "net.terse" in one_sentence(capsys)
     path.write_bytes(b"PK not a terse file")
     assert main([command[0], str(path), *command[1:]]) == 2
-    assert "net.terse" in one_sentence(capsys)
+    assert "net.terse: no .terse file, or one cut short" in one_sentence(capsys)
     assert main([command[0], str(tmp_path), *command[1:]]) == 2
     assert f"{tmp_path}: Is a directory" in one_sentence(capsys)
 
