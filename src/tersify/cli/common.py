@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +45,12 @@ def check_free(file: Path, out: Path, overwrite: bool, *, flag: str = "--out") -
     if out.is_dir() or (out.exists() and not overwrite):
         remedy = "" if out.is_dir() else ", or add --overwrite to replace it"
         raise ValueError(f"{out} is there already; give another {flag}{remedy}")
+
+
+def refuse_flags(flags: Mapping[str, object], why: str) -> None:
+    """A flag that would change nothing is a mistake of who gave it."""
+    if given := [flag for flag, value in flags.items() if value not in (None, False, [])]:
+        raise ValueError(f"{', '.join(given)} {why}")
 
 
 def network_and_input(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.common import resumable
+from tersify.cli.common import refuse_flags, resumable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,13 +53,14 @@ def reproduce(
         return
     if experiment is None:
         raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
+    untrained = f"is for experiments that train their rows; leave it out for {experiment}"
     others = SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS
     if experiment not in (known := [*others, *lab.experiments()]):
         raise unknown("experiment", experiment, known)
     if experiment in others:
-        _refuse(experiment, {"--row": row, "--seed": seed, "--validate": validate, "--png": png})
+        refuse_flags({"--row": row, "--seed": seed, "--validate": validate, "--png": png}, untrained)
     if experiment in SPEECH_EXPERIMENTS:
-        _refuse(experiment, {"--epochs": epochs, "--device": device, "--compile": compile_mode})
+        refuse_flags({"--epochs": epochs, "--device": device, "--compile": compile_mode}, untrained)
         reproduce_speech(experiment, smoke=smoke, resume=resume, out=out, data_root=data_root)
         return
     if experiment in SWEEP_EXPERIMENTS:
@@ -91,13 +92,6 @@ def reproduce(
         drawn = [path for svg in drawn for path in (svg, write_png(svg))]
     for path in (home / "results.json", *drawn):
         console.print(f"{path}", highlight=False, soft_wrap=True)
-
-
-def _refuse(experiment: str, flags: dict[str, object]) -> None:
-    """A flag that would change nothing is a mistake of who gave it."""
-    given = [flag for flag, value in flags.items() if value not in (None, False, [])]
-    if given:
-        raise ValueError(f"{', '.join(given)} is for experiments that train their rows; leave it out for {experiment}")
 
 
 def _table(results: dict[str, Any]) -> Table:
