@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tersify import Session
 
 # oneDNN's AMX kernels die where a virtual machine hides CPUID leaf 0x1D; set before torch is imported.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+ONEDNN_ISA = "ONEDNN_MAX_CPU_ISA"
+ONEDNN_GUARD = None if ONEDNN_ISA in os.environ else "AVX512_CORE_FP16"  # None: the caller has chosen
+os.environ.setdefault(ONEDNN_ISA, ONEDNN_GUARD or "")
 
 
 def training_step(

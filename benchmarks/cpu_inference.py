@@ -1,11 +1,12 @@
 """Compiled networks against other CPU engines: rounds of turns, each engine in a process of its own.
 
 usage: python benchmarks/cpu_inference.py [--quick] [--json FILE [--resume]] [--rounds N] [--seconds S]
-       [--zeros PERCENT ...] [--threads N ...]
+       [--zeros PERCENT ...] [--threads N ...] [--only NAME ...]
 
 The file is written after every section; --resume goes on with the sections that it lacks, if it comes from the same
-commit. DeepSparse needs an environment of its own (Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in
-TERSIFY_DEEPSPARSE_PYTHON. An engine that is not there is printed as missing.
+commit; --only measures the sections whose names begin so, such as linear4096 or ternary.z90.t2. DeepSparse needs an
+environment of its own (Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in TERSIFY_DEEPSPARSE_PYTHON. An
+engine that is not there is printed as missing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from common import report  # first: it sets what must stand before torch is imported
+from common import ONEDNN_GUARD, ONEDNN_ISA, report  # first: it sets what must stand before torch is imported
 from torch import nn
 
 from tersify.lab import network
@@ -28,11 +32,24 @@ from tersify.runtime import BenchRow, bench, compile, speedup
 
 DENSE_FP32 = ("torch", "torch.compile", "onnxruntime", "openvino")
 INT8 = ("onnxruntime-int8", "openvino-int8")
-OURS = ("tersify", "tersify-int8")
+OURS = ("tersify", "tersify-fp16", "tersify-int8")
 LINEAR_FEW_BITS = ("torch-int8", "onnxruntime-int8", "onnxruntime-int4", "openvino-int8")
 # ONNX Runtime's 16 levels have no +8 beside their -8, so one sign of a ternary weight shrinks by an eighth: a shift of
 # all weights, which eight layers in a row make 86 times larger than the output.
 STACK_FEW_BITS = tuple(peer for peer in LINEAR_FEW_BITS if peer != "onnxruntime-int4")
+# Products and convolutions for which oneDNN takes AMX where it finds it.
+ONEDNN_TRIAL = """
+import torch
+
+x, images = torch.randn(64, 256), torch.randn(2, 64, 16, 16)
+layer, conv = torch.nn.Linear(256, 256), torch.nn.Conv2d(64, 64, 3)
+torch.backends.quantized.engine = "onednn"
+small = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(layer), {torch.nn.Linear})
+with torch.no_grad():
+    pairs = [(layer(x), small(x)), (layer(x), layer.bfloat16()(x.bfloat16()))]
+    pairs += [(conv(images), conv.bfloat16()(images.bfloat16()))]
+assert all((a - b).abs().max() < 0.1 * a.abs().max() for a, b in pairs)
+"""
 SINGLE_BATCH, BATCHES = (1,), (1, 8, 64)
 
 
@@ -148,7 +165,13 @@ def measure(section: Section, figures: dict[str, float], *, rounds: int, seconds
 def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
     images, vectors = torch.randn(16, 3, 32, 32), torch.randn(4, 4096)
     fp32 = {"fp32": ("tersify", DENSE_FP32)}
-    all_engines = {**fp32, "deepsparse": ("tersify", ("deepsparse",)), "int8": ("tersify-int8", INT8)}
+    all_engines = {
+        **fp32,
+        "deepsparse": ("tersify", ("deepsparse",)),
+        "int8": ("tersify-int8", INT8),
+        "fp32-with-fp16": ("tersify-fp16", DENSE_FP32),
+        "int8-with-fp16": ("tersify-fp16", INT8),
+    }
     for count in threads:
         for percent in zeros:
             yield Section(
@@ -187,6 +210,15 @@ def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
         )
 
 
+def onednn_isa() -> str:
+    """What oneDNN, in torch and OpenVINO, may use: what the caller has set, else all that works here in a trial."""
+    if ONEDNN_GUARD is None:
+        return os.environ[ONEDNN_ISA]
+    everything = {**os.environ, ONEDNN_ISA: "DEFAULT"}
+    trial = subprocess.run([sys.executable, "-c", ONEDNN_TRIAL], env=everything, stderr=subprocess.DEVNULL, check=False)
+    return "DEFAULT" if trial.returncode == 0 else ONEDNN_GUARD
+
+
 def compile_facts(figures: dict[str, float]) -> None:
     model, image = sparse_star(0.9, ternary=True), torch.randn(1, 3, 32, 32)
     start = time.perf_counter()
@@ -212,27 +244,34 @@ def earlier(path: Path | None) -> tuple[dict[str, float], list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="90 % zeros, two threads, few rounds")
+    parser.add_argument("--quick", action="store_true", help="90 %% zeros, two threads, few rounds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="keep the sections that the JSON file has")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--zeros", type=int, nargs="+", default=[90, 50, 75, 95], help="percent, of ResNet-20*")
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="of ResNet-20*")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="sections whose names begin so")
     arguments = parser.parse_args()
     rounds = arguments.rounds or (3 if arguments.quick else 4)
     figures, done = earlier(arguments.json if arguments.resume else None)
     versions = {n: v for n in ("torch", "onnxruntime", "openvino", "nncf") if (v := _version(n))}
 
     def save() -> None:
-        facts = {"rounds": rounds, "sections": done}
+        facts = {"cores_in_all": os.cpu_count(), ONEDNN_ISA: isa, "rounds": rounds, "sections": done}
         report("cpu_inference", figures, json_path=arguments.json, versions=versions, **facts)
 
     quick = {"zeros": [90], "threads": [2]}
     full = {"zeros": arguments.zeros, "threads": arguments.threads}
-    for section in sections(**(quick if arguments.quick else full)):
-        wanted = not arguments.quick or section.name in ("ternary.z90.t2", "pruned.z90.t2", "linear4096.z33.t2")
-        if wanted and section.name not in done:
+    known = list(sections(**(quick if arguments.quick else full)))
+    if arguments.quick:
+        known = [s for s in known if s.name in ("ternary.z90.t2", "pruned.z90.t2", "linear4096.z33.t2")]
+    wanted = [s for s in known if s.name.startswith(tuple(arguments.only))]
+    if not wanted:
+        parser.error(f"no section's name begins with {arguments.only}; there are {[s.name for s in known]}")
+    isa = os.environ[ONEDNN_ISA] = onednn_isa()
+    for section in wanted:
+        if section.name not in done:
             start = time.perf_counter()
             measure(section, figures, rounds=rounds, seconds=arguments.seconds)
             print(f"  ({time.perf_counter() - start:.0f} s)", flush=True)

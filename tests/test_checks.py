@@ -1,8 +1,8 @@
 import math
-import os
 
 import pytest
 
+from tersify import checks
 from tersify.checks import check_choice, check_range, check_threads, check_whole
 
 
@@ -35,10 +35,10 @@ def test_whole_numbers_and_choices_are_named_with_their_rule():
 
 
 def test_threads_are_as_many_as_processors_at_the_most(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(checks, "usable_cpus", lambda: 16)
     check_threads(16)
     for count in (0, 17, "2"):
         with pytest.raises(ValueError, match=rf"threads must be 1\.\.16, got {count!r}"):
             check_threads(count)
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    monkeypatch.setattr(checks, "usable_cpus", lambda: 1)
     check_threads(2)

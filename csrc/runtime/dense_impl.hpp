@@ -143,8 +143,10 @@ void dense_vectors(const DenseTask& t, int first) {
       UNROLL for (int v = 0; v < V; ++v) x[v] = t.x + (first + v) * t.vector_bytes + t.runs[r];
       int step = 0;
       for (; step + kPhases <= t.run_steps; step += kPhases)
-        UNROLL for (int phase = 0; phase < kPhases; ++phase, codes += kStepBytes)
+        UNROLL for (int phase = 0; phase < kPhases; ++phase, codes += kStepBytes) {
+          if (V == 1) _mm_prefetch(reinterpret_cast<const char*>(codes) + kAheadBytes, _MM_HINT_T1);
           dense_step<V, F>(kind, sums + phase * V, codes, x, 4 * (step + phase));
+        }
       for (; step < t.run_steps; ++step, codes += kStepBytes) dense_step<V, F>(kind, sums, codes, x, 4 * step);
     }
     UNROLL for (int v = 0; v < V; ++v) {

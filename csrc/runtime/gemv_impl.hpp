@@ -57,6 +57,13 @@ void finish_rows(const __m512* sums, float* out, int first, int rows, const Fini
   }
 }
 
+inline void load_words(const uint32_t* word, __m512i* codes) {
+  UNROLL for (int j = 0; j < kStreams; ++j) {
+    codes[j] = _mm512_load_si512(word + 16 * j);
+    _mm_prefetch(reinterpret_cast<const char*>(word + 16 * j) + kAheadBytes, _MM_HINT_T1);
+  }
+}
+
 // words: [block of rows][word][stream][16]
 void trit_gemv(const GemvTask& t) {
   const int words = (t.features + kTritsPerWord - 1) / kTritsPerWord;
@@ -66,7 +73,7 @@ void trit_gemv(const GemvTask& t) {
     __m512 sums[kStreams] = {};
     for (int w = 0; w < words; ++w, word += kGemvRows) {
       __m512i codes[kStreams];
-      UNROLL for (int j = 0; j < kStreams; ++j) codes[j] = _mm512_load_si512(word + 16 * j);
+      load_words(word, codes);
       const float* table = t.tables + size_t(w) * (kTritsPerWord / 3) * 32;
       UNROLL for (int k = 0; k < kTritsPerWord / 3; ++k) {
         const __m512 low = _mm512_load_ps(table + k * 32), high = _mm512_load_ps(table + k * 32 + 16);
@@ -92,7 +99,7 @@ void nibble_gemv(const GemvTask& t) {
     __m512 sums[kStreams] = {};
     for (int w = 0; w < words; ++w, word += kGemvRows) {
       __m512i codes[kStreams];
-      UNROLL for (int j = 0; j < kStreams; ++j) codes[j] = _mm512_load_si512(word + 16 * j);
+      load_words(word, codes);
       UNROLL for (int k = 0; k < kNibblesPerWord; ++k) {
         const __m512 x = _mm512_set1_ps(t.tables[w * kNibblesPerWord + k]);
         UNROLL for (int j = 0; j < kStreams; ++j) {

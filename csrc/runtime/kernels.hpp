@@ -121,6 +121,9 @@ struct PoolTask {
   char* scratch;
 };
 
+// What one vector meets is read once, in order, and often from far away: 16 KiB ahead it is asked for into the
+// second-level cache. The CPU's own prefetching ends at every page.
+constexpr int kAheadBytes = 1 << 14;
 constexpr int kGemvRows = 128;  // rows that share the reading of an activation
 constexpr int kTritsPerWord = 18, kNibblesPerWord = 8;
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+
+from tersify.cpus import usable_cpus
 
 
 def check_choice(what: str, value: object, known: Sequence[str]) -> None:
@@ -33,4 +34,4 @@ def check_whole(what: str, value: object, *, low: int | None = None, high: int |
 
 def check_threads(threads: object) -> None:
     """As many as there are processors, or two: thousands would only wait for each other, and take the machine along."""
-    check_whole("threads", threads, low=1, high=max(2, os.cpu_count() or 1))
+    check_whole("threads", threads, low=1, high=max(2, usable_cpus()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch import nn
 
 from tersify.lab import network
 from tersify.runtime import BenchRow, bench, speedup
+from tersify.runtime.engine import extension
+from tersify.runtime.halves import serves_halves
 
 pytest.importorskip("tersify._runtime")
 
@@ -58,6 +62,23 @@ def test_without_the_package_onnx_the_engines_that_need_its_file_say_so(monkeypa
     ours, theirs = bench(nn.Linear(4, 3), torch.randn(2, 4), peers=("tersify", "onnxruntime"), **settings)
     assert not ours.missing
     assert "cannot be written as ONNX" in theirs.missing or "No module named 'onnxruntime'" in theirs.missing
+
+
+def test_a_precision_that_the_cpu_lacks_is_missing_and_not_replaced(monkeypatch):
+    monkeypatch.delenv("TERSIFY_ISA", raising=False)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).eval()
+    settings = {"batches": (1,), "threads": 1, "rounds": 1, "seconds": 0.01}
+    (row,) = bench(model, torch.randn(2, 3, 8, 8), peers=("tersify-fp16",), **settings)
+    served = serves_halves(extension())
+    assert ("no AVX512-FP16" in row.missing) != served
+    assert bool(row.times) == served
+
+
+def test_the_benchmark_names_its_sections_where_none_is_wanted():
+    script = Path(__file__).parents[2] / "benchmarks/cpu_inference.py"
+    done = subprocess.run([sys.executable, script, "--only", "nothing"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "'linear4096.z33.t2'" in done.stderr
 
 
 def test_speedup_is_the_median_of_the_rounds():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tersify.cli.common import MaxDecodedBytes, Shape, Target, TargetOption, network_and_input
+from tersify.cpus import usable_cpus
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +22,7 @@ def bench(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     peer: Annotated[list[str] | None, typer.Option(help="An engine to compare with; repeatable.")] = None,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Images in a batch; repeatable.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = min(2, os.cpu_count() or 1),
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = min(2, usable_cpus()),
     rounds: Annotated[int, typer.Option(min=1, help="How often every engine gets its turn.")] = 5,
     layers: Annotated[bool, typer.Option("--layers", help="Also time every layer of the compiled network.")] = False,
     target: Target = None,

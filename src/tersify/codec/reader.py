@@ -22,6 +22,7 @@ from tersify.codec.members import ArrayGroup, CodeGroup, Contents, contents_of
 from tersify.codec.native import Codes
 from tersify.codec.planes import decode_planes
 from tersify.codec.writer import VERSION
+from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import check_names, load_state
 
@@ -121,7 +122,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         return tensor
 
     def read(self, *, threads: int | None = None) -> CompressedModel:
-        """Every tensor, decoded by `threads` threads (as many as there are processors)."""
+        """Every tensor, decoded by `threads` threads (as many as there are processors for this process)."""
         with _naming(self._path):
             return self._read(threads)
 
@@ -129,7 +130,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         groups = self.contents.all_groups()
         total = sum(entry.decoded_bytes for entry in self._entries.values())
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
-        workers = min(threads or os.cpu_count() or 1, len(groups))
+        workers = min(threads or usable_cpus(), len(groups))
         if workers > 1:
             with ThreadPoolExecutor(workers) as pool:
                 decoded = dict(zip(groups, pool.map(self._decode, groups), strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -14,6 +13,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_whole
+from tersify.cpus import usable_cpus
 from tersify.modes import eval_mode
 from tersify.runtime.capture import capture
 from tersify.runtime.choose_kernels import choose
@@ -118,7 +118,7 @@ def compile(
     torch, or, where `calibration` batches are given, 8-bit activations. "fp16" runs convolutions on 16-bit floats
     where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless TERSIFY_ISA names an instruction
     set, whose kernels then emulate the arithmetic, slowly.
-    `threads` defaults to what torch uses.
+    `threads` defaults to what torch uses, or to the processors that this process may run on, if they are fewer.
     """
     check_choice("precision", precision, PRECISIONS)
     if threads is not None:
@@ -150,7 +150,7 @@ def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledM
     module = extension()
     if module is None:
         return CompiledModule(plan, out_spec, None)
-    count = threads or min(torch.get_num_threads(), os.cpu_count() or 1)
+    count = threads or min(torch.get_num_threads(), usable_cpus())
     return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count, plan.quants)))
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def _tersify(precision: str) -> Loader:
 
         import tersify.runtime
 
+        warnings.simplefilter("error", RuntimeWarning)  # a precision that this CPU lacks is missing, not replaced
         module = _torch_module(folder, threads)
         example = torch.from_numpy(np.load(folder / "inputs.npy"))
         fast = tersify.runtime.compile(module, example, precision=precision, threads=threads)
@@ -140,6 +142,7 @@ LOADERS: dict[str, Loader] = {
     "openvino-int8": _openvino(True),
     "deepsparse": _deepsparse,
     "tersify": _tersify("fp32"),
+    "tersify-fp16": _tersify("fp16"),
     "tersify-int8": _tersify("int8"),
 }
 
