@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from tersify.checks import check_choice, check_range, check_whole
+from tersify import checks
+from tersify.checks import check_choice, check_range, check_threads, check_whole
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,13 @@ def test_whole_numbers_and_choices_are_named_with_their_rule():
         check_whole("rows", 1.0, low=1)
     with pytest.raises(ValueError, match="fit must be one of best, fast, got 'slow'"):
         check_choice("fit", "slow", ("best", "fast"))
+
+
+def test_threads_are_as_many_as_processors_at_the_most(monkeypatch):
+    monkeypatch.setattr(checks, "usable_cpus", lambda: 16)
+    check_threads(16)
+    for count in (0, 17, "2"):
+        with pytest.raises(ValueError, match=rf"threads must be 1\.\.16, got {count!r}"):
+            check_threads(count)
+    monkeypatch.setattr(checks, "usable_cpus", lambda: 1)
+    check_threads(2)

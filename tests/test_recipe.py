@@ -139,3 +139,11 @@ def test_an_unknown_ready_recipe_names_the_nearest():
 def test_a_function_without_a_name_cannot_be_written_as_toml():
     with pytest.raises(ValueError, match=r"cannot be written as TOML; name a function as 'file\.py:function'"):
         Recipe(rules=[Rule(methods=[Ternary(regime=lambda e: e)])]).to_toml()
+
+
+@pytest.mark.parametrize("methods", ["twn", ["twn"], BitNet(), [BitNet]])
+def test_a_rule_takes_methods_and_a_recipe_takes_rules(methods):
+    with pytest.raises(ValueError, match=r"a rule's methods must be a list of objects such as Prune\(sparsity=0\.9\)"):
+        Rule(methods=methods)
+    with pytest.raises(ValueError, match="a recipe's rules must be a list of objects such as Rule"):
+        Recipe(rules=methods)

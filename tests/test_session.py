@@ -130,6 +130,39 @@ def test_a_run_of_no_length_is_refused(settings):
         tersify.attach(make("linear")[0], recipe_of((BitNet(),)), **settings)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name_and_left_as_they_are(value):
+    model, _ = make("linear")
+    model[2].weight.data[0, 0] = value
+    with pytest.raises(ValueError, match=r"'2\.weight' holds NaN or infinite weights"):
+        tersify.compress_(model, "twn")
+    assert not nn.utils.parametrize.is_parametrized(model[0])
+    tersify.compress_(model, Recipe(rules=[Rule(weights="0.*", methods=[TernaryWeightNetwork()])]))
+
+
+def test_what_is_no_network_no_recipe_and_no_checkpoint_is_named():
+    with pytest.raises(ValueError, match=r"bound to a torch\.nn\.Module, got a type"):
+        tersify.attach(nn.ReLU, "twn")
+    with pytest.raises(ValueError, match="the name of a ready one or a Recipe, got a dict"):
+        tersify.attach(make("linear")[0], {"rules": []})
+    with pytest.raises(ValueError, match="the checkpoint lacks epochs, recipe, shared, steps_done, steps_per_epoch"):
+        tersify.attach(make("linear")[0], "twn").load_state_dict({})
+
+
+@pytest.mark.parametrize(
+    ("calibration", "message"),
+    [
+        (torch.randn(4, 6), r"pairs \(inputs, targets\), got a Tensor; write \[\(inputs, targets\), …\]"),
+        ([(torch.randn(4, 6),)], r"pairs \(inputs, targets\), got 1 values"),
+        ([(torch.randn(4, 6), None)], "cross-entropy needs targets; give pairs"),
+        ([], "calibration holds no batch"),
+    ],
+)
+def test_calibration_that_is_no_pairs_is_refused(calibration, message):
+    with pytest.raises(ValueError, match=message):
+        tersify.compress_(nn.Linear(6, 8), "lut-4-sensitivity", calibration=calibration)
+
+
 def test_a_checkpoint_of_a_longer_run_is_refused():
     states = [tersify.attach(make("linear")[0], recipe_of((BitNet(),)), epochs=n) for n in (3, 4)]
     with pytest.raises(ValueError, match="made with epochs=3, this run has 4"):

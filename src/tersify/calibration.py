@@ -30,6 +30,14 @@ class Calibration:
         if isinstance(self.batches, Iterator):  # it would be used up by the first who looks
             object.__setattr__(self, "batches", list(self.batches))
 
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        batch: Any
+        for batch in self.batches:
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                told = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
+                raise ValueError(f"calibration holds pairs (inputs, targets), got {told}; write [(inputs, targets), …]")
+            yield batch[0], batch[1]
+
 
 def squared_gradients(model: nn.Module, sites: Sequence[Site], calibration: Calibration) -> list[Tensor]:
     """The mean over the batches of each weight's squared gradient, with the network in eval mode."""
@@ -37,7 +45,11 @@ def squared_gradients(model: nn.Module, sites: Sequence[Site], calibration: Cali
     sums = [torch.zeros_like(latent) for latent in latents]
     batches = 0
     with eval_mode(model), torch.enable_grad(), _requiring_gradients(latents):
-        for inputs, targets in calibration.batches:
+        for inputs, targets in calibration.pairs():
+            if targets is None and calibration.loss is F.cross_entropy:
+                raise ValueError(
+                    "cross-entropy needs targets; give pairs (inputs, targets), or a Calibration with its own loss"
+                )
             loss = calibration.loss(model(inputs), targets)
             batches += 1
             if not loss.requires_grad:
@@ -56,7 +68,7 @@ def input_norms(model: nn.Module, sites: Sequence[Site], calibration: Calibratio
     batches = 0
     try:
         with eval_mode(model), torch.no_grad():
-            for inputs, _ in calibration.batches:
+            for inputs, _ in calibration.pairs():
                 model(inputs)
                 batches += 1
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tersify.cpus import usable_cpus
+
 
 def check_choice(what: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
@@ -28,3 +30,8 @@ def check_whole(what: str, value: object, *, low: int | None = None, high: int |
     least = "" if low is None else f" of at least {low}"
     rule = f"a whole number{least}" if high is None else f"{low}..{high}"
     raise ValueError(f"{what} must be {rule}, got {value!r}")
+
+
+def check_threads(threads: object) -> None:
+    """As many as there are processors, or two: thousands would only wait for each other, and take the machine along."""
+    check_whole("threads", threads, low=1, high=max(2, usable_cpus()))

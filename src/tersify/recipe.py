@@ -24,7 +24,7 @@ class Rule:
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "methods", tuple(self.methods))
+        object.__setattr__(self, "methods", _all_of(Method, "a rule's methods", self.methods, "Prune(sparsity=0.9)"))
         if isinstance(self.weights, (list, tuple)):
             object.__setattr__(self, "weights", tuple(self.weights))
         if not self.globs or not all(isinstance(g, str) and g for g in self.globs):
@@ -45,6 +45,12 @@ class Rule:
                 raise ValueError(f"rule {glob!r} matches no weight of two dimensions or more; {remedy}")
             found += named
         return found
+
+
+def _all_of(kind: type, what: str, given: Any, such_as: str) -> tuple[Any, ...]:
+    if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
+        raise ValueError(f"{what} must be a list of objects such as {such_as}, got {given!r}")
+    return tuple(given)
 
 
 def _names(glob: str, site: Site) -> bool:
@@ -75,7 +81,7 @@ class Recipe:
     train: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rules", tuple(self.rules))
+        object.__setattr__(self, "rules", _all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])"))
         object.__setattr__(self, "train", dict(self.train))
         if not any(rule.methods for rule in self.rules):
             raise ValueError("a recipe needs at least one rule with a method")
@@ -138,6 +144,10 @@ class Recipe:
         """A recipe from a TOML file, or a ready one by its name ('ternary-log')."""
         if isinstance(source, Recipe):
             return source
+        if not isinstance(source, (str, Path)):
+            raise ValueError(
+                f"a recipe is a TOML file, the name of a ready one or a Recipe, got a {type(source).__name__}"
+            )
         path = Path(source)
         if not path.is_file():
             ready = {p.stem: p for p in ready_recipes()}

@@ -36,6 +36,8 @@ def attach(
     loss other than cross-entropy, give a `Calibration`. `example` is an input of the model, for methods that prune
     filters, neurons or heads: it tells which of them go together, as those that meet in a residual addition must.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}")
     for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
         if value < 1:
             raise ValueError(f"{what} must be at least 1, got {value}")
@@ -141,6 +143,8 @@ class Session:
         """The sites are this rule's from here on."""
         taken = {id(site.latent) for site in self.sites}
         for site in sites:
+            if not site.latent.is_meta and not bool(site.latent.isfinite().all()):
+                raise ValueError(f"{site.name!r} holds NaN or infinite weights; mend them, or use others")
             if id(site.latent) in taken:
                 raise ValueError(
                     f"{site.name!r} changes together with weights of rule {rule.weights!r} and belongs to another rule "
@@ -244,6 +248,8 @@ class Session:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a checkpoint stopped; load the model's own state dict too."""
+        if lacking := self.state_dict().keys() - state.keys():
+            raise ValueError(f"the checkpoint lacks {', '.join(sorted(lacking))}; give what session.state_dict() gave")
         if state["recipe"] != self.recipe.describe():
             raise ValueError("the checkpoint was made with another recipe; resume with the recipe it was made with")
         for what in ("epochs", "steps_per_epoch"):

@@ -15,6 +15,12 @@ def names_function(text: str) -> bool:
     return ".py:" in text
 
 
+def refuse_bare_file(text: str) -> None:
+    """A file alone does not say which of its functions is meant."""
+    if text.endswith(".py"):
+        raise ValueError(f"{text!r} names no function; write {text}:FUNCTION")
+
+
 def load_function(text: str) -> Callable[..., Any]:
     """The function that `file.py:function` names. Runs the file: only for files the user wrote.
 
@@ -40,7 +46,9 @@ def load_function(text: str) -> Callable[..., Any]:
         sys.path.remove(folder)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ValueError(f"{path_text!r} has no function {name!r}")
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        there = f"it has {', '.join(map(repr, own))}" if own else "it defines none"
+        raise ValueError(f"{path_text!r} has no function {name!r}; {there}")
     return function
 
 

@@ -118,7 +118,7 @@ def test_a_file_that_is_missing_or_no_terse_file_is_named(command, tmp_path, cap
     assert "net.terse" in one_sentence(capsys)
     path.write_bytes(b"PK not a terse file")
     assert main([command[0], str(path), *command[1:]]) == 2
-    assert "net.terse" in one_sentence(capsys)
+    assert "net.terse: no .terse file, or one cut short" in one_sentence(capsys)
     assert main([command[0], str(tmp_path), *command[1:]]) == 2
     assert f"{tmp_path}: Is a directory" in one_sentence(capsys)
 
@@ -140,10 +140,20 @@ def test_a_file_may_not_choose_which_code_runs(tmp_path, capsys):
 def test_unknown_experiments_and_rows_name_the_known_ones(tmp_path, capsys):
     assert main(["reproduce", "ternary-table3"]) == 2
     assert "nearest: 'ternary-table2'" in one_sentence(capsys)
+    assert main(["reproduce", "lut-table"]) == 2
+    assert "nearest: 'lut-table3'" in one_sentence(capsys)
     assert main(["reproduce", "ternary-table2", "--row", "logg", "--out", str(tmp_path)]) == 2
     assert "nearest: 'log'" in one_sentence(capsys)
     assert main(["reproduce"]) == 2
     assert "--list" in one_sentence(capsys)
+
+
+@pytest.mark.parametrize("flags", [["--row", "log"], ["--seed", "3"], ["--validate"], ["--png"]])
+@pytest.mark.parametrize("experiment", ["ternary-fig4", "lut-table3"])
+def test_a_flag_that_an_experiment_has_no_use_for_is_refused(experiment, flags, tmp_path, capsys):
+    assert main(["reproduce", experiment, "--smoke", "--out", str(tmp_path / "out"), *flags]) == 2
+    assert f"{flags[0]} is for experiments that train their rows; leave it out" in one_sentence(capsys)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -201,6 +211,25 @@ def test_a_file_that_is_there_is_written_over_only_on_request(command, tmp_path,
     assert out.read_bytes() != b"precious"
     assert main([*command, str(path), "--out", str(path), "--overwrite"]) == 2
     assert "--out is the file itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (["--shape", "3,8,8"], ["DigitsCnn does not take an input of 1×3×8×8", "give one of the shape"]),
+        (["--threads", "100000"], ["threads must be 1..", "got 100000"]),
+    ],
+)
+def test_bench_explains_what_cannot_be_timed(flags, wanted, tmp_path, capsys):
+    import tersify
+    from tersify.lab import network
+
+    path = tmp_path / "net.terse"
+    metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}, "input": [1, 8, 8]}
+    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    assert main(["bench", str(path), *flags]) == 2
+    sentence = one_sentence(capsys)
+    assert all(part in sentence for part in wanted), sentence
 
 
 @pytest.mark.parametrize("command", ["compress", "eval", "allocate"])

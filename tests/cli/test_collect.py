@@ -47,6 +47,7 @@ def test_a_network_is_pruned_collected_timed_and_exported(recipe, tmp_path, caps
     printed = capsys.readouterr().out
     assert "times faster" in printed
     assert made.names[0] in printed
+    assert f"digits-cnn: 80.0 % zeros, accuracy {meta['model']['accuracy']:.2f} %" in printed
     # The collection that is there can be timed again, by itself.
     assert main(["collect", str(out), "--bench", "--backend", "torch-csr", "--rounds", "1"]) == 0
     assert "torch-csr" in capsys.readouterr().out
@@ -88,6 +89,8 @@ def test_a_network_of_tokens_gets_random_ones(recipe, tmp_path):
     ("flags", "wanted"),
     [
         (["digits-cnn", "--data", "digits"], ["--out is missing"]),
+        (["digits-cnn", "--data", "digits", "--out", "OUT", "--json", "x.json"], ["--json is for --bench; add that"]),
+        ([".", "--recipe", "twn", "--name", "x"], ["--recipe, --name changes nothing in the collection ."]),
         (["digits-cnn", "--data", "digits", "--out", "OUT"], ["no layer with at least 10 % zeros", "--dense"]),
         (["digits-cnm", "--data", "digits", "--out", "OUT"], ["'digits-cnm'", "nearest: 'digits-cnn'"]),
         (["digits-cnn", "--out", "OUT"], ["--data, or --shape such as 3,32,32"]),
@@ -96,7 +99,10 @@ def test_a_network_of_tokens_gets_random_ones(recipe, tmp_path):
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--format", "zip"], ["'zip'", "bitmap"]),
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--backend", "mkl"], ["'mkl'", "torch-csr"]),
         (["digits-cnn", "--data", "digits", "--out", "OUT", "--export", "csv"], ["'csv'", "timeloop"]),
-        (["digits-cnn", "--data", "digits", "--out", "OUT", "--columns", "0"], ["columns must be at least 1"]),
+        (
+            ["digits-cnn", "--data", "digits", "--out", "OUT", "--columns", "0"],
+            ["columns must be a whole number of at least 1"],
+        ),
         (["digits-cnn", "--weights", "no.terse", "--out", "OUT"], ["no.terse"]),
         (["no.terse", "--out", "OUT"], ["no.terse"]),
         (["no.terse", "--weights", "other.terse", "--out", "OUT"], ["own weights"]),

@@ -139,6 +139,24 @@ def test_reproduce_prints_published_ours_and_the_difference(tmp_path, capsys):
     assert "is not empty; add --resume" in capsys.readouterr().err
 
 
+def test_only_the_figures_that_were_drawn_become_pngs(tmp_path, monkeypatch, capsys):
+    from tersify.report import raster
+
+    drawn = []
+    monkeypatch.setattr(raster, "write_png", lambda svg: drawn.append(svg.name) or svg.with_suffix(".png"))
+    for folder in (tmp_path / "r" / "figures", tmp_path / "figures"):
+        folder.mkdir(parents=True)
+        (folder / "mine.svg").write_text("somebody's own")
+    words = ["reproduce", "ternary-table2", "--smoke", "--row", "log", "--out", str(tmp_path / "r"), "--resume"]
+    assert main([*words, "--device", "cpu", "--png"]) == 0
+    assert drawn == ["accuracy-sparsity.svg", "accuracy-entropy.svg"]
+    assert "mine" not in capsys.readouterr().out
+    drawn.clear()
+    assert main(["report", str(tmp_path / "r"), "--figures", str(tmp_path / "figures"), "--png"]) == 0
+    assert "epochs-accuracy.svg" in drawn
+    assert "mine.svg" not in drawn
+
+
 def test_a_validation_run_lies_beside_the_real_one_not_in_its_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["reproduce", "sparse-vgg16-mnist", "--smoke", "--row", "dense", "--epochs", "1", "--device", "cpu"]

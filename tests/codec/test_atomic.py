@@ -29,3 +29,11 @@ def test_an_error_on_the_way_leaves_the_old_file_and_nothing_else(stop, tmp_path
     with pytest.raises(type(stop)):
         write_half()
     assert (os.listdir(tmp_path), path.read_bytes()) == (["file"], b"old")
+
+
+def test_a_folder_that_is_not_there_is_named_without_the_temporary_file(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match=f"No such folder: '{tmp_path / 'no'}'$"),
+        replacing(tmp_path / "no" / "x"),
+    ):
+        pass

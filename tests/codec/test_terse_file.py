@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from tersify.codec import TerseFileError, container, inspect, native, open, save
+from tersify.codec import TerseFileError, container, inspect, load, native, open, save
 from tersify.codec.codes import decode_codes
 from tersify.codec.directory import unpack_directory
 from tersify.codec.entries import entry_from_json
@@ -193,6 +193,14 @@ def test_an_open_file_can_be_saved_again(model, tmp_path):
     assert first.metadata == second.metadata
     assert "a.bias" in second
     assert "b.bias" not in second
+
+
+def test_a_module_in_place_of_its_weights_and_a_class_in_place_of_a_module_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"got a Linear; a plain module is saved by its state_dict\(\)"):
+        save(torch.nn.Linear(2, 3), tmp_path / "x.terse")
+    save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "x.terse")
+    with pytest.raises(ValueError, match="into must be a network, got the class Linear; give a fresh"):
+        load(tmp_path / "x.terse", into=torch.nn.Linear)
 
 
 def test_a_missing_file_is_a_missing_file(tmp_path):

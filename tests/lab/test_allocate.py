@@ -1,6 +1,7 @@
 """Widths for layers: measured one at a time, chosen by the knapsack."""
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -78,7 +79,37 @@ def test_the_command_writes_a_recipe_that_fits_the_budget(tmp_path, capsys):
     assert "bytes of codes and tables" in said
     assert "% before" in said
     assert main(["eval", str(file), "--data", "digits"]) == 0
+    assert tersify.open(file).metadata["input"] == [1, 8, 8]
     capsys.readouterr()
     assert Recipe.load(tmp_path / "mixed.toml").rules
     assert main(["allocate", "digits-cnn", *arguments, "--images", "50"]) == 2
     assert "one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (["--images", "0"], "'--images'"),
+        (["--images", "100000"], "--images 100000 leaves none of the 1352 training images of digits"),
+        (["--budget", "-1"], "a budget must not be negative, got -1"),
+        (["--drop", "1"], "give --budget BYTES or --drop POINTS, one of them"),
+        (["--save", "THERE"], "is there already; give another --save, or add --overwrite"),
+        (["--out", "THERE"], "is there already; give another --out, or add --overwrite"),
+        (["--out", "THERE/x.toml"], "File exists; check the path"),
+        (["--plot", "curve.html"], "plotting needs plotly; pip install 'tersify[plots]'"),
+        (["--option", "in_channels=3"], "does not take the 1×8×8 images of 'digits'"),
+    ],
+)
+def test_the_command_explains_a_mistake_before_it_measures_anything(flags, wanted, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    options = {"width": 0.25} | ({"in_channels": 3} if "in_channels=3" in flags else {})
+    torch.save(network("digits-cnn", **options).state_dict(), tmp_path / "weights.pt")
+    (tmp_path / "there").write_text("precious")
+    words = [word.replace("THERE", str(tmp_path / "there")) for word in flags]
+    given = ["--weights", str(tmp_path / "weights.pt"), "--data", "digits", "--out", str(tmp_path / "mixed.toml"),
+             "--budget", "2500", "--option", "width=0.25"]  # fmt: skip
+    assert main(["allocate", "digits-cnn", *given, *words]) == 2
+    captured = capsys.readouterr()
+    assert wanted in captured.err
+    assert captured.out == ""
+    assert (tmp_path / "there").read_text() == "precious"

@@ -118,6 +118,8 @@ def test_a_function_that_is_missing_or_makes_something_else_is_named(tmp_path: P
         dataset(f"{file}:piar")
     with pytest.raises(ValueError, match="which does not exist"):
         dataset(f"{tmp_path}/other.py:pair")
+    with pytest.raises(ValueError, match=r"names no function; write .*\.py:FUNCTION"):
+        dataset(str(tmp_path / "data.py"))
 
 
 def test_a_function_that_returns_no_tensors_is_told_what_it_must_return(tmp_path: Path) -> None:

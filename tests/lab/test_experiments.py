@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tersify.lab.experiments import Experiment, experiments, reproduce
-from tersify.lab.experiments.figures import draw
+from tersify.lab.experiments import Experiment, draw, experiments, reproduce
 
 TRAINED = [name for name in experiments() if Experiment.load(name).measure is None]
 
@@ -29,18 +28,19 @@ def test_a_smoke_run_leaves_results_and_figures_and_is_not_trained_again(name, t
     for row in results["rows"]:
         assert len(row["ours"]["accuracy"]["seeds"]) == len(experiment.seeds)
         assert (row["ours"]["accuracy"]["std"] is None) == (len(experiment.seeds) == 1)
-    drawn = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
-    assert drawn == {figure["key"] for figure in experiment.figures}
+    assert {path.stem for path in draw(experiment, tmp_path)} == {figure["key"] for figure in experiment.figures}
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.terse")}
     assert reproduce(experiment, tmp_path, resume=True, device="cpu")["figures"] == results["figures"]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.terse")} == written
 
 
 def test_the_growing_threshold_leaves_more_zeros_than_the_fixed_one(tmp_path):
-    results = reproduce(Experiment.load("ternary-fig1").as_smoke(), tmp_path, device="cpu")
+    experiment = Experiment.load("ternary-fig1").as_smoke()
+    results = reproduce(experiment, tmp_path, device="cpu")
     zeros = {row["id"]: row["ours"]["sparsity"]["mean"] for row in results["rows"]}
     assert zeros["log"] > zeros["fixed"] + 20
-    assert "−Δ" in (tmp_path / "figures" / "log.svg").read_text(encoding="utf-8")
+    (drawn,) = [path for path in draw(experiment, tmp_path) if path.stem == "log"]
+    assert "−Δ" in drawn.read_text(encoding="utf-8")
 
 
 MEASURED = """
@@ -83,7 +83,7 @@ def test_a_row_may_be_measured_by_a_function_which_is_called_once_a_seed(tmp_pat
     (row,) = results["rows"]
     assert row["ours"]["half"] == {"mean": 8.5, "std": pytest.approx(0.5**0.5), "seeds": [8.0, 9.0]}
     assert row["difference"] == {"half": 4.5}
-    assert (tmp_path / "out" / "figures" / "halves.svg").is_file()
+    assert draw(experiment, tmp_path / "out") == [tmp_path / "out" / "figures" / "halves.svg"]
     reproduce(experiment, tmp_path / "out", resume=True)
     import experiment_rows
 

@@ -21,6 +21,10 @@ def test_a_function_of_the_user_makes_the_network(tmp_path: Path) -> None:
     assert resolve_target(f"{file}:small", outputs=5).out_features == 5
     with pytest.raises(ValueError, match=r"returned a NoneType; it must return a torch\.nn\.Module"):
         resolve_target(f"{file}:none")
+    with pytest.raises(ValueError, match=r"nets\.py' has no function 'smal'; it has 'small', 'none'"):
+        resolve_target(f"{file}:smal")
+    with pytest.raises(ValueError, match=r"nets\.py' names no function; write .*nets\.py:FUNCTION"):
+        resolve_target(str(file))
 
 
 def test_the_file_of_the_user_may_import_its_neighbours_and_define_dataclasses(tmp_path: Path) -> None:

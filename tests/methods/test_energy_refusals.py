@@ -3,6 +3,7 @@
 import pytest
 import torch
 from searching import Residual, batch, session_of, trained_a_little
+from torch import nn
 
 import tersify
 from tersify import Recipe, Rule
@@ -85,6 +86,14 @@ def test_cross_entropy_takes_shares_of_classes_and_leaves_out_what_is_marked():
         session_of(trained_a_little(), objective="cross-entropy").step(torch.randn(4, 3, 6, 6), targets)
     with pytest.raises(ValueError, match=r"targets must be classes 0..3 \(-100: left out\), got 4..4"):
         session_of(trained_a_little(), objective="cross-entropy").step(torch.randn(1, 3, 6, 6), torch.tensor([4]))
+
+
+def test_a_share_that_the_network_cannot_come_down_to_is_told_with_the_least_it_can():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 10))  # 8 units of 5 parameters beside 90 of none
+    for keep in (0.3, 0.73):
+        with pytest.raises(ValueError, match=rf"keep must be at least 0\.731 here: .* 1 layers .*, got {keep}"):
+            session_of(net, keep=keep)
+    session_of(net, keep=0.731)
 
 
 def test_compression_without_training_is_refused():

@@ -125,7 +125,7 @@ def test_a_thrifty_bound_drops_costly_units_first():
 
 
 def test_a_budget_below_one_unit_in_each_layer_is_refused():
-    with pytest.raises(ValueError, match="raise keep"):
+    with pytest.raises(ValueError, match="one unit in each layer may cost 11, and the budget is 5"):
         Bounds([2, 2], torch.tensor([1.0, 1.0, 10.0, 10.0]), 5.0)
 
 

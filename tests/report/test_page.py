@@ -165,7 +165,7 @@ def test_one_epoch_and_constant_curves_can_be_drawn(tmp_path):
     page = Page(find_runs([tmp_path]))
     assert len(page.figures) == 8
     assert not [figure.key for figure in page.figures if "nan" in figure.drawing.marks]
-    assert "not finished" in page.html
+    assert "1 epoch · not finished" in page.html
 
 
 @given(low=st.floats(-1e29, 1e29, allow_subnormal=False), span=st.floats(0, 1e29, allow_subnormal=False))

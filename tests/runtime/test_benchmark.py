@@ -19,7 +19,7 @@ pytest.importorskip("tersify._runtime")
 
 
 def test_every_peer_is_timed_and_a_missing_one_is_named(monkeypatch):
-    monkeypatch.setenv("TERSIFY_DEEPSPARSE_PYTHON", __import__("sys").executable)
+    monkeypatch.setenv("TERSIFY_DEEPSPARSE_PYTHON", sys.executable)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     errors: dict[str, float] = {}
     rows = bench(
@@ -53,7 +53,15 @@ def test_a_network_of_words_is_timed_even_where_onnx_has_no_operator_for_it():
     ours, theirs = bench(model, words, peers=("tersify", "onnxruntime"), errors=errors, **settings)
     assert not ours.missing
     assert errors["tersify"] < 1e-5
-    assert theirs.missing
+    assert "the network cannot be written as ONNX" in theirs.missing
+
+
+def test_without_the_package_onnx_the_engines_that_need_its_file_say_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    settings = {"batches": (2,), "threads": 1, "rounds": 1, "seconds": 0.01}
+    ours, theirs = bench(nn.Linear(4, 3), torch.randn(2, 4), peers=("tersify", "onnxruntime"), **settings)
+    assert not ours.missing
+    assert "cannot be written as ONNX" in theirs.missing or "No module named 'onnxruntime'" in theirs.missing
 
 
 def test_a_precision_that_the_cpu_lacks_is_missing_and_not_replaced(monkeypatch):

@@ -53,7 +53,7 @@ def test_lists_are_chosen_where_they_cost_least(known):
     known(conv_dense=9.0, rows_dense=9.0)
     model, x = network(), torch.randn(8, 3, 6, 6)
     fast = compile(model, x, precision="auto", threads=1)
-    assert "sign of sign" in fast.plan.describe()
+    assert "sign chosen: sign" in fast.plan.describe()
     assert "0 torch calls" in fast.plan.describe()
     assert close(fast, model, x)
 
@@ -62,7 +62,7 @@ def test_a_layer_that_is_faster_dense_becomes_a_torch_call_and_the_plan_says_so(
     known(conv_sign=50.0, rows_sign=50.0)
     model, x = network(), torch.randn(8, 3, 6, 6)
     fast = compile(model, x, precision="auto", threads=1)
-    assert fast.plan.describe().count("dense of sign") == 2
+    assert fast.plan.describe().count("dense chosen: sign") == 2
     assert "2 torch calls" in fast.plan.describe()
     assert close(fast, model, x)
     assert close(fast, model, torch.randn(3, 3, 6, 6))
@@ -82,7 +82,7 @@ def test_a_convolution_that_is_cheapest_in_two_bits_a_weight_says_so(known):
     model, x = network(), torch.rand(8, 3, 6, 6)
     assert "two bits" not in compile(model, x, precision="auto", threads=1).plan.describe()
     fast = compile(model, x, precision="auto", threads=1, calibration=x)
-    assert "two-bit of sign" in fast.plan.describe()
+    assert "two-bit chosen: sign" in fast.plan.describe()
     assert "int8 activations, two bits a weight" in fast.plan.describe()
     assert close(fast, model, x, 0.02)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tersify
 from tersify import Recipe, Rule
+from tersify.lab import network
 from tersify.methods import Lookup
 from tersify.runtime.fixed import ROUNDINGS, Format, Monitor, fixed_network, quantize, shift_right
 
@@ -123,3 +124,11 @@ def test_bad_input_is_told():
         fixed_network(dict(packed_mlp((48, 20))) | {"z.weight": packed_mlp((30, 12))["0.weight"]})
     with pytest.raises(ValueError, match="one table a layer"):
         fixed_network(packed_mlp(n=2, per_channel=True))
+    with pytest.raises(ValueError, match=r"'0\.weight': .* is no lookup table; compress the weight"):
+        fixed_network(tersify.compress_(torch.nn.Sequential(torch.nn.Linear(6, 3)), "twn"))
+
+
+def test_a_network_with_more_than_the_chain_has_no_circuit_rather_than_half_of_one():
+    convolutional = tersify.compress_(network("digits-cnn", width=0.25), "lut-4")
+    with pytest.raises(ValueError, match=r"'features\.0\.weight' and 27 more would be left out; only a plain chain"):
+        fixed_network(convolutional)

@@ -62,6 +62,11 @@ def test_a_wrong_result_is_refused(collection):
         op.check(wrong[1:])
 
 
+def test_a_kernel_s_result_may_be_a_torch_tensor_or_a_list(collection):
+    op = collection["every/conv"]
+    assert op.check(torch.from_numpy(op.output)) == op.check(op.output.tolist()) == 0
+
+
 def test_the_metadata_says_what_the_operation_is(collection):
     meta = collection["every/conv"].meta
     assert (meta["M"], meta["N"], meta["K"], meta["groups"], meta["kind"]) == (6, 20, 12, 2, "conv1d")
@@ -174,7 +179,10 @@ def test_networks_are_appended_to_one_collection(tmp_path):
     with pytest.raises(ValueError, match="holds a network 'two' already"):
         tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 8), out=tmp_path / "c", name="two", append=True)
     files = sorted((tmp_path / "c").rglob("*"))
-    with pytest.raises(ValueError, match="Linear cannot run on the example: mat1 and mat2"):
+    with pytest.raises(
+        ValueError,
+        match=r"Linear cannot run on the example: mat1 and mat2 .*; give one of the shape and type that it takes",
+    ):
         tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 9), out=tmp_path / "c", name="three", append=True)
     assert sorted((tmp_path / "c").rglob("*")) == files
 
@@ -216,7 +224,8 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     ("options", "message"),
     [
         ({"format": "ellpack"}, "unknown format 'ellpack'"),
-        ({"columns": 0}, "columns must be at least 1, got 0"),
+        ({"columns": 0}, "columns must be a whole number of at least 1, got 0"),
+        ({"columns": 2.5}, "columns must be a whole number of at least 1, got 2.5"),
         ({"min_sparsity": 1.5}, "share of zeros, 0..1, got 1.5"),
         ({"order": "X@W"}, "order must be one of auto, W@X, X@W.T"),
         ({"name": "../evil"}, "letters, digits"),

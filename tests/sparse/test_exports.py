@@ -113,6 +113,13 @@ def test_a_structured_pattern_is_called_structured(tmp_path):
     assert densities["Inputs"] == {"distribution": "fixed_structured", "density": 1.0}
 
 
+def test_operations_whose_names_differ_in_signs_only_keep_files_of_their_own(tmp_path):
+    for name in ("a:b", "a_b"):
+        tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 8), out=tmp_path / "c", name=name, append=True)
+    written = tersify.Collection(tmp_path / "c").export("smtx", tmp_path / "x")
+    assert [path.name for path in written] == ["a_b__linear.smtx", "a_b__linear-1.smtx"]
+
+
 def test_unknown_exports_and_full_folders_are_refused(collection, tmp_path):
     with pytest.raises(ValueError, match="unknown export 'csv'; known: mtx, smtx, tns, timeloop"):
         collection.export("csv", tmp_path / "x")

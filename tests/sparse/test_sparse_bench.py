@@ -47,5 +47,5 @@ def test_a_missing_library_is_named_when_asked_for_and_left_out_otherwise(collec
 
 
 def test_rounds_and_threads_must_be_positive(collection):
-    with pytest.raises(ValueError, match="at least 1, got 0 and 1"):
+    with pytest.raises(ValueError, match="rounds must be a whole number of at least 1, got 0"):
         collection.bench(rounds=0)

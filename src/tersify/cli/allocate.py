@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.common import DATA_HELP, MaxDecodedBytes, allowed, pairs
+from tersify.cli.common import DATA_HELP, MaxDecodedBytes, Overwrite, allowed, check_free, pairs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,11 +23,12 @@ def allocate(
     out: Annotated[Path, typer.Option(help="The recipe to write.")],
     budget: Annotated[int | None, typer.Option(help="Bytes that codes and tables may take.")] = None,
     drop: Annotated[float | None, typer.Option(help="Or: points of accuracy that may be lost.")] = None,
-    images: Annotated[int, typer.Option(help="Training images that sensitivity is measured on.")] = 500,
+    images: Annotated[int, typer.Option(min=1, help="Training images that sensitivity is measured on.")] = 500,
     plot: Annotated[Path | None, typer.Option(help="Write the trade-off curve as HTML (needs plotly).")] = None,
     save: Annotated[Path | None, typer.Option(help="Also write the network so compressed, as a .terse file.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
+    overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Quantize one layer at a time, fill the budget by the knapsack, and write the recipe.
@@ -42,13 +43,27 @@ def allocate(
     from tersify.lab import dataset, normalize, resolve_target
     from tersify.lab.allocate import FINE_POINTS, Budget, candidates, knapsack, measure, smallest_within, trade_off
     from tersify.lab.data import Split
-    from tersify.lab.trainer import evaluate
+    from tersify.lab.trainer import check_fits, evaluate
     from tersify.lab.trainer.stored import load_weights
 
+    if plot is not None:
+        _plotly()
+    if (budget is None) == (drop is None):
+        raise ValueError("give --budget BYTES or --drop POINTS, one of them")
     wanted = Budget(bytes=budget, drop=drop)
+    for path, flag in ((out, "--out"), (save, "--save"), (plot, "--plot")):
+        if path is not None:
+            check_free(weights, path, overwrite, flag=flag)
+            path.parent.mkdir(parents=True, exist_ok=True)
     options = pairs(option, "--option")
     model = load_weights(resolve_target(target, **options), weights, **allowed(max_decoded_bytes)).eval()
     loaded = dataset(data, root=data_root)
+    check_fits(model, loaded)
+    if images >= len(loaded.train):
+        raise ValueError(
+            f"--images {images} leaves none of the {len(loaded.train)} training images of {data} to measure accuracy "
+            "on; give fewer"
+        )
     order = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))
     seen, held = order[:images], order[images : 5 * images]
     inputs = [normalize(part, loaded) for part in loaded.train.images[seen].split(250)]
@@ -79,19 +94,25 @@ def allocate(
     typer.echo(told)
     if save:
         packed = tersify.compress_(model, chosen.recipe())
-        packed.metadata |= {"target": {"name": target, "options": options}}
+        packed.metadata |= {
+            "target": {"name": target, "options": options}, "data": data, "input": list(loaded.shape),
+        }  # fmt: skip
         typer.echo(f"{save}: {tersify.save(packed, save):,} bytes")
     if plot:
         _plot(plans, chosen, f"{target}: {told}", plot)
         typer.echo(f"{plot}: the trade-off curve")
 
 
-def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
+def _plotly() -> Any:
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise ValueError("plotting needs plotly; pip install 'tersify[plots]'") from None
-    figure = go.Figure()
+        raise ValueError("plotting needs plotly; pip install 'tersify[plots]', or leave --plot out") from None
+    return go
+
+
+def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
+    figure = _plotly().Figure()
     sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
     figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")
     figure.add_scatter(x=[chosen.size_bytes], y=[chosen.damage], mode="markers", name="chosen", marker={"size": 14})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, Shape, Target, TargetOption, allowed, pairs, random_input
+from tersify.cli.common import MaxDecodedBytes, Shape, Target, TargetOption, network_and_input
 from tersify.cpus import usable_cpus
 
 if TYPE_CHECKING:
@@ -34,19 +34,15 @@ def bench(
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Time FILE compiled by Tersify against PyTorch, ONNX Runtime and others that are installed."""
-    from tersify import codec
     from tersify.cli.tables import wide_console
     from tersify.codec.atomic import replacing
     from tersify.lab.experiments.provenance import provenance
     from tersify.lab.names import unknown
-    from tersify.lab.trainer import load_network
     from tersify.runtime import compile as compile_network
     from tersify.runtime.benchmark import bench as measure
     from tersify.runtime.peers import LOADERS
 
-    net = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
-    stored = codec.open(file, **allowed(max_decoded_bytes)).metadata.get("input")
-    images = random_input(net, stored, shape, max(batch or [8]))
+    net, images = network_and_input(file, target, option, shape, max_decoded_bytes, batch=max(batch or [8]))
     wanted = [*(peer or ["torch", "torch.compile", "onnxruntime"]), "tersify"]
     for name in wanted:
         if name not in LOADERS:

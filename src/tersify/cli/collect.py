@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs, random_input
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs, random_input, refuse_flags
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,7 +59,8 @@ def collect(
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Run TARGET on a calibration batch and store each sparse operation: weight, input, output and what they are."""
-    from tersify.cli.collect_tables import contents_table, timing_tables, write_timings
+    from tersify.cli import printable
+    from tersify.cli.collect_tables import contents_table, network_lines, timing_tables, write_timings
     from tersify.cli.tables import wide_console
     from tersify.sparse import BACKENDS, FORMATS, Collection
     from tersify.sparse.exports import EXPORTS
@@ -68,10 +69,20 @@ def collect(
         for each in given or ():
             if each not in known:
                 raise ValueError(f"unknown name {each!r}; known: {', '.join(known)}")
+    if not bench:
+        refuse_flags({"--backend": backend, "--json": json_path}, "is for --bench; add that")
     console = wide_console()
     if out is None:
         if not Path(target).is_dir():
-            raise ValueError(f"--out is missing: the folder that gets the collection of {target}")
+            raise ValueError(
+                f"--out is missing: the folder that gets the collection of {target}; without it {target} must be the "
+                "folder of a collection that is there"
+            )
+        refuse_flags(
+            {"--data": data, "--weights": weights, "--recipe": recipe, "--option": option, "--shape": shape,
+             "--evaluate": evaluate, "--append": append, "--name": name, "--licence": licence, "--dense": dense},
+            f"changes nothing in the collection {target}; give the network and --out, or leave it out",
+        )  # fmt: skip
         collection = Collection(target)
     else:
         net, facts = _network(target, weights, pairs(option, "--option"), allowed(max_decoded_bytes))
@@ -83,6 +94,8 @@ def collect(
             metadata={"target": target, "calibration": calibration},
         )  # fmt: skip
     console.print(contents_table(collection))
+    for line in network_lines(collection):
+        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
     if bench:
         timings = collection.bench(backend, rounds=rounds, threads=threads)
         for table in timing_tables(timings):

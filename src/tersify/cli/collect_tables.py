@@ -29,6 +29,20 @@ def contents_table(collection: Collection) -> Table:
     return table
 
 
+def network_lines(collection: Collection) -> list[str]:
+    """One line a network: its zeros, its accuracy, and which sparse weights were left out."""
+    lines = []
+    for name, facts in {op.meta["model"]["name"]: op.meta["model"] for op in collection}.items():
+        zeros, accuracy, skipped = (facts.get(key) for key in ("sparsity", "accuracy", "skipped"))
+        told = [
+            f"{100 * zeros:.1f} % zeros" if isinstance(zeros, float) else "",
+            f"accuracy {accuracy:.2f} %" if isinstance(accuracy, (int, float)) else "",
+            f"left out: {', '.join(skipped)}" if isinstance(skipped, dict) and skipped else "",
+        ]
+        lines.append(f"{name}: {', '.join(filter(None, told))}")
+    return lines
+
+
 def timing_tables(timings: list[Timing]) -> list[Table]:
     """The winner of each operation beside dense, and each backend over all operations."""
     found = {(t.operation, t.backend): t for t in timings}

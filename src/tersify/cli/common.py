@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,13 +38,37 @@ def allowed(max_decoded_bytes: int | None) -> dict[str, Any]:
     return {} if max_decoded_bytes is None else {"max_decoded_bytes": max_decoded_bytes}
 
 
-def check_free(file: Path, out: Path, overwrite: bool) -> None:
+def check_free(file: Path, out: Path, overwrite: bool, *, flag: str = "--out") -> None:
     """`out` may be written: it is not what is read, and nothing of anybody is lost."""
     if out.resolve() == file.resolve():
-        raise ValueError(f"--out is the file itself, {file}; give it another name")
+        raise ValueError(f"{flag} is the file itself, {file}; give it another name")
     if out.is_dir() or (out.exists() and not overwrite):
         remedy = "" if out.is_dir() else ", or add --overwrite to replace it"
-        raise ValueError(f"{out} is there already; give another --out{remedy}")
+        raise ValueError(f"{out} is there already; give another {flag}{remedy}")
+
+
+def refuse_flags(flags: Mapping[str, object], why: str) -> None:
+    """A flag that would change nothing is a mistake of who gave it."""
+    if given := [flag for flag, value in flags.items() if value not in (None, False, [])]:
+        raise ValueError(f"{', '.join(given)} {why}")
+
+
+def network_and_input(
+    file: Path,
+    target: str | None,
+    option: Sequence[str] | None,
+    shape: str | None,
+    max_decoded_bytes: int | None,
+    *,
+    batch: int,
+) -> tuple[nn.Module, Tensor]:
+    """The network of a .terse file in eval mode, and `batch` random inputs of the size that it takes."""
+    from tersify import codec
+    from tersify.lab.trainer import load_network
+
+    limit = allowed(max_decoded_bytes)
+    net = load_network(file, target=target, options=pairs(option, "--option"), **limit)
+    return net, random_input(net, codec.open(file, **limit).metadata.get("input"), shape, batch)
 
 
 def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = "") -> Tensor:

@@ -20,8 +20,7 @@ def show_example(console: Console) -> None:
     """Size and recorded accuracy of the network in the file, and its speed as measured here and now."""
     from tersify import codec
     from tersify.cli.bench import speed_table
-    from tersify.cli.common import random_input
-    from tersify.lab.trainer import load_network
+    from tersify.cli.common import network_and_input
     from tersify.runtime.benchmark import bench
 
     path = example_file()
@@ -39,8 +38,7 @@ def show_example(console: Console) -> None:
     )
     # One thread: a busy neighbour slows PyTorch's two threads down many times, and the ratio would flatter us.
     errors: dict[str, float] = {}
-    network = load_network(path)
-    images = random_input(network, stored.metadata["input"], None, 8)
+    network, images = network_and_input(path, None, None, None, None, batch=8)
     rows = bench(network, images, peers=["torch", "tersify"], batches=[1, 8], threads=1, rounds=3, errors=errors)
     console.print(speed_table(rows, errors))
     console.print(f"tersify inspect {path}\ntersify bench {path}", highlight=False, markup=False, soft_wrap=True)

@@ -15,8 +15,7 @@ from tersify.cli.common import (
     TargetOption,
     allowed,
     check_free,
-    pairs,
-    random_input,
+    network_and_input,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def fpga(
     file: Annotated[Path, typer.Argument(help="A .terse file whose matrices are lookup tables.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
     vectors: Annotated[int, typer.Option(help="Golden vectors for the testbench.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the golden vectors.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the golden vectors.")] = 0,
     sound: Annotated[
         Path | None, typer.Option(help="A sound file whose frames become the golden vectors of a speech network.")
     ] = None,
@@ -103,7 +102,6 @@ def onnx(
     from tersify import codec
     from tersify.export.onnx_graph import export_onnx
     from tersify.export.onnx_integer import export_integer_onnx
-    from tersify.lab.trainer import load_network
     from tersify.runtime.fixed import fixed_network
 
     check_free(file, out, overwrite)
@@ -112,8 +110,8 @@ def onnx(
         export_integer_onnx(fixed_network(opened), out)
         typer.echo(f"{out}: {out.stat().st_size:,} bytes, integers from end to end")
         return
-    model = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
-    counts = export_onnx(model, opened, random_input(model, opened.metadata.get("input"), shape, 2), out)
+    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2)
+    counts = export_onnx(model, opened, example, out)
     typer.echo(
         f"{out}: {out.stat().st_size:,} bytes, {counts['tables']} weights as tables, {counts['dense']} dense tensors"
     )

@@ -18,11 +18,7 @@ def report(
 ) -> None:
     """Write one self-contained page: headline figures, curves, layers, histograms, file, recipe; runs side by side."""
     from tersify.report import write_report
-    from tersify.report.raster import write_png
 
     if png and figures is None:
         raise ValueError("--png draws the figures of --figures; give --figures DIR with it")
-    page = write_report(directories, out=out, figures=figures)
-    typer.echo(page)
-    for svg in sorted(figures.glob("*.svg")) if png and figures is not None else ():
-        write_png(svg)
+    typer.echo(write_report(directories, out=out, figures=figures, png=png))

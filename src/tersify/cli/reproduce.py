@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.common import resumable
+from tersify.cli.common import refuse_flags, resumable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,6 +41,7 @@ def reproduce(
     from tersify.cli.sweep import SWEEP_EXPERIMENTS, reproduce_sweep
     from tersify.cli.tables import wide_console
     from tersify.lab import experiments as lab
+    from tersify.lab.names import unknown
     from tersify.lab.trainer import display_for
 
     if list_them:
@@ -52,9 +53,14 @@ def reproduce(
         return
     if experiment is None:
         raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
-    if validate and experiment in SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS:
-        raise ValueError(f"--validate is for experiments that train their rows; leave it out for {experiment}")
+    untrained = f"is for experiments that train their rows; leave it out for {experiment}"
+    others = SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS
+    if experiment not in (known := [*others, *lab.experiments()]):
+        raise unknown("experiment", experiment, known)
+    if experiment in others:
+        refuse_flags({"--row": row, "--seed": seed, "--validate": validate, "--png": png}, untrained)
     if experiment in SPEECH_EXPERIMENTS:
+        refuse_flags({"--epochs": epochs, "--device": device, "--compile": compile_mode}, untrained)
         reproduce_speech(experiment, smoke=smoke, resume=resume, out=out, data_root=data_root)
         return
     if experiment in SWEEP_EXPERIMENTS:
@@ -79,7 +85,7 @@ def reproduce(
     console.print(_table(results))
     if smoke:
         console.print("A smoke run shows that the path works; its figures mean nothing.", highlight=False)
-    drawn = sorted((home / "figures").glob("*.svg"))
+    drawn = lab.draw(chosen, home)
     if png:
         from tersify.report.raster import write_png
 
@@ -103,6 +109,8 @@ def _table(results: dict[str, Any]) -> Table:
     for metric, heading in results["columns"].items():
         digits = _digits([row["ours"][metric]["mean"] for row in rows if metric in row["ours"]])
         published = any(metric in row["published"] for row in rows)
+        if not published and not any(metric in row["ours"] for row in rows):
+            continue
         if published:
             table.add_column(heading, justify="right")
         table.add_column("ours" if published else f"{heading}, ours", justify="right")
@@ -117,7 +125,9 @@ def _table(results: dict[str, Any]) -> Table:
 
 
 def _digits(values: list[float]) -> int:
-    """Behind the point: percents and milliseconds want two, bits and scores below 2 three."""
+    """Behind the point: percents and milliseconds want two, bits and scores below 2 three, large counts none."""
+    if values and all(value >= 1000 for value in values):
+        return 0
     return 3 if values and max(map(abs, values)) < 2 else 2
 
 

@@ -13,10 +13,8 @@ from tersify.cli.common import (
     Shape,
     Target,
     TargetOption,
-    allowed,
     check_free,
-    pairs,
-    random_input,
+    network_and_input,
 )
 
 
@@ -31,17 +29,14 @@ def shrink(
 ) -> None:
     """Take the units out that give nothing; the outputs stay the same."""
     import tersify
-    from tersify import codec
-    from tersify.lab.trainer import load_network
     from tersify.shrinking import packed
 
     check_free(file, out, overwrite)
-    limit = allowed(max_decoded_bytes)
-    model = load_network(file, target=target, options=pairs(option, "--option"), **limit)
-    # No zeros: what the small network is compared with must not be silent by itself.
-    example = random_input(model, codec.open(file, **limit).metadata.get("input"), shape, 2)
+    # The input holds no zeros: what the small network is compared with must not be silent by itself.
+    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2)
     small = tersify.shrink(model, example)
     before, after = (sum(p.numel() for p in m.parameters()) for m in (model, small))
+    out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(packed(small, {"shrunk": True}), out)
     typer.echo(
         f"{out}: {after:,} of {before:,} parameters ({100 * after / before:.1f} %), "

@@ -76,7 +76,10 @@ class Sections:
             raise TerseFileError(f"a .terse file has at least 8 bytes, got {self.file_bytes}")
         (header_bytes,) = struct.unpack("<Q", self._read_at(0, 8))
         if header_bytes > min(MAX_HEADER_BYTES, self.file_bytes - 8):
-            raise TerseFileError(f"the header claims {header_bytes} bytes, the file has {self.file_bytes}")
+            raise TerseFileError(
+                f"no .terse file, or one cut short: its first 8 bytes claim a header of {header_bytes:,} bytes, and it "
+                f"has {self.file_bytes:,}"
+            )
         header = parse_json(self._read_at(8, header_bytes), "header")
         metadata = header.pop("__metadata__", None)
         if not isinstance(metadata, dict) or not isinstance(metadata.get(VERSION_KEY), str):

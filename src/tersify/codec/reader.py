@@ -39,6 +39,7 @@ def load(
     threads: int | None = None,
 ) -> Module:
     """Fill a plain module with the file's weights, bit-equal, and leave the packed form on it."""
+    _check_module(into)
     file = open(path, max_decoded_bytes=max_decoded_bytes)
     with _naming(path):
         check_names(file.shapes(), into)  # before anything is decoded
@@ -46,6 +47,12 @@ def load(
     with _naming(path):
         load_state(packed, into)
     return into
+
+
+def _check_module(given: object) -> None:
+    if not isinstance(given, nn.Module):
+        told = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise ValueError(f"into must be a network, got {told}; give a fresh torch.nn.Module, such as MyNet()")
 
 
 def open(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> TerseFile:

@@ -38,6 +38,11 @@ def save(
     Lossless by default. `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
     in half precision; they are given back as 32-bit floats with the rounded values.
     """
+    if not isinstance(model, Mapping):
+        raise ValueError(
+            f"save takes what session.pack() or compress_ gave, or a mapping of names to tensors, got a "
+            f"{type(model).__name__}; a plain module is saved by its state_dict()"
+        )
     if floats not in ("as-is", "fp16"):
         raise ValueError(f"floats must be 'as-is' or 'fp16', got {floats!r}")
     plan = _Plan(half=floats == "fp16")

@@ -13,7 +13,7 @@ from torch import nn
 from tersify.lab.names import unknown
 from tersify.lab.networks import network, networks
 from tersify.lab.networks.encoder import text_encoder
-from tersify.userfile import call_function, names_function
+from tersify.userfile import call_function, names_function, refuse_bare_file
 
 
 def resolve_target(target: str, /, **options: Any) -> nn.Module:
@@ -27,6 +27,7 @@ def resolve_target(target: str, /, **options: Any) -> nn.Module:
             raise ValueError(f"{target!r} returned a {type(model).__name__}; it must return a torch.nn.Module")
         return model
     library, colon, name = target.partition(":")
+    refuse_bare_file(target)
     if not colon:
         return network(target, **options)
     if library not in _LIBRARIES:

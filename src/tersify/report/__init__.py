@@ -8,12 +8,16 @@ from pathlib import Path
 REPORT = "report.html"
 
 
-def write_report(directories: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Path:
+def write_report(
+    directories: Sequence[Path], *, out: Path | None = None, figures: Path | None = None, png: bool = False
+) -> Path:
     """Write the page of all runs in or below `directories`; into the first of them unless `out` says where.
 
-    `figures` is a directory that also gets every figure of the page as an SVG file. Returns the page's path.
+    `figures` is a directory that also gets every figure of the page as an SVG file, and with `png` as a PNG beside it.
+    Returns the page's path.
     """
     from tersify.report.page import Page
+    from tersify.report.raster import write_png
     from tersify.report.run import find_runs
     from tersify.report.sweep import read_sweep
 
@@ -27,5 +31,8 @@ def write_report(directories: Sequence[Path], *, out: Path | None = None, figure
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for figure in page.figures:
-            (figures / f"{figure.key}.svg").write_text(figure.drawing.standalone(figure.title), encoding="utf-8")
+            svg = figures / f"{figure.key}.svg"
+            svg.write_text(figure.drawing.standalone(figure.title), encoding="utf-8")
+            if png:
+                write_png(svg)
     return target

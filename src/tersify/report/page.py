@@ -90,7 +90,7 @@ def _header(title: str, run: Run, runs: Sequence[Run]) -> str:
         f"{run.name}, the best of {len(runs)} runs" if title != run.name else "",
         f"the best of {len(runs)} runs" if len(runs) > 1 and title == run.name else "",
         f"{run.network} on {run.data}" if run.network else run.data,
-        f"{epochs:.0f} epochs" if epochs else "",
+        f"{epochs:.0f} epoch{'' if epochs == 1 else 's'}" if epochs else "",
         f"trained in {duration(seconds)}" if seconds else "",
     ]
     if not run.is_finished and run.history:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import os
 import signal
@@ -21,7 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tersify.checks import check_threads
+from tersify.modes import eval_mode
 from tersify.runtime import peers
+from tersify.runtime.inputs import check_runs
 
 DEEPSPARSE_VARIABLE = "TERSIFY_DEEPSPARSE_PYTHON"
 
@@ -128,6 +130,9 @@ def bench(
     `errors` is filled with each peer's largest deviation from the float64 result, relative to that result's
     largest value. A peer that is not installed gives rows whose `missing` says so.
     """
+    check_threads(threads)
+    with eval_mode(model):
+        check_runs(model, (example[:1],))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_models(model, example, folder, wanted=peers)
@@ -185,9 +190,9 @@ def _write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Se
         warnings.simplefilter("ignore")
         dynamic = ({0: torch.export.Dim("batch", min=1)},)
         torch.export.save(torch.export.export(model, (shown,), dynamic_shapes=dynamic), folder / "model.pt2")
-        if importlib.util.find_spec("onnx") is None:
-            return  # the peers that need the file will say that it is missing
         try:
+            import onnx  # noqa: F401  (the exporter looks for it at its end)
+
             torch.onnx.export(
                 model,
                 (shown,),
@@ -202,8 +207,9 @@ def _write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Se
                 _quantize_onnx(example, folder)
             if "onnxruntime-int4" in wanted:
                 _quantize_onnx_4bit(folder)
-        except (ImportError, torch.onnx.OnnxExporterError):
-            return  # as above: packages or operators that ONNX lacks
+        except (ImportError, torch.onnx.OnnxExporterError) as error:  # packages or operators that ONNX lacks
+            why = str(error).strip().partition("\n")[0]
+            (folder / peers.NO_ONNX).write_text(f"the network cannot be written as ONNX ({why})", encoding="utf-8")
 
 
 def _quantize_onnx(example: Tensor, folder: Path) -> None:

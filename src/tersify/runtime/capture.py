@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.runtime import lower_pointwise as lower_pointwise  # registers its lowerings
+from tersify.runtime.inputs import check_runs
 from tersify.runtime.lower import LOWERINGS, CannotLower, Context
 from tersify.runtime.plan import Input, Node, Plan, Ref
 from tersify.tensor.model import PACKED_ATTRIBUTE
@@ -58,6 +59,7 @@ def _export(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[torch.export
             try:
                 return torch.export.export(model, example), len(example[0])
             except Exception as error:
+                check_runs(model, example)
                 reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
                 raise ValueError(
                     f"torch.export cannot capture {type(model).__name__}: {reason}; compile the part of the model "

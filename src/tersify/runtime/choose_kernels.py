@@ -33,8 +33,8 @@ def choose(plan: Plan, batch: int, costs: Costs, *, int8: bool) -> tuple[Plan, f
         if best in (INT8, TWO_BIT, FOUR_BIT):
             quantized.add(node.name)
             node = replace(node, options={**node.options, "two_bit": best == TWO_BIT})
-        reason = ", ".join(f"{kernel} {1e-3 * ns:.3g} µs" for kernel, ns in options.items())
-        chosen = replace(node, reason=f"{best} of {reason}")
+        times = ", ".join(f"{kernel} {_microseconds(ns)} µs" for kernel, ns in options.items())
+        chosen = replace(node, reason=f"{best} chosen: {times}")
         nodes.append(dense(chosen) if best == DENSE else chosen)
     return replace(plan, nodes=tuple(nodes)), frozenset(quantized)
 
@@ -85,3 +85,7 @@ def dense(node: Node) -> Node:
     return replace(
         node, weight=Weight(kind="float", values=values), finish=finish, options={**node.options, "dense": True}
     )
+
+
+def _microseconds(nanoseconds: float) -> str:
+    return f"{1e-3 * nanoseconds:,.0f}" if nanoseconds >= 1e5 else f"{1e-3 * nanoseconds:.3g}"

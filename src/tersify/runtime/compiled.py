@@ -6,12 +6,13 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
 from tersify.modes import eval_mode
 from tersify.runtime.capture import capture
@@ -19,6 +20,7 @@ from tersify.runtime.choose_kernels import choose
 from tersify.runtime.engine import EngineBuilder, extension
 from tersify.runtime.fuse import fuse
 from tersify.runtime.halves import serves_halves, with_halves
+from tersify.runtime.inputs import calibration_batches, check_inputs, example_tensors
 from tersify.runtime.kernel_costs import costs_of_this_cpu
 from tersify.runtime.op import Segment, Stage, call
 from tersify.runtime.op_times import OpTime, profile
@@ -27,6 +29,7 @@ from tersify.runtime.quantize import quantize, with_dense_convolutions
 from tersify.runtime.reference import run_node, run_reference
 
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
+MAX_THREADS = 1024
 
 
 class CompiledModule(nn.Module):
@@ -46,7 +49,7 @@ class CompiledModule(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         outputs: Sequence[Tensor] | None = None if self._one_segment is None else self._one_segment.rerun(inputs)
         if outputs is None:
-            self._check(inputs)
+            check_inputs(self.plan, inputs)
             if self._stages is None:
                 with torch.no_grad():
                     outputs = run_reference(self.plan, inputs)
@@ -61,7 +64,7 @@ class CompiledModule(nn.Module):
 
     def profile(self, *inputs: Tensor, repeats: int = 20) -> list[OpTime]:
         """How long every operation of the plan takes with these inputs: the median of the repeats."""
-        self._check(inputs)
+        check_inputs(self.plan, inputs)
         return profile(self.plan, self._stages, inputs, repeats)
 
     def _run_stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -82,32 +85,13 @@ class CompiledModule(nn.Module):
                 values.update(zip(stage.outputs, given, strict=True))
         return tuple(values[name] for name in self.plan.outputs)
 
-    def _check(self, inputs: Sequence[Any]) -> None:
-        if len(inputs) != len(self.plan.inputs):
-            raise ValueError(f"the network was compiled for {len(self.plan.inputs)} inputs, got {len(inputs)}")
-        for given, wanted in zip(inputs, self.plan.inputs, strict=True):
-            if not isinstance(given, Tensor):
-                raise ValueError(f"input {wanted.name!r} must be a tensor, got {type(given).__name__}")
-            if given.layout != torch.strided or given.device.type != "cpu":
-                raise ValueError(
-                    f"input {wanted.name!r} must be a dense CPU tensor, got {given.layout} on {given.device}; "
-                    "use .cpu() or .to_dense()"
-                )
-            if given.dtype != wanted.dtype:
-                raise ValueError(
-                    f"input {wanted.name!r} must be {wanted.dtype}, got {given.dtype}; convert it with .to()"
-                )
-            if given.shape[1:] != wanted.shape:
-                raise ValueError(
-                    f"input {wanted.name!r} has shape {tuple(given.shape)}, the example had (batch, "
-                    f"{', '.join(map(str, wanted.shape))}); compile again for another size"
-                )
-            if given.shape[0] != inputs[0].shape[0]:
-                raise ValueError(f"the inputs have different batch sizes: {len(inputs[0])} and {len(given)}")
-            if self.plan.batch is not None and given.shape[0] != self.plan.batch:
-                raise ValueError(
-                    f"this network could only be captured for batches of {self.plan.batch}, got {len(given)}"
-                )
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        if self._stages is None:
+            return super().__reduce_ex__(protocol)
+        raise TypeError(
+            "a compiled network is packed for this CPU and can be neither copied nor pickled; save the network it was "
+            "compiled from, and compile that again"
+        )
 
 
 def _only_segment(plan: Plan, stages: Sequence[Stage]) -> Segment | None:
@@ -136,18 +120,17 @@ def compile(
     set, whose kernels then emulate the arithmetic, slowly.
     `threads` defaults to what torch uses, or to the processors that this process may run on, if they are fewer.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if threads is not None and not 1 <= threads <= 1024:
-        raise ValueError(f"threads must be 1..1024, got {threads}")
-    given = (example,) if isinstance(example, Tensor) else tuple(example)
-    _check_example(given)
+    check_choice("precision", precision, PRECISIONS)
+    if threads is not None:
+        check_whole("threads", threads, low=1, high=MAX_THREADS)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"compile takes a torch.nn.Module, got a {type(model).__name__}")
+    given = example_tensors(example)
     exported = isinstance(model, torch.fx.GraphModule)  # its mode is fixed
     with nullcontext() if exported else eval_mode(model), torch.no_grad():
         captured, out_spec = capture(model, given)
     plan = fuse(captured)
-    shown = [calibration] if isinstance(calibration, Tensor) else calibration
-    batches = None if shown is None else [(b,) if isinstance(b, Tensor) else b for b in shown]
+    batches = calibration_batches(plan, calibration)
     if precision == "int8":
         plan = quantize(with_dense_convolutions(plan), batches or [given])
     elif precision == "fp16":
@@ -169,14 +152,6 @@ def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledM
         return CompiledModule(plan, out_spec, None)
     count = threads or min(torch.get_num_threads(), usable_cpus())
     return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count, plan.quants)))
-
-
-def _check_example(example: tuple[Tensor, ...]) -> None:
-    for x in example:
-        if not isinstance(x, Tensor) or x.layout != torch.strided or x.device.type != "cpu":
-            raise ValueError("the example must be a dense CPU tensor, or a tuple of them")
-        if x.ndim < 1 or len(x) == 0:
-            raise ValueError(f"the example needs a batch in front, got shape {tuple(x.shape)}")
 
 
 def _stages(plan: Plan, builder: Any) -> list[Stage]:

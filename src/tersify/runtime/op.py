@@ -60,7 +60,7 @@ class Segment:
         Kernels have swept the caches when this runs: every function and every look into torch's large namespace costs.
         """
         usual = self._usual
-        if len(inputs) != len(usual) or is_compiling() or _len_torch_dispatch_stack() > 0:
+        if not usual or len(inputs) != len(usual) or is_compiling() or _len_torch_dispatch_stack() > 0:
             return None
         sources, targets, outputs = [], [], []
         for x, shape in zip(inputs, usual, strict=True):

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+NO_ONNX = "no-onnx.txt"  # says why there is no model.onnx
 Run = Callable[[Any], Any]  # numpy images → numpy logits
 Loader = Callable[[Path, int, int], Run]  # folder, batch size, threads
 
@@ -76,13 +77,20 @@ def _tersify(precision: str) -> Loader:
     return load
 
 
+def _written(folder: Path, file: str) -> Path:
+    """The ONNX file, or the reason why there is none."""
+    if not (folder / file).exists():
+        raise RuntimeError((folder / NO_ONNX).read_text(encoding="utf-8"))
+    return folder / file
+
+
 def _onnxruntime(file: str) -> Loader:
     def load(folder: Path, batch: int, threads: int) -> Run:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(folder / file, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(_written(folder, file), options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         return lambda x: session.run(None, {name: x})[0]
 
@@ -94,7 +102,7 @@ def _openvino(quantized: bool) -> Loader:
         import openvino
 
         core = openvino.Core()
-        model = core.read_model(folder / "model.onnx")
+        model = core.read_model(_written(folder, "model.onnx"))
         inputs = np.load(folder / "inputs.npy")
         model.reshape([batch, *inputs.shape[1:]])
         if quantized:
@@ -119,7 +127,7 @@ def _deepsparse(folder: Path, batch: int, threads: int) -> Run:
     os.environ["NM_DISABLE_ANALYTICS"] = "True"
     import deepsparse
 
-    engine = deepsparse.compile_model(str(folder / "model.onnx"), batch_size=batch, num_cores=threads)
+    engine = deepsparse.compile_model(str(_written(folder, "model.onnx")), batch_size=batch, num_cores=threads)
     return lambda x: engine.run([x])[0]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tersify.checks import check_threads, check_whole
 from tersify.sparse.backends import BACKENDS, MissingBackendError, Prepared, prepare
 from tersify.sparse.collection import Operation
 
@@ -38,8 +39,8 @@ def bench(
 
     Without `backends`, all whose library is installed. A result outside the operation's tolerance is an error.
     """
-    if rounds < 1 or threads < 1:
-        raise ValueError(f"rounds and threads must be at least 1, got {rounds} and {threads}")
+    check_whole("rounds", rounds, low=1)
+    check_threads(threads)
     wanted = list(dict.fromkeys([DENSE, *(backends or BACKENDS)]))
     timings: list[Timing] = []
     with _threads(threads):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tersify.sparse.errors import CollectionError
 from tersify.sparse.formats import Array, Matrix
@@ -62,14 +63,15 @@ class Operation:
             self.check(result, backend)
         return result
 
-    def check(self, result: Array, by: str = "the result") -> float:
-        """The largest error of a result; above the operation's tolerance it is refused.
+    def check(self, result: npt.ArrayLike, by: str = "the result") -> float:
+        """The largest error of a result, a torch tensor too; above the operation's tolerance it is refused.
 
         The tolerance is 10⁻⁵ of the largest Σ|w·x| of any output, the scale that rounding errors of a sum have.
         """
-        if result.shape != self.output.shape:
-            raise ValueError(f"{self.name}: {by} has shape {result.shape}, the stored output {self.output.shape}")
-        error = float(np.abs(result - self.output).max(initial=0.0))
+        given = np.asarray(result)
+        if given.shape != self.output.shape:
+            raise ValueError(f"{self.name}: {by} has shape {given.shape}, the stored output {self.output.shape}")
+        error = float(np.abs(given - self.output).max(initial=0.0))
         if not error <= self.meta["tolerance"]:
             raise ValueError(
                 f"{self.name}: {by} differs from the stored output by {error:.3g}, "

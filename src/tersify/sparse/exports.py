@@ -27,13 +27,22 @@ def export(collection: Collection, format: str, out: Path) -> list[Path]:
     if format not in EXPORTS:
         raise ValueError(f"unknown export {format!r}; known: {', '.join(EXPORTS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} is not empty; give a new folder")
+        raise ValueError(f"{out} is not empty; give a new folder, or remove it first")
     out.mkdir(parents=True, exist_ok=True)
-    return [path for op in collection for path in EXPORTS[format](op, out / _stem(op.name))]
+    write = EXPORTS[format]
+    stems = _stems(collection)
+    return [path for op, stem in zip(collection, stems, strict=True) for path in write(op, out / stem)]
 
 
-def _stem(name: str) -> str:
-    return re.sub(r"[^\w.-]", "_", name.replace("/", "__"))
+def _stems(collection: Collection) -> list[str]:
+    """A file's name for each operation; one that another has already gets the operation's place behind it."""
+    stems: dict[str, None] = {}
+    for place, name in enumerate(collection.names):
+        stem = re.sub(r"[^\w.-]", "_", name.replace("/", "__"))
+        while stem in stems:
+            stem += f"-{place}"
+        stems[stem] = None
+    return list(stems)
 
 
 def _behind(stem: Path, suffix: str) -> Path:

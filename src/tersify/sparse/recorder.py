@@ -166,7 +166,9 @@ def _run(
             model(example)
     except (RuntimeError, TypeError, IndexError, AttributeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{type(model).__name__} cannot run on the example: {reason}") from error
+        raise ValueError(
+            f"{type(model).__name__} cannot run on the example: {reason}; give one of the shape and type that it takes"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

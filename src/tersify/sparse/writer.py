@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tersify.checks import check_whole
 from tersify.codec.atomic import replacing
 from tersify.sparse.collection import Collection
 from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
@@ -87,8 +88,7 @@ def collect(
 def _check_arguments(*, format: str, columns: int, min_sparsity: float, order: str, name: str) -> None:
     if format not in FORMATS and format != "best":
         raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}, best")
-    if columns < 1:
-        raise ValueError(f"columns must be at least 1, got {columns}")
+    check_whole("columns", columns, low=1)
     if not 0 <= min_sparsity <= 1:
         raise ValueError(f"min_sparsity is a share of zeros, 0..1, got {min_sparsity}")
     if order not in ORDERS:

@@ -15,7 +15,7 @@ from tersify.lab.data.roots import data_root
 from tersify.lab.data.types import Augmentation, Data, Split, normalize
 from tersify.lab.data.user import user_data
 from tersify.lab.names import unknown
-from tersify.userfile import names_function
+from tersify.userfile import names_function, refuse_bare_file
 
 _LOADERS: dict[str, Callable[[Path], Data]] = {
     "digits": lambda root: digits(),
@@ -37,6 +37,7 @@ def dataset(name: str, *, root: str | Path | None = None) -> Data:
         return _LOADERS[name](data_root(root))
     if names_function(name):
         return user_data(name)
+    refuse_bare_file(name)
     path, at, size = name.rpartition("@")
     if at and size.isdecimal():
         return image_folder(Path(path), int(size))

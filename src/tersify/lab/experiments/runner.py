@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tersify.lab.experiments.definition import Experiment, Row, run_path
-from tersify.lab.experiments.figures import draw
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.results import write_results
 from tersify.lab.trainer import Display, RunDirectory
@@ -29,8 +28,7 @@ def reproduce(
     """Runs into `out/ROW/seed-N`; `overrides` are training settings for every row (device, compile, epochs).
 
     The results, also written to `out/results.json` after each row, hold for each row the published figures,
-    ours with every seed and their spread, and the difference of the means. The experiment's figures are drawn into
-    `out/figures` at the end.
+    ours with every seed and their spread, and the difference of the means.
     """
     if out.exists() and any(out.iterdir()) and not resume:
         raise ValueError(f"{out} is not empty; add --resume to go on with what is in it, or give another --out")
@@ -48,7 +46,6 @@ def reproduce(
         rows.append(summary(row, runs))
         results = _results(experiment, rows)
         write_results(out / "results.json", results)
-    draw(experiment, out)
     return results
 
 

@@ -25,13 +25,12 @@ class Bounds:
     thrifty: bool = False
 
     def __post_init__(self) -> None:
-        smallest = sum(float(own.min()) for own in self.costs.split(list(self.layer_sizes)))
-        largest = sum(float(own.max()) for own in self.costs.split(list(self.layer_sizes)))
-        if self.budget is not None and self.budget < largest:
-            raise ValueError(
-                f"keep leaves {self.budget:g} of {float(self.costs.sum()):g} to the units, and one unit in each of the "
-                f"{len(self.layer_sizes)} layers may take up to {largest:g} (at least {smallest:g}); raise keep"
-            )
+        if self.budget is not None and self.budget < self.needed():
+            raise ValueError(f"one unit in each layer may cost {self.needed():g}, and the budget is {self.budget:g}")
+
+    def needed(self) -> float:
+        """What one unit in each layer may cost: as much as the costliest do."""
+        return sum(float(own.max()) for own in self.costs.split(list(self.layer_sizes)))
 
     def repaired(self, states: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest states within the bounds, ties broken by `uniform` (S, D); and how many layers were empty.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -168,14 +169,20 @@ class Work(nn.Module):
         self._gated: list[tuple[Site, GateTransform]] = []
 
     def _bounds(self) -> Bounds:
-        method, costs, budget = self.method, self.costs, None
-        if method.count == "units":
-            costs = torch.ones_like(costs)
-        if method.keep is not None:
-            whole = len(costs) if method.count == "units" else self.network_size
-            budget = method.keep * whole - (whole - float(costs.sum()))
-        sizes = [layer.size for layer in self.layers]
-        return Bounds(sizes, costs.float(), budget, exactly=method.bound == "exactly", thrifty=method.thrifty)
+        method, sizes = self.method, [layer.size for layer in self.layers]
+        costs = torch.ones_like(self.costs) if method.count == "units" else self.costs
+        bounds = Bounds(sizes, costs.float(), exactly=method.bound == "exactly", thrifty=method.thrifty)
+        if method.keep is None:
+            return bounds
+        whole = len(costs) if method.count == "units" else self.network_size
+        without = whole - float(costs.sum())  # parameters that belong to no unit
+        least = (without + bounds.needed()) / whole
+        if method.keep < least:
+            raise ValueError(
+                f"keep must be at least {math.ceil(1e3 * least) / 1e3:g} here: parameters of no unit, and one unit "
+                f"in each of the {len(sizes)} layers with units, may take that much of the network, got {method.keep:g}"
+            )
+        return replace(bounds, budget=method.keep * whole - without)
 
     def gated(self, bound: Bound) -> list[tuple[Site, GateTransform]]:
         """The sites that have units. A weight that γ and β silence needs no mask of its own in training.

@@ -18,6 +18,7 @@ from tersify.tensor import CompressedTensor, Table
 ACTIVATION_BITS = 8
 BIAS_BITS = 8
 SAMPLES = 512
+STANDARDISATION = frozenset({"mean", "spread"})  # of the speech network's inputs: comes before the circuit
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,10 @@ def _layer(
 ) -> FixedLayer:
     weight = model[name]
     assert isinstance(weight, CompressedTensor)
-    table = Table.of(weight)
+    try:
+        table = Table.of(weight)
+    except ValueError as problem:
+        raise ValueError(f"{name!r}: {problem}") from None
     bias, bias_format = _bias(model.get(name.removesuffix("weight") + "bias"), weight.shape[0])
     # The accumulator needs no output format, so any will do until the sums are known.
     draft = FixedLayer(table=table, bias=bias, bias_format=bias_format, input=input, output=input, relu=relu,
@@ -107,6 +111,13 @@ def _bias(bias: CompressedTensor | Tensor | None, outputs: int) -> tuple[Ints, F
 
 
 def _check_chain(model: Mapping[str, CompressedTensor | Tensor], names: Sequence[str]) -> None:
+    served = {*names, *(name.removesuffix("weight") + "bias" for name in names)}
+    if left := [name for name in model if name not in served | STANDARDISATION]:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise ValueError(
+            f"{left[0]!r}{more} would be left out; only a plain chain of fully connected layers, each a compressed "
+            "matrix, has a circuit here"
+        )
     for before, behind in itertools.pairwise(names):
         outputs, inputs = model[before].shape[0], model[behind].shape[1]
         if outputs != inputs:
