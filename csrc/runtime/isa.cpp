@@ -80,6 +80,16 @@ std::string isa_name(Isa isa) {
 
 bool adds_halves(Isa isa) { return isa == Isa::Avx512Fp16 || (isa == Isa::Amx && has_fp16()); }
 
+PickSums pick_sums_of(Isa isa) {
+#if defined(__x86_64__)
+  const bool multiplies_bytes = isa == Isa::Avx512Vnni || isa == Isa::Avx512Fp16 || isa == Isa::Amx;
+  if (multiplies_bytes && __builtin_cpu_supports("avx512vbmi")) return vbmi_pick_sums;
+#else
+  (void)isa;
+#endif
+  return nullptr;
+}
+
 Isa isa_named(const std::string& name) {
   std::string known;
   for (Isa isa : available_isas()) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels.hpp"
+
 namespace tersify {
 
 enum class Isa { Portable, Avx2, Avx512, Avx512Vnni, Avx512Fp16, Amx };
@@ -11,6 +13,7 @@ enum class Isa { Portable, Avx2, Avx512, Avx512Vnni, Avx512Fp16, Amx };
 std::vector<Isa> available_isas();  // slowest first
 std::string isa_name(Isa isa);
 bool adds_halves(Isa isa);  // by instructions of the CPU: all others round float sums
+PickSums pick_sums_of(Isa isa);  // null where bytes cannot be permuted
 Isa isa_named(const std::string& name);  // throws std::invalid_argument for one this CPU lacks
 
 }  // namespace tersify

@@ -220,20 +220,21 @@ void time_lists(Isa isa, bool half) {
               isa_name(isa).c_str(), half ? "fp16" : "fp32", best_microseconds(c, isa, 1));
 }
 
-void time_linear(Isa isa, int n) {
+void time_linear(Isa isa, int n, bool sparse) {
   Random r(1);
   const int size = 4096;
   Case c;
   c.n = n;
   c.input = r.floats(size_t(n) * size);
   c.outputs = size_t(n) * size;
-  c.build = [&r](Engine& e) {
-    const Numbers weight = r.weights(size_t(size) * size, ValueKind::Sign, {});
+  c.build = [&r, sparse](Engine& e) {
+    Numbers weight(size_t(size) * size);
+    for (float& v : weight) v = sparse && r.between(0, 9) ? 0.0f : float(r.between(0, 1) * 2 - 1);
     e.outputs({e.dense_linear(e.input({size, 1, 1}), size, weight.data(), size, relu_with(Numbers(size)))});
   };
   for (int threads : {1, 2})
-    std::printf("%s dense linear 4096x4096, batch %d, %d threads: %.1f us\n", isa_name(isa).c_str(), n, threads,
-                best_microseconds(c, isa, threads));
+    std::printf("%s linear 4096x4096 in bytes, %d %% zeros, batch %d, %d threads: %.1f us\n", isa_name(isa).c_str(),
+                sparse ? 90 : 0, n, threads, best_microseconds(c, isa, threads));
 }
 
 }  // namespace
@@ -267,7 +268,8 @@ int main() {
       good = good && passed == kCases;
     }
     for (int n : {1, 16, 64})
-      if (isa != Isa::Portable) time_linear(isa, n);
+      for (bool sparse : {false, true})
+        if (isa != Isa::Portable) time_linear(isa, n, sparse);
     if (isa != Isa::Portable) time_conv(isa);
     if (isa != Isa::Portable) time_lists(isa, false);
     if (adds_halves(isa)) time_lists(isa, true);

@@ -155,6 +155,25 @@ struct DenseTask {
   int32_t* sums;  // [vector][kDenseRows]
 };
 
+constexpr int kPickRows = 16, kPickWindow = 64;         // of activations: what one permutation reaches
+constexpr int kPickStepBytes = 64, kPickMostSteps = 8;  // a step has four entries of each row
+
+struct PickRun {
+  uint16_t steps, windows;  // that many windows of as many steps
+};
+
+// Sums of chosen activations for one block of rows. An entry has the activation's place in its window in the low six bits
+// and its sign in the high two: 01 is +, 11 −, 00 none. Entries lie as [window][step][row][4].
+struct PickTask {
+  const uint8_t* entries;
+  const PickRun* runs;
+  int run_count;
+  const uint16_t* windows;  // the window of each, run after run
+  const int32_t* zeros;     // what kByteZero, which every activation has too much, adds to each row
+  const uint8_t* x;         // whole windows
+  int32_t* sums;            // [kPickRows]
+};
+
 // One row of an image → pixels of 8-bit steps, all channels of one together.
 struct PixelTask {
   const float* row;  // of channel 0
@@ -233,6 +252,8 @@ const Kernels& avx512_kernels();
 const Kernels& vnni_kernels();
 const Kernels& fp16_kernels();
 const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
+using PickSums = void (*)(const PickTask&);
+extern const PickSums vbmi_pick_sums;
 bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

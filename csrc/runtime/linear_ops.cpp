@@ -1,10 +1,8 @@
 // Matrix products: vector by vector where there are few, as a 1×1 convolution where there are many.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "conv_step.hpp"
-#include "dense.hpp"
 
 namespace tersify {
 namespace {
@@ -34,58 +32,6 @@ void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr
          }});
 }
 
-struct VectorScale {
-  float scale;
-  int32_t total;
-};
-
-// Every vector is rounded to 8 bits of its own scale, then blocks of rows meet tiles of vectors.
-void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
-               int source, int target, int count) {
-  const Kernels* k = &s.kernels();
-  const size_t bytes = AlignedBytes::rounded(weights->vector_bytes());
-  const int steps = s.temporary(bytes * count + 64), scales = s.temporary(sizeof(VectorScale) * count);
-  Step round, multiply;
-  round.tasks = count;
-  round.reads = {source};
-  round.writes = {steps, scales};
-  round.run = [=](char* const* b, int v, char*) {
-    auto* to = reinterpret_cast<int8_t*>(b[steps] + bytes * v);
-    VectorScale& scale = reinterpret_cast<VectorScale*>(b[scales])[v];
-    const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
-    scale.scale = k->quantize_vector(x, features, to, &scale.total);
-    std::memset(to + features, 0, weights->vector_bytes() - features);
-  };
-  const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
-  const int tasks = std::min(units, kDenseTasksPerThread * s.threads());
-  multiply.tasks = tasks;
-  multiply.reads = {steps, scales};
-  multiply.writes = {target};
-  multiply.run = [=](char* const* b, int task, char*) {
-    const int begin = int(size_t(units) * task / tasks), end = int(size_t(units) * (task + 1) / tasks);
-    for (int unit = begin; unit < end; ++unit) {
-      const int block = unit / tiles, first = unit % tiles * kDenseVectors, row = block * weights->block_rows();
-      alignas(64) int32_t sums[kDenseVectors * kDenseRows];
-      const int32_t from_start = 0;
-      const DenseTask t{weights->block(block), weights->levels(), weights->rows_of(block),
-                        reinterpret_cast<const int8_t*>(b[steps] + bytes * first), ptrdiff_t(bytes),
-                        std::min(kDenseVectors, count - first), &from_start, 1, weights->steps(), sums};
-      k->dense_sums(t);
-      for (int v = 0; v < t.vectors; ++v) {
-        const VectorScale& scale = reinterpret_cast<const VectorScale*>(b[scales])[first + v];
-        float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + row;
-        k->finish_dense(sums + v * kDenseRows, scale.total * weights->zero(), scale.scale, row,
-                        weights->rows_of(block), out, finish->view());
-      }
-    }
-  };
-  for (Step* step : {&round, &multiply}) {
-    step->kernel = weights->kernel_name();
-    s.add(std::move(*step));
-  }
-  s.add_cost(double(weights->rows()) * features * (count * kDensePerWeight + kDenseRead));
-}
-
 }  // namespace
 
 // The weights of a linear layer: for single vectors, for many, or both, each packed when it is first needed.
@@ -94,17 +40,6 @@ struct LinearWeights {
   std::shared_ptr<SparseWeights> lists;
   double nonzeros;
 };
-
-int Engine::dense_linear(int in, int features, const float* weight, int rows, FinishData finish) {
-  const int per_image = shapes_.at(in).numel() / features;
-  auto packed = std::make_shared<CodeMatrix>(weight, rows, features);
-  weight_sizes_.push_back([packed] { return packed->resident_bytes(); });
-  auto constants = std::make_shared<FinishData>(std::move(finish));
-  return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
-    const int source = s.need(in, {}), target = s.give(op.output, {});
-    add_dense(s, packed, constants, features, source, target, s.n() * per_image);
-  });
-}
 
 int Engine::linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
                    FinishData finish) {

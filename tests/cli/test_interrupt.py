@@ -10,7 +10,7 @@ from types import ModuleType
 import tersify
 from tersify.cli import main
 
-COMMAND = ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--epochs", "8"]
+COMMAND = ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--epochs", "24"]
 COMMAND += ["--option", "width=0.5", "--device", "cpu", "--set", "batch_size=32"]
 
 
@@ -39,7 +39,7 @@ def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(tmp_path, capsys):
     assert not (out / "metrics.json").exists()
 
     assert main([*COMMAND, "--out", str(out), "--resume"]) == 0
-    assert json.loads((out / "metrics.json").read_text())["epochs"] == 8
+    assert json.loads((out / "metrics.json").read_text())["epochs"] == 24
     first_shown = capsys.readouterr().out.split("epoch ")[1]
     assert not first_shown.startswith("1/")
 

@@ -1,8 +1,9 @@
-"""Dense products of two- and four-bit weights with 8-bit activations are exact sums, on every instruction set."""
+"""Products of few-bit weights with 8-bit activations, dense or sparse, are exact sums, on every instruction set."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,9 +44,9 @@ def dense_plan(rows, features, *, kind="sign", zeros=0.3, inner=(), seed=0, **mo
 
 @pytest.mark.parametrize(("rows", "features"), [(1, 1), (64, 4), (10, 320), (65, 7), (130, 77), (257, 1026)])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
-@pytest.mark.parametrize("kind", ["sign", "table"])
-def test_layers_and_batches_of_every_size(isa, rows, features, n, kind):
-    assert_close(dense_plan(rows, features, kind=kind), [whole_steps(n, features)], threads=2)
+@pytest.mark.parametrize(("kind", "zeros"), [("sign", 0.3), ("sign", 0.9), ("table", 0.3)])
+def test_layers_and_batches_of_every_size(isa, rows, features, n, kind, zeros):
+    assert_close(dense_plan(rows, features, kind=kind, zeros=zeros), [whole_steps(n, features)], threads=2)
 
 
 @given(
@@ -53,7 +54,7 @@ def test_layers_and_batches_of_every_size(isa, rows, features, n, kind):
     rows=st.integers(1, 200),
     features=st.integers(1, 300),
     kind=st.sampled_from(["sign", "table"]),
-    zeros=st.sampled_from([0.0, 0.5, 1.0]),
+    zeros=st.sampled_from([0.0, 0.5, 0.8, 0.95, 1.0]),
     isa=st.sampled_from(ISAS),
     threads=st.integers(1, 3),
     seed=st.integers(0, 1000),
@@ -147,6 +148,38 @@ def test_nan_and_infinity_spoil_their_own_vector_only(isa, bad, place):
 def test_weights_take_two_or_four_bits(isa):
     assert compiled(dense_plan(128, 256)).weight_bytes() == 128 * 256 // 4
     assert compiled(dense_plan(128, 256, kind="table")).weight_bytes() == 128 * 256 // 2
+
+
+def picks(isa):
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return isa in ("avx512vnni", "avx512fp16", "amx") and "avx512_vbmi" in flags
+
+
+def test_where_most_weights_are_zero_only_the_others_are_kept(isa):
+    plan = dense_plan(128, 1024, zeros=0.95)
+    network = compiled(plan)
+    assert_close(plan, [whole_steps(1, 1024)])
+    if isa != "amx":  # which keeps codes for its tiles, too
+        assert (network.weight_bytes() < 128 * 1024 // 4) == picks(isa)
+
+
+def test_full_windows_and_empty_ones_beside_each_other(isa):
+    plan = dense_plan(50, 1000, zeros=1.0)
+    values = plan.nodes[0].weight.values
+    values[3, 64:128] = 1.0  # more steps than a run of the kernel has
+    values[3, 500:] = -1.0
+    values[17, ::100] = -1.0
+    values[49, 999] = 1.0
+    assert_close(plan, [whole_steps(3, 1000)])
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_long_rows_of_large_numbers_among_zeros_do_not_overflow(isa, sign):
+    plan = dense_plan(33, 60_000, zeros=1.0)
+    plan.nodes[0].weight.values[5] = sign
+    x = torch.full((2, 60_000), 1.0)
+    x[1] = -1.0
+    assert_close(plan, [x])
 
 
 def test_weights_that_are_not_few_whole_numbers_are_refused(isa):

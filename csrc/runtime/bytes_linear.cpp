@@ -1,0 +1,155 @@
+// Matrix products with 8-bit activations: dense codes, or lists of what is not zero where most of it is.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "dense.hpp"
+#include "picks.hpp"
+#include "schedule.hpp"
+
+namespace tersify {
+namespace {
+
+constexpr double kPicksBelow = 0.5;  // share of non-zeros: above, lists are longer than codes
+constexpr int kTileVectors = 6;      // fewer leave tiles mostly empty
+
+double dense_cost(int rows, int features, int count) {
+  return double(rows) * features * (count * kDensePerWeight + kDenseRead);
+}
+
+double pick_cost(const PickMatrix& weights, int count) { return double(weights.steps()) * (count * kPickPerStep + kPickRead); }
+
+struct VectorScale {
+  float scale;
+  int32_t total;
+};
+
+// Buffers of vectors rounded to 8 bits, each of its own scale.
+struct Rounded {
+  size_t bytes;  // from one vector to the next
+  int steps, scales;
+};
+
+// Where the weights want them so, the steps lie `zero` higher; behind the last one it is that, too.
+Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, int source, int count, const char* kernel) {
+  const Kernels* k = &s.kernels();
+  const size_t bytes = AlignedBytes::rounded(vector_bytes);
+  const Rounded to{bytes, s.temporary(bytes * count + 64), s.temporary(sizeof(VectorScale) * count)};
+  Step round;
+  round.tasks = count;
+  round.reads = {source};
+  round.writes = {to.steps, to.scales};
+  round.kernel = kernel;
+  round.run = [=](char* const* b, int v, char*) {
+    char* steps = b[to.steps] + bytes * v;
+    VectorScale& scale = reinterpret_cast<VectorScale*>(b[to.scales])[v];
+    const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
+    scale.scale = k->quantize_vector(x, features, reinterpret_cast<int8_t*>(steps), &scale.total);
+    std::memset(steps + features, 0, vector_bytes - features);
+    for (size_t i = 0; zero && i < vector_bytes; ++i) steps[i] = static_cast<char>(steps[i] + zero);
+  };
+  s.add(std::move(round));
+  return to;
+}
+
+// Blocks of rows meet tiles of vectors.
+void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
+               int source, int target, int count) {
+  const Kernels* k = &s.kernels();
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), 0, source, count, weights->kernel_name());
+  const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
+  const int tasks = std::min(units, kDenseTasksPerThread * s.threads());
+  Step multiply;
+  multiply.tasks = tasks;
+  multiply.kernel = weights->kernel_name();
+  multiply.reads = {x.steps, x.scales};
+  multiply.writes = {target};
+  multiply.run = [=](char* const* b, int task, char*) {
+    const int begin = int(size_t(units) * task / tasks), end = int(size_t(units) * (task + 1) / tasks);
+    for (int unit = begin; unit < end; ++unit) {
+      const int block = unit / tiles, first = unit % tiles * kDenseVectors, row = block * weights->block_rows();
+      alignas(64) int32_t sums[kDenseVectors * kDenseRows];
+      const int32_t from_start = 0;
+      const DenseTask t{weights->block(block), weights->levels(), weights->rows_of(block),
+                        reinterpret_cast<const int8_t*>(b[x.steps] + x.bytes * first), ptrdiff_t(x.bytes),
+                        std::min(kDenseVectors, count - first), &from_start, 1, weights->steps(), sums};
+      k->dense_sums(t);
+      for (int v = 0; v < t.vectors; ++v) {
+        const VectorScale& scale = reinterpret_cast<const VectorScale*>(b[x.scales])[first + v];
+        float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + row;
+        k->finish_dense(sums + v * kDenseRows, scale.total * weights->zero(), scale.scale, row,
+                        weights->rows_of(block), out, finish->view());
+      }
+    }
+  };
+  s.add(std::move(multiply));
+  s.add_cost(dense_cost(weights->rows(), features, count));
+}
+
+// Blocks of rows meet one vector after the other.
+void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weights, std::shared_ptr<FinishData> finish,
+               int features, int source, int target, int count) {
+  const Kernels* k = &s.kernels();
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), kByteZero, source, count, weights->kernel_name());
+  const int blocks = weights->blocks(), tasks = std::min(blocks, kDenseTasksPerThread * s.threads());
+  Step multiply;
+  multiply.tasks = tasks;
+  multiply.kernel = weights->kernel_name();
+  multiply.reads = {x.steps, x.scales};
+  multiply.writes = {target};
+  multiply.run = [=](char* const* b, int task, char*) {
+    const int begin = int(size_t(blocks) * task / tasks), end = int(size_t(blocks) * (task + 1) / tasks);
+    for (int block = begin; block < end; ++block) {
+      alignas(64) int32_t sums[kPickRows];
+      PickTask t = weights->task(block);
+      t.sums = sums;
+      for (int v = 0; v < count; ++v) {
+        t.x = reinterpret_cast<const uint8_t*>(b[x.steps] + x.bytes * v);
+        sums_of(t);
+        float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + block * kPickRows;
+        const float scale = reinterpret_cast<const VectorScale*>(b[x.scales])[v].scale;
+        k->finish_dense(sums, 0, scale, block * kPickRows, weights->rows_of(block), out, finish->view());
+      }
+    }
+  };
+  s.add(std::move(multiply));
+  s.add_cost(pick_cost(*weights, count));
+}
+
+bool is_ternary(const float* weight, size_t count) {
+  return std::all_of(weight, weight + count, [](float w) { return w == 0 || w == 1 || w == -1; });
+}
+
+struct ByteWeights {
+  std::shared_ptr<PickMatrix> picks;  // null: too few zeros
+  std::shared_ptr<CodeMatrix> codes;  // null: never needed
+};
+
+}  // namespace
+
+int Engine::dense_linear(int in, int features, const float* weight, int rows, FinishData finish) {
+  const int per_image = shapes_.at(in).numel() / features;
+  const size_t weights = size_t(rows) * features;
+  const PickSums pick_sums = pick_sums_of(isa_);
+  auto packed = std::make_shared<ByteWeights>();
+  const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
+  if (pick_sums && PickMatrix::possible(features) && nonzeros < kPicksBelow * double(weights) && is_ternary(weight, weights)) {
+    packed->picks = std::make_shared<PickMatrix>(weight, rows, features);
+    if (pick_cost(*packed->picks, 1) >= dense_cost(rows, features, 1)) packed->picks = nullptr;
+  }
+  // Tiles are faster than lists, but only where there are vectors enough to fill them.
+  if (!packed->picks || isa_ == Isa::Amx) packed->codes = std::make_shared<CodeMatrix>(weight, rows, features);
+  weight_sizes_.push_back([packed] {
+    return (packed->picks ? packed->picks->resident_bytes() : 0) + (packed->codes ? packed->codes->resident_bytes() : 0);
+  });
+  auto constants = std::make_shared<FinishData>(std::move(finish));
+  return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
+    const int source = s.need(in, {}), target = s.give(op.output, {}), count = s.n() * per_image;
+    if (packed->picks && (!packed->codes || count < kTileVectors))
+      add_picks(s, pick_sums, packed->picks, constants, features, source, target, count);
+    else
+      add_dense(s, packed->codes, constants, features, source, target, count);
+  });
+}
+
+}  // namespace tersify
