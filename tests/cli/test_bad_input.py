@@ -137,6 +137,30 @@ def test_a_file_may_not_choose_which_code_runs(tmp_path, capsys):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (["eval", "FILE", "--data", "digits"], "say what it is with --target"),
+        (["collect", "FILE", "--shape", "1,8,8", "--out", "OUT"], "tersify collect file.py:function --weights FILE"),
+        (["enhance", "a.wav", "b.wav", "--model", "FILE"], "enhancing takes the network speech-mlp"),
+        (["compress", "digits-cnn", "--data", "digits", "--recipe", "twn", "--epochs", "1", "--out", "OUT",
+          "--set", "teacher=FILE"], "a teacher must be one"),
+        (["eval", "FILE", "--data", "digits", "--target", "digits-cnn"],
+         "the file was made with the options {'size': 2}; check --target and --option"),
+    ],
+)  # fmt: skip
+def test_a_file_of_somebody_s_own_network_is_told_what_this_command_can_do_with_it(command, wanted, tmp_path, capsys):
+    import torch
+
+    import tersify
+
+    path, out = tmp_path / "net.terse", tmp_path / "out"
+    metadata = {"target": {"name": "mine.py:net", "options": {"size": 2}}}
+    tersify.save(tersify.CompressedModel({"w": torch.zeros(2)}, metadata=metadata), path)
+    assert main([word.replace("FILE", str(path)).replace("OUT", str(out)) for word in command]) == 2
+    assert wanted.replace("FILE", str(path)) in one_sentence(capsys)
+
+
 def test_unknown_experiments_and_rows_name_the_known_ones(tmp_path, capsys):
     assert main(["reproduce", "ternary-table3"]) == 2
     assert "nearest: 'ternary-table2'" in one_sentence(capsys)

@@ -84,3 +84,34 @@ def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_re
     assert [line[2] for line in told] == ["87.00 %", "88.50 %", "**91.00 %**", "90.50 %", "80.00 %"]
     assert [line[6] for line in told] == ["", "**better by 1.50**", "", "0.50 less", ""]
     assert told[0][1:5] == ["90.96 % at 49.66 %", "87.00 %", "49.60 %", "5,000,000"]
+
+
+def test_the_energy_table_has_no_column_of_comparisons_where_none_can_be_made(tmp_path, monkeypatch):
+    figures = {"accuracy": 90.0, "kept": 49.6, "epochs": 80.0}
+    rows = [
+        {"id": "resnet18-best", "name": "ours", "published": {}, "ours": {k: {"mean": v} for k, v in figures.items()}}
+    ]
+    (tmp_path / "energy-table1.json").write_text(json.dumps({"rows": rows}))
+    tables = script("tables")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    assert tables.energy().splitlines() == [
+        "| | published | ours | R | shrunk to | all units (F) | epochs |",
+        "|---|---|---|---|---|---|---|",
+        "| ours | – | 90.00 % | 49.60 % |  |  | 80 |",
+    ]
+
+
+def test_movement_is_compared_with_magnitude_seed_by_seed(tmp_path, monkeypatch):
+    accuracies = {
+        "movement-85": [83.0, 84.0, 82.0],
+        "magnitude-85": [82.0, 82.0, 82.0],
+        "movement-85-alone": [80.0, 81.0, 82.0],
+        "magnitude-85-alone": [81.0, 81.0, 83.0],
+    }
+    rows = [{"id": key, "ours": {"accuracy": {"seeds": seeds}}} for key, seeds in accuracies.items()]
+    (tmp_path / "sparse-bert.json").write_text(json.dumps({"rows": rows}))
+    tables = script("tables")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    told = tables.movement()
+    assert "**+1.00 ± 0.58** points with the dense network as a teacher (better in 2 of 3 seeds)" in told
+    assert "−0.67 ± 0.33 without one (0 of 3)" in told

@@ -1,7 +1,13 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from tersify.lab.trainer import TrainConfig
 from tersify.lab.trainer.rate import learning_rate
+from tersify.recipe import Recipe
+
+RESULTS = Path(__file__).parent.parent.parent / "results"
 
 PAPER_1 = {
     "lr": 5e-3,
@@ -40,6 +46,29 @@ def test_cosine_falls_from_the_rate_to_the_final_one_behind_a_linear_warmup():
     assert learning_rate(config, 10) == pytest.approx(0.1)
     falling = [learning_rate(config, 2 + e / 10) for e in range(80)]
     assert falling == sorted(falling, reverse=True)
+
+
+@pytest.mark.parametrize(("epochs", "top"), [(1, 0.5), (2, 1.0), (5, 2.5), (6, 3.0), (60, 3.0)])
+def test_a_warmup_written_for_longer_runs_takes_half_of_a_short_one(epochs, top):
+    config = TrainConfig.from_mapping(Recipe.load("ternary-target").train, epochs=epochs)
+    assert config.warmup_epochs == 3
+    rates = {done: learning_rate(config, done) for done in (step * epochs / 100 for step in range(101))}
+    assert learning_rate(config, top) == max(rates.values()) == pytest.approx(config.lr)
+    assert learning_rate(config, top / 2) == pytest.approx(config.lr / 2)
+    assert learning_rate(config, epochs) == pytest.approx(config.final_lr)
+
+
+def test_the_warmup_of_a_run_that_says_what_it_was_written_for_keeps_its_share():
+    config = TrainConfig(epochs=10, over=100, lr=1.0, warmup_epochs=40)
+    assert learning_rate(config, 2) == pytest.approx(0.5)
+    assert learning_rate(config, 4) == 1.0
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_no_published_run_warmed_up_for_more_than_half_of_its_epochs(file):
+    rows = json.loads(file.read_text(encoding="utf-8")).get("rows", [])
+    for train in (row["settings"]["train"] for row in rows if isinstance(row, dict) and row.get("settings")):
+        assert train.get("warmup_epochs", 0) / train.get("over", train["epochs"]) <= 0.5
 
 
 @pytest.mark.parametrize(

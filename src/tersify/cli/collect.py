@@ -124,7 +124,8 @@ def _network(
         return resolve_target(target, **options).eval(), {}
     known = None if target.endswith(".terse") else target
     if file.suffix == ".terse":
-        net = load_network(file, target=known, options=options, **limit)
+        remedy = f"name it and its file: tersify collect file.py:function --weights {file}"
+        net = load_network(file, target=known, options=options, remedy=remedy, **limit)
         stored = codec.open(file, **limit).metadata
     else:
         net, stored = load_weights(resolve_target(target, **options), file, **limit).eval(), {}

@@ -37,7 +37,7 @@ def enhance(
 
     if dump and not integer:
         raise ValueError("--dump writes the nodes of the integer simulation; add --integer")
-    network = load_network(model, target=None, options=None, **allowed(max_decoded_bytes))
+    network = load_network(model, remedy="enhancing takes the network speech-mlp", **allowed(max_decoded_bytes))
     if not isinstance(network, SpeechMlp):
         raise ValueError(f"{model} holds a {type(network).__name__}; enhancing takes the network speech-mlp")
     noisy = audio.read(source)

@@ -41,7 +41,7 @@ def load_teacher(config: TrainConfig, data: Data, outputs: int) -> nn.Module | N
     """The network to learn from, which must take the same images and give as many logits as the student."""
     if not config.teacher:
         return None
-    teacher = load_network(Path(config.teacher))
+    teacher = load_network(Path(config.teacher), remedy="a teacher must be one")
     try:
         found = check_fits(teacher, data)
     except ValueError as problem:

@@ -8,9 +8,12 @@ from tersify.lab.trainer.config import TrainConfig
 
 
 def learning_rate(config: TrainConfig, done: float) -> float:
-    """The rate after `done` epochs: 0 at the start, fractional inside an epoch, below `config.epochs`."""
+    """The rate after `done` epochs: 0 at the start, fractional inside an epoch, below `config.epochs`.
+
+    A warm-up takes half of the run at most: recipes write it in epochs, and a short run would end before its rate came.
+    """
     stretch = config.epochs / config.over if config.over else 1.0
-    warmup = config.warmup_epochs * stretch
+    warmup = min(config.warmup_epochs * stretch, config.epochs / 2)
     rate = _scheduled(config, done, stretch, warmup)
     return rate * done / warmup if done < warmup else rate
 

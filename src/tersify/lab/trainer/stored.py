@@ -68,11 +68,12 @@ def load_network(
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
+    remedy: str = "say what it is with --target",
 ) -> nn.Module:
     """The network of a .terse file, in eval mode.
 
     Without `target` the file's own metadata names it, and then only a reference network is built: a file
-    from elsewhere must not choose which code runs here.
+    from elsewhere must not choose which code runs here. `remedy` is what the caller can do about others.
     """
     if target is None:
         if options:
@@ -80,22 +81,29 @@ def load_network(
                 f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
                 f"would come from {path}; give --target as well, or leave --option out"
             )
-        target, options = _own_target(path, max_decoded_bytes)
+        target, options = _own_target(path, max_decoded_bytes, remedy)
     network = resolve_target(target, **(options or {}))
     file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     if file.metadata.get("shrunk"):
         fit_(network, file.shapes())
+    try:
+        check_names(file.shapes(), network)
+    except ValueError as problem:
+        own = file.metadata.get("target")
+        made = own.get("options") if isinstance(own, dict) else None
+        hint = f"; the file was made with the options {made}" if made else ""
+        raise ValueError(f"{path} is not the network {target}: {problem}{hint}; check --target and --option") from None
     return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
 
 
-def _own_target(path: Path, max_decoded_bytes: int) -> tuple[str, dict[str, Any]]:
+def _own_target(path: Path, max_decoded_bytes: int, remedy: str) -> tuple[str, dict[str, Any]]:
     """What the file says it is, believed only where a network of that name has just the file's tensors."""
     file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     stored = file.metadata.get("target")
     stored = stored if isinstance(stored, dict) else {}
     name, options = stored.get("name"), stored.get("options") or {}
     if not isinstance(name, str) or name not in networks():
-        raise ValueError(f"{path} names no reference network of ours (target {name!r}); say what it is with --target")
+        raise ValueError(f"{path} names no reference network of ours (target {name!r}); {remedy}")
     if not isinstance(options, dict):
         raise ValueError(f"{path} gives its network the options {options!r}, which are no table; use --target")
     try:
