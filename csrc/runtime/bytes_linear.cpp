@@ -11,13 +11,12 @@ namespace tersify {
 namespace {
 
 constexpr double kPicksBelow = 0.5;  // share of non-zeros: above, lists are longer than codes
+constexpr int kPickBlocks = 8;       // that are finished together
 constexpr int kTileVectors = 6;      // fewer leave tiles mostly empty
 
 double dense_cost(int rows, int features, int count) {
   return double(rows) * features * (count * kDensePerWeight + kDenseRead);
 }
-
-double pick_cost(const PickMatrix& weights, int count) { return double(weights.steps()) * (count * kPickPerStep + kPickRead); }
 
 struct VectorScale {
   float scale;
@@ -30,8 +29,19 @@ struct Rounded {
   int steps, scales;
 };
 
-// Where the weights want them so, the steps lie `zero` higher; behind the last one it is that, too.
-Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, int source, int count, const char* kernel) {
+// Every byte of whole vectors plus kByteZero: −128..127 becomes 0..255.
+void lift(char* steps, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+    uint64_t eight;
+    std::memcpy(&eight, steps + i, sizeof eight);
+    eight ^= 0x8080808080808080;
+    std::memcpy(steps + i, &eight, sizeof eight);
+  }
+}
+
+// `from_zero`: the lowest step is 0, and zero kByteZero.
+Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_zero, int source, int count,
+                     const char* kernel) {
   const Kernels* k = &s.kernels();
   const size_t bytes = AlignedBytes::rounded(vector_bytes);
   const Rounded to{bytes, s.temporary(bytes * count + 64), s.temporary(sizeof(VectorScale) * count)};
@@ -45,8 +55,8 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, i
     VectorScale& scale = reinterpret_cast<VectorScale*>(b[to.scales])[v];
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
     scale.scale = k->quantize_vector(x, features, reinterpret_cast<int8_t*>(steps), &scale.total);
-    std::memset(steps + features, 0, vector_bytes - features);
-    for (size_t i = 0; zero && i < vector_bytes; ++i) steps[i] = static_cast<char>(steps[i] + zero);
+    std::memset(steps + features, 0, bytes - features);
+    if (from_zero) lift(steps, bytes);
   };
   s.add(std::move(round));
   return to;
@@ -56,7 +66,7 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, i
 void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
-  const Rounded x = add_rounding(s, features, weights->vector_bytes(), 0, source, count, weights->kernel_name());
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), false, source, count, weights->kernel_name());
   const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
   const int tasks = std::min(units, kDenseTasksPerThread * s.threads());
   Step multiply;
@@ -90,7 +100,7 @@ void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr
 void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weights, std::shared_ptr<FinishData> finish,
                int features, int source, int target, int count) {
   const Kernels* k = &s.kernels();
-  const Rounded x = add_rounding(s, features, weights->vector_bytes(), kByteZero, source, count, weights->kernel_name());
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), true, source, count, weights->kernel_name());
   const int blocks = weights->blocks(), tasks = std::min(blocks, kDenseTasksPerThread * s.threads());
   Step multiply;
   multiply.tasks = tasks;
@@ -99,21 +109,25 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weight
   multiply.writes = {target};
   multiply.run = [=](char* const* b, int task, char*) {
     const int begin = int(size_t(blocks) * task / tasks), end = int(size_t(blocks) * (task + 1) / tasks);
-    for (int block = begin; block < end; ++block) {
-      alignas(64) int32_t sums[kPickRows];
-      PickTask t = weights->task(block);
-      t.sums = sums;
+    for (int first = begin; first < end; first += kPickBlocks) {
+      const int last = std::min(end, first + kPickBlocks), row = first * kPickRows;
       for (int v = 0; v < count; ++v) {
-        t.x = reinterpret_cast<const uint8_t*>(b[x.steps] + x.bytes * v);
-        sums_of(t);
-        float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + block * kPickRows;
+        alignas(64) int32_t sums[kPickBlocks * kPickRows];
+        for (int block = first; block < last; ++block) {
+          PickTask t = weights->task(block);
+          t.x = reinterpret_cast<const uint8_t*>(b[x.steps] + x.bytes * v);
+          t.sums = sums + (block - first) * kPickRows;
+          sums_of(t);
+        }
+        float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + row;
         const float scale = reinterpret_cast<const VectorScale*>(b[x.scales])[v].scale;
-        k->finish_dense(sums, 0, scale, block * kPickRows, weights->rows_of(block), out, finish->view());
+        const int rows = std::min(last * kPickRows, weights->rows()) - row;
+        k->finish_dense(sums, 0, scale, row, rows, out, finish->view());
       }
     }
   };
   s.add(std::move(multiply));
-  s.add_cost(pick_cost(*weights, count));
+  s.add_cost(weights->cost(count));
 }
 
 bool is_ternary(const float* weight, size_t count) {
@@ -135,7 +149,7 @@ int Engine::dense_linear(int in, int features, const float* weight, int rows, Fi
   const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
   if (pick_sums && PickMatrix::possible(features) && nonzeros < kPicksBelow * double(weights) && is_ternary(weight, weights)) {
     packed->picks = std::make_shared<PickMatrix>(weight, rows, features);
-    if (pick_cost(*packed->picks, 1) >= dense_cost(rows, features, 1)) packed->picks = nullptr;
+    if (packed->picks->cost(1) >= dense_cost(rows, features, 1)) packed->picks = nullptr;
   }
   // Tiles are faster than lists, but only where there are vectors enough to fill them.
   if (!packed->picks || isa_ == Isa::Amx) packed->codes = std::make_shared<CodeMatrix>(weight, rows, features);

@@ -156,22 +156,17 @@ struct DenseTask {
 };
 
 constexpr int kPickRows = 16, kPickWindow = 64;         // of activations: what one permutation reaches
-constexpr int kPickStepBytes = 64, kPickMostSteps = 8;  // a step has four entries of each row
-
-struct PickRun {
-  uint16_t steps, windows;  // that many windows of as many steps
-};
+constexpr int kPickStepBytes = 64, kPickMostSteps = 4;  // a step has four entries of each row
 
 // Sums of chosen activations for one block of rows. An entry has the activation's place in its window in the low six bits
 // and its sign in the high two: 01 is +, 11 −, 00 none. Entries lie as [window][step][row][4].
 struct PickTask {
+  int steps, windows;  // of each window; an even number
+  const uint16_t* places;  // where each window begins
   const uint8_t* entries;
-  const PickRun* runs;
-  int run_count;
-  const uint16_t* windows;  // the window of each, run after run
-  const int32_t* zeros;     // what kByteZero, which every activation has too much, adds to each row
-  const uint8_t* x;         // whole windows
-  int32_t* sums;            // [kPickRows]
+  const int32_t* zeros;  // what kByteZero, which every activation has too much, adds to each row
+  const uint8_t* x;      // a window may begin at the last one
+  int32_t* sums;         // [kPickRows]
 };
 
 // One row of an image → pixels of 8-bit steps, all channels of one together.

@@ -9,8 +9,6 @@
 
 namespace tersify {
 
-constexpr double kPickPerStep = 2.6, kPickRead = 2.0;  // measured, in vector operations: for each vector, and for reading
-
 constexpr int kPickMostFeatures = 1 << 16;  // sums of more could overflow: 255 · 64 each
 
 class PickMatrix {
@@ -21,24 +19,18 @@ class PickMatrix {
 
   int rows() const { return rows_; }
   int blocks() const { return (rows_ + kPickRows - 1) / kPickRows; }
-  int rows_of(int block) const;                                                // the last may have fewer
-  size_t vector_bytes() const { return size_t(windows_) * kPickWindow; }       // of activations
-  PickTask task(int block) const;                                              // without activations and sums
-  size_t steps() const { return steps_; }
+  int rows_of(int block) const;                          // the last may have fewer
+  size_t vector_bytes() const { return vector_bytes_; }  // of activations, and a window behind them
+  PickTask task(int block) const;                        // without activations and sums
+  double cost(int vectors) const;                        // in vector operations
   static constexpr const char* kernel_name() { return "picked signs, int8"; }
   size_t resident_bytes() const;
 
  private:
-  struct Block {
-    size_t entries, runs, windows;  // where they begin
-    uint32_t run_count;
-  };
-
-  int rows_, features_, windows_;
-  size_t steps_ = 0;
-  std::vector<Block> blocks_;
-  std::vector<PickRun> runs_;
-  std::vector<uint16_t> order_;
+  int rows_, steps_ = 0;  // of a window
+  size_t vector_bytes_;
+  std::vector<size_t> first_window_;  // of every block, and the number of all
+  std::vector<uint16_t> places_;
   std::vector<int32_t> zeros_;
   AlignedBytes entries_;
 };
