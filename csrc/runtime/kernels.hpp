@@ -155,18 +155,20 @@ struct DenseTask {
   int32_t* sums;  // [vector][kDenseRows]
 };
 
-constexpr int kPickRows = 16, kPickWindow = 64;         // of activations: what one permutation reaches
-constexpr int kPickStepBytes = 64, kPickMostSteps = 4;  // a step has four entries of each row
+constexpr int kPickRows = 16, kPickEntries = 4;       // of each row, in one step
+constexpr int kPickStepBytes = 64, kPickWindow = 64;  // activations that one permutation reaches
+constexpr int kPickMostSteps = 2;                     // that share a window
+constexpr int kPickUnroll = 4;                        // windows
 
-// Sums of chosen activations for one block of rows. An entry has the activation's place in its window in the low six bits
-// and its sign in the high two: 01 is +, 11 −, 00 none. Entries lie as [window][step][row][4].
+// Sums of chosen activations for one block of rows. Every step picks up to four activations of its window for each row. An
+// entry has the activation's place in the window in the low six bits and its sign in the high two: 01 is +, 11 −, 00 none.
 struct PickTask {
-  int steps, windows;  // of each window; an even number
+  int windows, steps;      // a multiple of kPickUnroll; of each window
   const uint16_t* places;  // where each window begins
-  const uint8_t* entries;
-  const int32_t* zeros;  // what kByteZero, which every activation has too much, adds to each row
-  const uint8_t* x;      // a window may begin at the last one
-  int32_t* sums;         // [kPickRows]
+  const uint8_t* entries;  // [window][step][row][kPickEntries]
+  const int32_t* zeros;    // what kByteZero, which every activation has too much, adds to each row
+  const uint8_t* x;        // a window may begin at the last one
+  int32_t* sums;           // [kPickRows]
 };
 
 // One row of an image → pixels of 8-bit steps, all channels of one together.

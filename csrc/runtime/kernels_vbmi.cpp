@@ -11,17 +11,16 @@ namespace {
 
 template <int S>
 void add_windows(const PickTask& t) {
-  constexpr int kChains = 4;  // sums that do not wait for each other
   const __m512i signs = _mm512_set1_epi8(static_cast<char>(0xc0));
-  __m512i sums[kChains] = {};
+  __m512i sums[kPickUnroll] = {};  // none waits for another
   const uint8_t* entries = t.entries;
-  for (int w = 0; w < t.windows; w += 2)
-    UNROLL for (int i = 0; i < 2; ++i) {
+  for (int w = 0; w < t.windows; w += kPickUnroll)
+    UNROLL for (int i = 0; i < kPickUnroll; ++i) {
       const __m512i window = _mm512_loadu_si512(t.x + t.places[w + i]);
       UNROLL for (int s = 0; s < S; ++s, entries += kPickStepBytes) {
         __m512i entry = _mm512_load_si512(entries);
         asm("" : "+v"(entry));  // one load, not one an operand
-        __m512i& sum = sums[(i * S + s) % kChains];
+        __m512i& sum = sums[(i * S + s) % kPickUnroll];
         sum = _mm512_dpbusd_epi32(sum, _mm512_permutexvar_epi8(entry, window), _mm512_and_si512(entry, signs));
       }
     }
@@ -31,13 +30,8 @@ void add_windows(const PickTask& t) {
 }
 
 void pick_sums(const PickTask& t) {
-  static_assert(kPickMostSteps == 4);
-  switch (t.steps) {
-    case 1: return add_windows<1>(t);
-    case 2: return add_windows<2>(t);
-    case 3: return add_windows<3>(t);
-    default: return add_windows<4>(t);
-  }
+  static_assert(kPickMostSteps == 2);
+  t.steps == 1 ? add_windows<1>(t) : add_windows<2>(t);
 }
 
 }  // namespace

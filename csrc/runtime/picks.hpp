@@ -19,7 +19,6 @@ class PickMatrix {
 
   int rows() const { return rows_; }
   int blocks() const { return (rows_ + kPickRows - 1) / kPickRows; }
-  int rows_of(int block) const;                          // the last may have fewer
   size_t vector_bytes() const { return vector_bytes_; }  // of activations, and a window behind them
   PickTask task(int block) const;                        // without activations and sums
   double cost(int vectors) const;                        // in vector operations
@@ -27,7 +26,7 @@ class PickMatrix {
   size_t resident_bytes() const;
 
  private:
-  int rows_, steps_ = 0;  // of a window
+  int rows_, steps_;  // of a window
   size_t vector_bytes_;
   std::vector<size_t> first_window_;  // of every block, and the number of all
   std::vector<uint16_t> places_;
