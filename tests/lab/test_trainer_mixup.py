@@ -62,3 +62,8 @@ def test_texts_are_refused(tmp_path):
 def test_a_share_above_one_is_refused():
     with pytest.raises(ValueError, match=r"mixup must be in \[0, 1\], got 1.5"):
         TrainConfig(epochs=1, mixup=1.5)
+
+
+def test_a_network_with_more_logits_than_there_are_classes_learns_too(tmp_path):
+    config = TrainConfig(epochs=1, batch_size=256, mixup=0.5)
+    train(network("digits-cnn", width=0.25, classes=12), dataset("digits"), config, out=tmp_path)

@@ -52,10 +52,10 @@ class Loop:
     """A network in training. `run_epoch` is a function of the state and the epoch's number alone."""
 
     def __init__(self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None) -> None:
-        outputs = check_fits(model, data)
+        self._outputs = check_fits(model, data)
         if config.mixup and data.train.is_text:
             raise ValueError(f"mixup lays images over each other and {data.name!r} holds texts; leave mixup out")
-        teacher = load_teacher(config, data, outputs)
+        teacher = load_teacher(config, data, self._outputs)
         self.config = config
         if config.freeze:
             freeze_(model, config.freeze)
@@ -129,7 +129,7 @@ class Loop:
                 group["lr"] = learning_rate(self.config, epoch - 1 + step / self.feed.steps)
             targets = labels
             if self.config.mixup:
-                images, targets = mix(images, labels, classes=self.data.classes, share=self.config.mixup)
+                images, targets = mix(images, labels, classes=self._outputs, share=self.config.mixup)
                 labels = targets.argmax(1)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 logits = self._forward(images)
