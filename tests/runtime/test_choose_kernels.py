@@ -87,6 +87,30 @@ def test_a_convolution_that_is_cheapest_in_two_bits_a_weight_says_so(known):
     assert close(fast, model, x, 0.02)
 
 
+def test_8_bit_linear_layers_cost_less_where_most_is_zero_and_never_more_than_all_their_weights():
+    table = Costs(nanoseconds=costs() | {"rows.int8@1": 0.4, "rows.int8@0.1": 1.5, "rows.int8@0.02": 3.0})
+    found = [table.of("rows", "int8", density) for density in (0.02, 0.1, 0.2, 0.5, 1.0)]
+    assert found == pytest.approx([0.06, 0.15, 0.3, 0.4, 0.4])
+
+
+def test_a_cpu_without_lists_of_bytes_pays_for_every_weight_however_many_are_zero():
+    table = Costs(nanoseconds=costs() | {"rows.int8@1": 0.4, "rows.int8@0.1": 4.0, "rows.int8@0.02": 20.0})
+    found = [table.of("rows", "int8", density) for density in (0.0, 0.02, 0.05, 0.1, 0.5, 1.0)]
+    assert found == pytest.approx([0.4] * 6)
+
+
+def test_what_lists_cost_however_few_weights_they_hold_is_paid_once():
+    few, more, most = ((0.3 + d) / d for d in (0.02, 0.1, 0.6))
+    table = Costs(nanoseconds=costs() | {"rows.sign@0.02": few, "rows.sign@0.1": more, "rows.sign@0.6": most})
+    found = [table.of("rows", "sign", density) for density in (0.02, 0.06, 0.1, 0.3, 0.6)]
+    assert found == pytest.approx([0.32, 0.36, 0.4, 0.6, 0.9])
+
+
+def test_lists_shorter_than_those_measured_are_not_taken_for_free():
+    table = Costs(nanoseconds=costs())
+    assert table.of("rows", "sign", 0.0) == table.of("rows", "sign", 0.02) < table.of("rows", "sign", 0.03)
+
+
 def test_fewer_non_zeros_make_lists_cheaper_but_not_dense_products():
     table = Costs(nanoseconds=costs())
     assert table.of("conv", "sign", 0.1) < table.of("conv", "sign", 0.5)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,7 +26,7 @@ from tersify.runtime.plan import Node, Quant
 from tersify.runtime.weights import Weight
 
 CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
-DENSITIES = (0.1, 0.6)  # the lists' costs are measured at these and read off in between
+DENSITIES = (0.02, 0.1, 0.6)  # the lists' costs are measured at these and read off in between
 CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many rows of a matrix product; one
 DENSE, LISTS = "dense", ("sign", "table", "float")
 INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations with signs, the latter two zeros and all
@@ -38,18 +39,22 @@ class Costs:
     """Nanoseconds on one thread, by name.
 
     "class.kernel@density" is one multiplication with a weight that is not zero; a dense kernel multiplies with every
-    weight, so its density is always 1. `EXCHANGE` and `LEAVING` are what a layer outside the engine pays besides.
+    weight, so its density is always 1. Linear layers with 8-bit activations have both: few weights may be picked from
+    lists. `EXCHANGE` and `LEAVING` are what a layer outside the engine pays besides.
     """
 
     nanoseconds: Mapping[str, float]
 
     def of(self, shape_class: str, kernel: str, density: float) -> float:
         """Nanoseconds a weight, zeros counted."""
-        if f"{shape_class}.{kernel}@1" in self.nanoseconds:
-            return self.nanoseconds[f"{shape_class}.{kernel}@1"]
-        low, high = (self.nanoseconds[f"{shape_class}.{kernel}@{d:g}"] for d in DENSITIES)
-        share = min(max((density - DENSITIES[0]) / (DENSITIES[1] - DENSITIES[0]), 0.0), 1.0)
-        return density * (low + share * (high - low))
+        names = {d: f"{shape_class}.{kernel}@{d:g}" for d in (*DENSITIES, 1)}
+        every = self.nanoseconds.get(names.pop(1), math.inf)
+        found = {d: self.nanoseconds[name] for d, name in names.items() if name in self.nanoseconds}
+        if not found:
+            return every
+        # Shorter lists than were measured cost as much: with nothing to add, activations are still moved.
+        at, costs = [*found, 1], [*(d * cost for d, cost in found.items()), found[max(found)]]
+        return min(every, float(np.interp(density, at, costs)))
 
 
 def keys() -> list[str]:
@@ -60,7 +65,8 @@ def keys() -> list[str]:
         f"{VECTOR}.float@{d:g}" for d in DENSITIES
     ]
     rows = [f"{ROWS}.{k}@1" for k in (INT8, FOUR_BIT, DENSE)]
-    return [*lists, *vectors, *rows, f"{CONV}.{DENSE}@1", f"{CONV}.{TWO_BIT}@1", EXCHANGE, LEAVING]
+    picked = [f"{c}.{INT8}@{d:g}" for c in (VECTOR, ROWS) for d in DENSITIES[:2]]
+    return [*lists, *vectors, *rows, *picked, f"{CONV}.{DENSE}@1", f"{CONV}.{TWO_BIT}@1", EXCHANGE, LEAVING]
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:
@@ -78,7 +84,7 @@ def cache_file(module: ModuleType) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base) if base else Path(home) / "tersify"
     build = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
-    facts = "\n".join((_cpu_model(), chosen_isa(module), build, torch.__version__))
+    facts = "\n".join((_cpu_model(), chosen_isa(module), build, torch.__version__, *keys()))
     return folder / f"kernel-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
 
 
