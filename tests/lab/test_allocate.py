@@ -95,6 +95,7 @@ def test_the_command_writes_a_recipe_that_fits_the_budget(tmp_path, capsys):
         (["--drop", "1"], "give --budget BYTES or --drop POINTS, one of them"),
         (["--save", "THERE"], "is there already; give another --save, or add --overwrite"),
         (["--out", "THERE"], "is there already; give another --out, or add --overwrite"),
+        (["--save", "NEW", "--out", "NEW"], "--save is the file of --out; give it another name"),
         (["--out", "THERE/x.toml"], "File exists; check the path"),
         (["--plot", "curve.html"], "plotting needs plotly; pip install 'tersify[plots]'"),
         (["--option", "in_channels=3"], "does not take the 1×8×8 images of 'digits'"),
@@ -105,7 +106,7 @@ def test_the_command_explains_a_mistake_before_it_measures_anything(flags, wante
     options = {"width": 0.25} | ({"in_channels": 3} if "in_channels=3" in flags else {})
     torch.save(network("digits-cnn", **options).state_dict(), tmp_path / "weights.pt")
     (tmp_path / "there").write_text("precious")
-    words = [word.replace("THERE", str(tmp_path / "there")) for word in flags]
+    words = [word.replace("THERE", str(tmp_path / "there")).replace("NEW", str(tmp_path / "new")) for word in flags]
     given = ["--weights", str(tmp_path / "weights.pt"), "--data", "digits", "--out", str(tmp_path / "mixed.toml"),
              "--budget", "2500", "--option", "width=0.25"]  # fmt: skip
     assert main(["allocate", "digits-cnn", *given, *words]) == 2

@@ -51,9 +51,12 @@ def allocate(
     if (budget is None) == (drop is None):
         raise ValueError("give --budget BYTES or --drop POINTS, one of them")
     wanted = Budget(bytes=budget, drop=drop)
+    taken: dict[Path, str] = {}
     for path, flag in ((out, "--out"), (save, "--save"), (plot, "--plot")):
         if path is not None:
             check_free(weights, path, overwrite, flag=flag)
+            if (other := taken.setdefault(path.resolve(), flag)) != flag:
+                raise ValueError(f"{flag} is the file of {other}; give it another name")
             path.parent.mkdir(parents=True, exist_ok=True)
     options = pairs(option, "--option")
     model = load_weights(resolve_target(target, **options), weights, **allowed(max_decoded_bytes)).eval()
