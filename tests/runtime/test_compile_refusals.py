@@ -1,0 +1,126 @@
+"""tersify.compile says in words which networks, examples, inputs and options it does not take."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from tersify.runtime import compile
+
+pytest.importorskip("tersify._runtime")
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.randn(2, 3, 31, 32), "compile again for another size"),
+        (torch.randn(2, 3, 32, 32, dtype=torch.float64), "must be torch.float32"),
+        (torch.randn(2, 3, 32, 32).to_sparse(), "dense CPU tensor"),
+        ([1, 2], "must be a tensor"),
+    ],
+)
+def test_an_input_unlike_the_example_is_refused(x, message):
+    with pytest.raises(ValueError, match=message):
+        compile(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 32, 32))(x)
+
+
+def test_the_number_of_inputs_is_checked():
+    with pytest.raises(ValueError, match="1 inputs, got 2"):
+        compile(nn.Linear(4, 3), torch.randn(1, 4))(torch.randn(1, 4), torch.randn(1))
+    with pytest.raises(ValueError, match="1 inputs, got 0"):
+        compile(nn.Linear(4, 3), torch.randn(1, 4))()
+
+
+def test_a_compiled_network_says_that_it_cannot_be_copied():
+    fast = compile(nn.Linear(4, 3), torch.randn(1, 4))
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"packed for this CPU .* compile that again"):
+            copied(fast)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "message"),
+    [
+        ([], "calibration holds no batch; give one, or leave it out"),
+        (3, "calibration must be a tensor, or batches of inputs, got a int"),
+        (torch.randn(2, 5), r"a calibration batch does not fit: input 'input' has shape \(2, 5\)"),
+        ([torch.randn(2, 4), "x"], "a calibration batch does not fit: input 'input' must be a tensor, got str"),
+        ([(torch.randn(2, 4), torch.ones(2))], "a calibration batch does not fit: .* 1 inputs, got 2"),
+    ],
+)
+def test_calibration_unlike_the_example_is_refused(calibration, message):
+    with pytest.raises(ValueError, match=message):
+        compile(nn.Linear(4, 3), torch.randn(1, 4), precision="int8", calibration=calibration)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(value):
+    layer = nn.Linear(4, 3)
+    layer.weight.data[1, 2] = value
+    with pytest.raises(ValueError, match=r"'weight' holds NaN or infinite weights"):
+        compile(layer, torch.randn(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp8"}, "precision must be one of"),
+        ({"threads": 0}, "threads must be 1..1024, got 0"),
+        ({"threads": "2"}, "threads must be 1..1024, got '2'"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        compile(nn.Linear(4, 3), torch.randn(1, 4), **options)
+
+
+class FixedBatch(nn.Module):
+    def forward(self, x):
+        return torch.relu(x.reshape(2, 3, 4))
+
+
+def test_a_model_that_fixes_its_batch_size_runs_that_one_and_refuses_others():
+    fast = compile(FixedBatch(), torch.randn(2, 12))
+    x = torch.randn(2, 12)
+    assert torch.equal(fast(x), FixedBatch()(x))
+    with pytest.raises(ValueError, match="only be captured for batches of 2, got 3"):
+        fast(torch.randn(3, 12))
+
+
+class Fickle(nn.Module):
+    def forward(self, x):
+        return x + 1 if float(x.sum()) > 0 else x - 1
+
+
+def test_a_model_that_export_cannot_capture_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"torch.export cannot capture Fickle"):
+        compile(Fickle(), torch.randn(2, 3))
+
+
+def test_an_example_that_the_model_itself_does_not_take_is_named_with_its_shape():
+    with pytest.raises(ValueError, match=r"Linear does not take an input of 2×3 \(RuntimeError: .*; give one of the"):
+        compile(nn.Linear(4, 3), torch.randn(2, 3))
+
+
+def test_an_example_without_a_batch_is_refused():
+    with pytest.raises(ValueError, match="needs a batch in front"):
+        compile(nn.Linear(4, 3), torch.randn(0, 4))
+
+
+@pytest.mark.parametrize("example", [None, 3, (), ["x"], torch.ones(2, 4).to_sparse()])
+def test_an_example_that_is_no_tensor_is_refused(example):
+    with pytest.raises(ValueError, match="must be a dense CPU tensor, or a tuple of them"):
+        compile(nn.Linear(4, 3), example)
+    with pytest.raises(ValueError, match=r"compile takes a torch\.nn\.Module, got a function"):
+        compile(lambda x: x, torch.randn(1, 4))
+
+
+def test_an_instruction_set_that_the_cpu_lacks_is_refused(monkeypatch):
+    monkeypatch.setenv("TERSIFY_ISA", "avx1024")
+    with pytest.raises(ValueError, match=r"TERSIFY_ISA='avx1024': this CPU has kernels for portable"):
+        compile(nn.Linear(4, 3), torch.randn(1, 4))
