@@ -193,3 +193,17 @@ def test_an_edited_description_of_the_recipe_does_not_stop_a_resume(tmp_path):
     job_of(spec | {"recipe": 'description = "better words"\n' + TERNARY}).run(tmp_path, resume=True)
     assert "better words" in (tmp_path / "recipe.toml").read_text()
     assert "better words" in tersify.open(tmp_path / "model.terse").recipe
+
+
+def test_a_setting_that_is_younger_than_the_run_had_its_default(tmp_path):
+    directory = RunDirectory(tmp_path)
+    spec = spec_of("dense with cosine and momentum", tmp_path)
+    spec["train"]["epochs"] = 1
+    expected = job_of(spec).run(tmp_path)
+    identity = json.loads(directory.identity.read_text())
+    del identity["train"]["mixup"]
+    directory.identity.write_text(json.dumps(identity))
+    assert job_of(spec).run(tmp_path, resume=True) == expected
+    spec["train"]["mixup"] = 0.5
+    with pytest.raises(ValueError, match=r"train\.mixup was 0\.0, now 0\.5"):
+        job_of(spec).run(tmp_path, resume=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tersify.codec.atomic import replacing
+from tersify.lab.trainer.config import TrainConfig
 
 # A run may move to another device, or be compiled there, and still be the same run.
 _FREE_SETTINGS = ("device", "compile", "parallel")
@@ -50,7 +51,10 @@ class RunDirectory:
             return
         for left in self.checkpoint.parent.glob(".*.tmp"):  # by a machine that stopped while it wrote
             left.unlink()
-        changed = difference(_read_object(self.identity), json.loads(json.dumps(identity)))
+        before = _read_object(self.identity)
+        if isinstance(before.get("train"), dict):  # settings that came later were what they are by default
+            before["train"] = TrainConfig(epochs=1).to_dict() | before["train"]
+        changed = difference(before, json.loads(json.dumps(identity)))
         if changed:
             raise ValueError(
                 f"{self.path} holds a run with other settings: {changed}; "
