@@ -60,6 +60,7 @@ def test_a_wrong_result_is_refused(collection):
 def test_a_kernel_s_result_may_be_a_torch_tensor_or_a_list(collection):
     op = collection["every/conv"]
     assert op.check(torch.from_numpy(op.output)) == op.check(op.output.tolist()) == 0
+    assert op.check(torch.from_numpy(op.output).requires_grad_()) == 0
 
 
 def test_the_metadata_says_what_the_operation_is(collection):

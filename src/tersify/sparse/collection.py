@@ -18,6 +18,8 @@ from tersify.sparse.index import ARRAYS, OPERANDS, WEIGHT_FIRST, read_index
 from tersify.sparse.npz import from_npz
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tersify.sparse.bench import Timing
 
 
@@ -63,12 +65,12 @@ class Operation:
             self.check(result, backend)
         return result
 
-    def check(self, result: npt.ArrayLike, by: str = "the result") -> float:
+    def check(self, result: npt.ArrayLike | Tensor, by: str = "the result") -> float:
         """The largest error of a result, a torch tensor too; above the operation's tolerance it is refused.
 
         The tolerance is 10⁻⁵ of the largest Σ|w·x| of any output, the scale that rounding errors of a sum have.
         """
-        given = np.asarray(result)
+        given = np.asarray(result.detach().cpu() if hasattr(result, "detach") else result)
         if given.shape != self.output.shape:
             raise ValueError(f"{self.name}: {by} has shape {given.shape}, the stored output {self.output.shape}")
         error = float(np.abs(given - self.output).max(initial=0.0))
