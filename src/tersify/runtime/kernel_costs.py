@@ -47,14 +47,14 @@ class Costs:
 
     def of(self, shape_class: str, kernel: str, density: float) -> float:
         """Nanoseconds a weight, zeros counted."""
-        names = {d: f"{shape_class}.{kernel}@{d:g}" for d in (*DENSITIES, 1)}
-        every = self.nanoseconds.get(names.pop(1), math.inf)
-        found = {d: self.nanoseconds[name] for d, name in names.items() if name in self.nanoseconds}
+        name = f"{shape_class}.{kernel}@"
+        found = {d: self.nanoseconds[f"{name}{d:g}"] for d in DENSITIES if f"{name}{d:g}" in self.nanoseconds}
         if not found:
-            return every
+            return self.nanoseconds[f"{name}1"]
         # Shorter lists than were measured cost as much: with nothing to add, activations are still moved.
         at, costs = [*found, 1], [*(d * cost for d, cost in found.items()), found[max(found)]]
-        return min(every, float(np.interp(density, at, costs)))
+        listed = float(np.interp(density, at, costs))
+        return min(listed, self.nanoseconds.get(f"{name}1", listed))
 
 
 def keys() -> list[str]:
