@@ -118,9 +118,9 @@ NB_MODULE(_runtime, m) {
                              std::move(table), finish);
            },
            "value"_a, "weight"_a, "kind"_a, "table"_a, "finish"_a)
-      .def("dense_linear",
+      .def("byte_linear",
            [](Engine& e, int in, const Floats& weight, const FinishData& finish) {
-             return e.dense_linear(in, int(weight.shape(1)), weight.data(), int(weight.shape(0)), finish);
+             return e.byte_linear(in, int(weight.shape(1)), weight.data(), int(weight.shape(0)), finish);
            },
            "value"_a, "weight"_a, "finish"_a)
       .def("pool",

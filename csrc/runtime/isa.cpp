@@ -10,8 +10,6 @@
 #include <unistd.h>
 #endif
 
-#include "kernels.hpp"
-
 namespace tersify {
 namespace {
 

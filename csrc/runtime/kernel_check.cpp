@@ -80,7 +80,7 @@ Case dense_case(Random& r, ValueKind kind) {
   for (int i = 0; i < c.n * features; ++i) c.input.push_back(float(i % features ? r.between(-127, 127) : 127));
   c.outputs = size_t(c.n) * rows;
   c.build = [=, weight = r.weights(size_t(rows) * features, kind, {-127, -60, -3, 1, 8, 90}), shift = r.floats(rows)](Engine& e) {
-    e.outputs({e.dense_linear(e.input({features, 1, 1}), features, weight.data(), rows, relu_with(shift))});
+    e.outputs({e.byte_linear(e.input({features, 1, 1}), features, weight.data(), rows, relu_with(shift))});
   };
   return c;
 }
@@ -230,7 +230,7 @@ void time_linear(Isa isa, int n, bool sparse) {
   c.build = [&r, sparse](Engine& e) {
     Numbers weight(size_t(size) * size);
     for (float& v : weight) v = sparse && r.between(0, 9) ? 0.0f : float(r.between(0, 1) * 2 - 1);
-    e.outputs({e.dense_linear(e.input({size, 1, 1}), size, weight.data(), size, relu_with(Numbers(size)))});
+    e.outputs({e.byte_linear(e.input({size, 1, 1}), size, weight.data(), size, relu_with(Numbers(size)))});
   };
   for (int threads : {1, 2})
     std::printf("%s linear 4096x4096 in bytes, %d %% zeros, batch %d, %d threads: %.1f us\n", isa_name(isa).c_str(),

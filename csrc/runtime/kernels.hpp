@@ -140,6 +140,7 @@ struct GemvTask {
 constexpr int kDenseRows = 64;     // rows of a block of two-bit codes: four a byte; of four-bit ones half as many
 constexpr int kStepBytes = 64;     // of a block's codes for four features
 constexpr int kDenseVectors = 16;  // of activations, at most, that meet a block in one call
+constexpr int kLeastTileVectors = 6;  // fewer leave the tiles of AMX mostly empty
 
 // Codes of one block of rows times 8-bit activations. Codes lie as [step of 4 features][16 lanes][4 features]; the fields of a
 // byte are the rows lane, 16 + lane, 32 + lane and 48 + lane. All steps of a run, then the next run.

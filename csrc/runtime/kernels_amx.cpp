@@ -9,7 +9,6 @@ namespace amx {
 namespace {
 
 constexpr int kTileRows = 16, kTileBytes = 64;
-constexpr int kLeastVectors = 6;  // below, tiles are mostly empty
 
 // The layout of the operand of LDTILECFG. Its numbers are those of palette 1, not asked of CPUID leaf 0x1D: some virtual
 // machines hide it.
@@ -53,7 +52,7 @@ const uint8_t* unpack(const TritCodes& kind, const uint8_t* codes, int count, Un
 
 // Tiles 0..3: sums of the fields, 4: activations, 5 and 6: codes.
 void tile_sums(const DenseTask& t) {
-  if (t.levels || t.vectors < kLeastVectors || t.rows <= kFieldRows) return dense_sums(t);
+  if (t.levels || t.vectors < kLeastTileVectors || t.rows <= kFieldRows) return dense_sums(t);
   configure(t.vectors);
   _tile_zero(0);
   _tile_zero(1);

@@ -187,7 +187,7 @@ def test_weights_that_are_not_few_whole_numbers_are_refused(isa):
         finish = extension.Finish([], [], [], [], "clamp", -math.inf, math.inf)
         engine = extension.Engine(isa, 1)
         with pytest.raises(ValueError, match=message):
-            engine.dense_linear(engine.input((values.shape[1], 1, 1)), values, finish)
+            engine.byte_linear(engine.input((values.shape[1], 1, 1)), values, finish)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(isa):

@@ -194,7 +194,7 @@ class EngineBuilder:
         weight = node.weight
         rows, features = weight.values.shape
         if node.options.get("int8", False):
-            value = self._dense_linear(node, weight, rows)
+            value = self._byte_linear(node, weight, rows)
         else:
             value = self.engine.linear(
                 self._source(node),
@@ -206,12 +206,12 @@ class EngineBuilder:
         per_image = math.prod(self._shapes[self._source(node)]) // features
         return value, (1, per_image, rows)
 
-    def _dense_linear(self, node: Node, weight: Weight, rows: int) -> int:
+    def _byte_linear(self, node: Node, weight: Weight, rows: int) -> int:
         step = 1.0 if weight.kind == "sign" else weight.step
         scale = torch.ones(rows, dtype=torch.float64) if node.finish.scale is None else node.finish.scale
         finish = node.finish if weight.kind == "sign" else replace(node.finish, scale=scale * step)
         steps = (weight.values.double() / step).round().float().contiguous()
-        value: int = self.engine.dense_linear(self._source(node), steps, self._finish(finish, rows))
+        value: int = self.engine.byte_linear(self._source(node), steps, self._finish(finish, rows))
         return value
 
     def _embedding(self, node: Node) -> tuple[int, tuple[int, int, int]]:

@@ -12,7 +12,6 @@ namespace {
 
 constexpr double kPicksBelow = 0.5;  // share of non-zeros: above, lists are longer than codes
 constexpr int kPickBlocks = 8;       // that are finished together
-constexpr int kTileVectors = 6;      // fewer leave tiles mostly empty
 
 double dense_cost(int rows, int features, int count) {
   return double(rows) * features * (count * kDensePerWeight + kDenseRead);
@@ -62,20 +61,28 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_z
   return to;
 }
 
+// The products of rounded vectors with `units` parts of the weights, shared among tasks; `part` makes those of a range.
+template <class Part>
+void add_products(Schedule& s, const Rounded& x, const char* kernel, int units, int target, Part part) {
+  const int tasks = std::min(units, kDenseTasksPerThread * s.threads());
+  Step multiply;
+  multiply.tasks = tasks;
+  multiply.kernel = kernel;
+  multiply.reads = {x.steps, x.scales};
+  multiply.writes = {target};
+  multiply.run = [=](char* const* b, int task, char*) {
+    part(b, int(size_t(units) * task / tasks), int(size_t(units) * (task + 1) / tasks));
+  };
+  s.add(std::move(multiply));
+}
+
 // Blocks of rows meet tiles of vectors.
 void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const Rounded x = add_rounding(s, features, weights->vector_bytes(), false, source, count, weights->kernel_name());
   const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
-  const int tasks = std::min(units, kDenseTasksPerThread * s.threads());
-  Step multiply;
-  multiply.tasks = tasks;
-  multiply.kernel = weights->kernel_name();
-  multiply.reads = {x.steps, x.scales};
-  multiply.writes = {target};
-  multiply.run = [=](char* const* b, int task, char*) {
-    const int begin = int(size_t(units) * task / tasks), end = int(size_t(units) * (task + 1) / tasks);
+  add_products(s, x, weights->kernel_name(), units, target, [=](char* const* b, int begin, int end) {
     for (int unit = begin; unit < end; ++unit) {
       const int block = unit / tiles, first = unit % tiles * kDenseVectors, row = block * weights->block_rows();
       alignas(64) int32_t sums[kDenseVectors * kDenseRows];
@@ -91,8 +98,7 @@ void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr
                         weights->rows_of(block), out, finish->view());
       }
     }
-  };
-  s.add(std::move(multiply));
+  });
   s.add_cost(dense_cost(weights->rows(), features, count));
 }
 
@@ -101,14 +107,7 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weight
                int features, int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const Rounded x = add_rounding(s, features, weights->vector_bytes(), true, source, count, weights->kernel_name());
-  const int blocks = weights->blocks(), tasks = std::min(blocks, kDenseTasksPerThread * s.threads());
-  Step multiply;
-  multiply.tasks = tasks;
-  multiply.kernel = weights->kernel_name();
-  multiply.reads = {x.steps, x.scales};
-  multiply.writes = {target};
-  multiply.run = [=](char* const* b, int task, char*) {
-    const int begin = int(size_t(blocks) * task / tasks), end = int(size_t(blocks) * (task + 1) / tasks);
+  add_products(s, x, weights->kernel_name(), weights->blocks(), target, [=](char* const* b, int begin, int end) {
     for (int first = begin; first < end; first += kPickBlocks) {
       const int last = std::min(end, first + kPickBlocks), row = first * kPickRows;
       for (int v = 0; v < count; ++v) {
@@ -125,8 +124,7 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weight
         k->finish_dense(sums, 0, scale, row, rows, out, finish->view());
       }
     }
-  };
-  s.add(std::move(multiply));
+  });
   s.add_cost(weights->cost(count));
 }
 
@@ -141,7 +139,7 @@ struct ByteWeights {
 
 }  // namespace
 
-int Engine::dense_linear(int in, int features, const float* weight, int rows, FinishData finish) {
+int Engine::byte_linear(int in, int features, const float* weight, int rows, FinishData finish) {
   const int per_image = shapes_.at(in).numel() / features;
   const size_t weights = size_t(rows) * features;
   const PickSums pick_sums = pick_sums_of(isa_);
@@ -159,7 +157,7 @@ int Engine::dense_linear(int in, int features, const float* weight, int rows, Fi
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
     const int source = s.need(in, {}), target = s.give(op.output, {}), count = s.n() * per_image;
-    if (packed->picks && (!packed->codes || count < kTileVectors))
+    if (packed->picks && (!packed->codes || count < kLeastTileVectors))
       add_picks(s, pick_sums, packed->picks, constants, features, source, target, count);
     else
       add_dense(s, packed->codes, constants, features, source, target, count);
