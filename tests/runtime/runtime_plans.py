@@ -26,7 +26,18 @@ def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
 
 
 # (kernel, stride, padding, dilation), each h and w
+KINDS = ("sign", "table", "float")
 WINDOWS = st.tuples(_pairs(1, 4), _pairs(1, 3), _pairs(0, 3), _pairs(1, 2)).map(lambda parts: sum(parts, ()))
+ANY_CONVOLUTION = {
+    "n": st.integers(1, 9),
+    "channels": st.integers(1, 40),
+    "rows": st.integers(1, 40),
+    "size": st.tuples(st.integers(1, 21), st.integers(1, 21)),
+    "window": WINDOWS,
+    "kind": st.sampled_from(KINDS),
+    "zeros": st.sampled_from([0.0, 0.6, 0.95]),
+    "threads": st.integers(1, 3),
+}
 
 
 @contextmanager

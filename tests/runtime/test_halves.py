@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import WINDOWS, compiled, conv_shape, plan_of, random_weight, running_on
+from runtime_plans import ANY_CONVOLUTION, KINDS, compiled, conv_shape, plan_of, random_weight, running_on
 from torch import Tensor, nn
 
 from tersify.runtime import compile, run_reference
@@ -19,7 +19,6 @@ from tersify.runtime.reference import as_halves
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
-KINDS = ("sign", "table", "float")
 ONE, THREE = (1, 1, 1, 1, 0, 0, 1, 1), (3, 3, 1, 1, 1, 1, 1, 1)
 UNIT = 2.0**-11  # what one rounding may change, of a number
 RUN = 64  # sums in a row that are rounded, before they move on to float
@@ -132,17 +131,7 @@ def test_maxima_of_windows(isa, size):
     check_exact(plan, few_steps(3, plan))
 
 
-@given(
-    n=st.integers(1, 9),
-    channels=st.integers(1, 40),
-    rows=st.integers(1, 40),
-    size=st.tuples(st.integers(1, 21), st.integers(1, 21)),
-    window=WINDOWS,
-    kind=st.sampled_from(KINDS),
-    zeros=st.sampled_from([0.0, 0.6, 0.95]),
-    isa=st.sampled_from(ISAS),
-    threads=st.integers(1, 3),
-)
+@given(**ANY_CONVOLUTION, isa=st.sampled_from(ISAS))
 @settings(max_examples=60, deadline=None)
 def test_convolution_of_any_shape(n, channels, rows, size, window, kind, zeros, isa, threads):
     if min(conv_shape(rows, size, window)) < 1:

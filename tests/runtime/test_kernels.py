@@ -9,13 +9,22 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import WINDOWS, assert_close, compiled, conv_shape, plan_of, random_weight, relu, running_on
+from runtime_plans import (
+    ANY_CONVOLUTION,
+    KINDS,
+    assert_close,
+    compiled,
+    conv_shape,
+    plan_of,
+    random_weight,
+    relu,
+    running_on,
+)
 
 from tersify.runtime.plan import Finish, Node
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
-KINDS = ("sign", "table", "float")
 
 
 def conv_node(channels, rows, size, window, *, kind="sign", zeros=0.9, groups=1, seed=0, **more):
@@ -110,24 +119,13 @@ def test_the_whole_finish_of_a_sum(isa, act):
     assert_close(plan, [torch.randn(3, 6, 9, 9), torch.randn(3, 10, 9, 9)])
 
 
-@given(
-    n=st.integers(1, 9),
-    channels=st.integers(1, 40),
-    rows=st.integers(1, 40),
-    height=st.integers(1, 21),
-    width=st.integers(1, 21),
-    window=WINDOWS,
-    kind=st.sampled_from(KINDS),
-    zeros=st.sampled_from([0.0, 0.6, 0.95]),
-    isa=st.sampled_from(ISAS),
-    threads=st.integers(1, 3),
-)
+@given(**ANY_CONVOLUTION, isa=st.sampled_from(ISAS))
 @settings(max_examples=120, deadline=None)
-def test_convolution_of_any_shape(n, channels, rows, height, width, window, kind, zeros, isa, threads):
-    if min(conv_shape(rows, (height, width), window)) < 1:
+def test_convolution_of_any_shape(n, channels, rows, size, window, kind, zeros, isa, threads):
+    if min(conv_shape(rows, size, window)) < 1:
         return
     with running_on(isa):
-        check_conv(n, channels, rows, (height, width), window, kind=kind, zeros=zeros, threads=threads)
+        check_conv(n, channels, rows, size, window, kind=kind, zeros=zeros, threads=threads)
 
 
 @pytest.mark.parametrize("kind", KINDS)
