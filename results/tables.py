@@ -234,7 +234,8 @@ def shrunk() -> str:
 def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
     """Points that a simple baseline has more than the search of the same training."""
     network, _, way = row["id"].partition("-")
-    search = {"deep": "energy", "filter": "energy", "agp": "energy", "best-filter": "best"}.get(way)
+    trained_as = {"energy": ("deep", "filter", "agp"), "best": ("best-filter", "best-agp")}
+    search = next((search for search, ways in trained_as.items() if way in ways), None)
     other = rows.get(f"{network}-{search}")
     if other is None:
         return ""
