@@ -1,6 +1,7 @@
 """What `tersify.shrink` saves: a filter-pruned ResNet-18 masked, shrunk, and by Torch-Pruning, side by side.
 
 `python benchmarks/shrink.py [--quick] [--json FILE] [--network NAME] [--share 0.5] [--side 224] [--threads N]`
+`python benchmarks/shrink.py --found FILE.terse [--side 32]`   a network that was pruned while it trained, instead
 
 Two ways to choose the filters with the smallest L1 norm: `coupled` takes units that meet in an addition together,
 `single` takes them layer by layer. Times are medians of interleaved rounds on one batch; sizes are bytes on disk.
@@ -29,10 +30,10 @@ from tersify.units import find_units
 SEED = 0
 
 
-def built(name: str) -> nn.Module:
+def built(name: str, classes: int = 1000) -> nn.Module:
     """Random weights, and norms with statistics of their own, as a trained network has."""
     torch.manual_seed(SEED)
-    model = network(name, classes=1000).eval()
+    model = network(name, classes=classes).eval()
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
@@ -83,6 +84,29 @@ def norms_behind(model: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, nn.
     return [(a, b) for a, b in itertools.pairwise(called) if isinstance(a, nn.Conv2d) and isinstance(b, nn.BatchNorm2d)]
 
 
+def classes_of(file: Path) -> int:
+    """As many as the last weight has rows."""
+    return [tensor for tensor in tersify.open(file).values() if len(tensor.shape) == 2][-1].shape[0]
+
+
+def found_in(file: Path, name: str) -> nn.Module:
+    """The network as the file holds it, silent units and all."""
+    model = network(name, classes=classes_of(file))
+    tersify.load(file, into=model)
+    return model.eval()
+
+
+def shrunk(way: str, masked: nn.Module, example: Tensor, figures: dict[str, float]) -> dict[str, nn.Module]:
+    """The masked network and the small one made of it; `figures` take what that cost and how far they differ."""
+    start = time.perf_counter()
+    small = tersify.shrink(masked, example)
+    figures[f"{way}_shrink_seconds"] = time.perf_counter() - start
+    with torch.inference_mode():
+        wanted, got = masked(example), small(example)
+    figures[f"{way}_max_relative_error"] = ((wanted - got).abs().max() / wanted.abs().max()).item()
+    return {f"{way}_shrunk": small, f"{way}_masked": masked}
+
+
 def by_torch_pruning(model: nn.Module, example: Tensor, share: float) -> nn.Module | None:
     try:
         import torch_pruning
@@ -121,11 +145,12 @@ def medians(models: dict[str, nn.Module], example: Tensor, rounds: int) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small images, few rounds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--found", type=Path, metavar="FILE.terse", help="a network that was pruned while it trained")
     parser.add_argument("--side", type=int)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
@@ -133,25 +158,27 @@ def main() -> None:
     side = args.side or (64 if args.quick else 224)
     example = torch.randn(1, 3, side, side)
 
-    dense = built(args.network)
-    models, figures = {"dense": dense}, {}
-    ways: dict[str, Callable[[nn.Module, Tensor, float], None]] = {"coupled": mask_coupled, "single": mask_single}
-    for way, mask_ in ways.items():
-        masked = copy.deepcopy(dense)
-        mask_(masked, example, args.share)
-        start = time.perf_counter()
-        models[f"{way}_shrunk"] = small = tersify.shrink(masked, example)
-        figures[f"{way}_shrink_seconds"] = time.perf_counter() - start
-        with torch.inference_mode():
-            wanted, got = masked(example), small(example)
-        figures[f"{way}_max_relative_error"] = ((wanted - got).abs().max() / wanted.abs().max()).item()
-        models[f"{way}_masked"] = masked
-    peer = by_torch_pruning(dense, example, args.share)
-    if peer is not None:
-        models["torch_pruning"] = peer
+    figures: dict[str, float] = {}
+    if args.found:
+        found = found_in(args.found, args.network)
+        models = {"dense": built(args.network, classes_of(args.found))}
+        models |= shrunk("found", found, example, figures)
+        subject = f"{args.network} of {args.found.name}"
+    else:
+        dense = built(args.network)
+        models = {"dense": dense}
+        ways: dict[str, Callable[[nn.Module, Tensor, float], None]] = {"coupled": mask_coupled, "single": mask_single}
+        for way, mask_ in ways.items():
+            masked = copy.deepcopy(dense)
+            mask_(masked, example, args.share)
+            models |= shrunk(way, masked, example, figures)
+        peer = by_torch_pruning(dense, example, args.share)
+        if peer is not None:
+            models["torch_pruning"] = peer
+        subject = f"{args.network}, {args.share:.0%} of the filters"
 
     taken = medians(models, example, 5 if args.quick else 30)
-    print(f"{args.network}, {args.share:.0%} of the filters, 1×3×{side}×{side}, {args.threads} thread(s)")
+    print(f"{subject}, 1×3×{side}×{side}, {args.threads} thread(s)")
     print(f"{'':16}{'ms':>10}{'speed-up':>10}{'parameters':>14}{'bytes':>14}{'rel. error':>12}")
     for name, model in models.items():
         count, size = sum(p.numel() for p in model.parameters()), file_bytes(model)
@@ -162,7 +189,9 @@ def main() -> None:
             f"{name:16}{taken[name]:10.2f}{taken['dense'] / taken[name]:10.2f}{count:14,}{size:14,}"
             f"{'' if error is None else f'{error:12.1e}'}"
         )
-    report("shrink", figures, json_path=args.json, versions={"torch": torch.__version__}, threads=args.threads)
+    report(
+        "shrink", figures, json_path=args.json, versions={"torch": torch.__version__}, threads=args.threads, side=side
+    )
 
 
 if __name__ == "__main__":

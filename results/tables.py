@@ -227,14 +227,29 @@ def shrunk() -> str:
     small = " and ".join(f"{figures[f'{way}_shrunk_parameters']:,}" for way in ways)
     return (
         f"A ResNet-18 without half of its filters, shrunk to {small} of {figures['dense_parameters']:,} parameters, "
-        f"runs {' and '.join(told)} on a CPU (`python benchmarks/shrink.py`)."
+        f"runs {' and '.join(told)} on a CPU (`python benchmarks/shrink.py`).\n{_found_shrunk()}"
+    )
+
+
+def _found_shrunk() -> str:
+    record = read("shrink-found")
+    figures, side = record["figures"], record["machine"]["side"]
+    return (
+        "The ResNet-18 that the search found in the paper's setting, shrunk to "
+        f"{figures['found_shrunk_parameters']:,} of {figures['dense_parameters']:,}, runs "
+        f"**{figures['found_shrunk_speedup']:.1f} times** as fast as its dense twin on its {side}×{side} images "
+        f"(`python benchmarks/shrink.py --found FILE.terse --side {side}`)."
     )
 
 
 def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
     """Points that a simple baseline has more than the search of the same training."""
     network, _, way = row["id"].partition("-")
-    trained_as = {"energy": ("deep", "filter", "agp"), "best": ("best-filter", "best-agp")}
+    trained_as = {
+        "energy": ("deep", "filter", "agp"),
+        "energy-80": ("filter-80", "agp-80"),
+        "best": ("best-filter", "best-agp"),
+    }
     search = next((search for search, ways in trained_as.items() if way in ways), None)
     other = rows.get(f"{network}-{search}")
     if other is None:
