@@ -1,9 +1,11 @@
-// Matrix products with 8-bit activations: dense codes, or lists of what is not zero where most of it is.
+// Matrix products with 8-bit activations: dense codes, sums looked up where rows are many, or lists of what is not zero
+// where most of it is.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "dense.hpp"
+#include "lookups.hpp"
 #include "picks.hpp"
 #include "schedule.hpp"
 
@@ -38,7 +40,15 @@ void lift(char* steps, size_t bytes) {
   }
 }
 
-// `from_zero`: the lowest step is 0, and zero kByteZero.
+// Into whole vectors of `bytes` steps, zeros behind the last. `from_zero`: the lowest step is 0, and zero kByteZero.
+VectorScale round_vector(const Kernels& k, const float* x, int features, bool from_zero, char* steps, size_t bytes) {
+  VectorScale scale;
+  scale.scale = k.quantize_vector(x, features, reinterpret_cast<int8_t*>(steps), &scale.total);
+  std::memset(steps + features, 0, bytes - features);
+  if (from_zero) lift(steps, bytes);
+  return scale;
+}
+
 Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_zero, int source, int count,
                      const char* kernel) {
   const Kernels* k = &s.kernels();
@@ -50,12 +60,8 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_z
   round.writes = {to.steps, to.scales};
   round.kernel = kernel;
   round.run = [=](char* const* b, int v, char*) {
-    char* steps = b[to.steps] + bytes * v;
-    VectorScale& scale = reinterpret_cast<VectorScale*>(b[to.scales])[v];
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
-    scale.scale = k->quantize_vector(x, features, reinterpret_cast<int8_t*>(steps), &scale.total);
-    std::memset(steps + features, 0, bytes - features);
-    if (from_zero) lift(steps, bytes);
+    reinterpret_cast<VectorScale*>(b[to.scales])[v] = round_vector(*k, x, features, from_zero, b[to.steps] + bytes * v, bytes);
   };
   s.add(std::move(round));
   return to;
@@ -128,39 +134,88 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weight
   s.add_cost(weights->cost(count));
 }
 
+// Bands of rows meet one vector; every task rounds it for itself, which takes less time than waiting for another thread.
+void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> weights,
+                 std::shared_ptr<FinishData> finish, int features, int source, int target, int count) {
+  const Kernels* k = &s.kernels();
+  const int parts = count < kDenseTasksPerThread * s.threads() ? std::min(s.threads(), weights->bands()) : 1;
+  const size_t steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
+  constexpr size_t kTablesBytes = size_t(kLookupChunk) * kLookupTableBytes;
+  Step multiply;
+  multiply.tasks = parts * count;
+  multiply.scratch_bytes = kTablesBytes + steps_bytes + sizeof(int32_t) * weights->bands() * weights->band_rows();
+  multiply.kernel = weights->kernel_name();
+  multiply.reads = {source};
+  multiply.writes = {target};
+  multiply.run = [=](char* const* b, int task, char* scratch) {
+    const int part = task / count, v = task % count;
+    const int first = weights->bands() * part / parts, last = weights->bands() * (part + 1) / parts;
+    char* steps = scratch + kTablesBytes;
+    const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
+    const VectorScale scale = round_vector(*k, x, features, true, steps, steps_bytes);
+    LookupTask t = weights->task(first, last);
+    t.x = reinterpret_cast<const uint8_t*>(steps);
+    t.tables = reinterpret_cast<uint8_t*>(scratch);
+    t.sums = reinterpret_cast<int32_t*>(steps + steps_bytes);
+    sums_of(t);
+    const int row = first * weights->band_rows(), rows = std::min(weights->rows(), last * weights->band_rows()) - row;
+    float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + row;
+    k->finish_dense(t.sums, 0, scale.scale, row, rows, out, finish->view());
+  };
+  s.add(std::move(multiply));
+  s.add_cost(weights->cost(weights->rows(), features, count));
+}
+
 bool is_ternary(const float* weight, size_t count) {
   return std::all_of(weight, weight + count, [](float w) { return w == 0 || w == 1 || w == -1; });
 }
 
 struct ByteWeights {
-  std::shared_ptr<PickMatrix> picks;  // null: too few zeros
-  std::shared_ptr<CodeMatrix> codes;  // null: never needed
+  std::shared_ptr<LookupMatrix> lookups;  // null: too few rows, or another form is cheaper
+  std::shared_ptr<PickMatrix> picks;      // null: too few zeros
+  std::shared_ptr<CodeMatrix> codes;      // null: never needed
+
+  size_t resident_bytes() const {
+    return (lookups ? lookups->resident_bytes() : 0) + (picks ? picks->resident_bytes() : 0) +
+           (codes ? codes->resident_bytes() : 0);
+  }
 };
+
+// The form that one vector needs least time for. Where there are tiles (AMX), batches need codes as well, and lookups would
+// gain nothing.
+ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa) {
+  const size_t weights = size_t(rows) * features;
+  const bool ternary = is_ternary(weight, weights), tiles = isa == Isa::Amx;
+  ByteWeights packed;
+  double least = dense_cost(rows, features, 1);
+  const double looked_up = LookupMatrix::cost(rows, features, 1);
+  const bool looks_up = ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
+  if (looks_up) least = looked_up;
+  const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
+  if (ternary && pick_sums_of(isa) && PickMatrix::possible(features) && nonzeros < kPicksBelow * double(weights)) {
+    packed.picks = std::make_shared<PickMatrix>(weight, rows, features);
+    if (packed.picks->cost(1) >= least) packed.picks = nullptr;
+  }
+  if (looks_up && !packed.picks) packed.lookups = std::make_shared<LookupMatrix>(weight, rows, features);
+  if (tiles || (!packed.picks && !packed.lookups)) packed.codes = std::make_shared<CodeMatrix>(weight, rows, features);
+  return packed;
+}
 
 }  // namespace
 
 int Engine::byte_linear(int in, int features, const float* weight, int rows, FinishData finish) {
   const int per_image = shapes_.at(in).numel() / features;
-  const size_t weights = size_t(rows) * features;
-  const PickSums pick_sums = pick_sums_of(isa_);
-  auto packed = std::make_shared<ByteWeights>();
-  const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
-  if (pick_sums && PickMatrix::possible(features) && nonzeros < kPicksBelow * double(weights) && is_ternary(weight, weights)) {
-    packed->picks = std::make_shared<PickMatrix>(weight, rows, features);
-    if (packed->picks->cost(1) >= dense_cost(rows, features, 1)) packed->picks = nullptr;
-  }
-  // Tiles are faster than lists, but only where there are vectors enough to fill them.
-  if (!packed->picks || isa_ == Isa::Amx) packed->codes = std::make_shared<CodeMatrix>(weight, rows, features);
-  weight_sizes_.push_back([packed] {
-    return (packed->picks ? packed->picks->resident_bytes() : 0) + (packed->codes ? packed->codes->resident_bytes() : 0);
-  });
+  const ByteWeights packed = pack_bytes(weight, rows, features, isa_);
+  weight_sizes_.push_back([packed] { return packed.resident_bytes(); });
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
     const int source = s.need(in, {}), target = s.give(op.output, {}), count = s.n() * per_image;
-    if (packed->picks && (!packed->codes || count < kLeastTileVectors))
-      add_picks(s, pick_sums, packed->picks, constants, features, source, target, count);
+    if (packed.lookups)
+      add_lookups(s, lookup_sums_of(isa_), packed.lookups, constants, features, source, target, count);
+    else if (packed.picks && (!packed.codes || count < kLeastTileVectors))
+      add_picks(s, pick_sums_of(isa_), packed.picks, constants, features, source, target, count);
     else
-      add_dense(s, packed->codes, constants, features, source, target, count);
+      add_dense(s, packed.codes, constants, features, source, target, count);
   });
 }
 

@@ -172,6 +172,22 @@ struct PickTask {
   int32_t* sums;           // [kPickRows]
 };
 
+// Signs of four features of 64 rows, as places in a table of sums.
+constexpr int kLookupRows = 64;         // of a block
+constexpr int kLookupBandBlocks = 4;    // that meet a table together
+constexpr int kLookupRound = 8;         // groups of four features whose sums fit bytes
+constexpr int kLookupChunk = 48;        // groups whose tables exist at the same time
+constexpr int kLookupTableBytes = 256;  // of a group
+
+struct LookupTask {
+  const uint8_t* codes;  // [chunk][band][group][block][row], the last chunk and band may be smaller
+  int all_blocks, first_block, last_block;
+  int groups;            // a multiple of kLookupRound
+  const uint8_t* x;      // activations + kByteZero
+  uint8_t* tables;       // room for a chunk's
+  int32_t* sums;         // of the blocks first_block .. last_block
+};
+
 // One row of an image → pixels of 8-bit steps, all channels of one together.
 struct PixelTask {
   const float* row;  // of channel 0
@@ -252,6 +268,8 @@ const Kernels& fp16_kernels();
 const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
 using PickSums = void (*)(const PickTask&);
 extern const PickSums vbmi_pick_sums;
+using LookupSums = void (*)(const LookupTask&);
+extern const LookupSums vbmi_lookup_sums;
 bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

@@ -1,0 +1,131 @@
+// Ternary products with 8-bit activations, looked up: for every four features a table of all sums of their signs, and one
+// permutation of bytes finds those of 64 rows. A sum takes two bytes, 0..31 each, which add up eight times before they
+// overflow; then they become words, and at the end of a chunk of features 32-bit sums. A chunk's tables stay in the first
+// cache while all rows meet them, and the codes are read once, in order.
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels.hpp"
+#include "lookup_places.hpp"
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+namespace tersify {
+namespace {
+
+constexpr int kHalf = 5;         // bits of a sum in its lower byte
+constexpr int kSumZero = 1 << 9;  // what every sum has too much, so that none is negative
+
+struct TableConstants {
+  alignas(64) int8_t signs[kSumVectors][4 * kSumLanes];
+  alignas(64) int32_t start[kSumVectors][kSumLanes];
+};
+
+constexpr TableConstants table_constants() {
+  constexpr LookupPlaces places = lookup_places();
+  TableConstants c{};
+  for (int vector = 0; vector < kSumVectors; ++vector)
+    for (int lane = 0; lane < kSumLanes; ++lane) {
+      int sum = 0;
+      for (int i = 4 * lane; i < 4 * lane + 4; ++i) sum += c.signs[vector][i] = places.signs[vector][i];
+      c.start[vector][lane] = kSumZero - kByteZero * sum;
+      // The byte between two sums of the last vector: upper 16, lower 0, as four zeros have it.
+      if (vector == 4) c.start[vector][lane] += kSumZero << 8;
+    }
+  return c;
+}
+constexpr TableConstants kConstants = table_constants();
+
+// For each of `groups` four features the lower bytes of all sums, two vectors, and the upper ones.
+void make_tables(const uint8_t* x, int groups, uint8_t* tables) {
+  const __m512i low = _mm512_set1_epi8((1 << kHalf) - 1), low_sums = _mm512_set1_epi32((1 << kHalf) - 1);
+  const __m512i both_bytes = _mm512_set1_epi64(0x3525150530201000);  // of four words: all lower bytes, then all upper
+  for (int group = 0; group < groups; ++group, x += 4, tables += kLookupTableBytes) {
+    int32_t activations;
+    memcpy(&activations, x, sizeof activations);
+    const __m512i four = _mm512_set1_epi32(activations);
+    __m512i sums[kSumVectors];
+    UNROLL for (int v = 0; v < kSumVectors; ++v)
+      sums[v] = _mm512_dpbusd_epi32(_mm512_load_si512(kConstants.start[v]), four, _mm512_load_si512(kConstants.signs[v]));
+    const __m512 a = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, _mm512_packus_epi32(sums[0], sums[1])));
+    const __m512 b = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, _mm512_packus_epi32(sums[2], sums[3])));
+    _mm512_store_si512(tables, _mm512_and_si512(low, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88))));
+    _mm512_store_si512(tables + 64, _mm512_and_si512(low_sums, sums[4]));
+    _mm512_store_si512(tables + 128, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+    _mm512_store_si512(tables + 192, _mm512_srli_epi32(sums[4], kHalf));
+  }
+}
+
+// One chunk of B blocks, at most 64 groups: their words are sums of less than 2^10 each.
+template <int B>
+inline __attribute__((always_inline)) void add_chunk(const uint8_t* codes, const uint8_t* tables, int groups, int32_t* sums) {
+  const __m512i weights = _mm512_set1_epi16(1 | 1 << (8 + kHalf));
+  __m512i words[2 * B];
+  UNROLL for (__m512i& word : words) word = _mm512_setzero_si512();
+  for (int round = 0; round < groups; round += kLookupRound) {
+    __m512i lower[B], upper[B];
+    UNROLL for (int g = 0; g < kLookupRound; ++g, tables += kLookupTableBytes) {
+      const __m512i lower0 = _mm512_load_si512(tables), lower1 = _mm512_load_si512(tables + 64);
+      const __m512i upper0 = _mm512_load_si512(tables + 128), upper1 = _mm512_load_si512(tables + 192);
+      // In this very order and without spills, which compilers do not find: every vector operation here is time.
+      UNROLL for (int b = 0; b < B; ++b, codes += kLookupRows) {
+        const __m512i& code = *reinterpret_cast<const __m512i*>(codes);
+        if (g == 0) {
+          asm volatile(
+              "vmovdqa64 %2, %0\n\tvmovdqa64 %0, %1\n\t"
+              "vpermi2b %4, %3, %0\n\tvpermi2b %6, %5, %1"
+              : "=&v"(lower[b]), "=&v"(upper[b])
+              : "m"(code), "v"(lower0), "v"(lower1), "v"(upper0), "v"(upper1));
+        } else {
+          __m512i more_lower, more_upper;
+          asm volatile(
+              "vmovdqa64 %4, %2\n\tvmovdqa64 %2, %3\n\t"
+              "vpermi2b %6, %5, %2\n\tvpermi2b %8, %7, %3\n\t"
+              "vpaddb %2, %0, %0\n\tvpaddb %3, %1, %1"
+              : "+v"(lower[b]), "+v"(upper[b]), "=&v"(more_lower), "=&v"(more_upper)
+              : "m"(code), "v"(lower0), "v"(lower1), "v"(upper0), "v"(upper1));
+        }
+      }
+    }
+    UNROLL for (int b = 0; b < B; ++b) {
+      const __m512i first = _mm512_unpacklo_epi8(lower[b], upper[b]), second = _mm512_unpackhi_epi8(lower[b], upper[b]);
+      words[2 * b] = _mm512_add_epi16(words[2 * b], _mm512_maddubs_epi16(first, weights));
+      words[2 * b + 1] = _mm512_add_epi16(words[2 * b + 1], _mm512_maddubs_epi16(second, weights));
+    }
+  }
+  const __m512i even = _mm512_set1_epi32(0xffff);
+  UNROLL for (int i = 0; i < 2 * B; ++i, sums += 2 * kSumLanes) {
+    _mm512_store_si512(sums, _mm512_add_epi32(_mm512_load_si512(sums), _mm512_and_si512(words[i], even)));
+    int32_t* odd = sums + kSumLanes;
+    _mm512_store_si512(odd, _mm512_add_epi32(_mm512_load_si512(odd), _mm512_srli_epi32(words[i], 16)));
+  }
+}
+
+void lookup_sums(const LookupTask& t) {
+  static_assert(kLookupBandBlocks == 4 && kLookupChunk <= 64);
+  const __m512i zeros = _mm512_set1_epi32(-kSumZero * t.groups);
+  const size_t rows = size_t(t.last_block - t.first_block) * kLookupRows;
+  for (size_t row = 0; row < rows; row += kSumLanes) _mm512_store_si512(t.sums + row, zeros);
+  for (int chunk = 0; chunk < t.groups; chunk += kLookupChunk) {
+    const int groups = t.groups - chunk < kLookupChunk ? t.groups - chunk : kLookupChunk;
+    make_tables(t.x + 4 * chunk, groups, t.tables);
+    const uint8_t* codes = t.codes + (size_t(chunk) * t.all_blocks + size_t(t.first_block) * groups) * kLookupRows;
+    int32_t* sums = t.sums;
+    for (int block = t.first_block; block < t.last_block; block += kLookupBandBlocks) {
+      switch (t.last_block - block) {
+        case 1: add_chunk<1>(codes, t.tables, groups, sums); break;
+        case 2: add_chunk<2>(codes, t.tables, groups, sums); break;
+        case 3: add_chunk<3>(codes, t.tables, groups, sums); break;
+        default: add_chunk<4>(codes, t.tables, groups, sums);
+      }
+      codes += size_t(groups) * kLookupBandBlocks * kLookupRows;
+      sums += kLookupBandBlocks * kLookupRows;
+    }
+  }
+}
+
+}  // namespace
+
+const LookupSums vbmi_lookup_sums = lookup_sums;
+
+}  // namespace tersify
