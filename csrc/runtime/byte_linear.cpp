@@ -134,31 +134,35 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weight
   s.add_cost(weights->cost(count));
 }
 
-// Bands of rows meet one vector; every task rounds it for itself, which takes less time than waiting for another thread.
+// Parts of the rows, or all where there are vectors enough, meet one vector; every task rounds it for itself, which takes less
+// time than waiting for another thread.
 void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> weights,
                  std::shared_ptr<FinishData> finish, int features, int source, int target, int count) {
   const Kernels* k = &s.kernels();
-  const int parts = count < kDenseTasksPerThread * s.threads() ? std::min(s.threads(), weights->bands()) : 1;
+  const int share = count < s.threads() * kDenseTasksPerThread ? 1 : weights->parts(), shares = weights->parts() / share;
   const size_t steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
   constexpr size_t kTablesBytes = size_t(kLookupChunk) * kLookupTableBytes;
+  size_t rows_at_most = 0;
+  for (int part = 0; part < weights->parts(); part += share)
+    rows_at_most = std::max(rows_at_most, size_t(weights->padded_rows(part, part + share)));
   Step multiply;
-  multiply.tasks = parts * count;
-  multiply.scratch_bytes = kTablesBytes + steps_bytes + sizeof(int32_t) * weights->bands() * weights->band_rows();
+  multiply.tasks = shares * count;
+  multiply.scratch_bytes = kTablesBytes + steps_bytes + (sizeof(uint16_t) + sizeof(int32_t)) * rows_at_most;
   multiply.kernel = weights->kernel_name();
   multiply.reads = {source};
   multiply.writes = {target};
   multiply.run = [=](char* const* b, int task, char* scratch) {
-    const int part = task / count, v = task % count;
-    const int first = weights->bands() * part / parts, last = weights->bands() * (part + 1) / parts;
+    const int first = task / count * share, v = task % count;
     char* steps = scratch + kTablesBytes;
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
     const VectorScale scale = round_vector(*k, x, features, true, steps, steps_bytes);
-    LookupTask t = weights->task(first, last);
+    LookupTask t = weights->task(first, first + share);
     t.x = reinterpret_cast<const uint8_t*>(steps);
     t.tables = reinterpret_cast<uint8_t*>(scratch);
-    t.sums = reinterpret_cast<int32_t*>(steps + steps_bytes);
+    t.words = reinterpret_cast<uint16_t*>(steps + steps_bytes);
+    t.sums = reinterpret_cast<int32_t*>(t.words + rows_at_most);
     sums_of(t);
-    const int row = first * weights->band_rows(), rows = std::min(weights->rows(), last * weights->band_rows()) - row;
+    const int row = weights->first_row(first), rows = weights->first_row(first + share) - row;
     float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + row;
     k->finish_dense(t.sums, 0, scale.scale, row, rows, out, finish->view());
   };
@@ -183,7 +187,7 @@ struct ByteWeights {
 
 // The form that one vector needs least time for. Where there are tiles (AMX), batches need codes as well, and lookups would
 // gain nothing.
-ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa) {
+ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa, int threads) {
   const size_t weights = size_t(rows) * features;
   const bool ternary = is_ternary(weight, weights), tiles = isa == Isa::Amx;
   ByteWeights packed;
@@ -196,7 +200,7 @@ ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa) {
     packed.picks = std::make_shared<PickMatrix>(weight, rows, features);
     if (packed.picks->cost(1) >= least) packed.picks = nullptr;
   }
-  if (looks_up && !packed.picks) packed.lookups = std::make_shared<LookupMatrix>(weight, rows, features);
+  if (looks_up && !packed.picks) packed.lookups = std::make_shared<LookupMatrix>(weight, rows, features, threads);
   if (tiles || (!packed.picks && !packed.lookups)) packed.codes = std::make_shared<CodeMatrix>(weight, rows, features);
   return packed;
 }
@@ -205,7 +209,7 @@ ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa) {
 
 int Engine::byte_linear(int in, int features, const float* weight, int rows, FinishData finish) {
   const int per_image = shapes_.at(in).numel() / features;
-  const ByteWeights packed = pack_bytes(weight, rows, features, isa_);
+  const ByteWeights packed = pack_bytes(weight, rows, features, isa_, threads());
   weight_sizes_.push_back([packed] { return packed.resident_bytes(); });
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {

@@ -176,16 +176,21 @@ struct PickTask {
 constexpr int kLookupRows = 64;         // of a block
 constexpr int kLookupBandBlocks = 4;    // that meet a table together
 constexpr int kLookupRound = 8;         // groups of four features whose sums fit bytes
-constexpr int kLookupChunk = 48;        // groups whose tables exist at the same time
+constexpr int kLookupChunk = 32;        // groups whose tables exist at the same time
 constexpr int kLookupTableBytes = 256;  // of a group
 
-struct LookupTask {
+struct LookupPart {  // rows that one thread may take
   const uint8_t* codes;  // [chunk][band][group][block][row], the last chunk and band may be smaller
-  int all_blocks, first_block, last_block;
-  int groups;            // a multiple of kLookupRound
-  const uint8_t* x;      // activations + kByteZero
-  uint8_t* tables;       // room for a chunk's
-  int32_t* sums;         // of the blocks first_block .. last_block
+  int blocks;
+};
+
+struct LookupTask {
+  const LookupPart *first, *last;
+  int groups;        // a multiple of kLookupRound
+  const uint8_t* x;  // activations + kByteZero
+  uint8_t* tables;   // room for a chunk's
+  uint16_t* words;   // room for a number a row, whole blocks
+  int32_t* sums;     // of the blocks of all parts
 };
 
 // One row of an image → pixels of 8-bit steps, all channels of one together.

@@ -1,7 +1,7 @@
 // Ternary products with 8-bit activations, looked up: for every four features a table of all sums of their signs, and one
 // permutation of bytes finds those of 64 rows. A sum takes two bytes, 0..31 each, which add up eight times before they
-// overflow; then they become words, and at the end of a chunk of features 32-bit sums. A chunk's tables stay in the first
-// cache while all rows meet them, and the codes are read once, in order.
+// overflow; then they become words, and where words could overflow next, 32-bit sums. The tables of a chunk of features stay
+// in the first cache while all rows meet them, and the codes are read once, in order.
 #include <immintrin.h>
 #include <string.h>
 
@@ -14,6 +14,7 @@ namespace tersify {
 namespace {
 
 constexpr int kHalf = 5;         // bits of a sum in its lower byte
+constexpr int kWords = 32;        // of a vector
 constexpr int kSumZero = 1 << 9;  // what every sum has too much, so that none is negative
 
 struct TableConstants {
@@ -56,12 +57,12 @@ void make_tables(const uint8_t* x, int groups, uint8_t* tables) {
   }
 }
 
-// One chunk of B blocks, at most 64 groups: their words are sums of less than 2^10 each.
+// Adds one chunk's sums to the words of B blocks.
 template <int B>
-inline __attribute__((always_inline)) void add_chunk(const uint8_t* codes, const uint8_t* tables, int groups, int32_t* sums) {
+inline __attribute__((always_inline)) void add_chunk(const uint8_t* codes, const uint8_t* tables, int groups, uint16_t* to) {
   const __m512i weights = _mm512_set1_epi16(1 | 1 << (8 + kHalf));
   __m512i words[2 * B];
-  UNROLL for (__m512i& word : words) word = _mm512_setzero_si512();
+  UNROLL for (int i = 0; i < 2 * B; ++i) words[i] = _mm512_load_si512(to + i * kWords);
   for (int round = 0; round < groups; round += kLookupRound) {
     __m512i lower[B], upper[B];
     UNROLL for (int g = 0; g < kLookupRound; ++g, tables += kLookupTableBytes) {
@@ -93,35 +94,70 @@ inline __attribute__((always_inline)) void add_chunk(const uint8_t* codes, const
       words[2 * b + 1] = _mm512_add_epi16(words[2 * b + 1], _mm512_maddubs_epi16(second, weights));
     }
   }
-  const __m512i even = _mm512_set1_epi32(0xffff);
-  UNROLL for (int i = 0; i < 2 * B; ++i, sums += 2 * kSumLanes) {
-    _mm512_store_si512(sums, _mm512_add_epi32(_mm512_load_si512(sums), _mm512_and_si512(words[i], even)));
-    int32_t* odd = sums + kSumLanes;
-    _mm512_store_si512(odd, _mm512_add_epi32(_mm512_load_si512(odd), _mm512_srli_epi32(words[i], 16)));
+  UNROLL for (int i = 0; i < 2 * B; ++i) _mm512_store_si512(to + i * kWords, words[i]);
+}
+
+// The same for blocks one behind the other.
+void add_part(const uint8_t* codes, int blocks, const uint8_t* tables, int groups, uint16_t* words) {
+  static_assert(kLookupBandBlocks == 4);
+  for (; blocks > 0; blocks -= kLookupBandBlocks) {
+    switch (blocks) {
+      case 1: add_chunk<1>(codes, tables, groups, words); break;
+      case 2: add_chunk<2>(codes, tables, groups, words); break;
+      case 3: add_chunk<3>(codes, tables, groups, words); break;
+      default: add_chunk<4>(codes, tables, groups, words);
+    }
+    codes += size_t(groups) * kLookupBandBlocks * kLookupRows;
+    words += kLookupBandBlocks * kLookupRows;
   }
 }
 
+// Adds the words, each of which has `zero` too much, to the sums of their rows, and empties them.
+void move_words(uint16_t* words, size_t rows, int zero, int32_t* sums) {
+  for (size_t row = 0; row < rows; row += kWords) {
+    const __m512i both = _mm512_sub_epi16(_mm512_load_si512(words + row), _mm512_set1_epi16(short(zero)));
+    const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(both, 16), 16), odd = _mm512_srai_epi32(both, 16);
+    int32_t *of_even = sums + row, *of_odd = of_even + kSumLanes;
+    _mm512_store_si512(of_even, _mm512_add_epi32(_mm512_load_si512(of_even), even));
+    _mm512_store_si512(of_odd, _mm512_add_epi32(_mm512_load_si512(of_odd), odd));
+    _mm512_store_si512(words + row, _mm512_setzero_si512());
+  }
+}
+
+// No sum of these activations, whatever their signs, is larger.
+int largest_sum(const uint8_t* x, int count) {
+  __m512i total = _mm512_setzero_si512();
+  for (int i = 0; i < count; i += 32) {
+    const __m256i steps = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), _mm256_set1_epi8(char(kByteZero)));
+    total = _mm512_add_epi64(total, _mm512_zextsi256_si512(_mm256_sad_epu8(_mm256_abs_epi8(steps), _mm256_setzero_si256())));
+  }
+  return int(_mm512_reduce_add_epi64(total));
+}
+
 void lookup_sums(const LookupTask& t) {
-  static_assert(kLookupBandBlocks == 4 && kLookupChunk <= 64);
-  const __m512i zeros = _mm512_set1_epi32(-kSumZero * t.groups);
-  const size_t rows = size_t(t.last_block - t.first_block) * kLookupRows;
-  for (size_t row = 0; row < rows; row += kSumLanes) _mm512_store_si512(t.sums + row, zeros);
+  constexpr int kRoom = (1 << 15) - 1;
+  static_assert(kLookupChunk * 4 * 127 <= kRoom);
+  size_t rows = 0;
+  for (const LookupPart* part = t.first; part != t.last; ++part) rows += size_t(part->blocks) * kLookupRows;
+  memset(t.words, 0, rows * sizeof *t.words);
+  memset(t.sums, 0, rows * sizeof *t.sums);
+  int room = kRoom, moved = 0;
   for (int chunk = 0; chunk < t.groups; chunk += kLookupChunk) {
     const int groups = t.groups - chunk < kLookupChunk ? t.groups - chunk : kLookupChunk;
+    const int largest = largest_sum(t.x + 4 * chunk, 4 * groups);
+    if (largest > room) {
+      move_words(t.words, rows, kSumZero * (chunk - moved), t.sums);
+      room = kRoom, moved = chunk;
+    }
+    room -= largest;
     make_tables(t.x + 4 * chunk, groups, t.tables);
-    const uint8_t* codes = t.codes + (size_t(chunk) * t.all_blocks + size_t(t.first_block) * groups) * kLookupRows;
-    int32_t* sums = t.sums;
-    for (int block = t.first_block; block < t.last_block; block += kLookupBandBlocks) {
-      switch (t.last_block - block) {
-        case 1: add_chunk<1>(codes, t.tables, groups, sums); break;
-        case 2: add_chunk<2>(codes, t.tables, groups, sums); break;
-        case 3: add_chunk<3>(codes, t.tables, groups, sums); break;
-        default: add_chunk<4>(codes, t.tables, groups, sums);
-      }
-      codes += size_t(groups) * kLookupBandBlocks * kLookupRows;
-      sums += kLookupBandBlocks * kLookupRows;
+    uint16_t* words = t.words;
+    for (const LookupPart* part = t.first; part != t.last; ++part) {
+      add_part(part->codes + size_t(chunk) * part->blocks * kLookupRows, part->blocks, t.tables, groups, words);
+      words += size_t(part->blocks) * kLookupRows;
     }
   }
+  move_words(t.words, rows, kSumZero * (t.groups - moved), t.sums);
 }
 
 }  // namespace

@@ -25,26 +25,37 @@ int signs_number(const float* weight, int count) {
 
 }  // namespace
 
-LookupMatrix::LookupMatrix(const float* weight, int rows, int features)
+LookupMatrix::LookupMatrix(const float* weight, int rows, int features, int most_parts)
     : rows_(rows), blocks_(blocks_of(rows)), groups_(groups_of(features)) {
+  parts_.resize(std::min(most_parts, (blocks_ + kLookupBandBlocks - 1) / kLookupBandBlocks));
   codes_.grow(size_t(blocks_) * groups_ * kLookupRows);
   auto* codes = reinterpret_cast<uint8_t*>(codes_.data());
-  for (int chunk = 0; chunk < groups_; chunk += kLookupChunk)
-    for (int band = 0; band < blocks_; band += kLookupBandBlocks)
-      for (int group = chunk; group < std::min(groups_, chunk + kLookupChunk); ++group)
-        for (int block = band; block < std::min(blocks_, band + kLookupBandBlocks); ++block)
-          for (int byte = 0; byte < kLookupRows; ++byte) {
-            const int row = block * kLookupRows + lookup_row(byte), left = row < rows ? features - 4 * group : 0;
-            *codes++ = kPlaces.place[signs_number(weight + (left > 0 ? size_t(row) * features + 4 * group : 0), left)];
-          }
+  auto add_block = [&](int group, int block) {
+    for (int byte = 0; byte < kLookupRows; ++byte) {
+      const int row = block * kLookupRows + lookup_row(byte), left = row < rows ? features - 4 * group : 0;
+      *codes++ = kPlaces.place[signs_number(weight + (left > 0 ? size_t(row) * features + 4 * group : 0), left)];
+    }
+  };
+  for (int part = 0; part < parts(); ++part) {
+    const int first = first_block(part), last = first_block(part + 1);
+    parts_[part] = {codes, last - first};
+    for (int chunk = 0; chunk < groups_; chunk += kLookupChunk)
+      for (int band = first; band < last; band += kLookupBandBlocks)
+        for (int group = chunk; group < std::min(groups_, chunk + kLookupChunk); ++group)
+          for (int block = band; block < std::min(last, band + kLookupBandBlocks); ++block) add_block(group, block);
+  }
 }
 
-LookupTask LookupMatrix::task(int first_band, int last_band) const {
+// Whole bands, but for the last part.
+int LookupMatrix::first_block(int part) const {
+  const int bands = (blocks_ + kLookupBandBlocks - 1) / kLookupBandBlocks;
+  return std::min(blocks_, int(size_t(bands) * part / parts_.size()) * kLookupBandBlocks);
+}
+
+LookupTask LookupMatrix::task(int first_part, int last_part) const {
   LookupTask t{};
-  t.codes = reinterpret_cast<const uint8_t*>(codes_.data());
-  t.all_blocks = blocks_;
-  t.first_block = first_band * kLookupBandBlocks;
-  t.last_block = std::min(blocks_, last_band * kLookupBandBlocks);
+  t.first = parts_.data() + first_part;
+  t.last = parts_.data() + last_part;
   t.groups = groups_;
   return t;
 }

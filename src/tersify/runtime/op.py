@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
@@ -31,12 +32,13 @@ class Segment:
         makers: Mapping[int, str] | None = None,
     ) -> None:
         self.engine = engine
+        self.kernels = importlib.import_module(type(engine).__module__)
         self.makers = makers or {}  # the node that makes a value of the engine
         self.row_counts = row_counts or {}  # of the embeddings that an input numbers, by the input's place
         self.input_sizes = input_sizes  # numbers per image
         self.shapes = shapes
         self.number = next(_NUMBERS)
-        self._usual: tuple[torch.Size, ...] = ()
+        self._again: Any = None
         _SEGMENTS[self.number] = self
 
     def empty_outputs(self, like: Tensor) -> list[Tensor]:
@@ -52,30 +54,19 @@ class Segment:
 
     def remember(self, inputs: Sequence[Tensor]) -> None:
         """These inputs have passed every check: the next ones like them need none."""
-        self._usual = () if self.row_counts else tuple(x.shape for x in inputs)
+        if self.row_counts or _watched():
+            return
+        batch = inputs[0].shape[0]
+        outputs = tuple((batch, *shape) for shape in self.shapes)
+        shapes = tuple(tuple(x.shape) for x in inputs)
+        options = {"dtype": float32, "device": CPU}
+        self._again = self.kernels.Rerun(self.engine, Tensor, float32, strided, shapes, empty, options, outputs)
 
-    def rerun(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-        """What `run` returns where the inputs are like the remembered ones and nobody watches; else None.
-
-        Kernels have swept the caches when this runs: every function and every look into torch's large namespace costs.
-        """
-        usual = self._usual
-        if not usual or len(inputs) != len(usual) or is_compiling() or _len_torch_dispatch_stack() > 0:
+    def rerun(self, inputs: tuple[Tensor, ...]) -> list[Tensor] | None:
+        """What `run` returns where the inputs are like the remembered ones and nobody watches; else None."""
+        if self._again is None or _watched():
             return None
-        sources, targets, outputs = [], [], []
-        for x, shape in zip(inputs, usual, strict=True):
-            if type(x) is not Tensor or x.shape != shape or x.dtype is not float32:
-                return None
-            if not x.is_cpu or x.layout is not strided or not x.is_contiguous():
-                return None
-            sources.append(x.data_ptr())
-        batch = usual[0][0]
-        for sizes in self.shapes:
-            y = empty(batch, *sizes, dtype=float32, device=CPU)
-            targets.append(y.data_ptr())
-            outputs.append(y)
-        if batch:
-            self.engine.run(batch, sources, targets)
+        outputs: list[Tensor] | None = self._again(inputs)
         return outputs
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
@@ -114,14 +105,17 @@ def _check_numbers(x: Tensor, rows: int) -> None:
         raise ValueError(f"an embedding of {rows} rows takes numbers 0..{rows - 1}, got {low}..{high}")
 
 
+def _watched() -> bool:
+    return is_compiling() or _len_torch_dispatch_stack() > 0
+
+
 _NUMBERS = itertools.count(1)
 _SEGMENTS: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
 def call(segment: Segment, inputs: list[Tensor]) -> list[Tensor]:
     """The operator where somebody watches (a tracer, a mode, a subclass); else the engine itself, 10 µs sooner."""
-    watched = is_compiling() or _len_torch_dispatch_stack() > 0
-    if watched or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
+    if _watched() or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
         outputs: list[Tensor] = torch.ops.tersify.run(inputs, segment.number)
         return outputs
     return segment.run(inputs)
