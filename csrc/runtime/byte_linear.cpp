@@ -141,19 +141,18 @@ void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> 
   const Kernels* k = &s.kernels();
   const int share = count < s.threads() * kDenseTasksPerThread ? 1 : weights->parts(), shares = weights->parts() / share;
   const size_t steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
-  constexpr size_t kTablesBytes = size_t(kLookupChunk) * kLookupTableBytes;
   size_t rows_at_most = 0;
   for (int part = 0; part < weights->parts(); part += share)
     rows_at_most = std::max(rows_at_most, size_t(weights->padded_rows(part, part + share)));
   Step multiply;
   multiply.tasks = shares * count;
-  multiply.scratch_bytes = kTablesBytes + steps_bytes + (sizeof(uint16_t) + sizeof(int32_t)) * rows_at_most;
+  multiply.scratch_bytes = kLookupTablesBytes + steps_bytes + (sizeof(uint16_t) + sizeof(int32_t)) * rows_at_most;
   multiply.kernel = weights->kernel_name();
   multiply.reads = {source};
   multiply.writes = {target};
   multiply.run = [=](char* const* b, int task, char* scratch) {
     const int first = task / count * share, v = task % count;
-    char* steps = scratch + kTablesBytes;
+    char* steps = scratch + kLookupTablesBytes;
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
     const VectorScale scale = round_vector(*k, x, features, true, steps, steps_bytes);
     LookupTask t = weights->task(first, first + share);

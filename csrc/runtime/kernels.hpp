@@ -178,6 +178,8 @@ constexpr int kLookupBandBlocks = 4;    // that meet a table together
 constexpr int kLookupRound = 8;         // groups of four features whose sums fit bytes
 constexpr int kLookupChunk = 32;        // groups whose tables exist at the same time
 constexpr int kLookupTableBytes = 256;  // of a group
+constexpr int kLookupPage = 4096;
+constexpr int kLookupTablesBytes = kLookupChunk * kLookupTableBytes + kLookupPage;  // of a chunk, wherever in a page they begin
 
 struct LookupPart {  // rows that one thread may take
   const uint8_t* codes;  // [chunk][band][group][block][row], the last chunk and band may be smaller
@@ -188,7 +190,7 @@ struct LookupTask {
   const LookupPart *first, *last;
   int groups;        // a multiple of kLookupRound
   const uint8_t* x;  // activations + kByteZero
-  uint8_t* tables;   // room for a chunk's
+  uint8_t* tables;   // room for kLookupTablesBytes
   uint16_t* words;   // room for a number a row, whole blocks
   int32_t* sums;     // of the blocks of all parts
 };

@@ -9,6 +9,7 @@
 #include "lookup_places.hpp"
 
 #define UNROLL _Pragma("GCC unroll 16")
+#define INLINE inline __attribute__((always_inline))
 
 namespace tersify {
 namespace {
@@ -57,44 +58,87 @@ void make_tables(const uint8_t* x, int groups, uint8_t* tables) {
   }
 }
 
+struct Tables {  // of one group
+  explicit Tables(const uint8_t* t)
+      : lower0(_mm512_load_si512(t)), lower1(_mm512_load_si512(t + 64)), upper0(_mm512_load_si512(t + 128)),
+        upper1(_mm512_load_si512(t + 192)) {}
+  __m512i lower0, lower1, upper0, upper1;
+};
+
+// What B blocks have added up so far. Members and not arrays, and the order of instructions given, because every vector
+// operation here is time and compilers would spill.
+template <int B>
+struct Blocks : Blocks<B - 1> {
+  INLINE void load(const uint16_t* words) {
+    Blocks<B - 1>::load(words);
+    first = _mm512_load_si512(words + (2 * B - 2) * kWords);
+    second = _mm512_load_si512(words + (2 * B - 1) * kWords);
+  }
+
+  INLINE void store(uint16_t* words) const {
+    Blocks<B - 1>::store(words);
+    _mm512_store_si512(words + (2 * B - 2) * kWords, first);
+    _mm512_store_si512(words + (2 * B - 1) * kWords, second);
+  }
+
+  INLINE void begin(const uint8_t* codes, const Tables& t) {
+    Blocks<B - 1>::begin(codes, t);
+    asm volatile(
+        "vmovdqa64 %2, %0\n\tvmovdqa64 %0, %1\n\t"
+        "vpermi2b %4, %3, %0\n\tvpermi2b %6, %5, %1"
+        : "=&v"(lower), "=&v"(upper)
+        : "m"(codes_of(codes)), "v"(t.lower0), "v"(t.lower1), "v"(t.upper0), "v"(t.upper1));
+  }
+
+  INLINE void add(const uint8_t* codes, const Tables& t) {
+    Blocks<B - 1>::add(codes, t);
+    __m512i more_lower, more_upper;
+    asm volatile(
+        "vmovdqa64 %4, %2\n\tvmovdqa64 %2, %3\n\t"
+        "vpermi2b %6, %5, %2\n\tvpermi2b %8, %7, %3\n\t"
+        "vpaddb %2, %0, %0\n\tvpaddb %3, %1, %1"
+        : "+v"(lower), "+v"(upper), "=&v"(more_lower), "=&v"(more_upper)
+        : "m"(codes_of(codes)), "v"(t.lower0), "v"(t.lower1), "v"(t.upper0), "v"(t.upper1));
+  }
+
+  INLINE void widen(__m512i weights) {
+    Blocks<B - 1>::widen(weights);
+    first = _mm512_add_epi16(first, _mm512_maddubs_epi16(_mm512_unpacklo_epi8(lower, upper), weights));
+    second = _mm512_add_epi16(second, _mm512_maddubs_epi16(_mm512_unpackhi_epi8(lower, upper), weights));
+  }
+
+ private:
+  static const __m512i& codes_of(const uint8_t* codes) {
+    return reinterpret_cast<const __m512i*>(codes)[B - 1];
+  }
+  __m512i lower, upper;   // bytes of this round's sums
+  __m512i first, second;  // words of all sums
+};
+
+template <>
+struct Blocks<0> {
+  INLINE void load(const uint16_t*) {}
+  INLINE void store(uint16_t*) const {}
+  INLINE void begin(const uint8_t*, const Tables&) {}
+  INLINE void add(const uint8_t*, const Tables&) {}
+  INLINE void widen(__m512i) {}
+};
+
 // Adds one chunk's sums to the words of B blocks.
 template <int B>
-inline __attribute__((always_inline)) void add_chunk(const uint8_t* codes, const uint8_t* tables, int groups, uint16_t* to) {
+void add_chunk(const uint8_t* codes, const uint8_t* tables, int groups, uint16_t* words) {
   const __m512i weights = _mm512_set1_epi16(1 | 1 << (8 + kHalf));
-  __m512i words[2 * B];
-  UNROLL for (int i = 0; i < 2 * B; ++i) words[i] = _mm512_load_si512(to + i * kWords);
+  Blocks<B> blocks;
+  blocks.load(words);
   for (int round = 0; round < groups; round += kLookupRound) {
-    __m512i lower[B], upper[B];
-    UNROLL for (int g = 0; g < kLookupRound; ++g, tables += kLookupTableBytes) {
-      const __m512i lower0 = _mm512_load_si512(tables), lower1 = _mm512_load_si512(tables + 64);
-      const __m512i upper0 = _mm512_load_si512(tables + 128), upper1 = _mm512_load_si512(tables + 192);
-      // In this very order and without spills, which compilers do not find: every vector operation here is time.
-      UNROLL for (int b = 0; b < B; ++b, codes += kLookupRows) {
-        const __m512i& code = *reinterpret_cast<const __m512i*>(codes);
-        if (g == 0) {
-          asm volatile(
-              "vmovdqa64 %2, %0\n\tvmovdqa64 %0, %1\n\t"
-              "vpermi2b %4, %3, %0\n\tvpermi2b %6, %5, %1"
-              : "=&v"(lower[b]), "=&v"(upper[b])
-              : "m"(code), "v"(lower0), "v"(lower1), "v"(upper0), "v"(upper1));
-        } else {
-          __m512i more_lower, more_upper;
-          asm volatile(
-              "vmovdqa64 %4, %2\n\tvmovdqa64 %2, %3\n\t"
-              "vpermi2b %6, %5, %2\n\tvpermi2b %8, %7, %3\n\t"
-              "vpaddb %2, %0, %0\n\tvpaddb %3, %1, %1"
-              : "+v"(lower[b]), "+v"(upper[b]), "=&v"(more_lower), "=&v"(more_upper)
-              : "m"(code), "v"(lower0), "v"(lower1), "v"(upper0), "v"(upper1));
-        }
-      }
-    }
-    UNROLL for (int b = 0; b < B; ++b) {
-      const __m512i first = _mm512_unpacklo_epi8(lower[b], upper[b]), second = _mm512_unpackhi_epi8(lower[b], upper[b]);
-      words[2 * b] = _mm512_add_epi16(words[2 * b], _mm512_maddubs_epi16(first, weights));
-      words[2 * b + 1] = _mm512_add_epi16(words[2 * b + 1], _mm512_maddubs_epi16(second, weights));
-    }
+    blocks.begin(codes, Tables(tables));
+    UNROLL for (int g = 1; g < kLookupRound; ++g)
+      blocks.add(codes + g * B * kLookupRows, Tables(tables + g * kLookupTableBytes));
+    blocks.widen(weights);
+    codes += kLookupRound * B * kLookupRows;
+    tables += kLookupRound * kLookupTableBytes;
   }
-  UNROLL for (int i = 0; i < 2 * B; ++i) _mm512_store_si512(to + i * kWords, words[i]);
+  blocks.store(words);
 }
 
 // The same for blocks one behind the other.
@@ -134,6 +178,12 @@ int largest_sum(const uint8_t* x, int count) {
   return int(_mm512_reduce_add_epi64(total));
 }
 
+// Tables and codes are read in step: half a page apart they do not fight for the same places of the first cache.
+uint8_t* half_a_page_from(const uint8_t* codes, uint8_t* room) {
+  const uintptr_t apart = reinterpret_cast<uintptr_t>(codes) + kLookupPage / 2 - reinterpret_cast<uintptr_t>(room);
+  return room + apart % kLookupPage;
+}
+
 void lookup_sums(const LookupTask& t) {
   constexpr int kRoom = (1 << 15) - 1;
   static_assert(kLookupChunk * 4 * 127 <= kRoom);
@@ -141,6 +191,7 @@ void lookup_sums(const LookupTask& t) {
   for (const LookupPart* part = t.first; part != t.last; ++part) rows += size_t(part->blocks) * kLookupRows;
   memset(t.words, 0, rows * sizeof *t.words);
   memset(t.sums, 0, rows * sizeof *t.sums);
+  uint8_t* tables = half_a_page_from(t.first->codes, t.tables);
   int room = kRoom, moved = 0;
   for (int chunk = 0; chunk < t.groups; chunk += kLookupChunk) {
     const int groups = t.groups - chunk < kLookupChunk ? t.groups - chunk : kLookupChunk;
@@ -150,10 +201,10 @@ void lookup_sums(const LookupTask& t) {
       room = kRoom, moved = chunk;
     }
     room -= largest;
-    make_tables(t.x + 4 * chunk, groups, t.tables);
+    make_tables(t.x + 4 * chunk, groups, tables);
     uint16_t* words = t.words;
     for (const LookupPart* part = t.first; part != t.last; ++part) {
-      add_part(part->codes + size_t(chunk) * part->blocks * kLookupRows, part->blocks, t.tables, groups, words);
+      add_part(part->codes + size_t(chunk) * part->blocks * kLookupRows, part->blocks, tables, groups, words);
       words += size_t(part->blocks) * kLookupRows;
     }
   }

@@ -1,4 +1,4 @@
-"""Ternary layers of many rows look their sums up: the same whole numbers as products find, wherever bytes can be permuted."""
+"""Ternary layers of many rows look their sums up where bytes can be permuted: the whole numbers that products find."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tersify.runtime.plan import Finish
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
-LOOKING_UP = [isa for isa in ISAS if permutes_bytes(isa) and isa != "amx"]  # tiles serve batches, and one vector costs the same
+LOOKING_UP = [
+    isa for isa in ISAS if permutes_bytes(isa) and isa != "amx"
+]  # tiles serve batches, and one vector costs the same
 ROWS = 1030  # many enough, and neither whole blocks nor whole bands
 
 

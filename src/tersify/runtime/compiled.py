@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
@@ -28,6 +29,12 @@ from tersify.runtime.plan import Node, Plan
 from tersify.runtime.quantize import quantize, with_dense_convolutions
 from tersify.runtime.reference import run_node, run_reference
 
+_HOOKS_OF_ALL_MODULES = (
+    torch_module._global_forward_hooks,
+    torch_module._global_forward_pre_hooks,
+    torch_module._global_backward_hooks,
+    torch_module._global_backward_pre_hooks,
+)
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
 MAX_THREADS = 1024
 
@@ -44,17 +51,25 @@ class CompiledModule(nn.Module):
         self._one_output = out_spec.is_leaf()
         self._stages = stages
         self._one_segment = _only_segment(plan, stages or ())
+        self._hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
         self.eval()
 
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """What torch does around `forward` takes as long as a small network: left out where nobody has a hook."""
+        hooked = any(self._hooks) or any(_HOOKS_OF_ALL_MODULES) or self._compiled_call_impl is not None
+        if self._one_segment is None or named or hooked:
+            return super().__call__(*inputs, **named)
+        outputs = self._one_segment.rerun(inputs)
+        return super().__call__(*inputs) if outputs is None else self._like_the_module(outputs)
+
     def forward(self, *inputs: Tensor) -> Any:
-        outputs: Sequence[Tensor] | None = None if self._one_segment is None else self._one_segment.rerun(inputs)
-        if outputs is None:
-            check_inputs(self.plan, inputs)
-            if self._stages is None:
-                with torch.no_grad():
-                    outputs = run_reference(self.plan, inputs)
-            else:
-                outputs = self._run_stages(self._stages, inputs)
+        check_inputs(self.plan, inputs)
+        if self._stages is None:
+            with torch.no_grad():
+                return self._like_the_module(run_reference(self.plan, inputs))
+        return self._like_the_module(self._run_stages(self._stages, inputs))
+
+    def _like_the_module(self, outputs: Sequence[Tensor]) -> Any:
         return outputs[0] if self._one_output else pytree.tree_unflatten(list(outputs), self._out_spec)
 
     def weight_bytes(self) -> int:

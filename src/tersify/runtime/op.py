@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, empty, float32, strided
-from torch._C import _len_torch_dispatch_stack
-from torch.compiler import is_compiling
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from tersify.runtime.plan import Node
 
@@ -63,8 +63,12 @@ class Segment:
         self._again = self.kernels.Rerun(self.engine, Tensor, float32, strided, shapes, empty, options, outputs)
 
     def rerun(self, inputs: tuple[Tensor, ...]) -> list[Tensor] | None:
-        """What `run` returns where the inputs are like the remembered ones and nobody watches; else None."""
-        if self._again is None or _watched():
+        """What `run` returns where the inputs are like the remembered ones and nobody watches; else None.
+
+        Kernels have swept the caches when this runs, so that every function costs. Tracers other than dynamo give
+        tensors of their own types.
+        """
+        if self._again is None or is_dynamo_compiling() or _len_torch_dispatch_stack() or _get_tracing_state():
             return None
         outputs: list[Tensor] | None = self._again(inputs)
         return outputs
@@ -106,7 +110,7 @@ def _check_numbers(x: Tensor, rows: int) -> None:
 
 
 def _watched() -> bool:
-    return is_compiling() or _len_torch_dispatch_stack() > 0
+    return is_compiling() or _len_torch_dispatch_stack() > 0 or _get_tracing_state() is not None
 
 
 _NUMBERS = itertools.count(1)
