@@ -30,26 +30,15 @@ struct Rounded {
   int steps, scales;
 };
 
-// Every byte of whole vectors plus kByteZero: −128..127 becomes 0..255.
-void lift(char* steps, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
-    uint64_t eight;
-    std::memcpy(&eight, steps + i, sizeof eight);
-    eight ^= 0x8080808080808080;
-    std::memcpy(steps + i, &eight, sizeof eight);
-  }
-}
-
-// Into whole vectors of `bytes` steps, zeros behind the last. `from_zero`: the lowest step is 0, and zero kByteZero.
-VectorScale round_vector(const Kernels& k, const float* x, int features, bool from_zero, char* steps, size_t bytes) {
+// Into `bytes` steps, each plus `zero`, zeros behind the last.
+VectorScale round_vector(const Kernels& k, const float* x, int features, int zero, char* steps, size_t bytes) {
   VectorScale scale;
-  scale.scale = k.quantize_vector(x, features, reinterpret_cast<int8_t*>(steps), &scale.total);
-  std::memset(steps + features, 0, bytes - features);
-  if (from_zero) lift(steps, bytes);
+  scale.scale = k.quantize_vector(x, features, zero, reinterpret_cast<uint8_t*>(steps), &scale.total);
+  std::memset(steps + features, zero, bytes - features);
   return scale;
 }
 
-Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_zero, int source, int count,
+Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, int source, int count,
                      const char* kernel) {
   const Kernels* k = &s.kernels();
   const size_t bytes = AlignedBytes::rounded(vector_bytes);
@@ -61,7 +50,7 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_z
   round.kernel = kernel;
   round.run = [=](char* const* b, int v, char*) {
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
-    reinterpret_cast<VectorScale*>(b[to.scales])[v] = round_vector(*k, x, features, from_zero, b[to.steps] + bytes * v, bytes);
+    reinterpret_cast<VectorScale*>(b[to.scales])[v] = round_vector(*k, x, features, zero, b[to.steps] + bytes * v, bytes);
   };
   s.add(std::move(round));
   return to;
@@ -86,7 +75,7 @@ void add_products(Schedule& s, const Rounded& x, const char* kernel, int units, 
 void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
-  const Rounded x = add_rounding(s, features, weights->vector_bytes(), false, source, count, weights->kernel_name());
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), 0, source, count, weights->kernel_name());
   const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
   add_products(s, x, weights->kernel_name(), units, target, [=](char* const* b, int begin, int end) {
     for (int unit = begin; unit < end; ++unit) {
@@ -112,7 +101,7 @@ void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr
 void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weights, std::shared_ptr<FinishData> finish,
                int features, int source, int target, int count) {
   const Kernels* k = &s.kernels();
-  const Rounded x = add_rounding(s, features, weights->vector_bytes(), true, source, count, weights->kernel_name());
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), kByteZero, source, count, weights->kernel_name());
   add_products(s, x, weights->kernel_name(), weights->blocks(), target, [=](char* const* b, int begin, int end) {
     for (int first = begin; first < end; first += kPickBlocks) {
       const int last = std::min(end, first + kPickBlocks), row = first * kPickRows;
@@ -154,7 +143,7 @@ void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> 
     const int first = task / count * share, v = task % count;
     char* steps = scratch + kLookupTablesBytes;
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
-    const VectorScale scale = round_vector(*k, x, features, true, steps, steps_bytes);
+    const VectorScale scale = round_vector(*k, x, features, kByteZero, steps, steps_bytes);
     LookupTask t = weights->task(first, first + share);
     t.x = reinterpret_cast<const uint8_t*>(steps);
     t.tables = reinterpret_cast<uint8_t*>(scratch);

@@ -256,8 +256,8 @@ struct Kernels {
   void (*trit_gemv)(const GemvTask&);
   void (*nibble_gemv)(const GemvTask&);
   void (*dense_sums)(const DenseTask&);
-  // One vector of activations as 8-bit steps: returns their scale, and in `total` their sum.
-  float (*quantize_vector)(const float* x, int count, int8_t* steps, int32_t* total);
+  // One vector of activations as 8-bit steps, each plus `zero`: returns their scale, and in `total` their sum without it.
+  float (*quantize_vector)(const float* x, int count, int zero, uint8_t* steps, int32_t* total);
   // Rows first .. first + count of a layer from the dense sums of one vector.
   void (*finish_dense)(const int32_t* sums, int32_t total, float scale, int first, int count, float* out,
                        const Finish&);

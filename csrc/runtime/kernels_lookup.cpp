@@ -32,7 +32,7 @@ constexpr TableConstants table_constants() {
       for (int i = 4 * lane; i < 4 * lane + 4; ++i) sum += c.signs[vector][i] = places.signs[vector][i];
       c.start[vector][lane] = kSumZero - kByteZero * sum;
       // The byte between two sums of the last vector: upper 16, lower 0, as four zeros have it.
-      if (vector == 4) c.start[vector][lane] += kSumZero << 8;
+      if (vector == kSumVectors - 1) c.start[vector][lane] += kSumZero << 8;
     }
   return c;
 }
@@ -42,6 +42,7 @@ constexpr TableConstants kConstants = table_constants();
 void make_tables(const uint8_t* x, int groups, uint8_t* tables) {
   const __m512i low = _mm512_set1_epi8((1 << kHalf) - 1), low_sums = _mm512_set1_epi32((1 << kHalf) - 1);
   const __m512i both_bytes = _mm512_set1_epi64(0x3525150530201000);  // of four words: all lower bytes, then all upper
+  const __m512i two_zeros = _mm512_set1_epi16(2 * kSumZero);  // less a sum: its negative
   for (int group = 0; group < groups; ++group, x += 4, tables += kLookupTableBytes) {
     int32_t activations;
     memcpy(&activations, x, sizeof activations);
@@ -49,12 +50,13 @@ void make_tables(const uint8_t* x, int groups, uint8_t* tables) {
     __m512i sums[kSumVectors];
     UNROLL for (int v = 0; v < kSumVectors; ++v)
       sums[v] = _mm512_dpbusd_epi32(_mm512_load_si512(kConstants.start[v]), four, _mm512_load_si512(kConstants.signs[v]));
-    const __m512 a = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, _mm512_packus_epi32(sums[0], sums[1])));
-    const __m512 b = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, _mm512_packus_epi32(sums[2], sums[3])));
+    const __m512i packed = _mm512_packus_epi32(sums[0], sums[1]);
+    const __m512 a = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, packed));
+    const __m512 b = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, _mm512_sub_epi16(two_zeros, packed)));
     _mm512_store_si512(tables, _mm512_and_si512(low, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88))));
-    _mm512_store_si512(tables + 64, _mm512_and_si512(low_sums, sums[4]));
+    _mm512_store_si512(tables + 64, _mm512_and_si512(low_sums, sums[2]));
     _mm512_store_si512(tables + 128, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
-    _mm512_store_si512(tables + 192, _mm512_srli_epi32(sums[4], kHalf));
+    _mm512_store_si512(tables + 192, _mm512_srli_epi32(sums[2], kHalf));
   }
 }
 
@@ -192,15 +194,15 @@ void lookup_sums(const LookupTask& t) {
   memset(t.words, 0, rows * sizeof *t.words);
   memset(t.sums, 0, rows * sizeof *t.sums);
   uint8_t* tables = half_a_page_from(t.first->codes, t.tables);
-  int room = kRoom, moved = 0;
+  int room = kRoom, held = 0;  // groups in the words
   for (int chunk = 0; chunk < t.groups; chunk += kLookupChunk) {
     const int groups = t.groups - chunk < kLookupChunk ? t.groups - chunk : kLookupChunk;
     const int largest = largest_sum(t.x + 4 * chunk, 4 * groups);
     if (largest > room) {
-      move_words(t.words, rows, kSumZero * (chunk - moved), t.sums);
-      room = kRoom, moved = chunk;
+      move_words(t.words, rows, kSumZero * held, t.sums);
+      room = kRoom, held = 0;
     }
-    room -= largest;
+    room -= largest, held += groups;
     make_tables(t.x + 4 * chunk, groups, tables);
     uint16_t* words = t.words;
     for (const LookupPart* part = t.first; part != t.last; ++part) {
@@ -208,7 +210,7 @@ void lookup_sums(const LookupTask& t) {
       words += size_t(part->blocks) * kLookupRows;
     }
   }
-  move_words(t.words, rows, kSumZero * (t.groups - moved), t.sums);
+  move_words(t.words, rows, kSumZero * held, t.sums);
 }
 
 }  // namespace

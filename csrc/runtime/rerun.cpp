@@ -1,5 +1,7 @@
 #include "rerun.hpp"
 
+#include <vector>
+
 namespace nb = nanobind;
 
 namespace tersify {
@@ -36,16 +38,18 @@ void* address(nb::handle x) {
 
 }  // namespace
 
-Rerun::Rerun(Engine* engine, nb::handle type, nb::handle dtype, nb::handle layout, nb::tuple shapes, nb::handle empty,
-             nb::dict empty_options, nb::tuple outputs)
+Rerun::Rerun(Engine* engine, nb::handle type, nb::handle dtype, nb::handle layout, nb::tuple shapes,
+             nb::handle empty_like, nb::tuple blanks, nb::tuple hooks, nb::tuple watchers)
     : engine_(engine), batch_(nb::cast<int>(shapes[0][0])), type_(nb::borrow(type)), dtype_(nb::borrow(dtype)),
-      layout_(nb::borrow(layout)), shapes_(std::move(shapes)), empty_(nb::borrow(empty)) {
-  option_names_ = nb::tuple(empty_options.keys());
-  for (nb::handle value : empty_options.values()) option_values_.push_back(nb::borrow(value));
-  for (nb::handle sizes : outputs) {
-    sizes_.emplace_back();
-    for (nb::handle size : sizes) sizes_.back().push_back(nb::borrow(size));
-  }
+      layout_(nb::borrow(layout)), empty_like_(nb::borrow(empty_like)), shapes_(std::move(shapes)),
+      blanks_(std::move(blanks)), hooks_(std::move(hooks)), watchers_(std::move(watchers)) {}
+
+bool Rerun::watched() const {
+  for (nb::handle hooks : hooks_)
+    if (PyDict_Size(hooks.ptr()) != 0) return true;
+  for (nb::handle watcher : watchers_)
+    if (PyObject_IsTrue(checked(PyObject_CallNoArgs(watcher.ptr())).ptr()) != 0) return true;
+  return false;
 }
 
 bool Rerun::usual(nb::handle x, nb::handle shape) const {
@@ -56,7 +60,7 @@ bool Rerun::usual(nb::handle x, nb::handle shape) const {
 }
 
 nb::object Rerun::operator()(const nb::tuple& inputs) const {
-  if (inputs.size() != nb::len(shapes_)) return nb::none();
+  if (inputs.size() != shapes_.size() || watched()) return nb::none();
   std::vector<const float*> sources;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!usual(inputs[i], shapes_[i])) return nb::none();
@@ -64,11 +68,8 @@ nb::object Rerun::operator()(const nb::tuple& inputs) const {
   }
   std::vector<float*> targets;
   nb::list outputs;
-  for (const auto& sizes : sizes_) {
-    std::vector<PyObject*> arguments;
-    for (const nb::object& size : sizes) arguments.push_back(size.ptr());
-    for (const nb::object& value : option_values_) arguments.push_back(value.ptr());
-    const nb::object made = checked(PyObject_Vectorcall(empty_.ptr(), arguments.data(), sizes.size(), option_names_.ptr()));
+  for (nb::handle blank : blanks_) {
+    const nb::object made = checked(PyObject_CallOneArg(empty_like_.ptr(), blank.ptr()));
     targets.push_back(static_cast<float*>(address(made)));
     outputs.append(made);
   }

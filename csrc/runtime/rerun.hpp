@@ -4,30 +4,29 @@
 
 #include <nanobind/nanobind.h>
 
-#include <vector>
-
 #include "engine.hpp"
 
 namespace tersify {
 
 class Rerun {
  public:
-  // What every input was: of this very type, with this dtype and layout, and of its shape in `shapes`. `empty` makes an
-  // output, called with its sizes and `empty_options`, a dict; `outputs` are those sizes, a tuple of tuples.
+  // What every input was: of this very type, with this dtype and layout, and of its shape in `shapes`. `empty_like` makes an
+  // output from one of `blanks`. It runs only while all `hooks`, dicts, are empty and all `watchers`, functions, return what
+  // is false.
   Rerun(Engine* engine, nanobind::handle type, nanobind::handle dtype, nanobind::handle layout, nanobind::tuple shapes,
-        nanobind::handle empty, nanobind::dict empty_options, nanobind::tuple outputs);
+        nanobind::handle empty_like, nanobind::tuple blanks, nanobind::tuple hooks, nanobind::tuple watchers);
 
-  // The outputs as a list; None where an input differs.
+  // The outputs as a list; None where an input differs, or somebody watches.
   nanobind::object operator()(const nanobind::tuple& inputs) const;
 
  private:
+  bool watched() const;
   bool usual(nanobind::handle x, nanobind::handle shape) const;
 
   Engine* engine_;
   int batch_;
-  nanobind::object type_, dtype_, layout_, shapes_, empty_, option_names_;
-  std::vector<nanobind::object> option_values_;
-  std::vector<std::vector<nanobind::object>> sizes_;  // of every output
+  nanobind::object type_, dtype_, layout_, empty_like_;
+  nanobind::tuple shapes_, blanks_, hooks_, watchers_;
 };
 
 }  // namespace tersify

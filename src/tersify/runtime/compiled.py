@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as torch_module
 
 from tersify.checks import check_choice, check_whole
@@ -51,16 +52,16 @@ class CompiledModule(nn.Module):
         self._one_output = out_spec.is_leaf()
         self._stages = stages
         self._one_segment = _only_segment(plan, stages or ())
-        self._hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
+        self._again: Any = None  # runs inputs like the last
         self.eval()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """What torch does around `forward` takes as long as a small network: left out where nobody has a hook."""
-        hooked = any(self._hooks) or any(_HOOKS_OF_ALL_MODULES) or self._compiled_call_impl is not None
-        if self._one_segment is None or named or hooked:
-            return super().__call__(*inputs, **named)
-        outputs = self._one_segment.rerun(inputs)
-        return super().__call__(*inputs) if outputs is None else self._like_the_module(outputs)
+        if self._again is not None and not is_dynamo_compiling() and not named and self._compiled_call_impl is None:
+            outputs = self._again(inputs)
+            if outputs is not None:
+                return outputs[0] if self._one_output else self._like_the_module(outputs)
+        return super().__call__(*inputs, **named)
 
     def forward(self, *inputs: Tensor) -> Any:
         check_inputs(self.plan, inputs)
@@ -85,7 +86,8 @@ class CompiledModule(nn.Module):
     def _run_stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if self._one_segment is not None:
             outputs = tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
-            self._one_segment.remember(inputs)
+            hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
+            self._again = self._one_segment.again(inputs, (*hooks, *_HOOKS_OF_ALL_MODULES))
             return outputs
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
         if any(stage.segment is None for stage in stages):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, empty, float32, strided
+from torch import Tensor, empty, empty_like, float32, strided
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_compiling
 
 from tersify.runtime.plan import Node
 
@@ -32,13 +32,11 @@ class Segment:
         makers: Mapping[int, str] | None = None,
     ) -> None:
         self.engine = engine
-        self.kernels = importlib.import_module(type(engine).__module__)
         self.makers = makers or {}  # the node that makes a value of the engine
         self.row_counts = row_counts or {}  # of the embeddings that an input numbers, by the input's place
         self.input_sizes = input_sizes  # numbers per image
         self.shapes = shapes
         self.number = next(_NUMBERS)
-        self._again: Any = None
         _SEGMENTS[self.number] = self
 
     def empty_outputs(self, like: Tensor) -> list[Tensor]:
@@ -52,26 +50,22 @@ class Segment:
             self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
         return outputs
 
-    def remember(self, inputs: Sequence[Tensor]) -> None:
-        """These inputs have passed every check: the next ones like them need none."""
-        if self.row_counts or _watched():
-            return
-        batch = inputs[0].shape[0]
-        outputs = tuple((batch, *shape) for shape in self.shapes)
-        shapes = tuple(tuple(x.shape) for x in inputs)
-        options = {"dtype": float32, "device": CPU}
-        self._again = self.kernels.Rerun(self.engine, Tensor, float32, strided, shapes, empty, options, outputs)
+    def again(self, inputs: Sequence[Tensor], hooks: tuple[dict[int, Any], ...]) -> Any:
+        """A function of inputs, as a tuple, like these, which have passed every check: it returns what `run` would, or None
+        where they differ, or while there are hooks or somebody watches. None where there can be no such function.
 
-    def rerun(self, inputs: tuple[Tensor, ...]) -> list[Tensor] | None:
-        """What `run` returns where the inputs are like the remembered ones and nobody watches; else None.
-
-        Kernels have swept the caches when this runs, so that every function costs. Tracers other than dynamo give
-        tensors of their own types.
+        Kernels have swept the caches when it runs, so that every look at torch costs: it is C++, and takes few.
         """
-        if self._again is None or is_dynamo_compiling() or _len_torch_dispatch_stack() or _get_tracing_state():
+        if self.row_counts or _watched():
             return None
-        outputs: list[Tensor] | None = self._again(inputs)
-        return outputs
+        # One number each, for as long as there is nothing in them.
+        blanks = tuple(empty(1, dtype=float32, device=CPU).expand(len(inputs[0]), *shape) for shape in self.shapes)
+        if not all(empty_like(blank).is_contiguous() for blank in blanks):
+            return None
+        module = importlib.import_module(type(self.engine).__module__)
+        shapes = tuple(tuple(x.shape) for x in inputs)
+        watchers = (_len_torch_dispatch_stack, _get_tracing_state)
+        return module.Rerun(self.engine, Tensor, float32, strided, shapes, empty_like, blanks, hooks, watchers)
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
