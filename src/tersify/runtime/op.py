@@ -51,9 +51,9 @@ class Segment:
         return outputs
 
     def again(self, inputs: Sequence[Tensor], hooks: tuple[dict[int, Any], ...]) -> Any:
-        """A function that takes a tuple of inputs like these, which have passed every check, and returns what `run` would.
+        """A function of a tuple of inputs like these, which have passed every check, that returns what `run` would.
 
-        It returns None where they differ, and while there are hooks or somebody watches; None instead of it: there is none.
+        It returns None where they differ, and while there are hooks or somebody watches. There may be none: None.
         Kernels have swept the caches when it runs, so that every look at torch costs: it is C++, and takes few.
         """
         if self.row_counts or _watched():
