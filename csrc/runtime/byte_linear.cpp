@@ -155,7 +155,7 @@ void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> 
     k->finish_dense(t.sums, 0, scale.scale, row, rows, out, finish->view());
   };
   s.add(std::move(multiply));
-  s.add_cost(weights->cost(weights->rows(), features, count));
+  s.add_cost(weights->cost(weights->rows(), features, count, shares));
 }
 
 bool is_ternary(const float* weight, size_t count) {
@@ -180,7 +180,7 @@ ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa, int
   const bool ternary = is_ternary(weight, weights), tiles = isa == Isa::Amx;
   ByteWeights packed;
   double least = dense_cost(rows, features, 1);
-  const double looked_up = LookupMatrix::cost(rows, features, 1);
+  const double looked_up = LookupMatrix::cost(rows, features, 1, threads);
   const bool looks_up = ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
   if (looks_up) least = looked_up;
   const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));

@@ -26,7 +26,8 @@ class LookupMatrix {
   }
   int vector_bytes() const { return 4 * groups_; }       // of activations
   LookupTask task(int first_part, int last_part) const;  // without activations, tables, words and sums
-  static double cost(int rows, int features, int vectors);  // in vector operations
+  // In vector operations; each of `parts` makes its own tables.
+  static double cost(int rows, int features, int vectors, int parts);
   static constexpr const char* kernel_name() { return "looked-up signs, int8"; }
   size_t resident_bytes() const { return codes_.size(); }
 
