@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "engine.hpp"
+#include "rerun.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -150,4 +151,10 @@ NB_MODULE(_runtime, m) {
       .def_prop_ro("arena_bytes", &Engine::arena_bytes)
       .def_prop_ro("threads", &Engine::threads)
       .def_prop_ro("isa", [](const Engine& e) { return isa_name(e.isa()); });
+
+  nb::class_<Rerun>(m, "Rerun")
+      .def(nb::init<Engine*, nb::handle, nb::handle, nb::handle, nb::tuple, nb::handle, nb::tuple, nb::tuple, nb::tuple>(),
+           nb::keep_alive<1, 2>(), "engine"_a, "type"_a, "dtype"_a, "layout"_a, "shapes"_a, "empty_like"_a, "blanks"_a,
+           "hooks"_a, "watchers"_a)
+      .def("__call__", &Rerun::operator());
 }

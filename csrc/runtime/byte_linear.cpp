@@ -1,9 +1,11 @@
-// Matrix products with 8-bit activations: dense codes, or lists of what is not zero where most of it is.
+// Matrix products with 8-bit activations: dense codes, sums looked up where rows are many, or lists of what is not zero
+// where most of it is.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "dense.hpp"
+#include "lookups.hpp"
 #include "picks.hpp"
 #include "schedule.hpp"
 
@@ -28,18 +30,15 @@ struct Rounded {
   int steps, scales;
 };
 
-// Every byte of whole vectors plus kByteZero: −128..127 becomes 0..255.
-void lift(char* steps, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
-    uint64_t eight;
-    std::memcpy(&eight, steps + i, sizeof eight);
-    eight ^= 0x8080808080808080;
-    std::memcpy(steps + i, &eight, sizeof eight);
-  }
+// Into `bytes` steps, each plus `zero`, zeros behind the last.
+VectorScale round_vector(const Kernels& k, const float* x, int features, int zero, char* steps, size_t bytes) {
+  VectorScale scale;
+  scale.scale = k.quantize_vector(x, features, zero, reinterpret_cast<uint8_t*>(steps), &scale.total);
+  std::memset(steps + features, zero, bytes - features);
+  return scale;
 }
 
-// `from_zero`: the lowest step is 0, and zero kByteZero.
-Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_zero, int source, int count,
+Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, int source, int count,
                      const char* kernel) {
   const Kernels* k = &s.kernels();
   const size_t bytes = AlignedBytes::rounded(vector_bytes);
@@ -50,12 +49,8 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, bool from_z
   round.writes = {to.steps, to.scales};
   round.kernel = kernel;
   round.run = [=](char* const* b, int v, char*) {
-    char* steps = b[to.steps] + bytes * v;
-    VectorScale& scale = reinterpret_cast<VectorScale*>(b[to.scales])[v];
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
-    scale.scale = k->quantize_vector(x, features, reinterpret_cast<int8_t*>(steps), &scale.total);
-    std::memset(steps + features, 0, bytes - features);
-    if (from_zero) lift(steps, bytes);
+    reinterpret_cast<VectorScale*>(b[to.scales])[v] = round_vector(*k, x, features, zero, b[to.steps] + bytes * v, bytes);
   };
   s.add(std::move(round));
   return to;
@@ -80,7 +75,7 @@ void add_products(Schedule& s, const Rounded& x, const char* kernel, int units, 
 void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
-  const Rounded x = add_rounding(s, features, weights->vector_bytes(), false, source, count, weights->kernel_name());
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), 0, source, count, weights->kernel_name());
   const int tiles = (count + kDenseVectors - 1) / kDenseVectors, units = weights->blocks() * tiles;
   add_products(s, x, weights->kernel_name(), units, target, [=](char* const* b, int begin, int end) {
     for (int unit = begin; unit < end; ++unit) {
@@ -106,7 +101,7 @@ void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr
 void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weights, std::shared_ptr<FinishData> finish,
                int features, int source, int target, int count) {
   const Kernels* k = &s.kernels();
-  const Rounded x = add_rounding(s, features, weights->vector_bytes(), true, source, count, weights->kernel_name());
+  const Rounded x = add_rounding(s, features, weights->vector_bytes(), kByteZero, source, count, weights->kernel_name());
   add_products(s, x, weights->kernel_name(), weights->blocks(), target, [=](char* const* b, int begin, int end) {
     for (int first = begin; first < end; first += kPickBlocks) {
       const int last = std::min(end, first + kPickBlocks), row = first * kPickRows;
@@ -128,39 +123,91 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weight
   s.add_cost(weights->cost(count));
 }
 
+// Parts of the rows, or all where there are vectors enough, meet one vector; every task rounds it for itself, which takes less
+// time than waiting for another thread.
+void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> weights,
+                 std::shared_ptr<FinishData> finish, int features, int source, int target, int count) {
+  const Kernels* k = &s.kernels();
+  const int share = count < s.threads() * kDenseTasksPerThread ? 1 : weights->parts(), shares = weights->parts() / share;
+  const size_t steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
+  size_t rows_at_most = 0;
+  for (int part = 0; part < weights->parts(); part += share)
+    rows_at_most = std::max(rows_at_most, size_t(weights->padded_rows(part, part + share)));
+  Step multiply;
+  multiply.tasks = shares * count;
+  multiply.scratch_bytes = kLookupTablesBytes + steps_bytes + (sizeof(uint16_t) + sizeof(int32_t)) * rows_at_most;
+  multiply.kernel = weights->kernel_name();
+  multiply.reads = {source};
+  multiply.writes = {target};
+  multiply.run = [=](char* const* b, int task, char* scratch) {
+    const int first = task / count * share, v = task % count;
+    char* steps = scratch + kLookupTablesBytes;
+    const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
+    const VectorScale scale = round_vector(*k, x, features, kByteZero, steps, steps_bytes);
+    LookupTask t = weights->task(first, first + share);
+    t.x = reinterpret_cast<const uint8_t*>(steps);
+    t.tables = reinterpret_cast<uint8_t*>(scratch);
+    t.words = reinterpret_cast<uint16_t*>(steps + steps_bytes);
+    t.sums = reinterpret_cast<int32_t*>(t.words + rows_at_most);
+    sums_of(t);
+    const int row = weights->first_row(first), rows = weights->first_row(first + share) - row;
+    float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + row;
+    k->finish_dense(t.sums, 0, scale.scale, row, rows, out, finish->view());
+  };
+  s.add(std::move(multiply));
+  s.add_cost(weights->cost(weights->rows(), features, count, shares));
+}
+
 bool is_ternary(const float* weight, size_t count) {
   return std::all_of(weight, weight + count, [](float w) { return w == 0 || w == 1 || w == -1; });
 }
 
 struct ByteWeights {
-  std::shared_ptr<PickMatrix> picks;  // null: too few zeros
-  std::shared_ptr<CodeMatrix> codes;  // null: never needed
+  std::shared_ptr<LookupMatrix> lookups;  // null: too few rows, or another form is cheaper
+  std::shared_ptr<PickMatrix> picks;      // null: too few zeros
+  std::shared_ptr<CodeMatrix> codes;      // null: never needed
+
+  size_t resident_bytes() const {
+    return (lookups ? lookups->resident_bytes() : 0) + (picks ? picks->resident_bytes() : 0) +
+           (codes ? codes->resident_bytes() : 0);
+  }
 };
+
+// The form that one vector needs least time for. Where there are tiles (AMX), batches need codes as well, and lookups would
+// gain nothing.
+ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa, int threads) {
+  const size_t weights = size_t(rows) * features;
+  const bool ternary = is_ternary(weight, weights), tiles = isa == Isa::Amx;
+  ByteWeights packed;
+  double least = dense_cost(rows, features, 1);
+  const double looked_up = LookupMatrix::cost(rows, features, 1, threads);
+  const bool looks_up = ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
+  if (looks_up) least = looked_up;
+  const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
+  if (ternary && pick_sums_of(isa) && PickMatrix::possible(features) && nonzeros < kPicksBelow * double(weights)) {
+    packed.picks = std::make_shared<PickMatrix>(weight, rows, features);
+    if (packed.picks->cost(1) >= least) packed.picks = nullptr;
+  }
+  if (looks_up && !packed.picks) packed.lookups = std::make_shared<LookupMatrix>(weight, rows, features, threads);
+  if (tiles || (!packed.picks && !packed.lookups)) packed.codes = std::make_shared<CodeMatrix>(weight, rows, features);
+  return packed;
+}
 
 }  // namespace
 
 int Engine::byte_linear(int in, int features, const float* weight, int rows, FinishData finish) {
   const int per_image = shapes_.at(in).numel() / features;
-  const size_t weights = size_t(rows) * features;
-  const PickSums pick_sums = pick_sums_of(isa_);
-  auto packed = std::make_shared<ByteWeights>();
-  const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
-  if (pick_sums && PickMatrix::possible(features) && nonzeros < kPicksBelow * double(weights) && is_ternary(weight, weights)) {
-    packed->picks = std::make_shared<PickMatrix>(weight, rows, features);
-    if (packed->picks->cost(1) >= dense_cost(rows, features, 1)) packed->picks = nullptr;
-  }
-  // Tiles are faster than lists, but only where there are vectors enough to fill them.
-  if (!packed->picks || isa_ == Isa::Amx) packed->codes = std::make_shared<CodeMatrix>(weight, rows, features);
-  weight_sizes_.push_back([packed] {
-    return (packed->picks ? packed->picks->resident_bytes() : 0) + (packed->codes ? packed->codes->resident_bytes() : 0);
-  });
+  const ByteWeights packed = pack_bytes(weight, rows, features, isa_, threads());
+  weight_sizes_.push_back([packed] { return packed.resident_bytes(); });
   auto constants = std::make_shared<FinishData>(std::move(finish));
   return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
     const int source = s.need(in, {}), target = s.give(op.output, {}), count = s.n() * per_image;
-    if (packed->picks && (!packed->codes || count < kLeastTileVectors))
-      add_picks(s, pick_sums, packed->picks, constants, features, source, target, count);
+    if (packed.lookups)
+      add_lookups(s, lookup_sums_of(isa_), packed.lookups, constants, features, source, target, count);
+    else if (packed.picks && (!packed.codes || count < kLeastTileVectors))
+      add_picks(s, pick_sums_of(isa_), packed.picks, constants, features, source, target, count);
     else
-      add_dense(s, packed->codes, constants, features, source, target, count);
+      add_dense(s, packed.codes, constants, features, source, target, count);
   });
 }
 

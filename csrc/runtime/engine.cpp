@@ -168,7 +168,9 @@ void Engine::run(int n, const std::vector<const float*>& inputs, const std::vect
   const int size = portion(n), round = size * threads();
   const int apart = size ? n / round * round : 0;
   if (apart) run_portions(apart / size, size, inputs, outputs, profile);
-  if (n > apart)
+  if (!apart)
+    run_together(n, inputs, outputs, profile);
+  else if (n > apart)
     run_together(n - apart, skip_images(inputs, inputs_, apart), skip_images(outputs, outputs_, apart), profile);
 }
 

@@ -128,6 +128,7 @@ class Engine {
   std::vector<Quant> quants_;  // one a value
   std::vector<Op> ops_;
   std::vector<int> inputs_, outputs_;
+  std::map<int, int> views_;  // values that are others under another shape
   std::map<std::pair<int, int>, std::unique_ptr<Schedule>> schedules_;  // by batch size and threads
   std::map<int, int> portions_;
   std::vector<AlignedBytes> arenas_, scratch_;  // one a thread

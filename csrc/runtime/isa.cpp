@@ -43,6 +43,13 @@ bool has_fp16() {
 #endif
 }
 
+#if defined(__x86_64__)
+bool permutes_bytes(Isa isa) {
+  const bool multiplies_bytes = isa == Isa::Avx512Vnni || isa == Isa::Avx512Fp16 || isa == Isa::Amx;
+  return multiplies_bytes && __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+
 }  // namespace
 
 std::vector<Isa> available_isas() {
@@ -80,8 +87,16 @@ bool adds_halves(Isa isa) { return isa == Isa::Avx512Fp16 || (isa == Isa::Amx &&
 
 PickSums pick_sums_of(Isa isa) {
 #if defined(__x86_64__)
-  const bool multiplies_bytes = isa == Isa::Avx512Vnni || isa == Isa::Avx512Fp16 || isa == Isa::Amx;
-  if (multiplies_bytes && __builtin_cpu_supports("avx512vbmi")) return vbmi_pick_sums;
+  if (permutes_bytes(isa)) return vbmi_pick_sums;
+#else
+  (void)isa;
+#endif
+  return nullptr;
+}
+
+LookupSums lookup_sums_of(Isa isa) {
+#if defined(__x86_64__)
+  if (permutes_bytes(isa)) return vbmi_lookup_sums;
 #else
   (void)isa;
 #endif

@@ -73,8 +73,9 @@ Case linear_case(Random& r, ValueKind kind) {
   return c;
 }
 
-Case dense_case(Random& r, ValueKind kind) {
-  const int rows = r.between(1, 300), features = r.between(1, 600);
+// Layers of many rows are looked up where the CPU can.
+Case dense_case(Random& r, ValueKind kind, int least_rows = 1) {
+  const int rows = least_rows + r.between(0, 299), features = r.between(1, 600);
   Case c;
   c.n = r.between(1, 40);
   for (int i = 0; i < c.n * features; ++i) c.input.push_back(float(i % features ? r.between(-127, 127) : 127));
@@ -255,6 +256,7 @@ int main() {
         {"linear of tables", [](Random& r) { return linear_case(r, ValueKind::Table); }},
         {"linear of floats", [](Random& r) { return linear_case(r, ValueKind::Float); }},
         {"two-bit linear", [](Random& r) { return dense_case(r, ValueKind::Sign); }},
+        {"two-bit linear of many rows", [](Random& r) { return dense_case(r, ValueKind::Sign, 1000); }},
         {"four-bit linear", [](Random& r) { return dense_case(r, ValueKind::Table); }},
         {"pool", pool_case},
     };

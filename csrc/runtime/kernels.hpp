@@ -172,6 +172,29 @@ struct PickTask {
   int32_t* sums;           // [kPickRows]
 };
 
+// Signs of four features of 64 rows, as places in a table of sums.
+constexpr int kLookupRows = 64;         // of a block
+constexpr int kLookupBandBlocks = 4;    // that meet a table together
+constexpr int kLookupRound = 8;         // groups of four features whose sums fit bytes
+constexpr int kLookupChunk = 32;        // groups whose tables exist at the same time
+constexpr int kLookupTableBytes = 256;  // of a group
+constexpr int kLookupPage = 4096;
+constexpr int kLookupTablesBytes = kLookupChunk * kLookupTableBytes + kLookupPage;  // of a chunk, wherever in a page they begin
+
+struct LookupPart {  // rows that one thread may take
+  const uint8_t* codes;  // [chunk][band][group][block][row], the last chunk and band may be smaller
+  int blocks;
+};
+
+struct LookupTask {
+  const LookupPart *first, *last;
+  int groups;        // a multiple of kLookupRound
+  const uint8_t* x;  // activations + kByteZero
+  uint8_t* tables;   // room for kLookupTablesBytes
+  uint16_t* words;   // room for a number a row, whole blocks
+  int32_t* sums;     // of the blocks of all parts
+};
+
 // One row of an image → pixels of 8-bit steps, all channels of one together.
 struct PixelTask {
   const float* row;  // of channel 0
@@ -233,8 +256,8 @@ struct Kernels {
   void (*trit_gemv)(const GemvTask&);
   void (*nibble_gemv)(const GemvTask&);
   void (*dense_sums)(const DenseTask&);
-  // One vector of activations as 8-bit steps: returns their scale, and in `total` their sum.
-  float (*quantize_vector)(const float* x, int count, int8_t* steps, int32_t* total);
+  // One vector of activations as 8-bit steps, each plus `zero`: returns their scale, and in `total` their sum without it.
+  float (*quantize_vector)(const float* x, int count, int zero, uint8_t* steps, int32_t* total);
   // Rows first .. first + count of a layer from the dense sums of one vector.
   void (*finish_dense)(const int32_t* sums, int32_t total, float scale, int first, int count, float* out,
                        const Finish&);
@@ -252,6 +275,8 @@ const Kernels& fp16_kernels();
 const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
 using PickSums = void (*)(const PickTask&);
 extern const PickSums vbmi_pick_sums;
+using LookupSums = void (*)(const LookupTask&);
+extern const LookupSums vbmi_lookup_sums;
 bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

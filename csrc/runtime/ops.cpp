@@ -86,7 +86,9 @@ int Engine::concatenate(const std::vector<int>& inputs) {
 }
 
 int Engine::view(int in, Shape shape) {
-  return add({in}, shape, [=](Schedule& s, const Op& op) { s.alias(op.output, in); });
+  const int seen = add({in}, shape, [=](Schedule& s, const Op& op) { s.alias(op.output, in); });
+  views_[seen] = in;
+  return seen;
 }
 
 int Engine::softmax(int in, int count) {

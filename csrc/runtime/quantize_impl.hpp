@@ -5,7 +5,7 @@ namespace TERSIFY_NAMESPACE {
 namespace {
 
 // 127 steps up and down from zero; NaN and infinity make the scale NaN, and with it every sum.
-float quantize_vector(const float* x, int count, int8_t* steps, int32_t* total) {
+float quantize_vector(const float* x, int count, int zero, uint8_t* steps, int32_t* total) {
   Vec tops = {}, poison = {};
   const int whole = count / kLanes * kLanes;
   for (int i = 0; i < whole; i += kLanes) {
@@ -26,21 +26,22 @@ float quantize_vector(const float* x, int count, int8_t* steps, int32_t* total) 
     bad += x[i] * 0.0f;
   }
   const float scale = top > 0 ? top / 127.0f : 1.0f, inverse = 1.0f / scale;
-  typedef int8_t Steps __attribute__((vector_size(kLanes)));
+  typedef uint8_t Steps __attribute__((vector_size(kLanes)));
   IntVec totals = {};
   for (int i = 0; i < whole; i += kLanes) {
     Vec v;
     memcpy(&v, x + i, sizeof v);
     const IntVec step = rounded(v * inverse);
     totals += step;
-    const Steps bytes = __builtin_convertvector(step, Steps);
+    const Steps bytes = __builtin_convertvector(step + zero, Steps);
     memcpy(steps + i, &bytes, sizeof bytes);
   }
   int32_t all = 0;
   for (int l = 0; l < kLanes; ++l) all += totals[l];
   for (int i = whole; i < count; ++i) {
-    steps[i] = static_cast<int8_t>(lrintf(x[i] * inverse));
-    all += steps[i];
+    const int32_t step = static_cast<int8_t>(lrintf(x[i] * inverse));
+    steps[i] = static_cast<uint8_t>(step + zero);
+    all += step;
   }
   *total = all;
   return scale + bad;

@@ -56,7 +56,11 @@ int Schedule::temporary(size_t bytes) { return new_buffer(Where::Arena, bytes); 
 int Schedule::give(int value, const Layout& layout) {
   int buffer = -1;
   const auto& outputs = engine_.outputs_;
-  const auto found = std::find(outputs.begin(), outputs.end(), value);
+  const auto found = std::find_if(outputs.begin(), outputs.end(), [&](int output) {
+    for (auto view = engine_.views_.find(output); view != engine_.views_.end(); view = engine_.views_.find(output))
+      output = view->second;
+    return output == value;
+  });
   if (layout.flat() && found != outputs.end())
     buffer = new_buffer(Where::Output, 0, static_cast<int>(found - outputs.begin()));
   else

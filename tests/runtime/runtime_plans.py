@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,3 +109,41 @@ def assert_close(plan: Plan, inputs: list[Tensor], *, threads: int = 1, module: 
         assert got.shape == wanted.shape
         error = (got.double() - wanted).abs().max() if got.numel() else torch.zeros(())
         assert error <= TOLERANCE * max(1.0, float(wanted.abs().max())), f"off by {float(error):.3g}"
+
+
+def whole_steps(*shape: int, seed: int = 0) -> Tensor:
+    """Vectors that 127 steps of their largest number express exactly."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(-127, 128, shape, generator=g).float()
+    x[..., seed % shape[-1]] = 127.0
+    return x / 32
+
+
+def byte_plan(
+    rows: int,
+    features: int,
+    *,
+    kind: str = "sign",
+    zeros: float = 0.3,
+    inner: tuple[int, ...] = (),
+    seed: int = 0,
+    **more: Any,
+) -> Plan:
+    """A linear layer on 8-bit activations."""
+    weight = random_weight((rows, features), kind, zeros, seed)
+    node = Node(
+        name="y",
+        kind="linear",
+        inputs=("x",),
+        shape=(*inner, rows),
+        weight=weight if kind == "sign" else weight.in_steps(),
+        options={"int8": True},
+        **more,
+    )
+    return plan_of(node, inputs={"x": (*inner, features)})
+
+
+def permutes_bytes(isa: str) -> bool:
+    """Whether kernels of this instruction set may use VBMI here."""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return isa in ("avx512vnni", "avx512fp16", "amx") and "avx512vbmi" in flags

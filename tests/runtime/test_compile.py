@@ -253,3 +253,19 @@ def test_inputs_unlike_the_last_are_still_checked_and_right():
         fast(x)
     with pytest.raises(ValueError, match="1 inputs, got 2"):
         fast(x, x)
+
+
+def test_hooks_of_a_compiled_network_are_called_at_every_run():
+    layer, x, seen = nn.Linear(64, 8), torch.randn(2, 64), []
+    fast = compile(layer, x, threads=1)
+    fast(x)
+    handle = fast.register_forward_hook(lambda module, given, made: seen.append(made))
+    assert fast(x) is seen[0]
+    handle.remove()
+    for register in (
+        torch.nn.modules.module.register_module_forward_pre_hook,
+        torch.nn.modules.module.register_module_forward_hook,
+    ):
+        with register(lambda *given: seen.append(given)):
+            fast(x)
+    assert len(seen) == 3

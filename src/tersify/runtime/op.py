@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, empty, float32, strided
-from torch._C import _len_torch_dispatch_stack
+from torch import Tensor, empty, empty_like, float32, strided
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch.compiler import is_compiling
 
 from tersify.runtime.plan import Node
@@ -36,7 +37,6 @@ class Segment:
         self.input_sizes = input_sizes  # numbers per image
         self.shapes = shapes
         self.number = next(_NUMBERS)
-        self._usual: tuple[torch.Size, ...] = ()
         _SEGMENTS[self.number] = self
 
     def empty_outputs(self, like: Tensor) -> list[Tensor]:
@@ -50,33 +50,22 @@ class Segment:
             self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
         return outputs
 
-    def remember(self, inputs: Sequence[Tensor]) -> None:
-        """These inputs have passed every check: the next ones like them need none."""
-        self._usual = () if self.row_counts else tuple(x.shape for x in inputs)
+    def again(self, inputs: Sequence[Tensor], hooks: tuple[dict[int, Any], ...]) -> Any:
+        """A function of a tuple of inputs like these, which have passed every check, that returns what `run` would.
 
-    def rerun(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-        """What `run` returns where the inputs are like the remembered ones and nobody watches; else None.
-
-        Kernels have swept the caches when this runs: every function and every look into torch's large namespace costs.
+        It returns None where they differ, and while there are hooks or somebody watches. There may be none: None.
+        Kernels have swept the caches when it runs, so that every look at torch costs: it is C++, and takes few.
         """
-        usual = self._usual
-        if not usual or len(inputs) != len(usual) or is_compiling() or _len_torch_dispatch_stack() > 0:
+        if self.row_counts or _watched():
             return None
-        sources, targets, outputs = [], [], []
-        for x, shape in zip(inputs, usual, strict=True):
-            if type(x) is not Tensor or x.shape != shape or x.dtype is not float32:
-                return None
-            if not x.is_cpu or x.layout is not strided or not x.is_contiguous():
-                return None
-            sources.append(x.data_ptr())
-        batch = usual[0][0]
-        for sizes in self.shapes:
-            y = empty(batch, *sizes, dtype=float32, device=CPU)
-            targets.append(y.data_ptr())
-            outputs.append(y)
-        if batch:
-            self.engine.run(batch, sources, targets)
-        return outputs
+        # One number each, for as long as there is nothing in them.
+        blanks = tuple(empty(1, dtype=float32, device=CPU).expand(len(inputs[0]), *shape) for shape in self.shapes)
+        if not all(empty_like(blank).is_contiguous() for blank in blanks):
+            return None
+        module = importlib.import_module(type(self.engine).__module__)
+        shapes = tuple(tuple(x.shape) for x in inputs)
+        watchers = (_len_torch_dispatch_stack, _get_tracing_state)
+        return module.Rerun(self.engine, Tensor, float32, strided, shapes, empty_like, blanks, hooks, watchers)
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
@@ -114,14 +103,17 @@ def _check_numbers(x: Tensor, rows: int) -> None:
         raise ValueError(f"an embedding of {rows} rows takes numbers 0..{rows - 1}, got {low}..{high}")
 
 
+def _watched() -> bool:
+    return is_compiling() or _len_torch_dispatch_stack() > 0 or _get_tracing_state() is not None
+
+
 _NUMBERS = itertools.count(1)
 _SEGMENTS: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
 def call(segment: Segment, inputs: list[Tensor]) -> list[Tensor]:
     """The operator where somebody watches (a tracer, a mode, a subclass); else the engine itself, 10 µs sooner."""
-    watched = is_compiling() or _len_torch_dispatch_stack() > 0
-    if watched or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
+    if _watched() or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
         outputs: list[Tensor] = torch.ops.tersify.run(inputs, segment.number)
         return outputs
     return segment.run(inputs)

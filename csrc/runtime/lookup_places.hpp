@@ -1,0 +1,44 @@
+// Where a table of sums keeps the sum of which signs: packing names the place, the kernel fills it.
+//
+// Four signs have 81 sums. Products of bytes make them, 16 a vector of 32-bit numbers: two vectors, whose negatives are two
+// more, are packed to bytes and fill places 0..63 in the order that packing leaves; the last 16 are not packed, so they lie
+// four places apart, and the gaps between them hold what four zeros are worth.
+#pragma once
+
+#include <cstdint>
+
+namespace tersify {
+
+constexpr int kSignSets = 81, kSumLanes = 16;
+constexpr int kSumVectors = 3;  // the last is not packed
+
+struct LookupPlaces {
+  uint8_t place[kSignSets] = {};                 // by Σ (sign + 1) · 3^feature
+  int8_t signs[kSumVectors][4 * kSumLanes] = {};  // [vector][lane][feature]
+};
+
+constexpr LookupPlaces lookup_places() {
+  constexpr int kNoSigns = kSignSets / 2, kLoose = kSumVectors - 1, kPacked = kLoose * kSumLanes;
+  LookupPlaces p;
+  p.place[kNoSigns] = 65;
+  // Sets at the same distance from the middle have opposite signs.
+  for (int set = 0; set < kSignSets; ++set) {
+    const int pair = set < kNoSigns ? set : kSignSets - 1 - set, negative = set > kNoSigns;
+    if (set == kNoSigns) continue;
+    const bool loose = pair >= kPacked;
+    const int vector = loose ? kLoose : pair / kSumLanes, lane = loose ? 2 * (pair - kPacked) + negative : pair % kSumLanes;
+    p.place[set] = static_cast<uint8_t>(loose ? 64 + 4 * lane : lane / 4 * 16 + (2 * negative + vector) * 4 + lane % 4);
+    if (!loose && negative) continue;  // taken from the other
+    for (int feature = 0, rest = set; feature < 4; ++feature, rest /= 3)
+      p.signs[vector][4 * lane + feature] = static_cast<int8_t>(rest % 3 - 1);
+  }
+  return p;
+}
+
+// Of the 64 rows of a block, the one whose code lies at a byte: the order in which widening bytes to 32 bits leaves them.
+constexpr int lookup_row(int byte) {
+  const int word = byte / 16 * 8 + byte % 8;
+  return byte % 16 / 8 * 32 + word % 2 * 16 + word / 2;
+}
+
+}  // namespace tersify

@@ -1,0 +1,32 @@
+// Runs a network again on inputs like those of an earlier run, which have passed every check, without asking Python more than
+// it must: kernels have swept the caches, and every function of the caller's that is entered costs.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "engine.hpp"
+
+namespace tersify {
+
+class Rerun {
+ public:
+  // What every input was: of this very type, with this dtype and layout, and of its shape in `shapes`. `empty_like` makes an
+  // output from one of `blanks`. It runs only while all `hooks`, dicts, are empty and all `watchers`, functions, return what
+  // is false.
+  Rerun(Engine* engine, nanobind::handle type, nanobind::handle dtype, nanobind::handle layout, nanobind::tuple shapes,
+        nanobind::handle empty_like, nanobind::tuple blanks, nanobind::tuple hooks, nanobind::tuple watchers);
+
+  // The outputs as a list; None where an input differs, or somebody watches.
+  nanobind::object operator()(const nanobind::tuple& inputs) const;
+
+ private:
+  bool watched() const;
+  bool usual(nanobind::handle x, nanobind::handle shape) const;
+
+  Engine* engine_;
+  int batch_;
+  nanobind::object type_, dtype_, layout_, empty_like_;
+  nanobind::tuple shapes_, blanks_, hooks_, watchers_;
+};
+
+}  // namespace tersify

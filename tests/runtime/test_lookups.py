@@ -1,0 +1,95 @@
+"""Ternary layers of many rows look their sums up where bytes can be permuted: the whole numbers that products find."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime_plans import assert_close, byte_plan, compiled, permutes_bytes, running_on, whole_steps
+
+from tersify.runtime.plan import Finish
+
+extension = pytest.importorskip("tersify._runtime")
+ISAS = extension.isas()
+LOOKING_UP = [
+    isa for isa in ISAS if permutes_bytes(isa) and isa != "amx"
+]  # tiles serve batches, and one vector costs the same
+ROWS = 2053  # many enough, and neither whole blocks nor whole bands
+
+
+def kernels_of(plan, x, **more):
+    return {time.kernel for time in compiled(plan, **more).profile(x, repeats=1)}
+
+
+def test_many_rows_are_looked_up_and_few_are_not(isa):
+    for rows, looked_up in ((ROWS, isa in LOOKING_UP), (200, False)):
+        names = kernels_of(byte_plan(rows, 64), whole_steps(1, 64))
+        assert ("looked-up signs, int8" in names) == looked_up
+
+
+def test_levels_are_not_looked_up_and_lists_serve_where_most_is_zero(isa):
+    for more in ({"kind": "table"}, {"zeros": 0.97}):
+        assert "looked-up signs, int8" not in kernels_of(byte_plan(ROWS, 256, **more), whole_steps(1, 256))
+
+
+@given(
+    n=st.integers(1, 11),
+    rows=st.integers(1400, 2200),
+    features=st.integers(1, 300),
+    zeros=st.sampled_from([0.0, 0.33, 0.5]),
+    isa=st.sampled_from(ISAS),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_shape(n, rows, features, zeros, isa, threads, seed):
+    with running_on(isa):
+        plan = byte_plan(rows, features, zeros=zeros, seed=seed)
+        assert_close(plan, [whole_steps(n, features, seed=seed)], threads=threads)
+
+
+@pytest.mark.parametrize("features", [1, 127, 128, 129, 777])
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_products_and_lookups_give_the_same_bits(features, n):
+    plan = byte_plan(ROWS, features, finish=Finish(scale=torch.linspace(-2, 2, ROWS, dtype=torch.float64)))
+    x = torch.randn(n, features, generator=torch.Generator().manual_seed(0))
+    results = []
+    for isa in ISAS[ISAS.index("avx512") :] if "avx512" in ISAS else ISAS[:1]:
+        with running_on(isa):
+            results += [compiled(plan, threads)(x)[0] for threads in (1, 2, 3)]
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_numbers_of_one_sign_overflow_neither_bytes_nor_words(isa, sign):
+    plan = byte_plan(ROWS, 4100)
+    plan.nodes[0].weight.values.fill_(sign)
+    plan.nodes[0].weight.values[::3, ::2] = -sign
+    x = torch.full((3, 4100), 1.0)
+    x[1] = -1.0
+    x[2, 1000:] = 1e-3  # first no room in the words, then much
+    assert_close(plan, [x], threads=2)
+
+
+def test_all_sets_of_four_signs_are_in_the_table(isa):
+    plan = byte_plan(972, 8)
+    sets = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0])] * 4)
+    plan.nodes[0].weight.values.copy_(torch.cat([sets.repeat(12, 1), sets.flip(0).repeat(12, 1)], 1))
+    for seed in range(5):
+        assert_close(plan, [whole_steps(1, 8, seed=seed)])
+
+
+def test_a_looked_up_weight_takes_two_bits(isa):
+    assert compiled(byte_plan(1024, 1024), 2).weight_bytes() == 1024 * 1024 // 4
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_and_infinity_spoil_their_own_vector_only(isa, bad):
+    plan = byte_plan(ROWS, 37)
+    x = whole_steps(3, 37)
+    clean = compiled(plan)(x)[0]
+    x[1, 5] = bad
+    dirty = compiled(plan)(x)[0]
+    assert dirty[1].isnan().all()
+    assert torch.equal(dirty[[0, 2]], clean[[0, 2]])
