@@ -27,6 +27,8 @@ def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(tmp_path, capsys):
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(Path(tersify.__file__).parent.parent)},
+        # A shell's background jobs, and all that they start, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while rows(out) < 2 and process.poll() is None and time.monotonic() < deadline:
