@@ -80,8 +80,8 @@ class Engine {
   void quantize(int value, Quant quant) { quants_.at(value) = quant; }
   int linear(int in, int features, const float* weight, int rows, ValueKind kind, std::vector<float> table,
              FinishData finish);
-  // Few whole numbers, as dense codes of two or four bits or, where most are zero, as lists of the others; every vector of
-  // activations is rounded to 8 bits of its own scale.
+  // Few whole numbers, as dense codes of two or four bits, signs to look up or, where most are zero, lists of the others;
+  // every vector of activations is rounded to 8 bits of its own scale.
   int byte_linear(int in, int features, const float* weight, int rows, FinishData finish);
   // The output may have one row or column more than whole windows fill: its maxima then see fewer places.
   int pool(int in, const Window& window, bool is_max, bool count_padding, Shape output);

@@ -14,7 +14,7 @@
 namespace tersify {
 namespace {
 
-constexpr int kHalf = 5;         // bits of a sum in its lower byte
+constexpr int kHalf = 5;          // bits of a sum in its lower byte
 constexpr int kWords = 32;        // of a vector
 constexpr int kSumZero = 1 << 9;  // what every sum has too much, so that none is negative
 

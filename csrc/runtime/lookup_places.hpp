@@ -2,7 +2,7 @@
 //
 // Four signs have 81 sums. Products of bytes make them, 16 a vector of 32-bit numbers: two vectors, whose negatives are two
 // more, are packed to bytes and fill places 0..63 in the order that packing leaves; the last 16 are not packed, so they lie
-// four places apart, and the gaps between them hold what four zeros are worth.
+// four places apart, and the byte behind each holds what four zeros are worth.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ class LookupMatrix {
   size_t resident_bytes() const { return codes_.size(); }
 
  private:
-  static constexpr int kMostFeatures = 1 << 22;  // sums of more could overflow: 1023 for every four
+  static constexpr int kMostFeatures = 1 << 22;  // sums of more than four times as many could overflow
   int first_block(int part) const;
 
   int rows_, blocks_, groups_;

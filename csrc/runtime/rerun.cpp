@@ -15,6 +15,11 @@ struct Names {
   PyObject* is_cpu = PyUnicode_InternFromString("is_cpu");
   PyObject* is_contiguous = PyUnicode_InternFromString("is_contiguous");
   PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
+  PyObject* forward = PyUnicode_InternFromString("forward");
+  PyObject* compiled = PyUnicode_InternFromString("_compiled_call_impl");
+  PyObject* hooks[4] = {
+      PyUnicode_InternFromString("_forward_hooks"), PyUnicode_InternFromString("_forward_pre_hooks"),
+      PyUnicode_InternFromString("_backward_hooks"), PyUnicode_InternFromString("_backward_pre_hooks")};
 };
 
 const Names& names() {
@@ -34,6 +39,22 @@ void* address(nb::handle x) {
   void* found = PyLong_AsVoidPtr(asked(x, names().data_ptr).ptr());
   if (!found && PyErr_Occurred()) nb::raise_python_error();
   return found;
+}
+
+PyObject* item(const nb::dict& attributes, PyObject* name) {
+  PyObject* found = PyDict_GetItemWithError(attributes.ptr(), name);
+  if (!found && PyErr_Occurred()) nb::raise_python_error();
+  return found;
+}
+
+// Hooks, a `forward` of its own, or torch's compiler.
+bool wrapped(const nb::dict& module) {
+  for (PyObject* name : names().hooks) {
+    PyObject* hooks = item(module, name);
+    if (!hooks || !PyDict_Check(hooks) || PyDict_Size(hooks) != 0) return true;
+  }
+  PyObject* compiled = item(module, names().compiled);
+  return item(module, names().forward) || (compiled && compiled != Py_None);
 }
 
 }  // namespace
@@ -59,8 +80,8 @@ bool Rerun::usual(nb::handle x, nb::handle shape) const {
   return attribute(x, names().shape).equal(shape);
 }
 
-nb::object Rerun::operator()(const nb::tuple& inputs) const {
-  if (inputs.size() != shapes_.size() || watched()) return nb::none();
+nb::object Rerun::operator()(const nb::tuple& inputs, const nb::dict& module) const {
+  if (inputs.size() != shapes_.size() || wrapped(module) || watched()) return nb::none();
   std::vector<const float*> sources;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!usual(inputs[i], shapes_[i])) return nb::none();

@@ -236,36 +236,3 @@ def test_the_default_device_of_the_caller_is_not_where_the_results_go():
     with torch.no_grad(), torch.device("meta"):
         for _ in range(2):  # the second call takes the short way
             assert torch.allclose(fast(x), layer(x), atol=1e-6)
-
-
-def test_inputs_unlike_the_last_are_still_checked_and_right():
-    layer = nn.Linear(6, 5)
-    fast = compile(layer, torch.randn(2, 6), threads=1)
-    x = torch.randn(3, 6)
-    fast(x)
-    with torch.no_grad():
-        for other in (torch.randn(3, 6), torch.randn(4, 6), torch.randn(6, 3).T, nn.Parameter(torch.randn(3, 6))):
-            assert torch.allclose(fast(other), layer(other), atol=1e-6)
-            fast(x)
-    for wrong in (torch.randn(3, 7), x.double(), x.to_sparse(), x.to("meta")):
-        with pytest.raises(ValueError, match="input"):
-            fast(wrong)
-        fast(x)
-    with pytest.raises(ValueError, match="1 inputs, got 2"):
-        fast(x, x)
-
-
-def test_hooks_of_a_compiled_network_are_called_at_every_run():
-    layer, x, seen = nn.Linear(64, 8), torch.randn(2, 64), []
-    fast = compile(layer, x, threads=1)
-    fast(x)
-    handle = fast.register_forward_hook(lambda module, given, made: seen.append(made))
-    assert fast(x) is seen[0]
-    handle.remove()
-    for register in (
-        torch.nn.modules.module.register_module_forward_pre_hook,
-        torch.nn.modules.module.register_module_forward_hook,
-    ):
-        with register(lambda *given: seen.append(given)):
-            fast(x)
-    assert len(seen) == 3

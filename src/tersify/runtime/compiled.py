@@ -24,7 +24,7 @@ from tersify.runtime.fuse import fuse
 from tersify.runtime.halves import serves_halves, with_halves
 from tersify.runtime.inputs import calibration_batches, check_inputs, example_tensors
 from tersify.runtime.kernel_costs import costs_of_this_cpu
-from tersify.runtime.op import Segment, Stage, call
+from tersify.runtime.op import Segment, Stage, call, watched
 from tersify.runtime.op_times import OpTime, profile
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.quantize import quantize, with_dense_convolutions
@@ -56,12 +56,12 @@ class CompiledModule(nn.Module):
         self.eval()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """What torch does around `forward` takes as long as a small network: left out where nobody has a hook."""
-        if self._again is not None and not is_dynamo_compiling() and not named and self._compiled_call_impl is None:
-            outputs = self._again(inputs)
-            if outputs is not None:
-                return outputs[0] if self._one_output else self._like_the_module(outputs)
-        return super().__call__(*inputs, **named)
+        """What torch does around `forward` takes as long as a small network: left out where nobody stands around it."""
+        again = None if is_dynamo_compiling() or named else self._again
+        outputs = None if again is None else again(inputs, self.__dict__)
+        if outputs is None:
+            return super().__call__(*inputs, **named)
+        return outputs[0] if self._one_output else self._like_the_module(outputs)
 
     def forward(self, *inputs: Tensor) -> Any:
         check_inputs(self.plan, inputs)
@@ -86,8 +86,9 @@ class CompiledModule(nn.Module):
     def _run_stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if self._one_segment is not None:
             outputs = tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
-            hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
-            self._again = self._one_segment.again(inputs, (*hooks, *_HOOKS_OF_ALL_MODULES))
+            shapes = tuple(x.shape for x in inputs)
+            if not watched() and (self._again is None or self._again.shapes != shapes):
+                self._again = self._one_segment.again(shapes, _HOOKS_OF_ALL_MODULES)
             return outputs
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
         if any(stage.segment is None for stage in stages):

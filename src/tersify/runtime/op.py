@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from torch import Tensor, empty, empty_like, float32, strided
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch.compiler import is_compiling
 
+from tersify.runtime.engine import extension
 from tersify.runtime.plan import Node
 
 # Said aloud: the caller's default device may be another, whose memory the engine cannot write.
@@ -50,22 +50,22 @@ class Segment:
             self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
         return outputs
 
-    def again(self, inputs: Sequence[Tensor], hooks: tuple[dict[int, Any], ...]) -> Any:
-        """A function of a tuple of inputs like these, which have passed every check, that returns what `run` would.
+    def again(self, shapes: tuple[torch.Size, ...], hooks: tuple[dict[int, Any], ...]) -> Any:
+        """A function of a tuple of inputs of these shapes, which passed every check, that returns what `run` would.
 
-        It returns None where they differ, and while there are hooks or somebody watches. There may be none: None.
+        Also of the module's `__dict__`: it returns None where that holds hooks or another `forward`, where inputs differ,
+        and while others hook or watch. There may be no such function: None.
         Kernels have swept the caches when it runs, so that every look at torch costs: it is C++, and takes few.
         """
-        if self.row_counts or _watched():
+        kernels = None if self.row_counts else extension()
+        if kernels is None:
             return None
-        # One number each, for as long as there is nothing in them.
-        blanks = tuple(empty(1, dtype=float32, device=CPU).expand(len(inputs[0]), *shape) for shape in self.shapes)
+        # Expanded from one number: they only say what an output is like.
+        blanks = tuple(empty(1, dtype=float32, device=CPU).expand(shapes[0][0], *shape) for shape in self.shapes)
         if not all(empty_like(blank).is_contiguous() for blank in blanks):
             return None
-        module = importlib.import_module(type(self.engine).__module__)
-        shapes = tuple(tuple(x.shape) for x in inputs)
         watchers = (_len_torch_dispatch_stack, _get_tracing_state)
-        return module.Rerun(self.engine, Tensor, float32, strided, shapes, empty_like, blanks, hooks, watchers)
+        return kernels.Rerun(self.engine, Tensor, float32, strided, shapes, empty_like, blanks, hooks, watchers)
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
@@ -103,7 +103,7 @@ def _check_numbers(x: Tensor, rows: int) -> None:
         raise ValueError(f"an embedding of {rows} rows takes numbers 0..{rows - 1}, got {low}..{high}")
 
 
-def _watched() -> bool:
+def watched() -> bool:
     return is_compiling() or _len_torch_dispatch_stack() > 0 or _get_tracing_state() is not None
 
 
@@ -113,7 +113,7 @@ _SEGMENTS: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictiona
 
 def call(segment: Segment, inputs: list[Tensor]) -> list[Tensor]:
     """The operator where somebody watches (a tracer, a mode, a subclass); else the engine itself, 10 µs sooner."""
-    if _watched() or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
+    if watched() or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
         outputs: list[Tensor] = torch.ops.tersify.run(inputs, segment.number)
         return outputs
     return segment.run(inputs)

@@ -1,0 +1,121 @@
+"""A compiled network that is called again: nothing is checked twice, and whoever stands around it is asked."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tersify.runtime import compile
+
+pytest.importorskip("tersify._runtime")
+
+
+def run_once() -> tuple[nn.Module, torch.Tensor]:
+    x = torch.randn(2, 64)
+    fast = compile(nn.Linear(64, 8), x, threads=1)
+    fast(x)
+    return fast, x
+
+
+def test_inputs_unlike_the_last_are_still_checked_and_right():
+    layer = nn.Linear(6, 5)
+    fast = compile(layer, torch.randn(2, 6), threads=1)
+    x = torch.randn(3, 6)
+    fast(x)
+    with torch.no_grad():
+        for other in (torch.randn(3, 6), torch.randn(4, 6), torch.randn(6, 3).T, nn.Parameter(torch.randn(3, 6))):
+            assert torch.allclose(fast(other), layer(other), atol=1e-6)
+            fast(x)
+    for wrong in (torch.randn(3, 7), x.double(), x.to_sparse(), x.to("meta")):
+        with pytest.raises(ValueError, match="input"):
+            fast(wrong)
+        fast(x)
+    with pytest.raises(ValueError, match="1 inputs, got 2"):
+        fast(x, x)
+
+
+def test_hooks_of_a_compiled_network_are_called_at_every_run():
+    layer, x, seen = nn.Linear(64, 8), torch.randn(2, 64), []
+    fast = compile(layer, x, threads=1)
+    fast(x)
+    handle = fast.register_forward_hook(lambda module, given, made: seen.append(made))
+    assert fast(x) is seen[0]
+    handle.remove()
+    for register in (
+        torch.nn.modules.module.register_module_forward_pre_hook,
+        torch.nn.modules.module.register_module_forward_hook,
+    ):
+        with register(lambda *given: seen.append(given)):
+            fast(x)
+    assert len(seen) == 3
+
+
+def test_hooks_are_found_where_torch_keeps_them_now():
+    fast, x = run_once()
+    fast._forward_hooks = OrderedDict()
+    fast.register_forward_hook(lambda *given: "hooked")
+    assert fast(x) == "hooked"
+
+
+def test_a_hook_that_knows_its_network_does_not_keep_it_alive():
+    fast, _ = run_once()
+    fast.register_forward_hook(lambda *given, fast=fast: None)
+    gone = weakref.ref(fast)
+    del fast
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_replaced_forward_is_called():
+    fast, x = run_once()
+    fast.forward = lambda x: "replaced"
+    assert fast(x) == "replaced"
+
+
+def test_who_watches_in_between_does_not_slow_the_next_run():
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    seen = []
+    fast, x = run_once()
+    again, wanted = fast._again, fast(x)
+    with Watching():
+        assert torch.equal(fast(x), wanted)
+    assert torch.ops.tersify.run.default in seen
+    assert fast._again is again is not None
+
+
+class Views(nn.Module):
+    def __init__(self, order: int) -> None:
+        super().__init__()
+        self.order, self.first, self.second = order, nn.Linear(12, 24), nn.Linear(24, 6)
+
+    def forward(self, x):
+        made = self.first(x)
+        view = made.reshape(-1, 4, 6)
+        if self.order == 0:
+            return view, self.second(made)
+        if self.order == 1:
+            return view, made, self.second(view.flatten(1))
+        return view.reshape(-1, 2, 12), view, torch.relu(view)
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_outputs_that_are_others_under_another_shape_are_right_and_stay(order):
+    plain = Views(order).eval()
+    fast = compile(plain, torch.randn(2, 12), threads=2)
+    kept = []
+    for batch in (1, 5, 5, 0, 17):
+        x = torch.randn(batch, 12)
+        with torch.no_grad():
+            kept.append((fast(x), plain(x)))
+    for found, wanted in kept:
+        assert all(torch.allclose(a, b, atol=1e-5) and a.shape == b.shape for a, b in zip(found, wanted, strict=True))
