@@ -53,8 +53,8 @@ class Segment:
     def again(self, shapes: tuple[torch.Size, ...], hooks: tuple[dict[int, Any], ...]) -> Any:
         """A function of a tuple of inputs of these shapes, which passed every check, that returns what `run` would.
 
-        Also of the module's `__dict__`: it returns None where that holds hooks or another `forward`, where inputs differ,
-        and while others hook or watch. There may be no such function: None.
+        Also of the module's `__dict__`: it returns None where that holds hooks or another `forward`, where inputs
+        differ, and while others hook or watch. There may be no such function: None.
         Kernels have swept the caches when it runs, so that every look at torch costs: it is C++, and takes few.
         """
         kernels = None if self.row_counts else extension()
