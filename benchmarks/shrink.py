@@ -154,6 +154,8 @@ def main() -> None:
     parser.add_argument("--side", type=int)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    if args.found and not args.found.is_file():
+        parser.error(f"--found takes a .terse file, and there is none at {args.found}")
     torch.set_num_threads(args.threads)
     side = args.side or (64 if args.quick else 224)
     example = torch.randn(1, 3, side, side)

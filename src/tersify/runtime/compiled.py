@@ -61,7 +61,7 @@ class CompiledModule(nn.Module):
         outputs = None if again is None else again(inputs, self.__dict__)
         if outputs is None:
             return super().__call__(*inputs, **named)
-        return outputs[0] if self._one_output else self._like_the_module(outputs)
+        return self._like_the_module(outputs)
 
     def forward(self, *inputs: Tensor) -> Any:
         check_inputs(self.plan, inputs)
