@@ -207,7 +207,7 @@ def energy() -> str:
 def _energy_cells(row: dict[str, Any], rows: dict[str, Any]) -> list[str]:
     ours, published = {key: entry["mean"] for key, entry in row["ours"].items()}, row["published"]
     kept, most = ours.get("kept", 100.0), published.get("kept", 100.0)
-    told = f"{ours['accuracy']:.2f} %"
+    told = _with_spread(row["ours"]["accuracy"])
     if "accuracy" in published and ours["accuracy"] >= published["accuracy"] and kept <= most:
         told = f"**{told}**"
     stated = f"{published['accuracy']:.2f} %" if "accuracy" in published else "–"

@@ -66,7 +66,7 @@ def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_re
             "id": key,
             "name": key,
             "published": published or {},
-            "ours": {k: {"mean": v} for k, v in figures.items()},
+            "ours": {k: {"mean": v, "std": None, "seeds": [v]} for k, v in figures.items()},
         }
 
     published = {"accuracy": 90.96, "kept": 49.66}
@@ -80,12 +80,22 @@ def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_re
         row("resnet18-best-agp", 91.5, 49.5),
         row("resnet50-filter", 80.0, 46.0),
     ]
+    rows[4]["ours"]["accuracy"] |= {"std": 0.25, "seeds": [90.75, 91.0, 91.25]}
     (tmp_path / "energy-table1.json").write_text(json.dumps({"rows": rows}))
     tables = script("tables")
     monkeypatch.setattr(tables, "HERE", tmp_path)
     told = [line.split(" | ") for line in tables.energy().splitlines()[2:]]
-    reached = ["87.00 %", "88.50 %", "85.00 %", "86.00 %", "**91.00 %**", "90.50 %", "91.50 %", "80.00 %"]
-    assert [line[2] for line in told] == reached
+    best = "**91.00 ± 0.25 % (3 seeds)**"
+    assert [line[2] for line in told] == [
+        "87.00 %",
+        "88.50 %",
+        "85.00 %",
+        "86.00 %",
+        best,
+        "90.50 %",
+        "91.50 %",
+        "80.00 %",
+    ]
     beside = ["", "**better by 1.50**", "", "**better by 1.00**", "", "0.50 less", "**better by 0.50**", ""]
     assert [line[6] for line in told] == beside
     assert told[0][1:5] == ["90.96 % at 49.66 %", "87.00 %", "49.60 %", "5,000,000"]
@@ -93,9 +103,8 @@ def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_re
 
 def test_the_energy_table_has_no_column_of_comparisons_where_none_can_be_made(tmp_path, monkeypatch):
     figures = {"accuracy": 90.0, "kept": 49.6, "epochs": 80.0}
-    rows = [
-        {"id": "resnet18-best", "name": "ours", "published": {}, "ours": {k: {"mean": v} for k, v in figures.items()}}
-    ]
+    ours = {k: {"mean": v, "std": None} for k, v in figures.items()}
+    rows = [{"id": "resnet18-best", "name": "ours", "published": {}, "ours": ours}]
     (tmp_path / "energy-table1.json").write_text(json.dumps({"rows": rows}))
     tables = script("tables")
     monkeypatch.setattr(tables, "HERE", tmp_path)
