@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, empty, empty_like, float32, strided
+from torch import Tensor, empty, empty_like, float32
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch.compiler import is_compiling
 
@@ -57,15 +57,16 @@ class Segment:
         differ, and while others hook or watch. There may be no such function: None.
         Kernels have swept the caches when it runs, so that every look at torch costs: it is C++, and takes few.
         """
-        kernels = None if self.row_counts else extension()
-        if kernels is None:
+        kernels = None if self.row_counts or not shapes[0][0] else extension()
+        exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
+        if kernels is None or exchange is None:
             return None
         # Expanded from one number: they only say what an output is like.
         blanks = tuple(empty(1, dtype=float32, device=CPU).expand(shapes[0][0], *shape) for shape in self.shapes)
         if not all(empty_like(blank).is_contiguous() for blank in blanks):
             return None
         watchers = (_len_torch_dispatch_stack, _get_tracing_state)
-        return kernels.Rerun(self.engine, Tensor, float32, strided, shapes, empty_like, blanks, hooks, watchers)
+        return kernels.Rerun(self.engine, Tensor, exchange, shapes, empty_like, blanks, hooks, watchers)
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
