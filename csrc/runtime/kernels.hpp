@@ -175,11 +175,11 @@ struct PickTask {
 // Signs of four features of 64 rows, as places in a table of sums.
 constexpr int kLookupRows = 64;         // of a block
 constexpr int kLookupBandBlocks = 4;    // that meet a table together
-constexpr int kLookupRound = 8;         // groups of four features whose sums fit bytes
+constexpr int kLookupRound = 8;         // groups of four features whose sums always fit bytes
 constexpr int kLookupChunk = 32;        // groups whose tables exist at the same time
-constexpr int kLookupTableBytes = 256;  // of a group
+constexpr int kLookupPairBytes = 384;   // of the tables of two groups
 constexpr int kLookupPage = 4096;
-constexpr int kLookupTablesBytes = kLookupChunk * kLookupTableBytes + kLookupPage;  // of a chunk, wherever in a page they begin
+constexpr int kLookupTablesBytes = kLookupChunk / 2 * kLookupPairBytes + kLookupPage;  // of a chunk, wherever in a page they begin
 
 struct LookupPart {  // rows that one thread may take
   const uint8_t* codes;  // [chunk][band][group][block][row], the last chunk and band may be smaller

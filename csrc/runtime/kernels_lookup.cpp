@@ -1,7 +1,7 @@
 // Ternary products with 8-bit activations, looked up: for every four features a table of all sums of their signs, and one
-// permutation of bytes finds those of 64 rows. A sum takes two bytes, 0..31 each, which add up eight times before they
-// overflow; then they become words, and where words could overflow next, 32-bit sums. The tables of a chunk of features stay
-// in the first cache while all rows meet them, and the codes are read once, in order.
+// permutation of bytes finds those of 64 rows. A sum takes two bytes, which add up for a round of tables before they overflow;
+// then they become words, and where words could overflow next, 32-bit sums. The tables of a chunk of features stay in the
+// first cache while all rows meet them, and the codes are read once, in order.
 #include <immintrin.h>
 #include <string.h>
 
@@ -14,56 +14,75 @@
 namespace tersify {
 namespace {
 
-constexpr int kHalf = 5;          // bits of a sum in its lower byte
-constexpr int kWords = 32;        // of a vector
-constexpr int kSumZero = 1 << 9;  // what every sum has too much, so that none is negative
+constexpr int kWords = 32;  // of a vector
 
-struct TableConstants {
-  alignas(64) int8_t signs[kSumVectors][4 * kSumLanes];
-  alignas(64) int32_t start[kSumVectors][kSumLanes];
+// Groups of four features whose sums add up as bytes. `half`: bits of a sum in its lower byte; `zero`: what every sum has too
+// much, so that none is negative.
+template <int Groups, int Half, int Zero>
+struct Round {
+  static constexpr int groups = Groups, half = Half, zero = Zero, low = (1 << Half) - 1;
+  static constexpr int zeros = Groups * Zero % (256 << Half);  // what a word of all of them has too much
+  static_assert(Groups * low < 256);
 };
+using ShortRound = Round<kLookupRound, 5, 512>;  // neither byte overflows, whatever the activations
+// Half as many turn into words where activations are small, as most are: the upper byte may overflow, but a sum of the round up
+// to `kLongLimit` either way is what it is modulo 256 << half.
+using LongRound = Round<2 * kLookupRound, 4, 647>;
+constexpr int kLongLimit = 1920;
+static_assert(ShortRound::groups * ((2 * ShortRound::zero - 1) >> ShortRound::half) < 256);
+static_assert(LongRound::zeros - LongRound::groups * LongRound::low >= kLongLimit);
+static_assert((255 << LongRound::half) - LongRound::zeros >= kLongLimit);
 
-constexpr TableConstants table_constants() {
-  constexpr LookupPlaces places = lookup_places();
-  TableConstants c{};
+struct Starts {
+  alignas(64) int32_t of[kSumVectors][kSumLanes];
+};
+constexpr LookupPlaces kPlaces = lookup_places();
+
+constexpr Starts starts(int zero) {
+  Starts s{};
   for (int vector = 0; vector < kSumVectors; ++vector)
     for (int lane = 0; lane < kSumLanes; ++lane) {
-      int sum = 0;
-      for (int i = 4 * lane; i < 4 * lane + 4; ++i) sum += c.signs[vector][i] = places.signs[vector][i];
-      c.start[vector][lane] = kSumZero - kByteZero * sum;
-      // The byte between two sums of the last vector: upper 16, lower 0, as four zeros have it.
-      if (vector == kSumVectors - 1) c.start[vector][lane] += kSumZero << 8;
+      s.of[vector][lane] = zero;
+      for (int i = 4 * lane; i < 4 * lane + 4; ++i) s.of[vector][lane] -= kByteZero * kPlaces.signs[vector][i];
     }
-  return c;
+  return s;
 }
-constexpr TableConstants kConstants = table_constants();
+template <class R>
+constexpr Starts kStarts = starts(R::zero);
 
-// For each of `groups` four features the lower bytes of all sums, two vectors, and the upper ones.
-void make_tables(const uint8_t* x, int groups, uint8_t* tables) {
-  const __m512i low = _mm512_set1_epi8((1 << kHalf) - 1), low_sums = _mm512_set1_epi32((1 << kHalf) - 1);
-  const __m512i both_bytes = _mm512_set1_epi64(0x3525150530201000);  // of four words: all lower bytes, then all upper
-  const __m512i two_zeros = _mm512_set1_epi16(2 * kSumZero);  // less a sum: its negative
-  for (int group = 0; group < groups; ++group, x += 4, tables += kLookupTableBytes) {
+// For two groups of four features the lower bytes of 64 sums, the upper ones, and those of the other 17 of both.
+template <class R>
+INLINE void make_tables(const uint8_t* x, uint8_t* tables) {
+  const __m512i low = _mm512_set1_epi8(R::low);
+  // Of four words all lower bytes, then all upper.
+  const __m512i both_bytes = _mm512_set1_epi64(0x3020100030201000 + (R::half * 0x01010101ll << 32));
+  __m512i loose[2];
+  UNROLL for (int group = 0; group < 2; ++group, tables += 128) {
     int32_t activations;
-    memcpy(&activations, x, sizeof activations);
+    memcpy(&activations, x + 4 * group, sizeof activations);
     const __m512i four = _mm512_set1_epi32(activations);
     __m512i sums[kSumVectors];
     UNROLL for (int v = 0; v < kSumVectors; ++v)
-      sums[v] = _mm512_dpbusd_epi32(_mm512_load_si512(kConstants.start[v]), four, _mm512_load_si512(kConstants.signs[v]));
-    const __m512i packed = _mm512_packus_epi32(sums[0], sums[1]);
+      sums[v] = _mm512_dpbusd_epi32(_mm512_load_si512(kStarts<R>.of[v]), four, _mm512_load_si512(kPlaces.signs[v]));
+    loose[group] = sums[2];
+    const __m512i packed = _mm512_packus_epi32(sums[0], sums[1]), negative = _mm512_sub_epi16(_mm512_set1_epi16(2 * R::zero), packed);
     const __m512 a = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, packed));
-    const __m512 b = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, _mm512_sub_epi16(two_zeros, packed)));
+    const __m512 b = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, negative));
     _mm512_store_si512(tables, _mm512_and_si512(low, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88))));
-    _mm512_store_si512(tables + 64, _mm512_and_si512(low_sums, sums[2]));
-    _mm512_store_si512(tables + 128, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
-    _mm512_store_si512(tables + 192, _mm512_srli_epi32(sums[2], kHalf));
+    _mm512_store_si512(tables + 64, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
   }
+  const __m512i words = _mm512_packus_epi32(loose[0], loose[1]);  // behind the byte of each, that of four zeros
+  const __m512i lower = _mm512_and_si512(words, _mm512_set1_epi16(R::low)), upper = _mm512_srli_epi16(words, R::half);
+  _mm512_store_si512(tables, _mm512_or_si512(lower, _mm512_set1_epi16((R::zero & R::low) << 8)));
+  _mm512_store_si512(tables + 64, _mm512_or_si512(upper, _mm512_set1_epi16((R::zero >> R::half) << 8)));
 }
 
 struct Tables {  // of one group
-  explicit Tables(const uint8_t* t)
-      : lower0(_mm512_load_si512(t)), lower1(_mm512_load_si512(t + 64)), upper0(_mm512_load_si512(t + 128)),
-        upper1(_mm512_load_si512(t + 192)) {}
+  INLINE Tables(const uint8_t* tables, int group) {
+    const uint8_t *pair = tables + group / 2 * kLookupPairBytes, *own = pair + group % 2 * 128;
+    lower0 = _mm512_load_si512(own), upper0 = _mm512_load_si512(own + 64);
+    lower1 = _mm512_load_si512(pair + 256), upper1 = _mm512_load_si512(pair + 320);
+  }
   __m512i lower0, lower1, upper0, upper1;
 };
 
@@ -126,34 +145,49 @@ struct Blocks<0> {
   INLINE void widen(__m512i) {}
 };
 
+struct Chunk {
+  uint8_t* tables;
+  int groups;
+  bool is_long[kLookupChunk / LongRound::groups];  // the round that begins there
+};
+
+template <class R, int B>
+INLINE void add_round(Blocks<B>& blocks, const uint8_t* codes, const uint8_t* tables) {
+  asm("" : "+r"(tables));  // or compilers load what both kinds of round begin with too early, and spill
+  blocks.begin(codes, Tables(tables, 0));
+  UNROLL for (int g = 1; g < R::groups; ++g) blocks.add(codes + g * B * kLookupRows, Tables(tables, g));
+  blocks.widen(_mm512_set1_epi16(1 | 1 << (8 + R::half)));
+}
+
 // Adds one chunk's sums to the words of B blocks.
 template <int B>
-void add_chunk(const uint8_t* codes, const uint8_t* tables, int groups, uint16_t* words) {
-  const __m512i weights = _mm512_set1_epi16(1 | 1 << (8 + kHalf));
+void add_chunk(const uint8_t* codes, const Chunk& chunk, uint16_t* words) {
   Blocks<B> blocks;
   blocks.load(words);
-  for (int round = 0; round < groups; round += kLookupRound) {
-    blocks.begin(codes, Tables(tables));
-    UNROLL for (int g = 1; g < kLookupRound; ++g)
-      blocks.add(codes + g * B * kLookupRows, Tables(tables + g * kLookupTableBytes));
-    blocks.widen(weights);
-    codes += kLookupRound * B * kLookupRows;
-    tables += kLookupRound * kLookupTableBytes;
+  for (int group = 0; group < chunk.groups;) {
+    const uint8_t *codes_here = codes + group * B * kLookupRows, *tables = chunk.tables + group / 2 * kLookupPairBytes;
+    if (chunk.is_long[group / LongRound::groups]) {
+      add_round<LongRound>(blocks, codes_here, tables);
+      group += LongRound::groups;
+    } else {
+      add_round<ShortRound>(blocks, codes_here, tables);
+      group += ShortRound::groups;
+    }
   }
   blocks.store(words);
 }
 
 // The same for blocks one behind the other.
-void add_part(const uint8_t* codes, int blocks, const uint8_t* tables, int groups, uint16_t* words) {
+void add_part(const uint8_t* codes, int blocks, const Chunk& chunk, uint16_t* words) {
   static_assert(kLookupBandBlocks == 4);
   for (; blocks > 0; blocks -= kLookupBandBlocks) {
     switch (blocks) {
-      case 1: add_chunk<1>(codes, tables, groups, words); break;
-      case 2: add_chunk<2>(codes, tables, groups, words); break;
-      case 3: add_chunk<3>(codes, tables, groups, words); break;
-      default: add_chunk<4>(codes, tables, groups, words);
+      case 1: add_chunk<1>(codes, chunk, words); break;
+      case 2: add_chunk<2>(codes, chunk, words); break;
+      case 3: add_chunk<3>(codes, chunk, words); break;
+      default: add_chunk<4>(codes, chunk, words);
     }
-    codes += size_t(groups) * kLookupBandBlocks * kLookupRows;
+    codes += size_t(chunk.groups) * kLookupBandBlocks * kLookupRows;
     words += kLookupBandBlocks * kLookupRows;
   }
 }
@@ -170,7 +204,6 @@ void move_words(uint16_t* words, size_t rows, int zero, int32_t* sums) {
   }
 }
 
-// No sum of these activations, whatever their signs, is larger.
 int largest_sum(const uint8_t* x, int count) {
   __m512i total = _mm512_setzero_si512();
   for (int i = 0; i < count; i += 32) {
@@ -186,6 +219,31 @@ uint8_t* half_a_page_from(const uint8_t* codes, uint8_t* room) {
   return room + apart % kLookupPage;
 }
 
+struct ChunkSums {
+  int largest = 0, zeros = 0;  // no sum of its activations is larger, whatever their signs; what a word of it has too much
+};
+
+template <class R>
+int make_round(const uint8_t* x, uint8_t* tables) {
+  for (int group = 0; group < R::groups; group += 2) make_tables<R>(x + 4 * group, tables + group / 2 * kLookupPairBytes);
+  return R::zeros;
+}
+
+ChunkSums make_chunk(const uint8_t* x, Chunk& chunk) {
+  ChunkSums made;
+  for (int group = 0; group < chunk.groups; group += LongRound::groups) {
+    const int groups = chunk.groups - group < LongRound::groups ? chunk.groups - group : LongRound::groups;
+    const int largest = largest_sum(x + 4 * group, 4 * groups);
+    const bool is_long = chunk.is_long[group / LongRound::groups] = groups == LongRound::groups && largest <= kLongLimit;
+    uint8_t* tables = chunk.tables + group / 2 * kLookupPairBytes;
+    made.largest += largest;
+    if (is_long) made.zeros += make_round<LongRound>(x + 4 * group, tables);
+    for (int g = 0; g < groups && !is_long; g += ShortRound::groups)
+      made.zeros += make_round<ShortRound>(x + 4 * (group + g), tables + g / 2 * kLookupPairBytes);
+  }
+  return made;
+}
+
 void lookup_sums(const LookupTask& t) {
   constexpr int kRoom = (1 << 15) - 1;
   static_assert(kLookupChunk * 4 * 127 <= kRoom);
@@ -193,24 +251,24 @@ void lookup_sums(const LookupTask& t) {
   for (const LookupPart* part = t.first; part != t.last; ++part) rows += size_t(part->blocks) * kLookupRows;
   memset(t.words, 0, rows * sizeof *t.words);
   memset(t.sums, 0, rows * sizeof *t.sums);
-  uint8_t* tables = half_a_page_from(t.first->codes, t.tables);
-  int room = kRoom, held = 0;  // groups in the words
-  for (int chunk = 0; chunk < t.groups; chunk += kLookupChunk) {
-    const int groups = t.groups - chunk < kLookupChunk ? t.groups - chunk : kLookupChunk;
-    const int largest = largest_sum(t.x + 4 * chunk, 4 * groups);
-    if (largest > room) {
-      move_words(t.words, rows, kSumZero * held, t.sums);
-      room = kRoom, held = 0;
+  Chunk chunk;
+  chunk.tables = half_a_page_from(t.first->codes, t.tables);
+  int room = kRoom, zeros = 0;  // what the words have too much
+  for (int first = 0; first < t.groups; first += kLookupChunk) {
+    chunk.groups = t.groups - first < kLookupChunk ? t.groups - first : kLookupChunk;
+    const ChunkSums sums = make_chunk(t.x + 4 * first, chunk);
+    if (sums.largest > room) {
+      move_words(t.words, rows, zeros, t.sums);
+      room = kRoom, zeros = 0;
     }
-    room -= largest, held += groups;
-    make_tables(t.x + 4 * chunk, groups, tables);
+    room -= sums.largest, zeros += sums.zeros;
     uint16_t* words = t.words;
     for (const LookupPart* part = t.first; part != t.last; ++part) {
-      add_part(part->codes + size_t(chunk) * part->blocks * kLookupRows, part->blocks, tables, groups, words);
+      add_part(part->codes + size_t(first) * part->blocks * kLookupRows, part->blocks, chunk, words);
       words += size_t(part->blocks) * kLookupRows;
     }
   }
-  move_words(t.words, rows, kSumZero * held, t.sums);
+  move_words(t.words, rows, zeros, t.sums);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Where a table of sums keeps the sum of which signs: packing names the place, the kernel fills it.
 //
 // Four signs have 81 sums. Products of bytes make them, 16 a vector of 32-bit numbers: two vectors, whose negatives are two
-// more, are packed to bytes and fill places 0..63 in the order that packing leaves; the last 16 are not packed, so they lie
-// four places apart, and the byte behind each holds what four zeros are worth.
+// more, are packed to bytes and fill places 0..63 in the order that packing leaves. Places 64..127 serve two groups: the last
+// 16 sums of each are packed to words, four of one group and four of the other in turn, and the byte behind each holds what four
+// zeros are worth.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,23 @@ constexpr int kSignSets = 81, kSumLanes = 16;
 constexpr int kSumVectors = 3;  // the last is not packed
 
 struct LookupPlaces {
-  uint8_t place[kSignSets] = {};                 // by Σ (sign + 1) · 3^feature
-  int8_t signs[kSumVectors][4 * kSumLanes] = {};  // [vector][lane][feature]
+  uint8_t place[2][kSignSets] = {};                          // [group % 2], by Σ (sign + 1) · 3^feature
+  alignas(64) int8_t signs[kSumVectors][4 * kSumLanes] = {};  // [vector][lane][feature]
 };
 
 constexpr LookupPlaces lookup_places() {
   constexpr int kNoSigns = kSignSets / 2, kLoose = kSumVectors - 1, kPacked = kLoose * kSumLanes;
   LookupPlaces p;
-  p.place[kNoSigns] = 65;
+  for (int group = 0; group < 2; ++group) p.place[group][kNoSigns] = static_cast<uint8_t>(65 + 8 * group);
   // Sets at the same distance from the middle have opposite signs.
   for (int set = 0; set < kSignSets; ++set) {
     const int pair = set < kNoSigns ? set : kSignSets - 1 - set, negative = set > kNoSigns;
     if (set == kNoSigns) continue;
     const bool loose = pair >= kPacked;
     const int vector = loose ? kLoose : pair / kSumLanes, lane = loose ? 2 * (pair - kPacked) + negative : pair % kSumLanes;
-    p.place[set] = static_cast<uint8_t>(loose ? 64 + 4 * lane : lane / 4 * 16 + (2 * negative + vector) * 4 + lane % 4);
+    for (int group = 0; group < 2; ++group)
+      p.place[group][set] = static_cast<uint8_t>(
+          lane / 4 * 16 + (loose ? 64 + 8 * group + lane % 4 * 2 : (2 * negative + vector) * 4 + lane % 4));
     if (!loose && negative) continue;  // taken from the other
     for (int feature = 0, rest = set; feature < 4; ++feature, rest /= 3)
       p.signs[vector][4 * lane + feature] = static_cast<int8_t>(rest % 3 - 1);

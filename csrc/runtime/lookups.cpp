@@ -34,7 +34,7 @@ LookupMatrix::LookupMatrix(const float* weight, int rows, int features, int most
   auto add_block = [&](int group, int block) {
     for (int byte = 0; byte < kLookupRows; ++byte) {
       const int row = block * kLookupRows + lookup_row(byte), left = row < rows ? features - 4 * group : 0;
-      *codes++ = kPlaces.place[signs_number(weight + (left > 0 ? size_t(row) * features + 4 * group : 0), left)];
+      *codes++ = kPlaces.place[group % 2][signs_number(weight + (left > 0 ? size_t(row) * features + 4 * group : 0), left)];
     }
   };
   for (int part = 0; part < parts(); ++part) {

@@ -6,25 +6,26 @@ namespace {
 
 // 127 steps up and down from zero; NaN and infinity make the scale NaN, and with it every sum.
 float quantize_vector(const float* x, int count, int zero, uint8_t* steps, int32_t* total) {
-  Vec tops = {}, poison = {};
+  // Sizes are compared as whole numbers: NaN and infinity are the largest.
+  constexpr int32_t kSize = 0x7fffffff, kInfinity = 0x7f800000;
+  IntVec tops = {};
   const int whole = count / kLanes * kLanes;
   for (int i = 0; i < whole; i += kLanes) {
-    Vec v;
+    IntVec v;
     memcpy(&v, x + i, sizeof v);
-    poison += v * 0.0f;
-    v = v < 0.0f ? -v : v;
+    v &= kSize;
     tops = v > tops ? v : tops;
   }
-  float top = 0, bad = 0;
-  for (int l = 0; l < kLanes; ++l) {
-    top = tops[l] > top ? tops[l] : top;
-    bad += poison[l];
-  }
+  int32_t top_bits = 0;
+  auto compare = [&](int32_t v) { top_bits = (v & kSize) > top_bits ? v & kSize : top_bits; };
+  for (int l = 0; l < kLanes; ++l) compare(tops[l]);
   for (int i = whole; i < count; ++i) {
-    const float v = x[i] < 0 ? -x[i] : x[i];
-    top = v > top ? v : top;
-    bad += x[i] * 0.0f;
+    int32_t v;
+    memcpy(&v, x + i, sizeof v);
+    compare(v);
   }
+  float top;
+  memcpy(&top, &top_bits, sizeof top);
   const float scale = top > 0 ? top / 127.0f : 1.0f, inverse = 1.0f / scale;
   typedef uint8_t Steps __attribute__((vector_size(kLanes)));
   IntVec totals = {};
@@ -44,7 +45,7 @@ float quantize_vector(const float* x, int count, int zero, uint8_t* steps, int32
     all += step;
   }
   *total = all;
-  return scale + bad;
+  return top_bits < kInfinity ? scale : NAN;
 }
 
 // `total`: what the activations would add if every weight were zero.
