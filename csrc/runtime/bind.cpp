@@ -153,9 +153,9 @@ NB_MODULE(_runtime, m) {
       .def_prop_ro("isa", [](const Engine& e) { return isa_name(e.isa()); });
 
   nb::class_<Rerun>(m, "Rerun")
-      .def(nb::init<Engine*, nb::handle, nb::capsule, nb::tuple, nb::handle, nb::tuple, nb::tuple, nb::tuple>(),
-           nb::keep_alive<1, 2>(), "engine"_a, "type"_a, "exchange"_a, "shapes"_a, "empty_like"_a, "blanks"_a, "hooks"_a,
-           "watchers"_a)
+      .def(nb::init<Engine*, nb::handle, nb::capsule, nb::tuple, nb::handle, nb::tuple, bool, nb::tuple, nb::tuple>(),
+           nb::keep_alive<1, 2>(), "engine"_a, "type"_a, "exchange"_a, "shapes"_a, "empty_like"_a, "blanks"_a, "one"_a,
+           "hooks"_a, "watchers"_a)
       .def_prop_ro("shapes", &Rerun::shapes)
       .def("__call__", &Rerun::operator());
 }

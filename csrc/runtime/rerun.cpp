@@ -65,8 +65,8 @@ bool wrapped(const nb::dict& module) {
 }  // namespace
 
 Rerun::Rerun(Engine* engine, nb::handle type, nb::capsule exchange, nb::tuple shapes, nb::handle empty_like,
-             nb::tuple blanks, nb::tuple hooks, nb::tuple watchers)
-    : engine_(engine), batch_(nb::cast<int>(shapes[0][0])), exchange_(exchange_of(exchange)), type_(nb::borrow(type)),
+             nb::tuple blanks, bool one, nb::tuple hooks, nb::tuple watchers)
+    : engine_(engine), batch_(nb::cast<int>(shapes[0][0])), one_(one), exchange_(exchange_of(exchange)), type_(nb::borrow(type)),
       empty_like_(nb::borrow(empty_like)), shapes_(std::move(shapes)), blanks_(std::move(blanks)),
       hooks_(std::move(hooks)), watchers_(std::move(watchers)) {
   for (nb::handle shape : shapes_) sizes_.push_back(nb::cast<std::vector<int64_t>>(shape));
@@ -99,17 +99,19 @@ nb::object Rerun::operator()(const nb::tuple& inputs, const nb::dict& module) co
     if (!sources.back()) return nb::none();
   }
   std::vector<float*> targets;
-  nb::list outputs;
+  nb::object made, all = one_ ? nb::object() : nb::list();
   for (nb::handle blank : blanks_) {
-    const nb::object made = checked(PyObject_CallOneArg(empty_like_.ptr(), blank.ptr()));
-    nb::dlpack::dltensor t;
-    if (exchange_->describe(made.ptr(), &t) != 0) nb::raise_python_error();
-    targets.push_back(static_cast<float*>(t.data));
-    outputs.append(made);
+    made = checked(PyObject_CallOneArg(empty_like_.ptr(), blank.ptr()));
+    nb::dlpack::dltensor found;
+    if (exchange_->describe(made.ptr(), &found) != 0) nb::raise_python_error();
+    targets.push_back(static_cast<float*>(found.data));
+    if (!one_) nb::borrow<nb::list>(all).append(made);
   }
-  nb::gil_scoped_release released;
-  engine_->run(batch_, sources, targets);
-  return outputs;
+  {
+    nb::gil_scoped_release released;
+    engine_->run(batch_, sources, targets);
+  }
+  return one_ ? made : all;
 }
 
 }  // namespace tersify

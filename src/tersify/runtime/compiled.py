@@ -58,10 +58,10 @@ class CompiledModule(nn.Module):
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """What torch does around `forward` takes as long as a small network: left out where nobody stands around it."""
         again = None if is_dynamo_compiling() or named else self._again
-        outputs = None if again is None else again(inputs, self.__dict__)
-        if outputs is None:
+        made = None if again is None else again(inputs, self.__dict__)
+        if made is None:
             return super().__call__(*inputs, **named)
-        return self._like_the_module(outputs)
+        return made if self._one_output else self._like_the_module(made)
 
     def forward(self, *inputs: Tensor) -> Any:
         check_inputs(self.plan, inputs)
@@ -88,7 +88,7 @@ class CompiledModule(nn.Module):
             outputs = tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
             shapes = tuple(x.shape for x in inputs)
             if not watched() and (self._again is None or self._again.shapes != shapes):
-                self._again = self._one_segment.again(shapes, _HOOKS_OF_ALL_MODULES)
+                self._again = self._one_segment.again(shapes, _HOOKS_OF_ALL_MODULES, self._one_output)
             return outputs
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
         if any(stage.segment is None for stage in stages):

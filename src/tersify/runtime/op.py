@@ -50,8 +50,10 @@ class Segment:
             self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
         return outputs
 
-    def again(self, shapes: tuple[torch.Size, ...], hooks: tuple[dict[int, Any], ...]) -> Any:
+    def again(self, shapes: tuple[torch.Size, ...], hooks: tuple[dict[int, Any], ...], one: bool) -> Any:
         """A function of a tuple of inputs of these shapes, which passed every check, that returns what `run` would.
+
+        Where `one` is wanted, the output itself.
 
         Also of the module's `__dict__`: it returns None where that holds hooks or another `forward`, where inputs
         differ, and while others hook or watch. There may be no such function: None.
@@ -61,12 +63,11 @@ class Segment:
         exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
         if kernels is None or exchange is None:
             return None
-        # Expanded from one number: they only say what an output is like.
-        blanks = tuple(empty(1, dtype=float32, device=CPU).expand(shapes[0][0], *shape) for shape in self.shapes)
-        if not all(empty_like(blank).is_contiguous() for blank in blanks):
-            return None
+        blanks = tuple(empty(shapes[0][0], *shape, dtype=float32, device=CPU) for shape in self.shapes)
+        for blank in blanks:
+            blank.untyped_storage().resize_(0)  # it only says what an output is like
         watchers = (_len_torch_dispatch_stack, _get_tracing_state)
-        return kernels.Rerun(self.engine, Tensor, exchange, shapes, empty_like, blanks, hooks, watchers)
+        return kernels.Rerun(self.engine, Tensor, exchange, shapes, empty_like, blanks, one, hooks, watchers)
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
