@@ -26,7 +26,10 @@ class AlignedBytes {
     void* fresh = std::aligned_alloc(align, all);
     if (!fresh) throw std::bad_alloc();
 #if defined(__linux__)
-    if (align == kHugePage) madvise(fresh, all, MADV_HUGEPAGE);  // fewer translations of addresses; no harm where refused
+    if (align == kHugePage) {  // fewer translations of addresses; no harm where refused
+      madvise(fresh, all, MADV_DONTNEED);  // what was used before lies on small pages and would stay there
+      madvise(fresh, all, MADV_HUGEPAGE);
+    }
 #endif
     data_.reset(static_cast<char*>(fresh));
     size_ = bytes;
