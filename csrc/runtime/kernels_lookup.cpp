@@ -6,76 +6,12 @@
 #include <string.h>
 
 #include "kernels.hpp"
-#include "lookup_places.hpp"
-
-#define UNROLL _Pragma("GCC unroll 16")
-#define INLINE inline __attribute__((always_inline))
+#include "lookup_tables.hpp"
 
 namespace tersify {
 namespace {
 
 constexpr int kWords = 32;  // of a vector
-
-// Groups of four features whose sums add up as bytes. `half`: bits of a sum in its lower byte; `zero`: what every sum has too
-// much, so that none is negative.
-template <int Groups, int Half, int Zero>
-struct Round {
-  static constexpr int groups = Groups, half = Half, zero = Zero, low = (1 << Half) - 1;
-  static constexpr int zeros = Groups * Zero % (256 << Half);  // what a word of all of them has too much
-  static_assert(Groups * low < 256);
-};
-using ShortRound = Round<kLookupRound, 5, 512>;  // neither byte overflows, whatever the activations
-// Half as many turn into words where activations are small, as most are: the upper byte may overflow, but a sum of the round up
-// to `kLongLimit` either way is what it is modulo 256 << half.
-using LongRound = Round<2 * kLookupRound, 4, 647>;
-constexpr int kLongLimit = 1920;
-static_assert(ShortRound::groups * ((2 * ShortRound::zero - 1) >> ShortRound::half) < 256);
-static_assert(LongRound::zeros - LongRound::groups * LongRound::low >= kLongLimit);
-static_assert((255 << LongRound::half) - LongRound::zeros >= kLongLimit);
-
-struct Starts {
-  alignas(64) int32_t of[kSumVectors][kSumLanes];
-};
-constexpr LookupPlaces kPlaces = lookup_places();
-
-constexpr Starts starts(int zero) {
-  Starts s{};
-  for (int vector = 0; vector < kSumVectors; ++vector)
-    for (int lane = 0; lane < kSumLanes; ++lane) {
-      s.of[vector][lane] = zero;
-      for (int i = 4 * lane; i < 4 * lane + 4; ++i) s.of[vector][lane] -= kByteZero * kPlaces.signs[vector][i];
-    }
-  return s;
-}
-template <class R>
-constexpr Starts kStarts = starts(R::zero);
-
-// For two groups of four features the lower bytes of 64 sums, the upper ones, and those of the other 17 of both.
-template <class R>
-INLINE void make_tables(const uint8_t* x, uint8_t* tables) {
-  const __m512i low = _mm512_set1_epi8(R::low);
-  // Of four words all lower bytes, then all upper.
-  const __m512i both_bytes = _mm512_set1_epi64(0x3020100030201000 + (R::half * 0x01010101ll << 32));
-  __m512i loose[2];
-  UNROLL for (int group = 0; group < 2; ++group, tables += 128) {
-    int32_t activations;
-    memcpy(&activations, x + 4 * group, sizeof activations);
-    const __m512i four = _mm512_set1_epi32(activations);
-    __m512i sums[kSumVectors];
-    UNROLL for (int v = 0; v < kSumVectors; ++v)
-      sums[v] = _mm512_dpbusd_epi32(_mm512_load_si512(kStarts<R>.of[v]), four, _mm512_load_si512(kPlaces.signs[v]));
-    loose[group] = sums[2];
-    const __m512i packed = _mm512_packus_epi32(sums[0], sums[1]), negative = _mm512_sub_epi16(_mm512_set1_epi16(2 * R::zero), packed);
-    const __m512 a = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, packed));
-    const __m512 b = _mm512_castsi512_ps(_mm512_multishift_epi64_epi8(both_bytes, negative));
-    _mm512_store_si512(tables, _mm512_and_si512(low, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88))));
-    _mm512_store_si512(tables + 64, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
-  }
-  const __m512i words = _mm512_packus_epi32(loose[0], loose[1]);  // behind the byte of each, that of four zeros
-  const __m512i lower = _mm512_and_si512(words, _mm512_set1_epi16(R::low)), upper = _mm512_srli_epi16(words, R::half);
-  _mm512_store_si512(tables, _mm512_or_si512(lower, _mm512_set1_epi16((R::zero & R::low) << 8)));
-  _mm512_store_si512(tables + 64, _mm512_or_si512(upper, _mm512_set1_epi16((R::zero >> R::half) << 8)));
-}
 
 struct Tables {  // of one group
   INLINE Tables(const uint8_t* tables, int group) {
@@ -145,12 +81,6 @@ struct Blocks<0> {
   INLINE void widen(__m512i) {}
 };
 
-struct Chunk {
-  uint8_t* tables;
-  int groups;
-  bool is_long[kLookupChunk / LongRound::groups];  // the round that begins there
-};
-
 template <class R, int B>
 INLINE void add_round(Blocks<B>& blocks, const uint8_t* codes, const uint8_t* tables) {
   asm("" : "+r"(tables));  // or compilers load what both kinds of round begin with too early, and spill
@@ -204,44 +134,10 @@ void move_words(uint16_t* words, size_t rows, int zero, int32_t* sums) {
   }
 }
 
-int largest_sum(const uint8_t* x, int count) {
-  __m512i total = _mm512_setzero_si512();
-  for (int i = 0; i < count; i += 32) {
-    const __m256i steps = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), _mm256_set1_epi8(char(kByteZero)));
-    total = _mm512_add_epi64(total, _mm512_zextsi256_si512(_mm256_sad_epu8(_mm256_abs_epi8(steps), _mm256_setzero_si256())));
-  }
-  return int(_mm512_reduce_add_epi64(total));
-}
-
 // Tables and codes are read in step: half a page apart they do not fight for the same places of the first cache.
 uint8_t* half_a_page_from(const uint8_t* codes, uint8_t* room) {
   const uintptr_t apart = reinterpret_cast<uintptr_t>(codes) + kLookupPage / 2 - reinterpret_cast<uintptr_t>(room);
   return room + apart % kLookupPage;
-}
-
-struct ChunkSums {
-  int largest = 0, zeros = 0;  // no sum of its activations is larger, whatever their signs; what a word of it has too much
-};
-
-template <class R>
-int make_round(const uint8_t* x, uint8_t* tables) {
-  for (int group = 0; group < R::groups; group += 2) make_tables<R>(x + 4 * group, tables + group / 2 * kLookupPairBytes);
-  return R::zeros;
-}
-
-ChunkSums make_chunk(const uint8_t* x, Chunk& chunk) {
-  ChunkSums made;
-  for (int group = 0; group < chunk.groups; group += LongRound::groups) {
-    const int groups = chunk.groups - group < LongRound::groups ? chunk.groups - group : LongRound::groups;
-    const int largest = largest_sum(x + 4 * group, 4 * groups);
-    const bool is_long = chunk.is_long[group / LongRound::groups] = groups == LongRound::groups && largest <= kLongLimit;
-    uint8_t* tables = chunk.tables + group / 2 * kLookupPairBytes;
-    made.largest += largest;
-    if (is_long) made.zeros += make_round<LongRound>(x + 4 * group, tables);
-    for (int g = 0; g < groups && !is_long; g += ShortRound::groups)
-      made.zeros += make_round<ShortRound>(x + 4 * (group + g), tables + g / 2 * kLookupPairBytes);
-  }
-  return made;
 }
 
 void lookup_sums(const LookupTask& t) {
@@ -256,12 +152,12 @@ void lookup_sums(const LookupTask& t) {
   int room = kRoom, zeros = 0;  // what the words have too much
   for (int first = 0; first < t.groups; first += kLookupChunk) {
     chunk.groups = t.groups - first < kLookupChunk ? t.groups - first : kLookupChunk;
-    const ChunkSums sums = make_chunk(t.x + 4 * first, chunk);
-    if (sums.largest > room) {
+    make_chunk(t.x + 4 * first, chunk);
+    if (chunk.largest > room) {
       move_words(t.words, rows, zeros, t.sums);
       room = kRoom, zeros = 0;
     }
-    room -= sums.largest, zeros += sums.zeros;
+    room -= chunk.largest, zeros += chunk.zeros;
     uint16_t* words = t.words;
     for (const LookupPart* part = t.first; part != t.last; ++part) {
       add_part(part->codes + size_t(first) * part->blocks * kLookupRows, part->blocks, chunk, words);

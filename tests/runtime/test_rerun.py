@@ -40,6 +40,65 @@ def test_inputs_unlike_the_last_are_still_checked_and_right():
         fast(x, x)
 
 
+def test_tensors_whose_memory_says_something_else_are_resolved():
+    fast, x = run_once()
+    for other in (torch._neg_view(x), torch._efficientzerotensor(x.shape)):
+        wanted = fast(other.clone())
+        assert torch.equal(fast(other), wanted)
+        assert torch.equal(fast(other), wanted)
+
+
+def test_a_contiguous_view_of_other_memory_is_taken_as_it_is():
+    fast, x = run_once()
+    rows = torch.cat([torch.zeros(3, 64), x, torch.zeros(1, 64)])
+    assert torch.equal(fast(rows[3:5]), fast(x))
+    assert torch.equal(fast(x.T.contiguous().T), fast(x))
+    assert torch.equal(fast(x.repeat(1, 2)[:, :64]), fast(x))
+
+
+def test_a_tensor_without_memory_of_its_own_is_told_apart():
+    fast, x = run_once()
+    with pytest.raises(RuntimeError):
+        torch.func.vmap(fast)(x[None].expand(2, 2, 64))
+    assert fast._again is not None
+    fast(x)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_a_repeated_call_returns_is_an_ordinary_tensor(inference):
+    fast, x = run_once()
+    with torch.inference_mode(inference):
+        made, other = fast(x.requires_grad_(not inference)), fast(x)
+    assert type(made) is torch.Tensor
+    assert made.is_contiguous()
+    assert not made.requires_grad
+    assert made.is_inference() == inference
+    assert made.untyped_storage().nbytes() == made.nbytes
+    assert made.data_ptr() != other.data_ptr()
+    assert torch.equal(made, other)
+    if not inference:
+        assert made.add_(1).resize_(4, 8).shape == (4, 8)
+
+
+def test_one_output_in_a_tuple_stays_in_it():
+    class InATuple(nn.Linear):
+        def forward(self, x):
+            return (super().forward(x),)
+
+    layer, x = InATuple(64, 8), torch.randn(2, 64)
+    fast = compile(layer, x, threads=1)
+    for _ in range(2):
+        (made,) = fast(x)
+        assert torch.allclose(made, layer(x)[0], atol=1e-5)
+
+
+def test_without_torchs_c_functions_every_call_is_an_ordinary_one(monkeypatch):
+    monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    fast, x = run_once()
+    assert fast._again is None
+    assert torch.equal(fast(x), fast(x))
+
+
 def test_hooks_of_a_compiled_network_are_called_at_every_run():
     layer, x, seen = nn.Linear(64, 8), torch.randn(2, 64), []
     fast = compile(layer, x, threads=1)

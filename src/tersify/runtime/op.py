@@ -118,7 +118,12 @@ def call(segment: Segment, inputs: list[Tensor]) -> list[Tensor]:
     if watched() or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
         outputs: list[Tensor] = torch.ops.tersify.run(inputs, segment.number)
         return outputs
-    return segment.run(inputs)
+    return segment.run([_in_memory(x) for x in inputs])
+
+
+def _in_memory(x: Tensor) -> Tensor:
+    """What lies at `data_ptr` may be the negative of what is meant, or nothing: zeros."""
+    return x.clone() if x.is_neg() or x._is_zerotensor() else x
 
 
 _LIBRARY = torch.library.Library("tersify", "FRAGMENT")
