@@ -23,12 +23,13 @@ struct Round {
 };
 using ShortRound = Round<kLookupRound, 5, 512>;  // neither byte overflows, whatever the activations
 // Half as many turn into words where activations are small, as most are: the upper byte may overflow, but a sum of the round up
-// to `kLongLimit` either way is what it is modulo 256 << half.
+// to `kLongLimit` either way is what its bytes say modulo 256 << half.
 using LongRound = Round<2 * kLookupRound, 4, 647>;
-constexpr int kLongLimit = 1920;
+constexpr int kLongLimit = 1935;
 static_assert(ShortRound::groups * ((2 * ShortRound::zero - 1) >> ShortRound::half) < 256);
-static_assert(LongRound::zeros - LongRound::groups * LongRound::low >= kLongLimit);
-static_assert((255 << LongRound::half) - LongRound::zeros >= kLongLimit);
+static_assert(kLongLimit + LongRound::zeros < 256 << LongRound::half);
+// What lower bytes hold is missing in the upper ones, but for less than one of their steps.
+static_assert(LongRound::zeros - kLongLimit >= (LongRound::groups - 1) * LongRound::low);
 
 struct Starts {
   alignas(64) int32_t of[kSumVectors][kSumLanes];

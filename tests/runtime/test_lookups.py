@@ -72,22 +72,19 @@ def test_the_largest_numbers_of_one_sign_overflow_neither_bytes_nor_words(isa, s
     assert_close(plan, [x], threads=2)
 
 
-@pytest.mark.parametrize("spread", ["even", "few"])
-def test_sums_of_sixteen_tables_are_right_up_to_where_their_bytes_would_lose_them(isa, spread):
-    """Up to 1920 either way, 64 activations add up as bytes that may overflow; beyond, 32 do as bytes that cannot."""
-    totals = torch.arange(1914, 1930)
-    x = (totals // 64).repeat_interleave(64).reshape(-1, 64).float()
-    x[:, 0] += totals % 64
-    if spread == "few":
-        x = torch.zeros(len(totals), 64)
-        x[:, ::4] = 127.0  # 2032 of one feature a table, less what follows
-        x[:, 4] -= 2032 - totals
-    x[0, 1] = 127.0  # so that a step is one
+@pytest.mark.parametrize("size", [29, 120, 121])
+def test_sums_of_sixteen_tables_are_right_up_to_where_their_bytes_would_lose_them(isa, size):
+    """Up to 1935 either way, 64 activations add up as bytes that may overflow; beyond, 32 do as bytes that cannot."""
+    totals = torch.cat([torch.arange(1920, 1950), torch.tensor([127])])  # the last, so that a step is one
+    x = torch.zeros(len(totals), 64)
+    x[:-1, :: 4 if size > 100 else 1] = size
+    missing = totals - x.sum(1)
+    x[:, 0] += missing.clamp(max=0)
+    x[:, 1] += missing.clamp(min=0)
     x *= torch.where(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) < 0, -1.0, 1.0)
     plan = byte_plan(ROWS, x.numel())
-    signs = x.sign().flatten()
-    plan.nodes[0].weight.values[0::3] = signs
-    plan.nodes[0].weight.values[1::3] = -signs
+    plan.nodes[0].weight.values[0::3] = x.sign().flatten()
+    plan.nodes[0].weight.values[1::3] = -x.sign().flatten()
     assert_close(plan, [x.reshape(1, -1) / 32], threads=2)
 
 
