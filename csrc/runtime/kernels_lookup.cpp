@@ -91,7 +91,7 @@ INLINE void add_round(Blocks<B>& blocks, const uint8_t* codes, const uint8_t* ta
 
 // Adds one chunk's sums to the words of B blocks.
 template <int B>
-void add_chunk(const uint8_t* codes, const Chunk& chunk, uint16_t* words) {
+void add_chunk(const uint8_t* codes, const TableChunk& chunk, uint16_t* words) {
   Blocks<B> blocks;
   blocks.load(words);
   for (int group = 0; group < chunk.groups;) {
@@ -108,7 +108,7 @@ void add_chunk(const uint8_t* codes, const Chunk& chunk, uint16_t* words) {
 }
 
 // The same for blocks one behind the other.
-void add_part(const uint8_t* codes, int blocks, const Chunk& chunk, uint16_t* words) {
+void add_part(const uint8_t* codes, int blocks, const TableChunk& chunk, uint16_t* words) {
   static_assert(kLookupBandBlocks == 4);
   for (; blocks > 0; blocks -= kLookupBandBlocks) {
     switch (blocks) {
@@ -147,7 +147,7 @@ void lookup_sums(const LookupTask& t) {
   for (const LookupPart* part = t.first; part != t.last; ++part) rows += size_t(part->blocks) * kLookupRows;
   memset(t.words, 0, rows * sizeof *t.words);
   memset(t.sums, 0, rows * sizeof *t.sums);
-  Chunk chunk;
+  TableChunk chunk;
   chunk.tables = half_a_page_from(t.first->codes, t.tables);
   int room = kRoom, zeros = 0;  // what the words have too much
   for (int first = 0; first < t.groups; first += kLookupChunk) {

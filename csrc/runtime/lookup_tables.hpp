@@ -75,7 +75,7 @@ INLINE void make_tables(const uint8_t* x, uint8_t* tables) {
   _mm512_store_si512(tables + 64, _mm512_or_si512(upper, _mm512_set1_epi16((R::zero >> R::half) << 8)));
 }
 
-struct Chunk {
+struct TableChunk {
   uint8_t* tables;
   int groups;
   bool is_long[kLookupChunk / LongRound::groups];  // the round that begins there
@@ -98,7 +98,7 @@ int make_round(const uint8_t* x, uint8_t* tables) {
   return R::zeros;
 }
 
-void make_chunk(const uint8_t* x, Chunk& chunk) {
+void make_chunk(const uint8_t* x, TableChunk& chunk) {
   chunk.largest = chunk.zeros = 0;
   for (int group = 0; group < chunk.groups; group += LongRound::groups) {
     const int groups = chunk.groups - group < LongRound::groups ? chunk.groups - group : LongRound::groups;
