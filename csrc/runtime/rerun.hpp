@@ -24,12 +24,13 @@ struct TensorExchange {
 class Rerun {
  public:
   // What every input was: of this very type, which `exchange` describes, and of its shape in `shapes`. `empty_like` makes an
-  // output from one of `blanks`; `one` wants no list of it. It runs only while all `hooks`, dicts of torch's, are empty and all `watchers`, functions,
-  // return what is false.
+  // output from one of `blanks`; `one` wants no list of it. It runs only while all `hooks`, dicts of torch's, are empty and all
+  // `watchers`, functions, return what is false.
   Rerun(Engine* engine, nanobind::handle type, nanobind::capsule exchange, nanobind::tuple shapes,
         nanobind::handle empty_like, nanobind::tuple blanks, bool one, nanobind::tuple hooks, nanobind::tuple watchers);
 
-  // The outputs as a list, or the one; None where an input differs, somebody watches or, as its attributes say, stands around the module.
+  // The outputs as a list, or the one; None where an input differs, somebody watches or, as its attributes say, stands around
+  // the module.
   // It is not told of the module before: that would hold it, and the garbage collector does not see what C++ holds.
   nanobind::object operator()(const nanobind::tuple& inputs, const nanobind::dict& module) const;
   nanobind::tuple shapes() const { return shapes_; }
