@@ -35,6 +35,9 @@ void run_into(Engine& engine, int n, const std::vector<uintptr_t>& inputs, const
               std::vector<StepTime>* profile) {
   std::vector<const float*> in;
   std::vector<float*> out;
+  for (const auto* addresses : {&inputs, &outputs})
+    for (uintptr_t a : *addresses)
+      if (!a) throw std::invalid_argument("a tensor has no memory that a kernel could use: it only stands for another, or its storage was emptied");
   for (uintptr_t a : inputs) in.push_back(reinterpret_cast<const float*>(a));
   for (uintptr_t a : outputs) out.push_back(reinterpret_cast<float*>(a));
   nb::gil_scoped_release released;

@@ -2,6 +2,7 @@
 // into a namespace of its own. No inline function of a shared header may be called here: the linker could keep
 // the copy compiled for the wrong CPU.
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 

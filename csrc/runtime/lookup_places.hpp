@@ -11,7 +11,7 @@
 namespace tersify {
 
 constexpr int kSignSets = 81, kSumLanes = 16;
-constexpr int kSumVectors = 3;  // the last is not packed
+constexpr int kSumVectors = 3;  // the last is packed to words, with another group's
 
 struct LookupPlaces {
   uint8_t place[2][kSignSets] = {};                          // [group % 2], by Σ (sign + 1) · 3^feature

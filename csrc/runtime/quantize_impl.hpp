@@ -26,7 +26,8 @@ float quantize_vector(const float* x, int count, int zero, uint8_t* steps, int32
   }
   float top;
   memcpy(&top, &top_bits, sizeof top);
-  const float scale = top > 0 ? top / 127.0f : 1.0f, inverse = 1.0f / scale;
+  // Never so small that its inverse is infinite.
+  const float scale = top / 127.0f > FLT_MIN ? top / 127.0f : FLT_MIN, inverse = 1.0f / scale;
   typedef uint8_t Steps __attribute__((vector_size(kLanes)));
   IntVec totals = {};
   for (int i = 0; i < whole; i += kLanes) {

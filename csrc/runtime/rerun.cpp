@@ -1,6 +1,5 @@
 #include "rerun.hpp"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -46,6 +45,11 @@ bool plain(const nb::dlpack::dltensor& t, const std::vector<int64_t>& shape) {
   return true;
 }
 
+// What lies in memory is the negative of what is meant.
+bool negative(nb::handle x) {
+  return checked(PyObject_CallMethodNoArgs(x.ptr(), names().is_neg)).ptr() != Py_False;
+}
+
 PyObject* item(const nb::dict& attributes, PyObject* name) {
   PyObject* found = PyDict_GetItemWithError(attributes.ptr(), name);
   if (!found && PyErr_Occurred()) nb::raise_python_error();
@@ -70,6 +74,7 @@ Rerun::Rerun(Engine* engine, nb::handle type, nb::capsule exchange, nb::tuple sh
       empty_like_(nb::borrow(empty_like)), shapes_(std::move(shapes)), blanks_(std::move(blanks)),
       hooks_(std::move(hooks)), watchers_(std::move(watchers)) {
   for (nb::handle shape : shapes_) sizes_.push_back(nb::cast<std::vector<int64_t>>(shape));
+  for (nb::handle blank : blanks_) output_sizes_.push_back(nb::cast<std::vector<int64_t>>(blank.attr("shape")));
 }
 
 bool Rerun::watched() const {
@@ -83,8 +88,6 @@ bool Rerun::watched() const {
 // Where they begin; null where they are not as they were.
 float* Rerun::numbers(nb::handle x, const std::vector<int64_t>& shape) const {
   if (reinterpret_cast<PyObject*>(Py_TYPE(x.ptr())) != type_.ptr() || !exchange_) return nullptr;
-  // What lies in memory may be the negative of what is meant.
-  if (checked(PyObject_CallMethodNoArgs(x.ptr(), names().is_neg)).ptr() != Py_False) return nullptr;
   nb::dlpack::dltensor found;
   if (exchange_->describe(x.ptr(), &found) == 0) return plain(found, shape) ? static_cast<float*>(found.data) : nullptr;
   PyErr_Clear();  // not in memory: the ordinary way tells the caller
@@ -96,15 +99,14 @@ nb::object Rerun::operator()(const nb::tuple& inputs, const nb::dict& module) co
   std::vector<const float*> sources;
   for (size_t i = 0; i < sizes_.size(); ++i) {
     sources.push_back(numbers(inputs[i], sizes_[i]));
-    if (!sources.back()) return nb::none();
+    if (!sources.back() || negative(inputs[i])) return nb::none();
   }
   std::vector<float*> targets;
   nb::object made, all = one_ ? nb::object() : nb::list();
-  for (nb::handle blank : blanks_) {
-    made = checked(PyObject_CallOneArg(empty_like_.ptr(), blank.ptr()));
-    nb::dlpack::dltensor found;
-    if (exchange_->describe(made.ptr(), &found) != 0) nb::raise_python_error();
-    targets.push_back(static_cast<float*>(found.data));
+  for (size_t i = 0; i < output_sizes_.size(); ++i) {
+    made = checked(PyObject_CallOneArg(empty_like_.ptr(), blanks_[i].ptr()));
+    targets.push_back(numbers(made, output_sizes_[i]));
+    if (!targets.back()) return nb::none();  // a mode made something else
     if (!one_) nb::borrow<nb::list>(all).append(made);
   }
   {

@@ -45,7 +45,7 @@ class Rerun {
   const TensorExchange* exchange_;  // null: torch's is of another version
   nanobind::object type_, empty_like_;
   nanobind::tuple shapes_, blanks_, hooks_, watchers_;
-  std::vector<std::vector<int64_t>> sizes_;  // the shapes, as numbers
+  std::vector<std::vector<int64_t>> sizes_, output_sizes_;  // shapes, as numbers
 };
 
 }  // namespace tersify

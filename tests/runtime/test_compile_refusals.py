@@ -66,6 +66,13 @@ def test_weights_that_are_not_finite_are_refused_by_name(value):
         compile(layer, torch.randn(1, 4))
 
 
+@pytest.mark.parametrize(("features", "rows"), [(4, 0), (0, 3)])
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_layer_without_weights_is_refused_by_name(features, rows):
+    with pytest.raises(ValueError, match=r"'weight' of shape .* holds no weights"):
+        compile(nn.Linear(features, rows), torch.randn(1, features))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

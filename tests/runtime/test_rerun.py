@@ -48,12 +48,52 @@ def test_tensors_whose_memory_says_something_else_are_resolved():
         assert torch.equal(fast(other), wanted)
 
 
-def test_a_contiguous_view_of_other_memory_is_taken_as_it_is():
+def test_a_repeated_call_takes_the_short_way_where_its_input_is_like_the_last_and_only_there():
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("torch before 2.10 has no C functions to ask about a tensor")
     fast, x = run_once()
     rows = torch.cat([torch.zeros(3, 64), x, torch.zeros(1, 64)])
-    assert torch.equal(fast(rows[3:5]), fast(x))
-    assert torch.equal(fast(x.T.contiguous().T), fast(x))
-    assert torch.equal(fast(x.repeat(1, 2)[:, :64]), fast(x))
+    for like in (x, x.clone(), rows[3:5]):
+        assert torch.equal(fast._again((like,), fast.__dict__), fast(x))
+    strided, shifted = x.T.contiguous().T, x.repeat(1, 2)[:, :64]
+    for other in (strided, shifted, nn.Parameter(x), torch._neg_view(-x)):
+        assert fast._again((other,), fast.__dict__) is None
+        assert torch.equal(fast(other), fast(x))
+    for other in (x.double(), x.to("meta"), x[:1], x.reshape(64, 2), x.to_sparse()):
+        assert fast._again((other,), fast.__dict__) is None
+
+
+def test_a_tensor_without_memory_is_an_error_and_not_the_end_of_the_process():
+    fast, x = run_once()
+    wanted = fast(x)
+    assert torch.equal(torch.func.functionalize(fast)(x), wanted)
+    empty = x.clone()
+    empty.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="has no memory"):
+        fast(empty)
+    assert fast.profile(torch._efficientzerotensor(x.shape))
+
+
+def test_zeros_without_memory_are_right_while_somebody_watches():
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    fast, x = run_once()
+    with Watch():
+        assert torch.equal(fast(torch._efficientzerotensor(x.shape)), fast(torch.zeros_like(x)))
+
+
+def test_an_output_of_another_kind_is_not_written_to():
+    class Halves(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            return made.half() if func is torch.empty_like else made
+
+    fast, x = run_once()
+    wanted = fast(x)
+    with Halves():
+        assert torch.equal(fast(x), wanted)
 
 
 def test_a_tensor_without_memory_of_its_own_is_told_apart():

@@ -71,6 +71,7 @@ class Segment:
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
+        inputs = [_in_memory(x) for x in inputs]
         outputs = self._checked_outputs(inputs)
         addresses = [[x.data_ptr() for x in tensors] for tensors in (inputs, outputs)]
         steps = self.engine.profile(len(inputs[0]), *addresses) if len(inputs[0]) else []
@@ -115,10 +116,14 @@ _SEGMENTS: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictiona
 
 def call(segment: Segment, inputs: list[Tensor]) -> list[Tensor]:
     """The operator where somebody watches (a tracer, a mode, a subclass); else the engine itself, 10 µs sooner."""
-    if watched() or any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in inputs):
+    if watched() or any(map(_is_wrapped, inputs)):
         outputs: list[Tensor] = torch.ops.tersify.run(inputs, segment.number)
         return outputs
     return segment.run([_in_memory(x) for x in inputs])
+
+
+def _is_wrapped(x: Tensor) -> bool:
+    return (type(x) is not Tensor and type(x) is not torch.nn.Parameter) or torch._is_functional_tensor(x)
 
 
 def _in_memory(x: Tensor) -> Tensor:
@@ -134,7 +139,7 @@ def _run(inputs: list[Tensor], segment: int) -> list[Tensor]:
     found = _SEGMENTS.get(segment)
     if found is None:
         raise ValueError(f"segment {segment} belongs to a compiled network that no longer exists; compile it again")
-    return found.run(inputs)
+    return found.run([x.contiguous() for x in inputs])  # torch's own zeros without memory come expanded
 
 
 def _run_fake(inputs: list[Tensor], segment: int) -> list[Tensor]:

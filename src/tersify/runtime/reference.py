@@ -56,7 +56,7 @@ def as_halves(x: Tensor) -> Tensor:
 def rounded_vectors(x: Tensor) -> Tensor:
     """Every vector rounded to 127 steps up and down of its own largest number; NaN and infinity spoil their vector."""
     top = x.abs().amax(-1, keepdim=True)
-    scale = torch.where(top == 0, 1.0, top / 127)
+    scale = (top / 127).clamp(min=torch.finfo(torch.float32).tiny)
     return (x / scale).round() * scale
 
 

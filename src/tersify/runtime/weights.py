@@ -51,10 +51,12 @@ class Weight:
 
 def classify(name: str, weight: Tensor, packed: CompressedTensor | None = None) -> Weight:
     """Find out what a weight is, with the help of its packed form where there is one."""
+    if not weight.numel():
+        raise ValueError(f"{name!r} of shape {tuple(weight.shape)} holds no weights; compile needs some")
     if not bool(weight.isfinite().all()):
         raise ValueError(f"{name!r} holds NaN or infinite weights; compile needs finite ones")
     dense = weight.detach().to(torch.float32)
-    top = dense.abs().reshape(dense.shape[0], -1).amax(1) if dense.numel() else dense.new_zeros(dense.shape[0])
+    top = dense.abs().reshape(dense.shape[0], -1).amax(1)
     per_row = top.reshape(-1, *[1] * (dense.ndim - 1))
     if bool(((dense == 0) | (dense.abs() == per_row)).all()):
         scale = torch.where(top == 0, 1.0, top)
