@@ -135,7 +135,7 @@ def measure(section: Section, figures: dict[str, float], *, rounds: int, seconds
         peers=section.peers,
         batches=section.batches,
         threads=threads,
-        rounds=rounds * section.times_the_rounds,
+        rounds=rounds,
         seconds=seconds,
         errors=errors,
     )
@@ -260,7 +260,7 @@ def main() -> None:
     versions = {n: v for n in ("torch", "onnxruntime", "openvino", "nncf") if (v := _version(n))}
 
     def save() -> None:
-        facts = {"cores_in_all": os.cpu_count(), ONEDNN_ISA: isa, "rounds": rounds, "sections": done}
+        facts = {"cores_in_all": os.cpu_count(), ONEDNN_ISA: isa, "rounds": rounds_of, "sections": done}
         report("cpu_inference", figures, json_path=arguments.json, versions=versions, **facts)
 
     quick = {"zeros": [90], "threads": [2]}
@@ -271,11 +271,12 @@ def main() -> None:
     wanted = [s for s in known if s.name.startswith(tuple(arguments.only))]
     if not wanted:
         parser.error(f"no section's name begins with {arguments.only}; there are {[s.name for s in known]}")
+    rounds_of = {s.name: rounds * s.times_the_rounds for s in wanted}
     isa = os.environ[ONEDNN_ISA] = onednn_isa()
     for section in wanted:
         if section.name not in done:
             start = time.perf_counter()
-            measure(section, figures, rounds=rounds, seconds=arguments.seconds)
+            measure(section, figures, rounds=rounds_of[section.name], seconds=arguments.seconds)
             print(f"  ({time.perf_counter() - start:.0f} s)", flush=True)
             done.append(section.name)
             save()

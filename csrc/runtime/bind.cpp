@@ -30,16 +30,19 @@ ValueKind kind_of(const std::string& name) {
   throw std::invalid_argument("value kinds are sign, table and float, got '" + name + "'");
 }
 
+float* floats_at(uintptr_t address) {
+  if (!address)
+    throw std::invalid_argument("a tensor has no memory to compute with: its storage was emptied, or it stands for another");
+  return reinterpret_cast<float*>(address);
+}
+
 // Addresses of contiguous float32 data; the caller has checked their sizes.
 void run_into(Engine& engine, int n, const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs,
               std::vector<StepTime>* profile) {
   std::vector<const float*> in;
   std::vector<float*> out;
-  for (const auto* addresses : {&inputs, &outputs})
-    for (uintptr_t a : *addresses)
-      if (!a) throw std::invalid_argument("a tensor has no memory that a kernel could use: it only stands for another, or its storage was emptied");
-  for (uintptr_t a : inputs) in.push_back(reinterpret_cast<const float*>(a));
-  for (uintptr_t a : outputs) out.push_back(reinterpret_cast<float*>(a));
+  for (uintptr_t a : inputs) in.push_back(floats_at(a));
+  for (uintptr_t a : outputs) out.push_back(floats_at(a));
   nb::gil_scoped_release released;
   engine.run(n, in, out, profile);
 }

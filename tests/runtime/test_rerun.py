@@ -16,6 +16,16 @@ from tersify.runtime import compile
 pytest.importorskip("tersify._runtime")
 
 
+class Watching(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function)
+        return function(*args, **(kwargs or {}))
+
+
 def run_once() -> tuple[nn.Module, torch.Tensor]:
     x = torch.randn(2, 64)
     fast = compile(nn.Linear(64, 8), x, threads=1)
@@ -75,12 +85,8 @@ def test_a_tensor_without_memory_is_an_error_and_not_the_end_of_the_process():
 
 
 def test_zeros_without_memory_are_right_while_somebody_watches():
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            return func(*args, **(kwargs or {}))
-
     fast, x = run_once()
-    with Watch():
+    with Watching():
         assert torch.equal(fast(torch._efficientzerotensor(x.shape)), fast(torch.zeros_like(x)))
 
 
@@ -178,17 +184,11 @@ def test_a_replaced_forward_is_called():
 
 
 def test_who_watches_in_between_does_not_slow_the_next_run():
-    class Watching(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            seen.append(function)
-            return function(*args, **(kwargs or {}))
-
-    seen = []
     fast, x = run_once()
     again, wanted = fast._again, fast(x)
-    with Watching():
+    with Watching() as watch:
         assert torch.equal(fast(x), wanted)
-    assert torch.ops.tersify.run.default in seen
+    assert torch.ops.tersify.run.default in watch.seen
     assert fast._again is again is not None
 
 

@@ -85,7 +85,7 @@ class CompiledModule(nn.Module):
 
     def _run_stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if self._one_segment is not None:
-            outputs = tuple(call(self._one_segment, [x.contiguous() for x in inputs]))
+            outputs = tuple(call(self._one_segment, inputs))
             shapes = tuple(x.shape for x in inputs)
             if not watched() and (self._again is None or self._again.shapes != shapes):
                 self._again = self._one_segment.again(shapes, _HOOKS_OF_ALL_MODULES, self._one_output)
@@ -99,7 +99,7 @@ class CompiledModule(nn.Module):
                     for node in stage.nodes:
                         values[node.name] = run_node(node, values, torch.float32)
             else:
-                given = call(stage.segment, [values[name].contiguous() for name in stage.inputs])
+                given = call(stage.segment, [values[name] for name in stage.inputs])
                 values.update(zip(stage.outputs, given, strict=True))
         return tuple(values[name] for name in self.plan.outputs)
 

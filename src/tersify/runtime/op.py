@@ -44,10 +44,10 @@ class Segment:
         return [like.new_empty((batch, *shape), dtype=torch.float32) for shape in self.shapes]
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        outputs = self._checked_outputs(inputs)
-        if batch := inputs[0].shape[0]:
+        given, outputs = self._prepared(inputs)
+        if batch := given[0].shape[0]:
             # Addresses, not tensors: wrapping each one would cost more than a small network.
-            self.engine.run(batch, [x.data_ptr() for x in inputs], [y.data_ptr() for y in outputs])
+            self.engine.run(batch, [x.data_ptr() for x in given], [y.data_ptr() for y in outputs])
         return outputs
 
     def again(self, shapes: tuple[torch.Size, ...], hooks: tuple[dict[int, Any], ...], one: bool) -> Any:
@@ -71,23 +71,22 @@ class Segment:
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
-        inputs = [_in_memory(x) for x in inputs]
-        outputs = self._checked_outputs(inputs)
-        addresses = [[x.data_ptr() for x in tensors] for tensors in (inputs, outputs)]
-        steps = self.engine.profile(len(inputs[0]), *addresses) if len(inputs[0]) else []
+        given, outputs = self._prepared(inputs)
+        addresses = [[x.data_ptr() for x in tensors] for tensors in (given, outputs)]
+        steps = self.engine.profile(len(given[0]), *addresses) if len(given[0]) else []
         return outputs, [(self.makers[value], kernel, us) for value, kernel, us in steps if value in self.makers]
 
-    def _checked_outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _prepared(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The inputs, checked, as kernels read them, and room for the outputs."""
         batch = inputs[0].shape[0]
         for place, rows in self.row_counts.items():
             _check_numbers(inputs[place], rows)
         for place, (x, size) in enumerate(zip(inputs, self.input_sizes, strict=True)):
             wanted = torch.int64 if place in self.row_counts else torch.float32
-            if x.dtype != wanted or x.numel() != batch * size or not x.is_contiguous():
-                raise ValueError(
-                    f"tersify::run takes contiguous {wanted} of {batch}×{size} numbers, got {x.dtype} {x.shape}"
-                )
-        return [empty(batch, *shape, dtype=float32, device=CPU) for shape in self.shapes]
+            if x.dtype != wanted or x.numel() != batch * size:
+                raise ValueError(f"tersify::run takes {wanted} of {batch}×{size} numbers, got {x.dtype} {x.shape}")
+        outputs = [empty(batch, *shape, dtype=float32, device=CPU) for shape in self.shapes]
+        return [_in_memory(x) for x in inputs], outputs
 
 
 @dataclass(frozen=True)
@@ -114,12 +113,12 @@ _NUMBERS = itertools.count(1)
 _SEGMENTS: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
-def call(segment: Segment, inputs: list[Tensor]) -> list[Tensor]:
+def call(segment: Segment, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The operator where somebody watches (a tracer, a mode, a subclass); else the engine itself, 10 µs sooner."""
     if watched() or any(map(_is_wrapped, inputs)):
-        outputs: list[Tensor] = torch.ops.tersify.run(inputs, segment.number)
+        outputs: list[Tensor] = torch.ops.tersify.run(list(inputs), segment.number)
         return outputs
-    return segment.run([_in_memory(x) for x in inputs])
+    return segment.run(inputs)
 
 
 def _is_wrapped(x: Tensor) -> bool:
@@ -127,8 +126,8 @@ def _is_wrapped(x: Tensor) -> bool:
 
 
 def _in_memory(x: Tensor) -> Tensor:
-    """What lies at `data_ptr` may be the negative of what is meant, or nothing: zeros."""
-    return x.clone() if x.is_neg() or x._is_zerotensor() else x
+    """One number behind the other. What lies at `data_ptr` may be the negative of what is meant, or nothing: zeros."""
+    return (x.clone() if x.is_neg() or x._is_zerotensor() else x).contiguous()
 
 
 _LIBRARY = torch.library.Library("tersify", "FRAGMENT")
@@ -139,7 +138,7 @@ def _run(inputs: list[Tensor], segment: int) -> list[Tensor]:
     found = _SEGMENTS.get(segment)
     if found is None:
         raise ValueError(f"segment {segment} belongs to a compiled network that no longer exists; compile it again")
-    return found.run([x.contiguous() for x in inputs])  # torch's own zeros without memory come expanded
+    return found.run(inputs)
 
 
 def _run_fake(inputs: list[Tensor], segment: int) -> list[Tensor]:

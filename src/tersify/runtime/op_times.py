@@ -59,7 +59,7 @@ def _steps(plan: Plan, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Ite
     with torch.no_grad():
         for stage in stages:
             if stage.segment is not None:
-                outputs, steps = stage.segment.profile([values[name].contiguous() for name in stage.inputs])
+                outputs, steps = stage.segment.profile([values[name] for name in stage.inputs])
                 values.update(zip(stage.outputs, outputs, strict=True))
                 yield from steps
                 continue
