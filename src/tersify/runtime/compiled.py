@@ -1,212 +1,276 @@
-"""`compile`: a plain module → a module that runs its plan."""
+"""`compile`: a module → a module that runs its plans, one for each set of input sizes."""
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as torch_module
 
 from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
-from tersify.modes import eval_mode
-from tersify.runtime.capture import capture
-from tersify.runtime.choose_kernels import choose
-from tersify.runtime.engine import EngineBuilder, extension
-from tersify.runtime.fuse import fuse
-from tersify.runtime.halves import serves_halves, with_halves
-from tersify.runtime.inputs import calibration_batches, check_inputs, example_tensors
-from tersify.runtime.kernel_costs import costs_of_this_cpu
-from tersify.runtime.op import Segment, Stage, call, watched
-from tersify.runtime.op_times import OpTime, profile
-from tersify.runtime.plan import Node, Plan
-from tersify.runtime.quantize import quantize, with_dense_convolutions
-from tersify.runtime.reference import run_node, run_reference
+from tersify.runtime.bound import Bound, agrees, bind
+from tersify.runtime.capture import CannotCapture, Captured, Value, capture
+from tersify.runtime.engine import Kernels
+from tersify.runtime.extension import extension
+from tersify.runtime.inputs import Arguments, calibration_batches, check_inputs, example_arguments, explained
+from tersify.runtime.nested import map_leaves, signature
+from tersify.runtime.operator import WATCHERS, number_of, watched
+from tersify.runtime.plan import Plan
+from tersify.runtime.planner import Planner
+from tersify.runtime.profile import OpTime, profile
 
-_HOOKS_OF_ALL_MODULES = (
-    torch_module._global_forward_hooks,
-    torch_module._global_forward_pre_hooks,
-    torch_module._global_backward_hooks,
-    torch_module._global_backward_pre_hooks,
-)
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
 MAX_THREADS = 1024
+MAX_SIZES = 64  # bound networks that are kept, the least recently used goes first
+_HOOKS_OF_ALL_MODULES = tuple(
+    getattr(torch_module, name, {})
+    for name in (
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+    )
+)
 
 
 class CompiledModule(nn.Module):
-    """Same arguments and results as the module it was compiled from, eval mode only, no gradients."""
+    """Same arguments and results as the module it was compiled from, eval mode only, no gradients.
 
-    plan: Plan
+    For inputs of new sizes the module itself runs once, is captured, and its plan is compared with it.
+    """
 
-    def __init__(self, plan: Plan, out_spec: Any, stages: Sequence[Stage] | None) -> None:
+    def __init__(self, model: nn.Module, kernels: Kernels | None, precision: str, *, strict: bool) -> None:
         super().__init__()
-        self.plan = plan
-        self._out_spec = out_spec
-        self._one_output = out_spec.is_leaf()
-        self._stages = stages
-        self._one_segment = _only_segment(plan, stages or ())
-        self._again: Any = None  # runs inputs like the last
+        self._source = (model,)  # in a tuple: it is no submodule
+        self._kernels = kernels
+        self._strict = strict
+        self._planner = Planner(model, precision, kernels)
+        self._bounds: OrderedDict[Any, Bound] = OrderedDict()
+        self._lock = (os.getpid(), threading.Lock())
+        self._first: Bound | None = None
+        self._unchanged: dict[str, tuple[int, int]] = {}
+        self._number = number_of(self)
+        self._fast = None if kernels is None else _fast_call(kernels)
         self.eval()
 
+    @property
+    def plan(self) -> Plan:
+        """The plan for the sizes of the example."""
+        assert self._first is not None
+        return self._first.network.plan
+
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """What torch does around `forward` takes as long as a small network: left out where nobody stands around it."""
-        again = None if is_dynamo_compiling() or named else self._again
-        made = None if again is None else again(inputs, self.__dict__)
-        if made is None:
-            return super().__call__(*inputs, **named)
-        return made if self._one_output else self._like_the_module(made)
+        """The usual call takes as long as a small network: it is skipped where no hook or mode needs it."""
+        if not named and self._fast is not None and not torch.compiler.is_dynamo_compiling():
+            made = self._fast(inputs, self.__dict__)
+            if made is not None:
+                return made
+        return super().__call__(*inputs, **named)
 
-    def forward(self, *inputs: Tensor) -> Any:
-        check_inputs(self.plan, inputs)
-        if self._stages is None:
-            with torch.no_grad():
-                return self._like_the_module(run_reference(self.plan, inputs))
-        return self._like_the_module(self._run_stages(self._stages, inputs))
-
-    def _like_the_module(self, outputs: Sequence[Tensor]) -> Any:
-        return outputs[0] if self._one_output else pytree.tree_unflatten(list(outputs), self._out_spec)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or (not kwargs and watched(args)):
+            return self._as_operator(args)
+        given = check_inputs(args, kwargs)
+        return self._bound(args, kwargs, given).run(given)
 
     def weight_bytes(self) -> int:
         """Bytes of the packed weights that the kernels read."""
-        segments = [s.segment for s in self._stages or () if s.segment is not None]
-        return sum(segment.engine.weight_bytes for segment in segments)
+        assert self._first is not None
+        return self._first.network.weight_bytes()
 
-    def profile(self, *inputs: Tensor, repeats: int = 20) -> list[OpTime]:
+    def profile(self, *args: Any, repeats: int = 20, **kwargs: Any) -> list[OpTime]:
         """How long every operation of the plan takes with these inputs: the median of the repeats."""
-        check_inputs(self.plan, inputs)
-        return profile(self.plan, self._stages, inputs, repeats)
+        given = check_inputs(args, kwargs)
+        bound = self._bound(args, kwargs, given)
+        return profile(bound.network, [*given, *bound.graph.state.values()], repeats)
 
-    def _run_stages(self, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        if self._one_segment is not None:
-            outputs = tuple(call(self._one_segment, inputs))
-            shapes = tuple(x.shape for x in inputs)
-            if not watched() and (self._again is None or self._again.shapes != shapes):
-                self._again = self._one_segment.again(shapes, _HOOKS_OF_ALL_MODULES, self._one_output)
-            return outputs
-        values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))
-        if any(stage.segment is None for stage in stages):
-            values |= self.plan.constants
-        for stage in stages:
-            if stage.segment is None:
-                with torch.no_grad():
-                    for node in stage.nodes:
-                        values[node.name] = run_node(node, values, torch.float32)
-            else:
-                given = call(stage.segment, [values[name] for name in stage.inputs])
-                values.update(zip(stage.outputs, given, strict=True))
-        return tuple(values[name] for name in self.plan.outputs)
+    def start(self, example: Arguments, calibration: list[Arguments] | None) -> None:
+        """Bind the sizes of the example; learn the ranges of int8 activations from the calibration batches."""
+        args, kwargs = example
+        given = check_inputs(args, kwargs)
+        captured = self._captured(args, kwargs)
+        self._unchanged = self._versions(captured)
+        if calibration is not None or self._planner.precision == "int8":
+            self._planner.calibrate([self._observation(batch) for batch in calibration or [example]])
+        self._first = self._bind(captured, given, _key(args, kwargs))
+        self._check_other_numbers(args, kwargs, given)
+
+    def _check_other_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> None:
+        """A forward that depends on numbers in ways that no operation shows would repeat those of the example."""
+        others = iter([_other_numbers(x) for x in given])
+        replaced = map_leaves((args, dict(kwargs)), lambda leaf: next(others) if isinstance(leaf, Tensor) else leaf)
+        try:
+            captured = self._captured(*replaced)
+        except CannotCapture:
+            raise
+        except ValueError:
+            return  # the module does not take them
+        assert self._first is not None
+        if not agrees(self._first, captured, check_inputs(*replaced)):
+            raise ValueError(
+                f"{type(self._source[0]).__name__} computes other things for other numbers of the same sizes, so it "
+                "cannot be compiled as a whole; compile the parts that do not depend on numbers"
+            )
+
+    def _observation(self, batch: Arguments) -> tuple[Any, list[Tensor]]:
+        args, kwargs = batch
+        try:
+            graph = self._captured(args, kwargs).graph
+        except ValueError as problem:
+            raise ValueError(f"a calibration batch does not fit: {problem}") from None
+        return graph, [*check_inputs(args, kwargs), *graph.state.values()]
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> Bound:
+        key = _key(args, kwargs)
+        found = self._bounds.get(key)
+        if found is not None:
+            return found
+        with self._binding():
+            found = self._bounds.get(key)
+            if found is not None:
+                return found
+            captured = self._captured(args, kwargs)
+            self._check_unchanged(captured)
+            return self._bind(captured, given, key)
+
+    def _bind(self, captured: Captured, given: Sequence[Tensor], key: Any) -> Bound:
+        bound = bind(captured, given, self._planner, self._kernels, strict=self._strict)
+        self._bounds[key] = bound
+        if len(self._bounds) > MAX_SIZES:
+            self._bounds.popitem(last=False)
+        segment = bound.only_segment()
+        if self._fast is not None and segment is not None:
+            shapes = tuple(x.shape for x in given)
+            self._fast.remember(shapes, segment.engine, _blanks(segment.shapes))
+        return bound
+
+    def _captured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+        model = self._source[0]
+        try:
+            return capture(model, args, kwargs)
+        except CannotCapture:
+            raise
+        except Exception as error:  # anybody's forward: what it raises is not known here
+            raise explained(model, check_inputs(args, kwargs), error) from error
+
+    def _binding(self) -> threading.Lock:
+        """A lock of this process: another thread may have held the parent's when this one was forked."""
+        if self._lock[0] != os.getpid():
+            self._lock = (os.getpid(), threading.Lock())
+        return self._lock[1]
+
+    def _versions(self, captured: Captured) -> dict[str, tuple[int, int]]:
+        state = {id(t) for t in captured.graph.state.values()}
+        return {
+            name: (id(t), 0 if t.is_inference() else t._version)
+            for name, t in captured.graph.parameters.items()
+            if id(t) not in state
+        }
+
+    def _check_unchanged(self, captured: Captured) -> None:
+        now = self._versions(captured)
+        for name, version in self._unchanged.items():
+            if now.get(name, version) != version:
+                raise ValueError(f"{name!r} was changed after the network was compiled; compile it again for new sizes")
+
+    def _as_operator(self, args: tuple[Any, ...]) -> Any:
+        assert self._first is not None
+        made = torch.ops.tersify.run(list(args), self._number)
+        return made[0] if self._first.returns_one_tensor else self._first.like_the_module(made)
+
+    def run_flat(self, inputs: list[Tensor]) -> list[Tensor]:
+        """For the operator: the tensors of the outputs in order."""
+        return self._bound(tuple(inputs), {}, inputs).run_flat(inputs)
+
+    def output_values(self, inputs: Sequence[Tensor]) -> list[Value]:
+        """For the operator: the sizes and types of the outputs. A tracer has no numbers to capture with."""
+        key = tuple((torch.Size(int(n) for n in x.shape), x.dtype) for x in inputs)
+        found = self._bounds.get(key)
+        if found is None:
+            raise ValueError("call the compiled network once with inputs of this size before you trace it")
+        values = {**found.network.plan.values(), **{n: Value.of(t) for n, t in found.graph.constants.items()}}
+        return [values[name] for name in found.network.plan.outputs]
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        if self._stages is None:
-            return super().__reduce_ex__(protocol)
         raise TypeError(
             "a compiled network is packed for this CPU and can be neither copied nor pickled; save the network it was "
             "compiled from, and compile that again"
         )
 
 
-def _only_segment(plan: Plan, stages: Sequence[Stage]) -> Segment | None:
-    """The segment that is the whole network: no need to keep values by name then."""
-    names = tuple(i.name for i in plan.inputs)
-    whole = len(stages) == 1 and (stages[0].inputs, stages[0].outputs) == (names, plan.outputs)
-    return stages[0].segment if whole else None
+def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls with equal keys run the same plan."""
+    if not kwargs and all(type(x) is Tensor for x in args):
+        return tuple((x.shape, x.dtype) for x in args)
+    return tuple(signature(x) for x in args) + tuple((name, signature(x)) for name, x in sorted(kwargs.items()))
+
+
+def _other_numbers(x: Tensor) -> Tensor:
+    """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats also change a little."""
+    flipped = x.detach().flip(tuple(range(x.ndim))).contiguous()
+    if not x.is_floating_point():
+        return flipped
+    noise = torch.randn(flipped.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    spread = flipped.float().std() if flipped.numel() > 1 else flipped.float().abs().sum()
+    return flipped + (noise * (0.1 * spread + 1e-3)).to(x.dtype)
+
+
+def _fast_call(kernels: Kernels) -> Any:
+    """A C++ function that runs again what ran before; None where this torch does not describe tensors to C++."""
+    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
+    if exchange is None:
+        return None
+    return kernels.module.FastCall(Tensor, exchange, torch.empty_like, True, _HOOKS_OF_ALL_MODULES, WATCHERS)
+
+
+def _blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    """Tensors without memory: they only say what an output is like."""
+    blanks = tuple(torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes)
+    for blank in blanks:
+        blank.untyped_storage().resize_(0)
+    return blanks
 
 
 def compile(
     model: nn.Module,
-    example: Tensor | tuple[Tensor, ...],
+    example: Any,
     *,
     precision: str = "fp32",
     threads: int | None = None,
-    calibration: Tensor | Iterable[Tensor | tuple[Tensor, ...]] | None = None,
+    calibration: Tensor | Iterable[Any] | None = None,
+    strict: bool = False,
 ) -> CompiledModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
-    precision "fp32" is exact up to the order of sums, and the same plan on every machine.
-    "int8" runs ternary convolutions, and linear layers of up to 16 levels, on 8-bit activations; the ranges of the
-    convolutions come from the `calibration` batches, or from the example. "auto" chooses for every layer the kernel
-    that costs least by a measurement on this CPU, which is cached on disk: lists of non-zeros, a dense product in
-    torch, or, where `calibration` batches are given, 8-bit activations. "fp16" runs convolutions on 16-bit floats
-    where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless TERSIFY_ISA names an instruction
-    set, whose kernels then emulate the arithmetic, slowly.
+    `example`: a tensor, a tuple of positional inputs, or a dict of inputs by keyword. Inputs of other sizes may follow:
+    each new set of sizes is captured when it is first seen. The module is left as it is; it must not change afterwards.
+
+    precision "fp32" is exact up to the order of sums: for every layer the kernel that costs least by a measurement on
+    this CPU, which is cached on disk, or a dense product in torch. "int8" runs ternary convolutions, and linear layers
+    of up to 16 levels, on 8-bit activations; the ranges of the convolutions come from the `calibration` batches, or
+    from the example. "auto" chooses among all of them by cost, int8 only where `calibration` batches are given. "fp16"
+    runs convolutions on 16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless
+    TERSIFY_ISA names an instruction set, whose kernels then emulate the arithmetic, slowly.
     `threads` defaults to what torch uses, or to the processors that this process may run on, if they are fewer.
+
+    Every plan is compared with the module before it is used. An operation that disagrees goes back to torch with a
+    warning; `strict` makes that an error.
     """
     check_choice("precision", precision, PRECISIONS)
     if threads is not None:
         check_whole("threads", threads, low=1, high=MAX_THREADS)
     if not isinstance(model, nn.Module):
         raise ValueError(f"compile takes a torch.nn.Module, got a {type(model).__name__}")
-    given = example_tensors(example)
-    exported = isinstance(model, torch.fx.GraphModule)  # its mode is fixed
-    with nullcontext() if exported else eval_mode(model), torch.no_grad():
-        captured, out_spec = capture(model, given)
-    plan = fuse(captured)
-    batches = calibration_batches(plan, calibration)
-    if precision == "int8":
-        plan = quantize(with_dense_convolutions(plan), batches or [given])
-    elif precision == "fp16":
-        if (kernels := extension()) is not None and serves_halves(kernels):
-            plan = with_halves(plan)
-        else:
-            warnings.warn("this CPU has no AVX512-FP16; compiling in fp32", RuntimeWarning, stacklevel=2)
-    elif precision == "auto" and (kernels := extension()) is not None:
-        allowed = batches is not None
-        plan, narrow = choose(plan, len(given[0]), costs_of_this_cpu(kernels), int8=allowed)
-        plan = quantize(plan, batches or (), only=narrow)
-    return build(plan, out_spec, threads=threads)
-
-
-def build(plan: Plan, out_spec: Any, *, threads: int | None = None) -> CompiledModule:
-    """Pack a plan for the kernels of this CPU; without them it runs in plain torch."""
+    arguments = example_arguments(example)
+    batches = calibration_batches(calibration)
     module = extension()
-    if module is None:
-        return CompiledModule(plan, out_spec, None)
     count = threads or min(torch.get_num_threads(), usable_cpus())
-    return CompiledModule(plan, out_spec, _stages(plan, lambda: EngineBuilder(module, count, plan.quants)))
-
-
-def _stages(plan: Plan, builder: Any) -> list[Stage]:
-    runs: list[list[Node]] = []
-    for node in plan.nodes:
-        if runs and not node.in_torch and not runs[-1][-1].in_torch:
-            runs[-1].append(node)
-        else:
-            runs.append([node])
-    shapes = {i.name: i.shape for i in plan.inputs} | {n.name: n.shape for n in plan.nodes}
-    stages = []
-    for position, run in enumerate(runs):
-        later = set(plan.outputs) | {name for rest in runs[position + 1 :] for n in rest for name in n.reads}
-        made = {node.name for node in run}
-        inputs = tuple(dict.fromkeys(name for node in run for name in node.reads if name not in made))
-        outputs = tuple(node.name for node in run if node.name in later)
-        segment = None if run[0].in_torch else _segment(builder(), run, inputs, outputs, shapes)
-        stages.append(Stage(tuple(run), segment, inputs, outputs))
-    return stages
-
-
-def _segment(
-    builder: EngineBuilder,
-    run: Sequence[Node],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    shapes: dict[str, tuple[int, ...]],
-) -> Segment:
-    row_counts: dict[int, int] = {}
-    for node in run:
-        if node.kind == "embedding":
-            place = inputs.index(node.inputs[0])
-            row_counts[place] = min(node.options["rows"], row_counts.get(place, node.options["rows"]))
-    for place, name in enumerate(inputs):
-        builder.input(name, shapes[name], numbers=place in row_counts)
-    for node in run:
-        builder.add(node)
-    builder.outputs(outputs)
-    sizes = tuple(math.prod(shapes[name]) for name in inputs)
-    return Segment(builder.engine, sizes, tuple(shapes[name] for name in outputs), row_counts, builder.makers)
+    compiled = CompiledModule(model, None if module is None else Kernels(module, count), precision, strict=strict)
+    compiled.start(arguments, batches)
+    return compiled

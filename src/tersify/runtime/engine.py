@@ -1,270 +1,152 @@
-"""The plan's nodes → one C++ engine a run of lowered nodes."""
+"""Runs of lowered nodes → C++ engines, which share packed weights and threads."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tersify.runtime.plan import Finish, Node, Quant
+from tersify.runtime.capture.values import Value
+from tersify.runtime.extension import chosen_isa
+from tersify.runtime.plan import Node, Quant
 from tersify.runtime.weights import Weight
 
-ISA_VARIABLE = "TERSIFY_ISA"
-MAX_LEVELS = 255  # of an embedding, besides zero: above, its numbers are kept as they are
+Item = tuple[int, tuple[int, int, int]]
 
 
-@lru_cache(maxsize=1)
-def extension() -> ModuleType | None:
-    """The compiled kernels, or None after one warning."""
-    try:
-        return importlib.import_module("tersify._runtime")
-    except ImportError as error:
-        warnings.warn(
-            f"tersify's compiled kernels are missing ({error}); plans run in plain torch. "
-            "Reinstall tersify with a C++ compiler at hand.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return None
+def item_of_shape(shape: Sequence[int]) -> Item:
+    """How many items a value has, and (channels, height, width) of each; the numbers stay in their order."""
+    if len(shape) < 2:
+        return 1, (math.prod(shape), 1, 1)
+    items, channels, rest = shape[0], shape[1], shape[2:]
+    return items, (channels, math.prod(rest[:-1]), rest[-1] if rest else 1)
 
 
-def chosen_isa(module: ModuleType) -> str:
-    """The best instruction set of this CPU, or the one that TERSIFY_ISA names."""
-    names: list[str] = module.isas()
-    wanted = os.environ.get(ISA_VARIABLE)
-    if not wanted:
-        return names[-1]
-    if wanted not in names:
-        raise ValueError(f"{ISA_VARIABLE}={wanted!r}: this CPU has kernels for {', '.join(names)}")
-    return wanted
+class Kernels:
+    """What all engines of a compiled network share: the threads and the packed weights of its parameters."""
+
+    def __init__(self, module: ModuleType, threads: int) -> None:
+        self.module = module
+        self.workspace: Any = module.Workspace(chosen_isa(module), threads)
+        self.packed: dict[Hashable, Any] = {}
 
 
-def engine_shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width) of one image's shape; the bytes stay as they are."""
-    if len(shape) == 1:
-        return (shape[0], 1, 1)
-    return (shape[0], math.prod(shape[1:-1]), shape[-1])
-
-
-class EngineBuilder:
+class Emitter:
     """Adds nodes to a C++ engine and remembers which of its values is which."""
 
-    def __init__(self, module: ModuleType, threads: int, quants: Mapping[str, Quant]) -> None:
-        self._module = module
-        self._quants = quants
-        self.engine: Any = module.Engine(chosen_isa(module), threads)
-        self._values: dict[str, int] = {}
-        self._shapes: dict[int, tuple[int, int, int]] = {}
+    def __init__(self, kernels: Kernels, quants: Mapping[str, Quant]) -> None:
+        self.module = kernels.module
+        self.workspace = kernels.workspace
+        self.quants = quants
+        self.engine: Any = kernels.module.Engine(kernels.workspace)
         self.makers: dict[int, str] = {}  # the node behind every value of the engine
+        self._kernels = kernels
+        self._values: dict[str, int] = {}
+        self._items: dict[str, Item] = {}
 
-    def input(self, name: str, shape: Sequence[int], *, numbers: bool = False) -> None:
-        """`numbers`: 64-bit integers, which the engine takes as twice as many floats."""
-        sizes = engine_shape((2 * math.prod(shape),) if numbers else shape)
-        self._remember(name, self.engine.input(sizes), sizes)
+    def add_input(self, name: str, value: Value) -> None:
+        items, shape = item_of_shape(value.shape)
+        ids = value.dtype == torch.int64
+        self._values[name] = self.engine.input_ids(items, math.prod(shape)) if ids else self.engine.input(items, shape)
+        self._items[name] = (items, shape)
 
     def add(self, node: Node) -> None:
-        value, shape = _ADDERS[node.kind](self, node)
-        self.makers[value] = node.name
-        wanted = engine_shape(node.shape)
-        if shape != wanted:
-            value = self.engine.view(value, wanted)
-            self.makers[value] = node.name
-        self._remember(node.name, value, wanted)
+        value = node.op.emit(self, node)
+        self.belongs_to(node, value)
+        items, shape = item_of_shape(node.shape)
+        if tuple(self.engine.shape(value)) != (items, *shape):
+            value = self.engine.view(value, items, shape)
+            self.belongs_to(node, value)
+        self._values[node.name] = value
+        self._items[node.name] = (items, shape)
 
     def outputs(self, names: Sequence[str]) -> None:
         self.engine.outputs([self._values[name] for name in names])
 
-    def _remember(self, name: str, value: int, shape: tuple[int, int, int]) -> None:
-        self._values[name] = value
-        self._shapes[value] = shape
+    def source(self, node: Node, position: int = 0) -> int:
+        return self._values[node.inputs[position]]
 
-    def _source(self, node: Node, number: int = 0) -> int:
-        return self._values[node.inputs[number]]
+    def item_of(self, name: str) -> Item:
+        return self._items[name]
 
-    def _finish(self, f: Finish, channels: int) -> Any:
-        def floats(constant: Tensor | None, default: float, wanted: bool) -> list[float]:
-            if constant is None:
-                return [default] * channels if wanted else []
-            return constant.to(torch.float32).tolist()
+    def item_of_shape(self, shape: Sequence[int]) -> Item:
+        return item_of_shape(shape)
 
-        first = f.scale is not None or f.shift is not None
-        second = f.scale2 is not None or f.shift2 is not None
-        return self._module.Finish(
-            floats(f.scale, 1.0, first),
-            floats(f.shift, 0.0, first),
-            floats(f.scale2, 1.0, second),
-            floats(f.shift2, 0.0, second),
-            f.act,
-            f.low,
-            f.high,
-        )
-
-    def _conv(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        assert node.weight is not None
-        weight = node.weight
-        rows = weight.values.shape[0]
-        if node.options.get("int8", False):
-            if node.two_bit:
-                return self._with_pool_behind(node, self._dense_conv(node, rows))
-            return self._with_pool_folded(node, self._narrow_conv(node, rows))
-        value = self.engine.conv(
-            self._source(node),
-            list(node.options["window"]),
-            node.options["groups"],
-            weight.values.contiguous(),
-            weight.kind,
-            [] if weight.table is None else weight.table.tolist(),
-            self._finish(node.finish, rows),
-            -1 if node.residual is None else self._values[node.residual],
-            self._mean_finish(node, rows),
-            bool(node.options.get("fp16", False)),
-        )
-        return self._with_pool_folded(node, value)
-
-    def _narrow_conv(self, node: Node, rows: int) -> int:
-        assert node.weight is not None
-        for name in node.reads:
-            q = self._quants[name]
-            self.engine.quantize(self._values[name], q.scale, q.low, q.high)
-        output = self._quants[node.name]
-        value: int = self.engine.narrow_conv(
-            self._source(node),
-            list(node.options["window"]),
-            node.options["groups"],
-            node.weight.values.contiguous(),
-            self._finish_of_steps(node, rows),
-            -1 if node.residual is None else self._values[node.residual],
-            (output.scale, output.low, output.high),
-            self._mean_finish(node, rows),
-        )
-        return value
-
-    def _mean_finish(self, node: Node, rows: int) -> Any:
-        return self._finish(node.pooled.finish, rows) if node.pooled and node.pooled.is_mean else None
-
-    def _with_pool_behind(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
-        """The pool as an operation of its own."""
-        shape = engine_shape(node.shape)
-        if node.pooled is None:
-            return value, shape
+    def belongs_to(self, node: Node, value: int) -> None:
         self.makers[value] = node.name
-        if node.pooled.window is not None:
-            return self.engine.pool(value, list(node.pooled.window), True, True, shape), shape
-        channels = node.shape[0]
-        return self.engine.global_mean(value, self._finish(node.pooled.finish, channels)), (channels, 1, 1)
 
-    def _with_pool_folded(self, node: Node, value: int) -> tuple[int, tuple[int, int, int]]:
-        """Maxima become part of the convolution; a mean is part of it already."""
-        shape = engine_shape(node.shape)
-        if node.pooled is None or node.pooled.window is None:
-            return value, shape if node.pooled is None else (node.shape[0], 1, 1)
-        self.makers[value] = node.name
-        return self.engine.fold_maxima(value, list(node.pooled.window), shape), shape
-
-    def _dense_conv(self, node: Node, rows: int) -> int:
-        assert node.weight is not None
-        given = self._quants[node.inputs[0]]
-        value: int = self.engine.dense_conv(
-            self._source(node),
-            list(node.options["window"]),
-            node.weight.values.contiguous(),
-            self._finish_of_steps(node, rows),
-            -1 if node.residual is None else self._values[node.residual],
-            (given.scale, given.low, given.high),
-        )
-        return value
-
-    def _finish_of_steps(self, node: Node, rows: int) -> Any:
-        """The sums count whole steps of the input; its scale makes them numbers again."""
-        ones = torch.ones(rows, dtype=torch.float64)
-        scale = (ones if node.finish.scale is None else node.finish.scale) * self._quants[node.inputs[0]].scale
-        return self._finish(replace(node.finish, scale=scale), rows)
-
-    def _linear(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        assert node.weight is not None
-        weight = node.weight
-        rows, features = weight.values.shape
-        if node.options.get("int8", False):
-            value = self._byte_linear(node, weight, rows)
-        else:
-            value = self.engine.linear(
-                self._source(node),
-                weight.values.contiguous(),
-                weight.kind,
-                [] if weight.table is None else weight.table.tolist(),
-                self._finish(node.finish, rows),
-            )
-        per_image = math.prod(self._shapes[self._source(node)]) // features
-        return value, (1, per_image, rows)
-
-    def _byte_linear(self, node: Node, weight: Weight, rows: int) -> int:
-        step = 1.0 if weight.kind == "sign" else weight.step
-        scale = torch.ones(rows, dtype=torch.float64) if node.finish.scale is None else node.finish.scale
-        finish = node.finish if weight.kind == "sign" else replace(node.finish, scale=scale * step)
-        steps = (weight.values.double() / step).round().float().contiguous()
-        value: int = self.engine.byte_linear(self._source(node), steps, self._finish(finish, rows))
-        return value
-
-    def _embedding(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        assert node.weight is not None
-        weight = node.weight
-        table = [-1.0, 1.0] if weight.kind == "sign" else [] if weight.table is None else weight.table.tolist()
-        if len(table) > MAX_LEVELS:
-            table = []
-        scale = [] if weight.row_scale is None else weight.row_scale.tolist()
-        value = self.engine.embedding(self._source(node), weight.values.contiguous(), table, scale)
-        return value, (1, math.prod(node.shape[:-1]), node.shape[-1])
-
-    def _pool(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        o = node.options
-        shape = engine_shape(node.shape)
-        return self.engine.pool(self._source(node), list(o["window"]), o["max"], o["count_padding"], shape), shape
-
-    def _mean(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        channels = node.shape[0]
-        return self.engine.global_mean(self._source(node), self._finish(node.finish, channels)), (channels, 1, 1)
-
-    def _pointwise(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        other = -1 if node.residual is None else self._values[node.residual]
-        finish = self._finish(node.finish, node.shape[0])
-        return self.engine.elementwise(self._source(node), other, node.multiply, finish), engine_shape(node.shape)
-
-    def _cat(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        return self.engine.concatenate([self._values[name] for name in node.inputs]), engine_shape(node.shape)
-
-    def _view(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        shape = engine_shape(node.shape)
-        return self.engine.view(self._source(node), shape), shape
-
-    def _softmax(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        return self.engine.softmax(self._source(node), node.shape[-1]), engine_shape(node.shape)
-
-    def _layer_norm(self, node: Node) -> tuple[int, tuple[int, int, int]]:
-        weight, bias = (
-            [] if t is None else t.to(torch.float32).tolist() for t in (node.options["weight"], node.options["bias"])
-        )
-        value = self.engine.layer_norm(self._source(node), node.shape[-1], weight, bias, node.options["eps"])
-        return value, engine_shape(node.shape)
+    def packed(self, weight: Weight, how: tuple[Hashable, ...], pack: Callable[[], Any]) -> Any:
+        """The weight packed in a certain way; a parameter of the model is packed once for all sizes."""
+        if not weight.name:
+            return pack()
+        key = (weight.name, *how)
+        if key not in self._kernels.packed:
+            self._kernels.packed[key] = pack()
+        return self._kernels.packed[key]
 
 
-_ADDERS = {
-    "conv": EngineBuilder._conv,
-    "linear": EngineBuilder._linear,
-    "embedding": EngineBuilder._embedding,
-    "pool": EngineBuilder._pool,
-    "mean": EngineBuilder._mean,
-    "pointwise": EngineBuilder._pointwise,
-    "cat": EngineBuilder._cat,
-    "view": EngineBuilder._view,
-    "softmax": EngineBuilder._softmax,
-    "layer_norm": EngineBuilder._layer_norm,
-}
+class Segment:
+    """Consecutive nodes as one C++ call."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        nodes: Sequence[Node],
+        values: Mapping[str, Value],
+        later: set[str],
+        quants: Mapping[str, Quant],
+    ) -> None:
+        made = {node.name for node in nodes}
+        self.nodes = tuple(nodes)
+        self.inputs = tuple(dict.fromkeys(name for node in nodes for name in node.inputs if name not in made))
+        self.outputs = tuple(node.name for node in nodes if node.name in later)
+        self.shapes = tuple(values[name].shape for name in self.outputs)
+        self._dtypes = tuple(values[name].dtype for name in self.inputs)
+        self._sizes = tuple(values[name].shape for name in self.inputs)
+        emitter = Emitter(kernels, quants)
+        for name in self.inputs:
+            emitter.add_input(name, values[name])
+        for node in nodes:
+            emitter.add(node)
+        emitter.outputs(self.outputs)
+        self.engine = emitter.engine
+        self._makers = emitter.makers
+
+    @property
+    def takes_only_floats(self) -> bool:
+        return all(dtype == torch.float32 for dtype in self._dtypes)
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+        """The outputs; None where an input is not finite, which kernels that skip zeros cannot propagate."""
+        given = [self._prepared(position, x) for position, x in enumerate(inputs)]
+        outputs = self._blank_outputs()
+        done = self.engine.run(_buffers(given), _buffers(outputs))
+        return outputs if done else None
+
+    def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
+        """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
+        given = [self._prepared(position, x) for position, x in enumerate(inputs)]
+        outputs = self._blank_outputs()
+        steps = self.engine.profile(_buffers(given), _buffers(outputs))
+        return outputs, [(self._makers[value], kernel, us) for value, kernel, us in steps if value in self._makers]
+
+    def _blank_outputs(self) -> list[Tensor]:
+        # The caller's default device may be another, whose memory the engine cannot write.
+        return [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in self.shapes]
+
+    def _prepared(self, position: int, x: Tensor) -> Tensor:
+        """The input, checked, as kernels read it: one number behind the other."""
+        if x.dtype != self._dtypes[position] or tuple(x.shape) != self._sizes[position]:
+            wanted = f"{self._dtypes[position]} {self._sizes[position]}"
+            raise ValueError(f"a compiled segment takes {wanted}, got {x.dtype} {tuple(x.shape)}")
+        # What lies at `data_ptr` may be the negative of what is meant, or nothing: zeros.
+        return (x.clone() if x.is_neg() or x._is_zerotensor() else x).contiguous()
+
+
+def _buffers(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Addresses, not tensors: wrapping each one would cost more than a small network."""
+    return [(x.data_ptr(), x.numel()) for x in tensors]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,79 +14,111 @@ from tersify.tensor import CompressedTensor
 MAX_TABLE = 256
 
 
-@dataclass(frozen=True, kw_only=True)
+class WeightKind(enum.Enum):
+    SIGN = "sign"  # only the signs of `values` count
+    TABLE = "table"  # every non-zero value is in `table`
+    FLOAT = "float"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Weight:
-    """The weight is `values` times `row_scale` (one factor an output channel, or None).
+    """The weight is `factors` times `row_scale` (one factor an output channel, or None)."""
 
-    kind "sign": values are −1, 0 and 1. "table": every non-zero value is in `table`. "float": any values.
-    """
-
-    kind: str
+    kind: WeightKind
     values: Tensor
     row_scale: Tensor | None = None
     table: Tensor | None = None
+    name: str = ""  # of the parameter, where it is one as it stands: then its packed forms can be shared
 
     @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    @property
+    def factors(self) -> Tensor:
+        """What activations are multiplied with."""
+        return self.values.sign() if self.kind is WeightKind.SIGN else self.values
+
+    @cached_property
     def density(self) -> float:
         return int(self.values.count_nonzero()) / max(self.values.numel(), 1)
 
     @property
+    def levels(self) -> int:
+        """How many different values there are besides zero; 0 for plain ones."""
+        return 2 if self.kind is WeightKind.SIGN else 0 if self.table is None else len(self.table)
+
+    @property
+    def table_list(self) -> list[float]:
+        return [] if self.table is None else self.table.tolist()
+
+    @property
     def step(self) -> float:
-        """What 127 of make the largest value."""
-        return float(self.values.abs().max()) / 127 or 1.0
+        """The largest value divided by 127: int8 levels are whole multiples of it."""
+        return float(self.factors.abs().max()) / 127 or 1.0
 
     def in_steps(self) -> Weight:
-        """A table whose levels are whole steps."""
+        """A table whose levels are rounded to whole steps."""
         values = ((self.values.double() / self.step).round() * self.step).float()
         levels = values.unique()
         return replace(self, values=values, table=levels[levels != 0])
 
-    def in_halves(self) -> Weight:
+    def in_fp16(self) -> Weight:
         """The same weight, its values and levels rounded to 16-bit floats."""
         table = None if self.table is None else self.table.half().float()
-        return replace(self, values=self.values.half().float(), table=table)
+        values = self.values if self.kind is WeightKind.SIGN else self.values.half().float()
+        return replace(self, values=values, table=table)
 
     def describe(self) -> str:
-        kind = {"sign": "ternary", "table": f"{0 if self.table is None else len(self.table)} levels"}
-        return f"{kind.get(self.kind, 'values')}, {100 * (1 - self.density):.1f} % zeros"
+        kind = {WeightKind.SIGN: "ternary", WeightKind.TABLE: f"{self.levels} levels", WeightKind.FLOAT: "values"}
+        return f"{kind[self.kind]}, {100 * (1 - self.density):.1f} % zeros"
 
 
-def classify(name: str, weight: Tensor, packed: CompressedTensor | None = None) -> Weight:
-    """Find out what a weight is, with the help of its packed form where there is one."""
+def classify(name: str, weight: Tensor, origin: CompressedTensor | None = None) -> Weight:
+    """Find out what a weight is. Its packed form helps where it still is the same weight."""
     if not weight.numel():
         raise ValueError(f"{name!r} of shape {tuple(weight.shape)} holds no weights; compile needs some")
-    if not bool(weight.isfinite().all()):
-        raise ValueError(f"{name!r} holds NaN or infinite weights; compile needs finite ones")
-    dense = weight.detach().to(torch.float32)
+    dense = weight.detach().to(torch.float32).contiguous()
     top = dense.abs().reshape(dense.shape[0], -1).amax(1)
+    if not bool(top.isfinite().all()):
+        raise ValueError(f"{name!r} holds NaN or infinite weights; compile needs finite ones")
     per_row = top.reshape(-1, *[1] * (dense.ndim - 1))
     if bool(((dense == 0) | (dense.abs() == per_row)).all()):
         scale = torch.where(top == 0, 1.0, top)
-        return Weight(kind="sign", values=dense.sign(), row_scale=None if bool((scale == 1).all()) else scale)
-    if packed is not None and packed.codebook is not None and packed.axis is None:
-        scaled = _by_rows(packed)
-        if scaled is not None:
-            return scaled
-    table = dense.unique()
-    table = table[table != 0]
-    if len(table) <= MAX_TABLE:
-        return Weight(kind="table", values=dense, table=table)
-    return Weight(kind="float", values=dense)
+        return Weight(kind=WeightKind.SIGN, values=dense, row_scale=None if bool((scale == 1).all()) else scale)
+    if origin is not None and (scaled := _by_rows(origin, dense)) is not None:
+        return scaled
+    table = _few_levels(dense)
+    if table is None:
+        return Weight(kind=WeightKind.FLOAT, values=dense)
+    return Weight(kind=WeightKind.TABLE, values=dense, table=table)
 
 
-def _by_rows(packed: CompressedTensor) -> Weight | None:
-    """A table with a scale that is constant or has one value a row; None where neither holds."""
-    assert packed.codebook is not None
-    codebook = packed.codebook.detach().to(torch.float32)
-    values = codebook[packed.codes.int()]
-    table = codebook.unique()
+def _few_levels(dense: Tensor) -> Tensor | None:
+    """The levels besides zero, or None where there are too many. A sample tells most dense weights from others."""
+    flat = dense.reshape(-1)
+    if flat.numel() > 8 * MAX_TABLE and len(flat[:: flat.numel() // (4 * MAX_TABLE)].unique()) > MAX_TABLE + 1:
+        return None
+    table = flat.unique()
     table = table[table != 0]
-    if packed.scale is None:
-        return Weight(kind="table", values=values, table=table)
-    scale = packed.scale.detach().to(torch.float32)
-    rows = packed.shape[0]
+    return table if len(table) <= MAX_TABLE else None
+
+
+def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:
+    """A table with one scale a row, or one for all; None where the origin is no such thing, or another weight."""
+    if origin.codebook is None or origin.axis is not None or origin.scale is None or origin.shape != tuple(dense.shape):
+        return None
+    scale = origin.scale.detach().to(torch.float32)
+    rows = dense.shape[0]
     if scale.numel() == 1:
-        return Weight(kind="table", values=values, table=table, row_scale=scale.reshape(1).expand(rows))
-    if scale.numel() == rows and scale.ndim == len(packed.shape) and scale.shape[0] == rows:
-        return Weight(kind="table", values=values, table=table, row_scale=scale.reshape(rows))
-    return None
+        row_scale = scale.reshape(1).expand(rows)
+    elif scale.numel() == rows and scale.ndim == dense.ndim and scale.shape[0] == rows:
+        row_scale = scale.reshape(rows)
+    else:
+        return None
+    if not torch.equal(origin.to_dense().to(torch.float32), dense):
+        return None
+    codebook = origin.codebook.detach().to(torch.float32)
+    table = codebook.unique()
+    values = codebook[origin.codes.int()]
+    return Weight(kind=WeightKind.TABLE, values=values, table=table[table != 0], row_scale=row_scale)

@@ -12,39 +12,32 @@ from torch import Tensor, nn
 from tersify.shrinking.cutting import tell_sizes_
 from tersify.shrinking.scattering import can_scatter, scatter_
 from tersify.tensor import CompressedModel, CompressedTensor
-from tersify.tensor.model import PACKED_ATTRIBUTE, tied
+from tersify.tensor.model import FILE_ATTRIBUTE, file_facts, tied
+from tersify.tensor.origin import origins_of, set_origins
 from tersify.units.attention import HeadAttention
 
 
 def packed(model: nn.Module, metadata: Mapping[str, Any] | None = None) -> CompressedModel:
     """A shrunk network for `tersify.save`: compressed tensors where `load` left them and nobody changed them since."""
-    left: Any = getattr(model, PACKED_ATTRIBUTE, None)
+    coded = origins_of(model)
     tensors, aliases = tied(model.state_dict(keep_vars=True))
-    coded = {} if left is None else left.compressed()
     kept: dict[str, CompressedTensor | Tensor] = {}
     for name, tensor in tensors.items():
         code = coded.get(name)
         same = code is not None and code.shape == tuple(tensor.shape) and torch.equal(code.to_dense(), tensor.cpu())
         kept[name] = code if code is not None and same else tensor.detach()
-    if left is None:
-        return CompressedModel(kept, aliases=aliases, metadata=metadata)
-    return CompressedModel(kept, aliases=aliases, recipe=left.recipe, metadata={**left.metadata, **(metadata or {})})
+    recipe, known = file_facts(model)
+    return CompressedModel(kept, aliases=aliases, recipe=recipe, metadata={**known, **(metadata or {})})
 
 
 def carry_codes_(small: nn.Module, model: nn.Module, kept: Mapping[str, Mapping[int, Tensor]]) -> None:
-    """What `load` left on the large module, cut like its tensors."""
-    vars(small).pop(PACKED_ATTRIBUTE, None)
-    left: Any = getattr(model, PACKED_ATTRIBUTE, None)
-    if left is None:
-        return
+    """What `load` left on the large module, cut like its tensors; codes that no longer fit are dropped."""
     state = small.state_dict()
-    tensors = {
-        name: _cut_code(code, kept.get(name, {}))
-        for name, code in left.compressed().items()
-        if name in state and isinstance(code, CompressedTensor)
-    }
-    object.__setattr__(small, PACKED_ATTRIBUTE, CompressedModel(tensors, recipe=left.recipe, metadata=left.metadata))
-    object.__setattr__(small, PACKED_ATTRIBUTE, packed(small))
+    cut = {name: _cut_code(code, kept.get(name, {})) for name, code in origins_of(model).items() if name in state}
+    same = {name: code for name, code in cut.items() if torch.equal(code.to_dense(), state[name].cpu())}
+    set_origins(small, same)
+    if FILE_ATTRIBUTE in vars(model):
+        vars(small)[FILE_ATTRIBUTE] = vars(model)[FILE_ATTRIBUTE]
 
 
 def _cut_code(code: CompressedTensor, kept: Mapping[int, Tensor]) -> CompressedTensor:

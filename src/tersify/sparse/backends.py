@@ -167,41 +167,40 @@ def _pydata(op: Operation) -> Prepared:
 
 def _tersify(op: Operation) -> Prepared:
     """Our own kernels: a 1×1 convolution over the columns, or a linear layer over the rows."""
-    import torch.utils._pytree as pytree
-
-    from tersify.runtime.compiled import build
-    from tersify.runtime.plan import Input, Node, Plan
+    from tersify.runtime.capture import Value
+    from tersify.runtime.engine import Kernels
+    from tersify.runtime.epilogue import Epilogue
+    from tersify.runtime.extension import extension
+    from tersify.runtime.network import Network
+    from tersify.runtime.ops import Conv, Linear, Window
+    from tersify.runtime.plan import Node, Plan
     from tersify.runtime.weights import classify
 
     x = torch.from_numpy(op.input.to_dense()).float()
-    options: dict[str, Any] = {}
-    if op.order == "W@X":
-        dense, kind = op.weight.to_dense(), "conv"
+    windows = op.order == "W@X"
+    dense = torch.from_numpy(op.weight.to_dense() if windows else whole_weight(op).to_dense())
+    if windows:
         height = next(h for h in range(math.isqrt(x.shape[1]), 0, -1) if x.shape[1] % h == 0)
         x = x.reshape(1, x.shape[0], height, -1)
-        dense, shape = dense.reshape(*dense.shape, 1, 1), (dense.shape[0], *x.shape[2:])
-        options = {"window": (1, 1, 1, 1, 0, 0, 1, 1), "groups": op.groups}
-    else:
-        dense, kind = whole_weight(op).to_dense(), "linear"
-        shape = (dense.shape[0],)
-    weight = classify(op.name, torch.from_numpy(dense))
-    finish = _scaled(weight.row_scale)
-    node = Node(name="y", kind=kind, inputs=("x",), shape=shape, weight=weight, options=options, finish=finish)
-    inputs = (Input(name="x", shape=tuple(x.shape[1:])),)
-    plan = Plan(inputs=inputs, nodes=(node,), outputs=("y",), constants={})
-    network = build(plan, pytree.tree_structure(x), threads=torch.get_num_threads())
+        dense = dense.reshape(*dense.shape, 1, 1)
+    weight = classify(op.name, dense)
+    epilogue = Epilogue(scale=None if weight.row_scale is None else weight.row_scale.double())
+    layer = (
+        Conv(weight=weight, window=Window(1, 1), groups=op.groups, epilogue=epilogue)
+        if windows
+        else Linear(weight=weight, epilogue=epilogue)
+    )
+    shape = (1, len(dense), *x.shape[2:]) if windows else (*x.shape[:-1], len(dense))
+    node = Node(name="y", op=layer, inputs=("x",), value=Value(shape=shape, dtype=torch.float32))
+    plan = Plan(inputs={"x": Value.of(x)}, nodes=(node,), outputs=("y",))
+    kernels = extension()
+    network = Network(plan, None if kernels is None else Kernels(kernels, torch.get_num_threads()))
 
     def run() -> Array:
-        y = network(x)
-        return (y.reshape(y.shape[1], -1) if op.order == "W@X" else y).numpy()
+        (y,) = network.run([x])
+        return (y.reshape(y.shape[1], -1) if windows else y).numpy()
 
     return Prepared(run, network.weight_bytes())
-
-
-def _scaled(row_scale: torch.Tensor | None) -> Any:
-    from tersify.runtime.plan import Finish
-
-    return Finish(scale=None if row_scale is None else row_scale.double())
 
 
 BACKENDS: dict[str, Callable[[Operation], Prepared]] = {

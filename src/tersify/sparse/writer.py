@@ -27,7 +27,7 @@ from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
 from tersify.sparse.npz import to_npz
 from tersify.sparse.recorder import SAMPLING, Record, as_array, record
 from tersify.sparse.statistics import describe, share
-from tersify.tensor.model import PACKED_ATTRIBUTE
+from tersify.tensor.model import file_facts
 from tersify.toml import read_toml
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _write(matrix: Matrix, path: Path) -> dict[str, Any]:
 
 def _recipe_text(model: nn.Module, recipe: str | Path | Recipe | None) -> str | None:
     if recipe is None:
-        return getattr(getattr(model, PACKED_ATTRIBUTE, None), "recipe", None)
+        return file_facts(model)[0]
     from tersify.recipe import Recipe
 
     return Recipe.load(recipe).describe()

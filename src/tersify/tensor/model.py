@@ -11,8 +11,9 @@ from torch.nn.parameter import is_lazy
 
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.measures import entropy_bits, sparsity_percent
+from tersify.tensor.origin import set_origins
 
-PACKED_ATTRIBUTE = "tersify_packed"
+FILE_ATTRIBUTE = "_tersify_file"  # the recipe and the metadata of the file a module was loaded from, as plain data
 
 
 class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
@@ -77,7 +78,7 @@ def tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]
 
 
 def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
-    """Write the weights of `packed` into a plain module and leave the packed form on it."""
+    """Write the weights of `packed` into a plain module and leave their packed forms beside them."""
     names = [*packed, *packed.aliases]
     check_names({name: tuple(packed[name].shape) for name in names}, into)
     for name, tensor in into.state_dict().items():
@@ -88,8 +89,17 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
             )
     with torch.no_grad():
         into.load_state_dict(packed.state_dict(), strict=False)
-    object.__setattr__(into, PACKED_ATTRIBUTE, packed)
+    coded = packed.compressed()
+    coded |= {alias: coded[name] for alias, name in packed.aliases.items() if name in coded}
+    set_origins(into, coded)
+    vars(into)[FILE_ATTRIBUTE] = {"recipe": packed.recipe, "metadata": packed.metadata}
     return into
+
+
+def file_facts(model: nn.Module) -> tuple[str | None, dict[str, Any]]:
+    """The recipe and the metadata of the file that a module was loaded from."""
+    facts = vars(model).get(FILE_ATTRIBUTE, {})
+    return facts.get("recipe"), facts.get("metadata", {})
 
 
 def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_lack: tuple[str, ...] = ()) -> None:

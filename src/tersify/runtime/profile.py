@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tersify.runtime.op import Stage
-from tersify.runtime.plan import Plan
+from tersify.runtime.engine import Segment
+from tersify.runtime.network import Network
 from tersify.runtime.reference import run_node
 
 
@@ -27,16 +27,16 @@ class OpTime:
     microseconds: float
 
 
-def profile(plan: Plan, stages: Sequence[Stage] | None, inputs: Sequence[Tensor], repeats: int) -> list[OpTime]:
-    """Every node in the order of the plan. Without `stages` the plan runs in plain torch."""
+def profile(network: Network, inputs: Sequence[Tensor], repeats: int) -> list[OpTime]:
+    """Every node in the order of the plan."""
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
-    whole = stages if stages is not None else [Stage(plan.nodes, None, (), ())]
+    plan = network.plan
     times: dict[str, list[float]] = {node.name: [] for node in plan.nodes}
     kernels: dict[str, dict[str, None]] = {node.name: {} for node in plan.nodes}
     for _ in range(repeats + 1):
         spent = dict.fromkeys(times, 0.0)
-        for name, kernel, microseconds in _steps(plan, whole, inputs):
+        for name, kernel, microseconds in _steps(network, inputs):
             spent[name] += microseconds
             kernels[name][kernel] = None
         for name, microseconds in spent.items():
@@ -45,7 +45,7 @@ def profile(plan: Plan, stages: Sequence[Stage] | None, inputs: Sequence[Tensor]
         OpTime(
             name=node.name,
             kind=node.kind,
-            parameter=node.parameter,
+            parameter=getattr(node.op, "parameter", ""),
             kernel=" + ".join(kernel or node.kind for kernel in kernels[node.name]),
             microseconds=statistics.median(times[node.name][1:]),  # the first call still packs and allocates
         )
@@ -53,17 +53,17 @@ def profile(plan: Plan, stages: Sequence[Stage] | None, inputs: Sequence[Tensor]
     ]
 
 
-def _steps(plan: Plan, stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Iterator[tuple[str, str, float]]:
+def _steps(network: Network, inputs: Sequence[Tensor]) -> Iterator[tuple[str, str, float]]:
     """One run: node, kernel and microseconds of every step. Steps without a kernel's name have an empty one."""
-    values: dict[str, Any] = {**plan.constants, **dict(zip((i.name for i in plan.inputs), inputs, strict=True))}
+    values: dict[str, Any] = {**network.plan.constants, **dict(zip(network.plan.inputs, inputs, strict=True))}
     with torch.no_grad():
-        for stage in stages:
-            if stage.segment is not None:
-                outputs, steps = stage.segment.profile([values[name] for name in stage.inputs])
+        for stage in network.stages:
+            if isinstance(stage, Segment):
+                outputs, steps = stage.profile([values[name] for name in stage.inputs])
                 values.update(zip(stage.outputs, outputs, strict=True))
                 yield from steps
                 continue
             for node in stage.nodes:
                 start = time.perf_counter()
-                values[node.name] = run_node(node, values, torch.float32)
+                values.update(run_node(network.plan, node, values))
                 yield node.name, "torch", 1e6 * (time.perf_counter() - start)

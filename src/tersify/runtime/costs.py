@@ -21,9 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tersify.codec.atomic import replacing
-from tersify.runtime.engine import EngineBuilder, chosen_isa
+from tersify.runtime.capture.values import Value
+from tersify.runtime.engine import Kernels, Segment
+from tersify.runtime.extension import chosen_isa
+from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel, Window
 from tersify.runtime.plan import Node, Quant
-from tersify.runtime.weights import Weight
+from tersify.runtime.weights import Weight, WeightKind
 
 CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
 DENSITIES = (0.02, 0.1, 0.6)  # the lists' costs are measured at these and read off in between
@@ -155,19 +158,13 @@ def _measured(module: ModuleType, key: str) -> float:
         return 1e9 * best / (values.numel() * (256 if windows else len(x)))
     if shape_class == CONV:
         x, nodes, quants = _convs(kernel, float(density))
-        weights = [node.weight.values for node in nodes[1:] if node.weight is not None]
+        weights = [node.op.weight.values for node in nodes[1:] if isinstance(node.op, Conv)]
         counted = sum(w.numel() if density == "1" else int(w.count_nonzero()) for w in weights)
         return 1e9 * _chain_seconds(module, x, nodes, quants) / (256 * counted)
     x, values = _sizes(shape_class)
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
-    node = Node(
-        name="y",
-        kind="linear",
-        inputs=("x",),
-        shape=(len(values),),
-        weight=weight,
-        options={"int8": kernel in (INT8, FOUR_BIT)},
-    )
+    linear = Linear(weight=weight, kernel=LinearKernel.I8 if kernel in (INT8, FOUR_BIT) else LinearKernel.F32)
+    node = Node(name="y", op=linear, inputs=("x",), value=_floats(len(x), len(values)))
     counted = values.numel() if density == "1" else int(weight.values.count_nonzero())
     return 1e9 * _engine_seconds(module, x, [node], {}) / (len(x) * counted)
 
@@ -183,25 +180,29 @@ def _sizes(shape_class: str) -> tuple[Tensor, Tensor]:
 def _weight(kernel: str, values: Tensor, density: float) -> Weight:
     kept = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) < density
     if kernel == "float":
-        return Weight(kind="float", values=values * kept)
+        return Weight(kind=WeightKind.FLOAT, values=values * kept)
     if kernel in ("table", FOUR_BIT):
         table = torch.tensor([-1.5, -0.5, 0.5, 1.5])
-        return Weight(kind="table", values=table[(values.abs() * 2).int().clamp(0, 3)] * kept, table=table)
-    return Weight(kind="sign", values=values.sign() * kept)
+        return Weight(kind=WeightKind.TABLE, values=table[(values.abs() * 2).int().clamp(0, 3)] * kept, table=table)
+    return Weight(kind=WeightKind.SIGN, values=values.sign() * kept)
 
 
 def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Quant]]:
     """Some convolutions in a row: all but the first find their input in the layout they like."""
     x, values = _sizes(CONV)
     names = ["x", *(f"y{i}" for i in range(_CHAIN))]
-    quantized = kernel in (INT8, TWO_BIT)
-    options = {"window": (3, 3, 1, 1, 1, 1, 1, 1), "groups": 1, "int8": quantized, "two_bit": kernel == TWO_BIT}
-    weight = _weight(kernel, values, density)
+    chosen = {INT8: ConvKernel.LISTS_I8, TWO_BIT: ConvKernel.TWO_BIT_I8}.get(kernel, ConvKernel.LISTS_F32)
+    conv = Conv(weight=_weight(kernel, values, density), window=Window(3, 3, 1, 1, 1, 1, 1, 1), groups=1, kernel=chosen)
     nodes = [
-        Node(name=name, kind="conv", inputs=(before,), shape=tuple(x.shape[1:]), weight=weight, options=options)
+        Node(name=name, op=conv, inputs=(before,), value=_floats(*x.shape))
         for before, name in itertools.pairwise(names)
     ]
-    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if quantized else {}
+    int8 = chosen is not ConvKernel.LISTS_F32
+    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if int8 else {}
+
+
+def _floats(*shape: int) -> Value:
+    return Value(shape=shape, dtype=torch.float32)
 
 
 def _chain_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:
@@ -211,13 +212,9 @@ def _chain_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants:
 
 
 def _engine_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:
-    builder = EngineBuilder(module, 1, quants)
-    builder.input("x", x.shape[1:])
-    for node in nodes:
-        builder.add(node)
-    builder.outputs([nodes[-1].name])
-    y = torch.empty(len(x), *nodes[-1].shape)
-    return _best_seconds(lambda: builder.engine.run(len(x), [x.data_ptr()], [y.data_ptr()]))
+    values = {"x": _floats(*x.shape), **{node.name: node.value for node in nodes}}
+    segment = Segment(Kernels(module, 1), nodes, values, {nodes[-1].name}, quants)
+    return _best_seconds(lambda: segment.run([x]))
 
 
 def _best_seconds(call: Callable[[], Any]) -> float:

@@ -1,0 +1,126 @@
+"""A network bound to one set of input sizes: captured, planned, checked against its module, ready to run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.capture import Captured, Graph, Ref
+from tersify.runtime.check import (
+    FP32_TOLERANCE,
+    ROUNDED_TOLERANCE,
+    difference,
+    differs_from_reference,
+    expected_outputs,
+    first_wrong_node,
+    graph_values,
+    largest_difference,
+)
+from tersify.runtime.engine import Kernels, Segment
+from tersify.runtime.nested import map_leaves
+from tersify.runtime.network import Network
+from tersify.runtime.planner import Planner
+
+MAX_RETURNS = 8  # nodes that are sent back to torch one by one; after that all of them are
+
+
+class Bound:
+    """One graph and the network that runs it. Inputs and state that the forward changes are changed here, too."""
+
+    def __init__(self, graph: Graph, network: Network) -> None:
+        self.graph = graph
+        self.network = network
+        self.returns_one_tensor = type(graph.outputs) is Ref
+        self._names = network.plan.outputs
+        self._plain = self.returns_one_tensor and not graph.written and len(self._names) == 1
+
+    def run(self, inputs: Sequence[Tensor]) -> Any:
+        """What the module would return."""
+        made = self.run_flat(inputs)
+        return made[0] if self._plain else self.like_the_module(made)
+
+    def run_flat(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of the plan's outputs, after the module's changes to inputs and state."""
+        made = self.network.run([*inputs, *self.graph.state.values()])
+        if self.graph.written:
+            values = dict(zip(self._names, made, strict=True))
+            places = dict(zip(self.graph.inputs, inputs, strict=True)) | dict(self.graph.state)
+            with torch.no_grad():
+                for place, name in self.graph.written.items():
+                    places[place].copy_(values[name])
+        return made
+
+    def like_the_module(self, made: Sequence[Tensor]) -> Any:
+        values = dict(zip(self._names, made, strict=True))
+        return map_leaves(self.graph.outputs, lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf)
+
+    def only_segment(self) -> Segment | None:
+        """Where the whole network is one C++ call of floats with one result."""
+        segment = self.network.only_segment() if self._plain and not self.graph.state else None
+        return segment if segment is not None and segment.takes_only_floats else None
+
+
+def bind(
+    captured: Captured, inputs: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
+) -> Bound:
+    """The network for these sizes, whose kernels agree with the module on these inputs."""
+    graph = captured.graph
+    given = [*inputs, *graph.state.values()]
+    network, refused = _agreeing(captured, given, planner, kernels, strict=strict)
+    if planner.precision == "fp32":
+        return Bound(graph, network)
+    rounded = Network(planner.plan(graph, refused), kernels)
+    apart = 0.0 if graph.random else differs_from_reference(rounded, given)
+    if apart > ROUNDED_TOLERANCE:
+        _tell(f"{planner.precision} kernels disagree with their reference by {apart:.1e}, so fp32 runs", strict=strict)
+        return Bound(graph, network)
+    return Bound(graph, rounded)
+
+
+def _agreeing(
+    captured: Captured, given: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
+) -> tuple[Network, frozenset[str]]:
+    """The fp32 network. What disagrees with torch goes back to torch, node by node."""
+    graph = captured.graph
+    refused: frozenset[str] = frozenset()
+    for attempt in range(MAX_RETURNS + 2):
+        network = Network(planner.floats(graph, refused), kernels)
+        wanted = expected_outputs(captured, network.plan)
+        apart = 0.0 if graph.random else largest_difference(network, given, wanted)
+        if apart <= FP32_TOLERANCE:
+            return network, refused
+        wrong = None if kernels is None else first_wrong_node(network.plan, kernels, graph, given)
+        if wrong is not None and attempt < MAX_RETURNS:
+            node, error = wrong
+            parameter = getattr(node.op, "parameter", "") or node.name
+            what = f"the kernel of {node.kind} {parameter!r} disagreed with torch by {error:.1e}, so torch runs it"
+            _tell(what, strict=strict)
+            refused = refused | node.covers
+        else:
+            refused = frozenset(name for call in graph.calls for name in call.results)
+    raise ValueError(
+        f"the captured operations differ from the module by {apart:.1e} of its largest output; its forward does "
+        "something that a capture does not see, so it cannot be compiled"
+    )
+
+
+def agrees(bound: Bound, captured: Captured, inputs: Sequence[Tensor]) -> bool:
+    """Whether a bound network also does what the module does with other numbers of the same sizes."""
+    if captured.graph.random:
+        return True
+    given = [*inputs, *bound.graph.state.values()]
+    if [call.target for call in captured.graph.calls] != [call.target for call in bound.graph.calls]:
+        return False
+    values = graph_values(bound.graph, given)
+    wanted = {name: tensor for name, tensor in captured.made.items() if name in values}
+    return all(difference(values[name], tensor) <= FP32_TOLERANCE for name, tensor in wanted.items())
+
+
+def _tell(what: str, *, strict: bool) -> None:
+    if strict:
+        raise ValueError(f"{what}; compile without strict=True to allow it")
+    warnings.warn(what, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,130 @@
+"""A module and its inputs → a graph of functional ATen operations, exact for the sizes of these inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from tersify.modes import eval_mode
+from tersify.runtime.capture.refusal import CannotCapture, refuse
+from tersify.runtime.capture.tracer import Recorder, watch
+from tersify.runtime.capture.values import Call, Graph, Ref, Value, refs, resolve
+from tersify.runtime.nested import is_plain, map_leaves, tensors
+
+__all__ = ["Call", "CannotCapture", "Captured", "Graph", "Ref", "Value", "capture", "refs", "resolve"]
+
+INPUT = "input"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """The graph, and the numbers that the module itself made in the run that was recorded, by the names of values."""
+
+    graph: Graph
+    made: Mapping[str, Tensor]
+
+
+def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+    """Run the module once in eval mode on copies of the inputs. The module is left as it was."""
+    state: tuple[Tensor, ...] = ()
+    settled = False
+    for _ in range(4):
+        recorder, captured, changed = _record(model, args, kwargs, state)
+        if recorder.mutated:  # they change from call to call: the next record reads them as inputs
+            state = (*state, *recorder.mutated.values())
+        elif changed and not settled:  # some modules fill a cache in their first run
+            settled = True
+        elif changed:
+            raise ValueError(
+                f"the forward of {type(model).__name__} sets {changed} at every call; register it as a buffer, or "
+                "return it"
+            )
+        else:
+            return captured
+    raise ValueError(
+        f"the forward of {type(model).__name__} changes other tensors at every call; it cannot be compiled"
+    )
+
+
+def _record(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: tuple[Tensor, ...]
+) -> tuple[Recorder, Captured, str]:
+    owned: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    owned |= dict(model.named_buffers(remove_duplicate=False))
+    recorder = Recorder(owned)
+    copies: list[Tensor] = []
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        copies.append(leaf.detach().clone())
+        return copies[-1]
+
+    copied_args, copied_kwargs = map_leaves((args, dict(kwargs)), copied)
+    inputs = tuple(INPUT if i == 0 else f"{INPUT}_{i}" for i in range(len(copies)))
+    for name, tensor in zip(inputs, copies, strict=True):
+        recorder.add_live(tensor, name)
+    state_names = {f"state_{i}": tensor for i, tensor in enumerate(state)}
+    for name, tensor in state_names.items():
+        recorder.add_live(tensor, name)
+    before = _attributes(model)
+    held = [(t, t.detach().clone()) for t in state]
+    fixed = isinstance(model, fx.GraphModule)  # its mode cannot be changed
+    try:
+        with nullcontext() if fixed else eval_mode(model):
+            outputs = watch(recorder, lambda: model(*copied_args, **copied_kwargs))
+        referred = map_leaves(outputs, lambda leaf: _output(recorder, leaf))
+        live = zip((*inputs, *state_names), (*copies, *state), strict=True)
+        written = {name: now for name, tensor in live if (now := recorder.current(tensor)) != name}
+        made = {recorder.current(t): t.detach().clone() for t in (*tensors(outputs), *copies, *state)}
+    finally:
+        with torch.no_grad():
+            for tensor, old in (*recorder.saved, *held):
+                tensor.data.copy_(old)
+    graph = Graph(
+        inputs=inputs,
+        calls=tuple(recorder.calls),
+        outputs=referred,
+        values=recorder.values,
+        constants=recorder.constants,
+        parameters=owned,
+        state=state_names,
+        written=written,
+        random=recorder.random,
+    )
+    captured = Captured(graph=graph, made=made)
+    return recorder, captured, _changed(before, _attributes(model))
+
+
+def _output(recorder: Recorder, leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return Ref(recorder.current(leaf))
+    if not is_plain(leaf):
+        kind = type(leaf).__name__
+        raise refuse(f"the model returns a {kind}", "compile needs results of tensors, numbers and their containers")
+    return leaf
+
+
+def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
+    """What the modules hold beside parameters, buffers and submodules."""
+    return {
+        (name, key): value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if not key.startswith("_") or isinstance(value, Tensor)
+    }
+
+
+def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
+    """The first attribute that another value stands in now: a forward that keeps something for its next call."""
+    for key, value in after.items():
+        if key not in before or before[key] is not value:
+            holds = isinstance(value, (int, float)) or tensors(value)
+            if holds and not (isinstance(value, (int, float)) and before.get(key) == value):
+                return ".".join(("self", *(part for part in key if part)))
+    return ""

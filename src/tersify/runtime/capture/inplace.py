@@ -1,0 +1,81 @@
+"""Operations that change their arguments, and what computes the same without changing any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.capture.refusal import refuse
+from tersify.runtime.nested import map_leaves, tensors
+
+aten = torch.ops.aten
+_MOVES_MEMORY = ("set_", "resize_", "resize_as_", "swap")
+# Their forms without the underscore give the same numbers in the same type, where all tensors are of one type.
+_SAME_WITHOUT = (
+    "abs", "add", "celu", "clamp", "clamp_max", "clamp_min", "copy", "div", "elu", "exp", "fill", "hardsigmoid",
+    "hardswish", "hardtanh", "leaky_relu", "masked_fill", "mish", "mul", "neg", "pow", "relu", "relu6", "rsqrt",
+    "sigmoid", "silu", "sqrt", "sub", "tanh", "threshold", "zero",
+)  # fmt: skip
+# They update running statistics in training without saying so.
+_UPDATES_STATISTICS = (aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+
+
+def written_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors that the call writes to, in the order of the schema."""
+    if func in _UPDATES_STATISTICS and args[5]:
+        return [t for t in args[3:5] if t is not None]
+    found: list[Tensor] = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = args[position] if position < len(args) else kwargs.get(argument.name)
+        found.extend(tensors(given))
+    return found
+
+
+def functional_form(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], written: Sequence[Tensor]
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """A callable that returns the new values of `written`, and its arguments."""
+    name, overload = func._schema.name.split("::")[1], func._schema.overload_name or "default"
+    if name in _MOVES_MEMORY:
+        raise refuse(f"the forward calls {name}() on a tensor", "make a new tensor instead")
+    one_type = all(t.dtype in (written[0].dtype, torch.bool) for t in tensors((args, kwargs)))
+    if len(written) == 1 and written[0] is args[0] and name[:-1] in _SAME_WITHOUT and (one_type or name == "copy_"):
+        return getattr(getattr(aten, name[:-1]), overload), args, kwargs
+    positions = [i for i, leaf in enumerate(_flat((args, kwargs))) if any(leaf is w for w in written)]
+    return OnCopies(func, tuple(positions)), args, kwargs
+
+
+def _flat(arguments: Any) -> list[Any]:
+    found: list[Any] = []
+    map_leaves(arguments, found.append)
+    return found
+
+
+class OnCopies:
+    """Calls an operation on copies of the arguments that it writes to, and returns the copies."""
+
+    def __init__(self, func: Any, positions: tuple[int, ...]) -> None:
+        self.func = func
+        self.positions = positions
+        self.__name__ = func._schema.name.split("::")[1].strip("_")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        copies: list[Tensor] = []
+        count = -1
+
+        def copied(leaf: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count not in self.positions:
+                return leaf
+            copies.append(leaf.clone(memory_format=torch.contiguous_format))
+            return copies[-1]
+
+        args, kwargs = map_leaves((args, kwargs), copied)
+        self.func(*args, **kwargs)
+        return copies[0] if len(copies) == 1 else tuple(copies)

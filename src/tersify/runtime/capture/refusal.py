@@ -1,0 +1,29 @@
+"""Why a forward cannot be captured, in one sentence that names the user's line."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+_TORCH = Path(torch.__file__).parent
+_OURS = Path(__file__).parent.parent
+
+
+class CannotCapture(ValueError):  # noqa: N818  (a refusal, not a fault)
+    """The forward does something that no graph of operations can repeat."""
+
+
+def refuse(what: str, remedy: str) -> CannotCapture:
+    return CannotCapture(f"{what}{_user_line()}; {remedy}")
+
+
+def _user_line() -> str:
+    """The innermost line that is neither torch's nor ours."""
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
+        path = Path(frame.f_code.co_filename)
+        if _TORCH not in path.parents and _OURS not in path.parents and path.exists():
+            return f" ({path.name}, line {line})"
+    return ""

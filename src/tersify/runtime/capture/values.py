@@ -1,0 +1,88 @@
+"""What a capture records: calls of functional ATen operations, and the values between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.nested import map_leaves
+
+
+class Ref:
+    """The position of a value in the arguments of a call. No dataclass: those are containers of arguments."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Ref({self.name!r})"
+
+
+def resolve(arguments: Any, values: Mapping[str, Any]) -> Any:
+    """The arguments with the values in their positions."""
+    return map_leaves(arguments, lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf)
+
+
+def refs(arguments: Any) -> tuple[str, ...]:
+    """The names of the values in the arguments, each once."""
+    found: dict[str, None] = {}
+    map_leaves(arguments, lambda leaf: found.setdefault(leaf.name) if type(leaf) is Ref else None)
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """The size and type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Value:
+        return cls(shape=tuple(tensor.shape), dtype=tensor.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One operation without side effects. `results` names its tensors in order."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return refs((self.args, self.kwargs))
+
+    def arguments(self) -> dict[str, Any]:
+        """By their names in the operation's schema, defaults filled in."""
+        schema = self.target._schema  # type: ignore[attr-defined]
+        given = dict(zip((a.name for a in schema.arguments), self.args, strict=False)) | dict(self.kwargs)
+        return {a.name: given.get(a.name, a.default_value) for a in schema.arguments}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A module at one set of input sizes, without side effects.
+
+    `inputs` are the tensors of the caller in order; `state` are tensors of the module that its forward changes: they
+    are read anew at every call. `outputs` is the module's result with a Ref for each tensor. `written` maps an input
+    or a state to the value that it holds afterwards.
+    """
+
+    inputs: tuple[str, ...]
+    calls: tuple[Call, ...]
+    outputs: Any
+    values: Mapping[str, Value]
+    constants: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)  # the model's parameters and buffers by their names
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
+    random: bool = False

@@ -1,0 +1,81 @@
+"""The self-check of a compiled network: what its kernels make, against what torch makes of the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.capture import Captured, Graph, resolve
+from tersify.runtime.engine import Kernels
+from tersify.runtime.network import Network
+from tersify.runtime.plan import Node, Plan
+from tersify.runtime.reference import results_of, run_reference
+
+FP32_TOLERANCE = 2e-5  # of the largest number of an output
+ROUNDED_TOLERANCE = 5e-2  # kernels that round activations may end a step apart from their reference
+
+
+def expected_outputs(captured: Captured, plan: Plan) -> dict[str, Tensor]:
+    """What the module itself made, by the names of the plan's outputs."""
+    return {name: captured.made[name] for name in plan.outputs if name in captured.made}
+
+
+def difference(made: Tensor, wanted: Tensor) -> float:
+    """The largest difference as a fraction of the largest number; infinite where shape, type or NaNs differ."""
+    if made.shape != wanted.shape or made.dtype != wanted.dtype:
+        return float("inf")
+    if not wanted.numel() or made is wanted:
+        return 0.0
+    if not wanted.is_floating_point():
+        return 0.0 if torch.equal(made, wanted) else float("inf")
+    finite = wanted.isfinite()
+    if not torch.equal(made.isfinite(), finite) or not torch.equal(made[~finite].isnan(), wanted[~finite].isnan()):
+        return float("inf")
+    if not bool(finite.any()):
+        return 0.0
+    apart = (made[finite].double() - wanted[finite].double()).abs().max()
+    top = wanted[finite].double().abs().max().clamp(min=1e-30)
+    return float(apart / top)
+
+
+def largest_difference(network: Network, inputs: Sequence[Tensor], wanted: Mapping[str, Tensor]) -> float:
+    made = dict(zip(network.plan.outputs, network.run(inputs), strict=True))
+    return max((difference(made[name], tensor) for name, tensor in wanted.items()), default=0.0)
+
+
+def differs_from_reference(network: Network, inputs: Sequence[Tensor]) -> float:
+    """For plans that round: kernels against the reference of the same plan."""
+    with torch.no_grad():
+        wanted = dict(zip(network.plan.outputs, run_reference(network.plan, inputs), strict=True))
+    return largest_difference(network, inputs, wanted)
+
+
+def graph_values(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, Any]:
+    """Every value of a graph, computed by torch call by call."""
+    values: dict[str, Any] = {**graph.constants, **dict(zip((*graph.inputs, *graph.state), inputs, strict=True))}
+    with torch.no_grad():
+        for call in graph.calls:
+            made = call.target(*resolve(call.args, values), **resolve(call.kwargs, values))
+            values.update(zip(call.results, results_of(made), strict=False))
+    return values
+
+
+def first_wrong_node(plan: Plan, kernels: Kernels, graph: Graph, inputs: Sequence[Tensor]) -> tuple[Node, float] | None:
+    """The first node with a kernel that disagrees with torch; each node's last covered value is what it makes."""
+    names = tuple(node.name for node in plan.nodes if not node.in_torch)
+    network = Network(replace(plan, outputs=names), kernels)
+    made = dict(zip(names, network.run(inputs), strict=True))
+    wanted = graph_values(graph, inputs)
+    order = {name: i for i, call in enumerate(graph.calls) for name in call.results}
+    for node in plan.nodes:
+        if node.in_torch:
+            continue
+        last = max(node.covers, key=lambda name: order.get(name, -1))
+        apart = difference(made[node.name].reshape(wanted[last].shape), wanted[last])
+        if apart > FP32_TOLERANCE:
+            return node, apart
+    return None

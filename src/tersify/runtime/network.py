@@ -1,0 +1,81 @@
+"""A plan made ready to run: stages of kernels and of torch calls, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.engine import Kernels, Segment
+from tersify.runtime.plan import Node, Plan
+from tersify.runtime.reference import run_node, run_reference
+from tersify.runtime.torch_stage import TorchStage
+
+
+class Network:
+    """Runs one plan. Without kernels everything runs in plain torch."""
+
+    def __init__(self, plan: Plan, kernels: Kernels | None) -> None:
+        self.plan = plan
+        self.stages: list[Segment | TorchStage] = [] if kernels is None else _stages(plan, kernels)
+        self._in_plain_torch = kernels is None
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The plan's outputs in order."""
+        with torch.no_grad():
+            if self._in_plain_torch:
+                return list(run_reference(self.plan, inputs))
+            values: dict[str, Any] = dict(zip(self.plan.inputs, inputs, strict=True))
+            for stage in self.stages:
+                given = [values[name] for name in stage.inputs]
+                made = stage.run(given) if isinstance(stage, Segment) else stage.run(*given)
+                if made is None:
+                    made = self._segment_in_torch(stage, values)
+                values.update(zip(stage.outputs, made, strict=True))
+            constants = self.plan.constants
+            return [values[name] if name in values else constants[name] for name in self.plan.outputs]
+
+    def _segment_in_torch(self, stage: Segment | TorchStage, values: dict[str, Any]) -> list[Tensor]:
+        """An infinite number times a zero weight is NaN, so every product counts."""
+        inner = dict(values)
+        for node in stage.nodes:
+            inner.update(run_node(self.plan, node, inner))
+        return [inner[name] for name in stage.outputs]
+
+    def only_segment(self) -> Segment | None:
+        """The segment that is the whole network, if it is one: no values need to be kept by name then."""
+        if len(self.stages) != 1 or not isinstance(self.stages[0], Segment):
+            return None
+        segment = self.stages[0]
+        whole = (segment.inputs, segment.outputs) == (tuple(self.plan.inputs), self.plan.outputs)
+        return segment if whole else None
+
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights that the kernels read."""
+        return sum(stage.engine.weight_bytes for stage in self.stages if isinstance(stage, Segment))
+
+
+def _stages(plan: Plan, kernels: Kernels) -> list[Segment | TorchStage]:
+    runs = runs_of_nodes(plan)
+    values = plan.values()
+    stages: list[Segment | TorchStage] = []
+    for position, run in enumerate(runs):
+        later = set(plan.outputs) | {name for rest in runs[position + 1 :] for node in rest for name in node.inputs}
+        if run[0].in_torch:
+            stages.append(TorchStage(run, plan.constants, later))
+        else:
+            stages.append(Segment(kernels, run, values, later, plan.quants))
+    return stages
+
+
+def runs_of_nodes(plan: Plan) -> list[list[Node]]:
+    """Nodes that follow each other and run in the same place."""
+    runs: list[list[Node]] = []
+    for node in plan.nodes:
+        if runs and node.in_torch == runs[-1][-1].in_torch:
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return runs

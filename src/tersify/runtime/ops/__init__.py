@@ -1,0 +1,35 @@
+"""One file an operation: its data, what lowers to it, its reference and how it is emitted."""
+
+from tersify.runtime.ops.base import LOWERINGS, CannotLower, Context, Op
+from tersify.runtime.ops.conv import Conv, ConvKernel, Pooling
+from tersify.runtime.ops.elementwise import Elementwise
+from tersify.runtime.ops.embedding import Embedding
+from tersify.runtime.ops.linear import Linear, LinearKernel
+from tersify.runtime.ops.pool import AveragePool, GlobalAverage, MaxPool
+from tersify.runtime.ops.rows import LayerNorm, Softmax
+from tersify.runtime.ops.shapes import Concat, View
+from tersify.runtime.ops.torch_call import TorchCall
+from tersify.runtime.ops.window import Window
+
+__all__ = [
+    "LOWERINGS",
+    "AveragePool",
+    "CannotLower",
+    "Concat",
+    "Context",
+    "Conv",
+    "ConvKernel",
+    "Elementwise",
+    "Embedding",
+    "GlobalAverage",
+    "LayerNorm",
+    "Linear",
+    "LinearKernel",
+    "MaxPool",
+    "Op",
+    "Pooling",
+    "Softmax",
+    "TorchCall",
+    "View",
+    "Window",
+]

@@ -1,0 +1,294 @@
+"""Convolutions of one and two dimensions with constant weights."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tersify.runtime.capture.values import Call
+from tersify.runtime.epilogue import Epilogue
+from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
+from tersify.runtime.ops.rounding import as_fp16, quantized
+from tersify.runtime.ops.window import Window
+from tersify.runtime.weights import Weight
+
+if TYPE_CHECKING:
+    from tersify.runtime.engine import Emitter
+    from tersify.runtime.plan import Node, Quant
+
+aten = torch.ops.aten
+
+
+class ConvKernel(enum.Enum):
+    """Which kernels run it; see docs/kernels.md."""
+
+    LISTS_F32 = "lists"
+    LISTS_F16 = "lists, fp16 activations"
+    LISTS_I8 = "lists, int8 activations"
+    TWO_BIT_I8 = "two bits a weight, int8 activations"
+    TORCH = "dense, in torch"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pooling:
+    """A pool folded into a convolution, whose own result has the shape `before`.
+
+    Either the maxima of windows side by side, or the mean over all positions with an epilogue of its own.
+    """
+
+    before: tuple[int, ...]
+    window: Window | None = None
+    epilogue: Epilogue = field(default_factory=Epilogue)
+
+    @property
+    def is_mean(self) -> bool:
+        return self.window is None
+
+    def apply(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if self.window is None:
+            return self.epilogue.apply(x.flatten(2).mean(2), None, 1).reshape(shape)
+        x = x if x.ndim == 4 else x.unsqueeze(2)
+        return F.max_pool2d(x, self.window.kernel, self.window.stride).reshape(shape)
+
+    def describe(self) -> str:
+        if self.window is not None:
+            return f"max pool {self.window.kernel_h}×{self.window.kernel_w}"
+        after = self.epilogue.describe()
+        return "global average" + (f", {after}" if after else "")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Conv(Op):
+    """The first input is convolved; a second one is the residual that the epilogue adds."""
+
+    kind: ClassVar[str] = "conv"
+    weight: Weight
+    window: Window
+    groups: int
+    parameter: str = ""
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    pooling: Pooling | None = None
+    kernel: ConvKernel = ConvKernel.LISTS_F32
+
+    @property
+    def in_torch(self) -> bool:
+        return self.kernel is ConvKernel.TORCH
+
+    @property
+    def is_mean(self) -> bool:
+        return self.pooling is not None and self.pooling.is_mean
+
+    def sums_shape(self, node: Node) -> tuple[int, ...]:
+        """Of what the weight makes, before it is pooled."""
+        return node.shape if self.pooling is None else self.pooling.before
+
+    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+        if self.kernel is ConvKernel.LISTS_I8:
+            sources = [quantized(x, quants[name]) for x, name in zip(sources, node.inputs, strict=True)]
+        elif self.kernel is ConvKernel.LISTS_F16:
+            sources = [as_fp16(x) for x in sources]
+        elif self.kernel is ConvKernel.TWO_BIT_I8:
+            sources = [quantized(sources[0], quants[node.inputs[0]]), *sources[1:]]
+        made = self._dense(sources, node)
+        if self.kernel is ConvKernel.LISTS_I8 and not self.is_mean:
+            return quantized(made, quants[node.name])
+        return as_fp16(made) if self.kernel is ConvKernel.LISTS_F16 and not self.is_mean else made
+
+    def _dense(self, sources: Sequence[Tensor], node: Node) -> Tensor:
+        residual = sources[1] if len(sources) > 1 else None
+        sums = _convolved(sources[0], self.weight.factors.to(sources[0].dtype), self.window, self.groups)
+        made = self.epilogue.apply(sums, residual, 1)
+        return made if self.pooling is None else self.pooling.apply(made, node.shape)
+
+    def in_dense_torch(self) -> Conv:
+        """The operation as one dense torch call: its scale folded into the weights."""
+        scale = self.epilogue.scale
+        values = self.weight.factors.double()
+        if scale is not None:
+            values = values * scale.expand(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+        weight = replace(
+            self.weight, values=values.float(), kind=type(self.weight.kind).FLOAT, row_scale=None, table=None
+        )
+        return replace(self, weight=weight, epilogue=replace(self.epilogue, scale=None), kernel=ConvKernel.TORCH)
+
+    def torch_function(self, node: Node) -> Callable[..., Tensor]:
+        """The reference with fewer passes over memory, for an operation that is dense in torch."""
+        weight, bias = self.weight.values, self.epilogue.bias(len(self.weight.values))
+        finish = self.epilogue.after_bias(1)
+        pooling, shape, window, groups = self.pooling, node.shape, self.window, self.groups
+
+        def run(x: Tensor, residual: Tensor | None = None) -> Tensor:
+            made = finish(_convolved(x, weight, window, groups, bias), residual)
+            return made if pooling is None else pooling.apply(made, shape)
+
+        return run
+
+    def emit(self, emitter: Emitter, node: Node) -> int:
+        emit = {
+            ConvKernel.LISTS_F32: _emit_lists,
+            ConvKernel.LISTS_F16: _emit_lists,
+            ConvKernel.LISTS_I8: _emit_int8_lists,
+            ConvKernel.TWO_BIT_I8: _emit_two_bit,
+        }[self.kernel]
+        return emit(self, emitter, node)
+
+    def describe(self, inputs: tuple[str, ...]) -> list[str]:
+        notes = [self.weight.describe(), self.epilogue.describe()]
+        if len(inputs) > 1:
+            notes.append(f"+ {inputs[1]}")
+        if self.pooling is not None:
+            notes.append(self.pooling.describe())
+        if self.kernel is not ConvKernel.LISTS_F32:
+            notes.append(self.kernel.value)
+        return notes
+
+
+@lowers(aten.convolution.default)
+def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    if a["transposed"]:
+        raise CannotLower("transposed convolutions have no kernel")
+    weight = context.weight(a["weight"])
+    dimensions = len(weight.shape) - 2
+    if dimensions not in (1, 2):
+        raise CannotLower(f"convolutions of {dimensions} dimensions have no kernel")
+    context.floats(a["input"], rank=dimensions + 2)
+    bias = context.optional(a["bias"], "bias")
+    window = Window.of(weight.shape[2:], a["stride"], a["padding"], a["dilation"])
+    epilogue = Epilogue(
+        scale=None if weight.row_scale is None else float64(weight.row_scale),
+        shift=None if bias is None else float64(bias),
+    )
+    op = Conv(
+        weight=weight,
+        window=window,
+        groups=a["groups"],
+        parameter=context.parameter(a["weight"]),
+        epilogue=epilogue,
+    )
+    return op, (a["input"].name,)
+
+
+def _convolved(x: Tensor, weight: Tensor, window: Window, groups: int, bias: Tensor | None = None) -> Tensor:
+    if weight.ndim == 3:
+        w = window
+        return F.conv1d(x, weight, bias, w.stride_w, w.pad_w, w.dilation_w, groups)
+    return F.conv2d(x, weight, bias, window.stride, window.padding, window.dilation, groups)
+
+
+def _weight_2d(op: Conv) -> Tensor:
+    values = op.weight.values
+    return (values if values.ndim == 4 else values.unsqueeze(2)).contiguous()
+
+
+def _residual(emitter: Emitter, node: Node) -> int:
+    return emitter.source(node, 1) if len(node.inputs) > 1 else -1
+
+
+def _mean_epilogue(op: Conv, emitter: Emitter) -> Any:
+    if op.pooling is None or not op.pooling.is_mean:
+        return None
+    return op.pooling.epilogue.in_cpp(emitter.module, len(op.weight.values))
+
+
+def _output(op: Conv, node: Node) -> tuple[int, int]:
+    shape = op.sums_shape(node)
+    return (1, shape[2]) if len(shape) == 3 else (shape[2], shape[3])
+
+
+def _emit_lists(op: Conv, emitter: Emitter, node: Node) -> int:
+    module, rows = emitter.module, len(op.weight.values)
+    half = op.kernel is ConvKernel.LISTS_F16
+    output = _output(op, node)
+    weights = emitter.packed(
+        op.weight,
+        (op.kernel, op.window, output),
+        lambda: module.pack_conv(
+            emitter.workspace,
+            _weight_2d(op),
+            list(op.window),
+            op.groups,
+            getattr(module.ValueKind, op.weight.kind.name),
+            op.weight.table_list,
+            module.Lane.F16 if half else module.Lane.F32,
+            output,
+        ),
+    )
+    value = emitter.engine.conv(
+        emitter.source(node),
+        weights,
+        op.epilogue.in_cpp(module, rows),
+        _residual(emitter, node),
+        _mean_epilogue(op, emitter),
+    )
+    return _with_pool_folded(op, emitter, node, value)
+
+
+def _with_pool_folded(op: Conv, emitter: Emitter, node: Node, value: int) -> int:
+    """Maxima become part of the convolution; a mean is part of it already."""
+    if op.pooling is None or op.pooling.window is None:
+        return value
+    emitter.belongs_to(node, value)
+    return emitter.engine.fold_max_pool(value, list(op.pooling.window), _last_two(node.shape))
+
+
+def _last_two(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (1, shape[2]) if len(shape) == 3 else (shape[2], shape[3])
+
+
+def _emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
+    for position, name in enumerate(node.inputs):
+        q = emitter.quants[name]
+        emitter.engine.quantize(emitter.source(node, position), q.scale, q.low, q.high)
+    made = emitter.quants[node.name]
+    output = _output(op, node)
+    weights = emitter.packed(
+        op.weight,
+        (op.kernel, op.window, output),
+        lambda: emitter.module.pack_conv_i8(emitter.workspace, _weight_2d(op), list(op.window), op.groups, output),
+    )
+    value = emitter.engine.conv_i8(
+        emitter.source(node),
+        weights,
+        _epilogue_of_steps(op, emitter, node),
+        _residual(emitter, node),
+        (made.scale, made.low, made.high),
+        _mean_epilogue(op, emitter),
+    )
+    return _with_pool_folded(op, emitter, node, value)
+
+
+def _emit_two_bit(op: Conv, emitter: Emitter, node: Node) -> int:
+    q = emitter.quants[node.inputs[0]]
+    weights = emitter.packed(
+        op.weight,
+        (op.kernel, op.window),
+        lambda: emitter.module.pack_conv_2bit(emitter.workspace, _weight_2d(op), list(op.window)),
+    )
+    value = emitter.engine.conv_2bit(
+        emitter.source(node),
+        weights,
+        _epilogue_of_steps(op, emitter, node),
+        _residual(emitter, node),
+        (q.scale, q.low, q.high),
+    )
+    if op.pooling is None:
+        return value
+    emitter.belongs_to(node, value)
+    if op.pooling.window is not None:
+        return emitter.engine.max_pool(value, list(op.pooling.window), _last_two(node.shape))
+    return emitter.engine.global_mean(value, _mean_epilogue(op, emitter))
+
+
+def _epilogue_of_steps(op: Conv, emitter: Emitter, node: Node) -> Any:
+    """The sums count whole steps of the input; its scale makes them numbers again."""
+    rows = len(op.weight.values)
+    ones = torch.ones(1, dtype=torch.float64)
+    scale = (ones if op.epilogue.scale is None else op.epilogue.scale) * emitter.quants[node.inputs[0]].scale
+    return replace(op.epilogue, scale=scale).in_cpp(emitter.module, rows)

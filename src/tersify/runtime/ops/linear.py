@@ -1,0 +1,144 @@
+"""Matrix products with a constant weight, over the last axis."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tersify.runtime.capture.values import Call, Ref
+from tersify.runtime.epilogue import Epilogue
+from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
+from tersify.runtime.ops.rounding import rounded_vectors
+from tersify.runtime.weights import Weight, WeightKind
+
+if TYPE_CHECKING:
+    from tersify.runtime.engine import Emitter
+    from tersify.runtime.plan import Node, Quant
+
+aten = torch.ops.aten
+
+
+class LinearKernel(enum.Enum):
+    """Which kernels run it; see docs/kernels.md."""
+
+    F32 = "lists or table lookups"
+    I8 = "int8 activations"
+    TORCH = "dense, in torch"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linear(Op):
+    """The last axis of the input times the weight [outputs, features]."""
+
+    kind: ClassVar[str] = "linear"
+    weight: Weight
+    parameter: str = ""
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    kernel: LinearKernel = LinearKernel.F32
+
+    @property
+    def in_torch(self) -> bool:
+        return self.kernel is LinearKernel.TORCH
+
+    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+        x = rounded_vectors(sources[0]) if self.kernel is LinearKernel.I8 else sources[0]
+        return self.epilogue.apply(F.linear(x, self.weight.factors.to(x.dtype)), None, -1)
+
+    def in_dense_torch(self) -> Linear:
+        """The operation as one dense torch call: its scale folded into the weights."""
+        values = self.weight.factors.double()
+        if self.epilogue.scale is not None:
+            values = values * self.epilogue.scale.expand(len(values)).unsqueeze(1)
+        weight = Weight(kind=WeightKind.FLOAT, values=values.float())
+        return replace(self, weight=weight, epilogue=replace(self.epilogue, scale=None), kernel=LinearKernel.TORCH)
+
+    def torch_function(self, node: Node) -> Callable[..., Tensor]:
+        """The reference with fewer passes over memory, for an operation that is dense in torch."""
+        weight, bias = self.weight.values, self.epilogue.bias(len(self.weight.values))
+        finish = self.epilogue.after_bias(-1)
+        return lambda x: finish(F.linear(x, weight, bias), None)
+
+    def emit(self, emitter: Emitter, node: Node) -> int:
+        rows, features = self.weight.shape
+        items, shape = emitter.item_of(node.inputs[0])
+        source = emitter.engine.view(emitter.source(node), items, (1, math.prod(shape) // features, features))
+        if self.kernel is LinearKernel.I8:
+            return self._emit_int8(emitter, source)
+        module = emitter.module
+        weights = emitter.packed(
+            self.weight,
+            (self.kernel,),
+            lambda: module.pack_linear(
+                emitter.workspace,
+                self.weight.values.contiguous(),
+                getattr(module.ValueKind, self.weight.kind.name),
+                self.weight.table_list,
+            ),
+        )
+        return emitter.engine.linear(source, weights, self.epilogue.in_cpp(module, rows))
+
+    def _emit_int8(self, emitter: Emitter, source: int) -> int:
+        signs = self.weight.kind is WeightKind.SIGN
+        step = 1.0 if signs else self.weight.step
+
+        def pack() -> Any:
+            steps = (self.weight.factors.double() / step).round().float().contiguous()
+            return emitter.module.pack_linear_i8(emitter.workspace, steps)
+
+        weights = emitter.packed(self.weight, (self.kernel,), pack)
+        scale = self.epilogue.scale
+        if not signs:
+            scale = torch.tensor([step], dtype=torch.float64) if scale is None else scale * step
+        epilogue = replace(self.epilogue, scale=scale)
+        return emitter.engine.linear_i8(source, weights, epilogue.in_cpp(emitter.module, len(self.weight.values)))
+
+    def describe(self, inputs: tuple[str, ...]) -> list[str]:
+        kernel = "" if self.kernel is LinearKernel.F32 else self.kernel.value
+        return [self.weight.describe(), self.epilogue.describe(), kernel]
+
+
+@lowers(aten.linear.default)
+def _lower_linear(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    return _linear(context, a["input"], a["weight"], a["bias"])
+
+
+@lowers(aten.addmm.default)
+def _lower_addmm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    if a["alpha"] != 1 or a["beta"] != 1 or context.is_constant(a["mat1"]):
+        raise CannotLower("only a product with a constant on the right, plus a bias, has a kernel")
+    return _linear(context, a["mat1"], a["mat2"], a["self"], transposed=True)
+
+
+@lowers(aten.mm.default, aten.matmul.default)
+def _lower_product(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    left, right = (a[name] for name in ("self", "mat2" if "mat2" in a else "other"))
+    return _linear(context, left, right, None, transposed=True)
+
+
+def _linear(
+    context: Context, source: Any, weight: Any, bias: Any, *, transposed: bool = False
+) -> tuple[Op, tuple[str, ...]]:
+    shape = context.floats(source)
+    constant = context.constant(weight, "weight")
+    if constant.ndim != 2 or len(shape) < 1:
+        raise CannotLower("the kernel takes a weight of two axes")
+    found = context.weight(weight, transposed=transposed)
+    shift = context.optional(bias, "bias")
+    if shift is not None and shift.numel() not in (1, len(found.values)):
+        raise CannotLower("its bias is not one number an output")
+    epilogue = Epilogue(
+        scale=None if found.row_scale is None else float64(found.row_scale),
+        shift=None if shift is None else float64(shift).reshape(-1),
+    )
+    assert isinstance(source, Ref)
+    return Linear(weight=found, parameter=context.parameter(weight), epilogue=epilogue), (source.name,)

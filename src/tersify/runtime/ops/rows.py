@@ -1,0 +1,68 @@
+"""Operations over the last axis: softmax and layer norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tersify.runtime.capture.values import Call
+from tersify.runtime.ops.base import CannotLower, Context, Op, lowers
+
+if TYPE_CHECKING:
+    from tersify.runtime.engine import Emitter
+    from tersify.runtime.plan import Node, Quant
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Softmax(Op):
+    kind: ClassVar[str] = "softmax"
+
+    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+        return sources[0].softmax(-1)
+
+    def emit(self, emitter: Emitter, node: Node) -> int:
+        return emitter.engine.softmax(emitter.source(node), node.shape[-1])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerNorm(Op):
+    kind: ClassVar[str] = "layer norm"
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+        x = sources[0]
+        weight, bias = (None if t is None else t.to(x.dtype) for t in (self.weight, self.bias))
+        return F.layer_norm(x, node.shape[-1:], weight, bias, self.eps)
+
+    def emit(self, emitter: Emitter, node: Node) -> int:
+        weight, bias = ([] if t is None else t.to(torch.float32).tolist() for t in (self.weight, self.bias))
+        return emitter.engine.layer_norm(emitter.source(node), node.shape[-1], weight, bias, self.eps)
+
+
+@lowers(aten._softmax.default)
+def _lower_softmax(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    rank = len(context.floats(a["self"]))
+    if a["half_to_float"] or rank == 0 or a["dim"] % rank != rank - 1:
+        raise CannotLower("only the last axis has a kernel")
+    return Softmax(), (a["self"].name,)
+
+
+@lowers(aten.native_layer_norm.default)
+def _lower_layer_norm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    context.only_first_result(call)
+    context.floats(a["input"])
+    if len(a["normalized_shape"]) != 1:
+        raise CannotLower("only the last axis has a kernel")
+    weight, bias = context.optional(a["weight"], "weight"), context.optional(a["bias"], "bias")
+    return LayerNorm(weight=weight, bias=bias, eps=a["eps"]), (a["input"].name,)

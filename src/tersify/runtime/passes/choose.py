@@ -1,0 +1,80 @@
+"""Which kernel runs which layer: the cheapest by the costs measured on this CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tersify.runtime.costs import CONV, DENSE, EXCHANGE, FOUR_BIT, INT8, LEAVING, ROWS, TWO_BIT, VECTOR, Costs
+from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
+from tersify.runtime.passes.quantize import can_be_int8, can_be_two_bit, can_round_vectors
+from tersify.runtime.plan import Node, Plan
+from tersify.runtime.weights import WeightKind
+
+FEW_ROWS = 4  # of a matrix product: these go vector by vector
+MAX_TABLE_VECTOR = 15  # levels that the kernel for single vectors decodes
+_INT8_CONVS = {INT8: ConvKernel.LISTS_I8, TWO_BIT: ConvKernel.TWO_BIT_I8}
+
+
+def choose(plan: Plan, costs: Costs, *, int8: bool) -> Plan:
+    """The plan with a kernel for every layer that has none but the default, and every choice explained.
+
+    `int8` says whether int8 activations are allowed.
+    """
+    return replace(plan, nodes=tuple(_chosen(node, costs, int8) for node in plan.nodes))
+
+
+def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
+    op = node.op
+    if not isinstance(op, (Conv, Linear)) or op.kernel not in (ConvKernel.LISTS_F32, LinearKernel.F32):
+        return node
+    options = predicted(node, op, costs, int8=int8)
+    best = min(options, key=options.__getitem__)
+    times = ", ".join(f"{kernel} {_microseconds(ns)} µs" for kernel, ns in options.items())
+    node = replace(node, reason=f"{best} chosen: {times}")
+    if best == DENSE:
+        return replace(node, op=op.in_dense_torch())
+    if isinstance(op, Conv) and best in _INT8_CONVS:
+        return replace(node, op=replace(op, kernel=_INT8_CONVS[best]))
+    if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
+        weight = op.weight.in_steps() if op.weight.kind is WeightKind.TABLE else op.weight
+        return replace(node, op=replace(op, weight=weight, kernel=LinearKernel.I8))
+    return node
+
+
+def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Mapping[str, float]:
+    """Nanoseconds of the layer by kernel, on one thread."""
+    weight = op.weight
+    kind = weight.kind.value
+    if isinstance(op, Conv):
+        sums = op.sums_shape(node)
+        shape_class, uses = CONV, sums[0] * math.prod(sums[2:])
+        if int8 and can_be_int8(op):
+            kernels = [kind, DENSE, INT8, *([TWO_BIT] if can_be_two_bit(op) else [])]
+        else:
+            kernels = [kind, DENSE]
+    else:
+        uses = math.prod(node.shape[:-1])
+        shape_class = VECTOR if uses <= FEW_ROWS else ROWS
+        if shape_class == VECTOR and weight.kind is WeightKind.TABLE and weight.levels > MAX_TABLE_VECTOR:
+            kind = WeightKind.FLOAT.value
+        few_bits = FOUR_BIT if weight.kind is WeightKind.TABLE else INT8
+        kernels = [kind, DENSE, *([few_bits] if int8 and can_round_vectors(op) else [])]
+    products = uses * weight.values.numel()
+    times = {kernel: products * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
+    times[DENSE] += costs.nanoseconds[LEAVING]
+    if isinstance(op, Conv):
+        times[DENSE] += _numbers(op, node) * costs.nanoseconds[EXCHANGE]
+    return times
+
+
+def _numbers(op: Conv, node: Node) -> float:
+    """What a convolution reads and writes."""
+    rows, per_group = op.weight.shape[:2]
+    read = per_group * op.groups * op.window.stride_h * op.window.stride_w / rows
+    return math.prod(op.sums_shape(node)) * (1 + read)
+
+
+def _microseconds(nanoseconds: float) -> str:
+    return f"{1e-3 * nanoseconds:,.0f}" if nanoseconds >= 1e5 else f"{1e-3 * nanoseconds:.3g}"

@@ -1,0 +1,112 @@
+"""A captured graph → the plan to run: lowered, fused, and with a kernel chosen for every layer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from tersify.runtime.capture import Graph
+from tersify.runtime.costs import Costs, costs_of_this_cpu
+from tersify.runtime.engine import Kernels
+from tersify.runtime.lower import lower
+from tersify.runtime.network import runs_of_nodes
+from tersify.runtime.ops import Conv, Embedding, Linear
+from tersify.runtime.passes import choose, fuse, serves_fp16, with_fp16, with_two_bit_convolutions
+from tersify.runtime.passes.quantize import observed, quantized_values, with_int8_kernels
+from tersify.runtime.plan import Node, Plan, Quant
+from tersify.runtime.weights import Weight
+from tersify.tensor import CompressedTensor
+from tersify.tensor.origin import origins_of
+
+Observation = tuple[Graph, Sequence[Tensor]]
+
+
+class Planner:
+    """Plans of one network for any size: they share what is known of its weights and of the ranges of its values."""
+
+    def __init__(self, model: nn.Module, precision: str, kernels: Kernels | None) -> None:
+        self.precision = precision
+        self._kernels = kernels
+        self._classified: dict[str, Weight] = {}
+        self._origins: Mapping[str, CompressedTensor] = origins_of(model)
+        self._quants: dict[str, Quant] = {}
+        self._calls: list[object] | None = None  # of the graph whose values have known ranges
+        self._int8 = precision == "int8"
+        self._fp16 = False
+        if precision == "fp16" and kernels is not None:
+            self._fp16 = serves_fp16(kernels.module, kernels.workspace.isa)
+            if not self._fp16:
+                warnings.warn("this CPU has no AVX512-FP16; compiling in fp32", RuntimeWarning, stacklevel=4)
+
+    def calibrate(self, observations: Sequence[Observation]) -> None:
+        """Learn the ranges of the values from what the network sees. From now on int8 activations are allowed."""
+        self._int8 = True
+        self._calls = [call.target for call in observations[0][0].calls]
+        floats = [(fuse(self._lowered(graph, frozenset())), inputs) for graph, inputs in observations]
+        for graph, _ in observations:
+            if [call.target for call in graph.calls] != self._calls:
+                raise ValueError(
+                    "the network computes other things for some calibration batches; give batches of one kind"
+                )
+        self._quants = observed(floats)
+
+    def floats(self, graph: Graph, refused: frozenset[str] = frozenset()) -> Plan:
+        """The plan in fp32, whatever the precision: what the module itself is compared with."""
+        return self._settled(graph, refused, self._chosen_for_floats)
+
+    def plan(self, graph: Graph, refused: frozenset[str] = frozenset()) -> Plan:
+        chosen: Callable[[Plan], Plan] = self._chosen_for_floats
+        if self.precision in ("int8", "auto") and self._int8:
+            if [call.target for call in graph.calls] == self._calls:
+                chosen = self._chosen_for_int8
+            else:
+                warnings.warn(
+                    "at this size the network computes other things than at the sizes of its calibration, so it runs "
+                    "in fp32; compile it with an example of this size",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )
+        elif self._fp16:
+            chosen = with_fp16
+        return self._settled(graph, refused, chosen)
+
+    def _settled(self, graph: Graph, refused: frozenset[str], chosen: Callable[[Plan], Plan]) -> Plan:
+        """Kernels that stand alone between torch calls gain nothing: they go to torch, until none is left."""
+        while True:
+            plan = chosen(fuse(self._lowered(graph, refused)))
+            lonely = frozenset[str]().union(*(node.covers for node in _lonely(plan)))
+            if not lonely - refused:
+                return plan
+            refused = refused | lonely
+
+    def _lowered(self, graph: Graph, refused: frozenset[str]) -> Plan:
+        return lower(graph, classified=self._classified, origins=self._origins, refused=refused)
+
+    def _costs(self) -> Costs | None:
+        return None if self._kernels is None else costs_of_this_cpu(self._kernels.module)
+
+    def _chosen_for_floats(self, plan: Plan) -> Plan:
+        costs = self._costs()
+        return plan if costs is None else choose(plan, costs, int8=False)
+
+    def _chosen_for_int8(self, plan: Plan) -> Plan:
+        costs = self._costs()
+        if self.precision == "auto" and costs is not None:
+            plan = choose(plan, costs, int8=True)
+        else:
+            plan = self._chosen_for_floats(with_int8_kernels(with_two_bit_convolutions(plan)))
+        return replace(plan, quants={name: self._quants[name] for name in quantized_values(plan)})
+
+
+def _lonely(plan: Plan) -> list[Node]:
+    """Nodes of runs without any layer whose weights are worth a kernel."""
+    if not any(node.in_torch for node in plan.nodes):
+        return []
+    found = []
+    for run in runs_of_nodes(plan):
+        if not run[0].in_torch and not any(isinstance(node.op, (Conv, Linear, Embedding)) for node in run):
+            found.extend(run)
+    return found

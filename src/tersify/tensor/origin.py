@@ -1,0 +1,47 @@
+"""The packed form a parameter was loaded from, kept beside it on the module that owns it.
+
+It is a hint, never the truth: whoever uses it compares it with the live tensor. It stays with wrappers, submodules and
+copies, and a pickled module does not carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from tersify.tensor.compressed import CompressedTensor
+
+ORIGIN_ATTRIBUTE = "_tersify_origin"
+
+
+class Origin(dict[str, CompressedTensor]):
+    """By the parameter's name in its module. The codes are shared by copies and left out of pickles."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+        return Origin(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (dict, ())
+
+
+def set_origins(model: nn.Module, packed: Mapping[str, CompressedTensor]) -> None:
+    """Leave the packed forms on the modules that own the parameters, in place of earlier ones."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for module in modules.values():
+        module.__dict__.pop(ORIGIN_ATTRIBUTE, None)
+    for name, tensor in packed.items():
+        owner, _, own_name = name.rpartition(".")
+        module = modules.get(owner)
+        if module is not None:
+            module.__dict__.setdefault(ORIGIN_ATTRIBUTE, Origin())[own_name] = tensor
+
+
+def origins_of(model: nn.Module) -> dict[str, CompressedTensor]:
+    """By the parameter's name in `model`."""
+    found = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for name, tensor in vars(module).get(ORIGIN_ATTRIBUTE, {}).items():
+            found[f"{prefix}.{name}" if prefix else name] = tensor
+    return found
