@@ -234,3 +234,19 @@ def test_a_residual_network_may_start_as_its_shortcuts_alone(layers):
         channels = block.conv1.in_channels
         x = torch.rand(2, channels, 4, 4)
         assert torch.equal(block(x), x)
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet18", 11_173_962), ("resnet50", 23_520_842)])
+def test_the_cifar_stem_keeps_the_size_of_small_images(name: str, count: int) -> None:
+    model = network(name, stem="cifar").eval()
+    assert parameters(model) == count
+    sizes = []
+    model.layer1.register_forward_pre_hook(lambda module, inputs: sizes.append(inputs[0].shape[-2:]))
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, 32, 32)).shape == (1, 10)
+    assert sizes == [(32, 32)]
+
+
+def test_an_unknown_stem_is_refused() -> None:
+    with pytest.raises(ValueError, match="stem must be one of imagenet, cifar, got 'small'"):
+        network("resnet18", stem="small")

@@ -7,6 +7,7 @@ from tersify import codec
 from tersify.lab import dataset, network
 from tersify.lab.data import Data, Split
 from tersify.lab.trainer import Display, Job, TrainConfig, check_fits, evaluate, run, train
+from tersify.lab.trainer.batch_norm import reestimated
 from tersify.lab.trainer.loop import Loop
 from tersify.methods import Prune
 from tersify.recipe import Recipe, Rule
@@ -175,3 +176,25 @@ def test_latents_that_outgrow_one_are_seen_in_their_histograms():
     for histogram in trained.latent_histograms().values():
         assert histogram["edges"][-1] > 2
         assert max(histogram["counts"][0], histogram["counts"][-1]) < 0.01 * sum(histogram["counts"])
+
+
+def test_the_full_network_is_measured_as_it_is_and_with_its_batch_norms_measured_again():
+    recipe = Recipe.from_toml('[[rules]]\nmethods = [{ method = "energy", keep = 0.5 }]\n')
+    trained = loop(recipe, epochs=1, optimizer="sgd", lr=0.05)
+    trained.run_epoch(1, Display())
+    before = {name: value.clone() for name, value in trained.model.state_dict().items()}
+    figures = trained.measure_full()
+    # Batch norms that saw half of the units only give all of them another loss.
+    assert figures["full_reestimated_test_loss"] != figures["full_test_loss"]
+    assert all(torch.equal(value, before[name]) for name, value in trained.model.state_dict().items())
+
+
+def test_reestimated_batch_norms_hold_the_statistics_of_the_batches_they_were_shown():
+    norm = torch.nn.BatchNorm1d(3)
+    batches = [torch.randn(50, 3) * 2 + 5 for _ in range(4)]
+    with reestimated(norm, batches):
+        assert torch.allclose(norm.running_mean, torch.stack([b.mean(0) for b in batches]).mean(0))
+        assert torch.allclose(norm.running_var, torch.stack([b.var(0) for b in batches]).mean(0))
+    assert norm.running_mean.eq(0).all()
+    assert norm.running_var.eq(1).all()
+    assert norm.momentum == 0.1

@@ -35,7 +35,7 @@ class Row:
 
     Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names. `start` names the
     row whose trained network, of the same seed, it starts from, `pretrained` a checkpoint under the data root;
-    `teacher` names the row whose network it learns from.
+    `teacher` names the row whose network it learns from. `seeds` are its own, where it has others than the experiment.
     A published figure is a number, or a pair where the paper gives a range; `published_spread` holds
     the standard deviations that the paper gives.
     """
@@ -52,6 +52,7 @@ class Row:
     start: str | None = None
     pretrained: str | None = None
     teacher: str | None = None
+    seeds: tuple[int, ...] = ()
     published: Mapping[str, Any] = field(default_factory=dict)
     published_spread: Mapping[str, float] = field(default_factory=dict)
 
@@ -100,6 +101,12 @@ class Experiment:
             for other in row.needs:
                 if other not in ids[:index]:
                     raise ValueError(f"row {row.id!r} uses the network of {other!r}, which must be a row before it")
+                missing = set(self.seeds_of(row)) - set(self.seeds_of(self.rows[ids.index(other)]))
+                if missing:
+                    raise ValueError(
+                        f"row {row.id!r} uses the network of {other!r} with the same seed, which has no run of "
+                        f"{sorted(missing)}; give both the same seeds"
+                    )
         if self.validate and self.measure is not None:
             raise ValueError(f"--validate is for experiments that train their rows; leave it out for {self.name}")
 
@@ -121,7 +128,7 @@ class Experiment:
         own = dict(self.smoke)
         shared = {key: own.pop(key) for key in ("target", "options", "epochs") if key in own}
         special = own.pop("rows", {})
-        rows = tuple(replace(row, train={}, **shared, **special.get(row.id, {})) for row in self.rows)
+        rows = tuple(replace(row, train={}, seeds=(), **shared, **special.get(row.id, {})) for row in self.rows)
         return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
 
     def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:
@@ -134,8 +141,11 @@ class Experiment:
         for row in reversed(self.rows):
             if row.id in needed:
                 needed.update(row.needs)
-        picked = tuple(row for row in self.rows if row.id in needed)
+        picked = tuple(replace(row, seeds=() if seeds else row.seeds) for row in self.rows if row.id in needed)
         return replace(self, rows=picked, seeds=tuple(seeds or self.seeds))
+
+    def seeds_of(self, row: Row) -> tuple[int, ...]:
+        return row.seeds or self.seeds
 
     def job(self, row: Row, seed: int, home: Path, **overrides: Any) -> Job:
         recipe = row.load_recipe()

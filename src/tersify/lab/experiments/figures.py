@@ -30,7 +30,9 @@ def draw(experiment: Experiment, out: Path) -> list[Path]:
         return []
     runs = {
         row.id: [
-            read_run(path, row.name) for seed in experiment.seeds if (path := run_path(out, row.id, seed)).is_dir()
+            read_run(path, row.name)
+            for seed in experiment.seeds_of(row)
+            if (path := run_path(out, row.id, seed)).is_dir()
         ]
         for row in experiment.rows
     }

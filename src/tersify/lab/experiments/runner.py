@@ -36,7 +36,7 @@ def reproduce(
     results: dict[str, Any] = {}
     for row in experiment.rows:
         runs: list[Mapping[str, float]] = []
-        for seed in experiment.seeds:
+        for seed in experiment.seeds_of(row):
             home = run_path(out, row.id, seed)
             if experiment.measure is not None:
                 runs.append(_measured(experiment, row, seed, home, data_root=data_root, **overrides))

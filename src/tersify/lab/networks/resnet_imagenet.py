@@ -1,4 +1,4 @@
-"""ResNet-18/34/50/101 with the stem of ImageNet (He et al.), under torchvision's parameter names."""
+"""ResNet-18/34/50/101 (He et al.) with the stem of ImageNet or of CIFAR, under torchvision's parameter names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tersify.checks import check_choice
 from tersify.lab.networks.layers import conv3x3
 from tersify.lab.networks.resizing import Resize
 from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
@@ -51,6 +52,9 @@ class Bottleneck(nn.Module):
         return F.relu(out + (x if self.downsample is None else self.downsample(x)))
 
 
+STEMS = ("imagenet", "cifar")
+
+
 class ResNet(nn.Module):
     def __init__(
         self,
@@ -61,12 +65,15 @@ class ResNet(nn.Module):
         in_channels: int,
         resize: int,
         zero_init: bool,
+        stem: str,
     ) -> None:
         super().__init__()
         self.resize = Resize(resize)
-        self.conv1 = nn.Conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
+        large = stem == "imagenet"
+        kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
+        self.conv1 = nn.Conv2d(in_channels, channels[0], kernel, stride, padding, bias=False)
         self.bn1 = nn.BatchNorm2d(channels[0])
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         inputs = [channels[0], *(c * block.expansion for c in channels)]
         self.layer1, self.layer2, self.layer3, self.layer4 = (
             _stage(block, inputs[i], channels[i], blocks[i], 1 if i == 0 else 2) for i in range(4)
@@ -102,14 +109,18 @@ def imagenet_resnet(
     in_channels: int = 3,
     resize: int = 0,
     zero_init: bool = False,
+    stem: str = "imagenet",
 ) -> ResNet:
-    """Paper 4 gives these networks 32×32 images as they are; `resize=224` enlarges them first.
+    """Paper 4 gives these networks 32×32 images as they are and `stem="cifar"`: 3×3, stride 1, no max pool.
 
-    With `zero_init` every block starts as its shortcut alone, from which a deep network learns sooner.
+    `resize=224` enlarges the images first. With `zero_init` every block starts as its shortcut alone, from which a
+    deep network learns sooner.
     """
+    check_choice("stem", stem, STEMS)
     block, blocks = _DEPTHS[layers]
     channels = scaled_channels([64, 128, 256, 512], width)
-    return ResNet(block, channels, [scaled_blocks(n, depth) for n in blocks], classes, in_channels, resize, zero_init)
+    depths = [scaled_blocks(n, depth) for n in blocks]
+    return ResNet(block, channels, depths, classes, in_channels, resize, zero_init, stem)
 
 
 def _stage(

@@ -54,6 +54,7 @@ class Job:
         resume: bool = False,
         display: Display | None = None,
         tensorboard: bool = False,
+        checkpoint_seconds: float = 0.0,
     ) -> dict[str, float]:
         ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
         data = self.load_data()
@@ -78,6 +79,7 @@ class Job:
             metadata=metadata,
             display=display,
             tensorboard=tensorboard,
+            checkpoint_seconds=checkpoint_seconds,
         )
 
     def dense_twin(self) -> Job:

@@ -19,6 +19,7 @@ from tersify.lab.data import Augmentation, Data, normalize
 from tersify.lab.names import unknown
 from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
+from tersify.lab.trainer.batch_norm import reestimated
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.distributed import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 CALIBRATION_IMAGES = 512
 CALIBRATION_BATCH = 16
+REESTIMATION_IMAGES = 10_000
 
 
 class Loop:
@@ -166,11 +168,24 @@ class Loop:
         return figures
 
     def measure_full(self) -> dict[str, float]:
-        """Where a search drops units: the figures with all of them active, (F) of paper 4."""
+        """Where a search drops units: the figures with all of them active, (F) of paper 4.
+
+        Its batch norms have seen the pruned network alone, so `full_reestimated_…` has their statistics measured again.
+        """
         from tersify.methods.energy import full_network
 
+        def figures(prefix: str) -> dict[str, float]:
+            found = evaluate(self.model, self.data, self._test, device=self.device, amp=False)
+            return {f"{prefix}_{name}": value for name, value in found.items()}
+
         with self._averaged(), full_network(self.model) as gates:
-            return evaluate(self.model, self.data, self._test, device=self.device, amp=False) if gates else {}
+            if not gates:
+                return {}
+            as_it_is = figures("full")
+            parts = self.data.train.images[:REESTIMATION_IMAGES].split(self.config.batch_size)
+            seen = (normalize(part.to(self.device), self.data) for part in parts if len(part) > 1)
+            with reestimated(self.model, seen):
+                return as_it_is | figures("full_reestimated")
 
     def pack(self) -> CompressedModel:
         with self._averaged():

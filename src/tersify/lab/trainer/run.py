@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,12 +43,14 @@ def train(
     metadata: Mapping[str, Any] | None = None,
     display: Display | None = None,
     tensorboard: bool = False,
+    checkpoint_seconds: float = 0.0,
 ) -> dict[str, float]:
     """Train `model` (dense without a recipe) into the run directory `out`; returns its metrics.
 
     Stopped at any moment and called again with `resume=True` and the same arguments, it ends with the
     weights of an unbroken run. `metadata` goes into the file; with the recipe and the config it is the
-    identity of the run, and a directory of another run is refused. Of several ranks only the first reads and
+    identity of the run, and a directory of another run is refused. A checkpoint is written after an epoch when the
+    one before it is `checkpoint_seconds` old, so always unless that is given. Of several ranks only the first reads and
     writes in `out`, and shows anything.
     """
     display = display if display and ranks.is_first() else Display()
@@ -73,7 +76,7 @@ def train(
     history = _restore(loop, directory)
     with board, display:
         display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
-        _run_epochs(loop, directory, history, display, board)
+        _run_epochs(loop, directory, history, display, board, checkpoint_seconds)
     packed = loop.pack()
     packed.recipe = recipe_toml or None
     packed.metadata |= facts | {"trained_on": device_name(loop.device)}
@@ -99,8 +102,7 @@ def _finish(
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)
-    if full := loop.measure_full():
-        metrics |= {f"full_{name}": value for name, value in full.items()}
+    metrics |= loop.measure_full()
     if loop.session.drops_units:
         metrics |= _shrunk(loop)
     directory.write_metrics(metrics)
@@ -129,9 +131,15 @@ def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _run_epochs(
-    loop: Loop, directory: RunDirectory, history: list[dict[str, Any]], display: Display, board: Board
+    loop: Loop,
+    directory: RunDirectory,
+    history: list[dict[str, Any]],
+    display: Display,
+    board: Board,
+    checkpoint_seconds: float,
 ) -> None:
     writer = CheckpointWriter(directory.checkpoint)
+    written = time.monotonic()
     try:
         for epoch in range(len(history) + 1, loop.config.epochs + 1):
             row = loop.run_epoch(epoch, display)
@@ -145,7 +153,10 @@ def _run_epochs(
             state = save_shards(loop, home, epoch) if loop.is_sharded else None
             if ranks.is_first():
                 directory.append_history(row)
-                writer.write((state or loop.state_dict()) | {"epoch": epoch, "history": history})
+                due = time.monotonic() - written >= checkpoint_seconds or epoch == loop.config.epochs
+                if due or state is not None:
+                    written = time.monotonic()
+                    writer.write((state or loop.state_dict()) | {"epoch": epoch, "history": history})
                 if state is not None:
                     writer.wait()
                     remove_old_shards(home, epoch)
