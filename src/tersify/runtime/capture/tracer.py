@@ -223,6 +223,11 @@ class _AtenMode(TorchDispatchMode):
         self.recorder = recorder
         self.paused = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would otherwise import its compiler, which takes longer than the capture of most networks."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         recorder = self.recorder
