@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +17,6 @@ from tersify.runtime.reference import results_of, run_reference
 
 FP32_TOLERANCE = 2e-5  # of the largest number of an output
 ROUNDED_TOLERANCE = 5e-2  # kernels that round activations may end a step apart from their reference
-
-
-def expected_outputs(captured: Captured, plan: Plan) -> dict[str, Tensor]:
-    """What the module itself made, by the names of the plan's outputs."""
-    return {name: captured.made[name] for name in plan.outputs if name in captured.made}
 
 
 def difference(made: Tensor, wanted: Tensor) -> float:
@@ -42,16 +37,17 @@ def difference(made: Tensor, wanted: Tensor) -> float:
     return float(apart / top)
 
 
-def largest_difference(network: Network, inputs: Sequence[Tensor], wanted: Mapping[str, Tensor]) -> float:
-    made = dict(zip(network.plan.outputs, network.run(inputs), strict=True))
-    return max((difference(made[name], tensor) for name, tensor in wanted.items()), default=0.0)
+def largest_difference(network: Network, inputs: Sequence[Tensor], captured: Captured) -> float:
+    """Between what the network makes and what the module itself made."""
+    made = zip(captured.graph.results, network.run(inputs), strict=True)
+    return max((difference(tensor, captured.made[name]) for name, tensor in made), default=0.0)
 
 
 def differs_from_reference(network: Network, inputs: Sequence[Tensor]) -> float:
     """For plans that round: kernels against the reference of the same plan."""
     with torch.no_grad():
-        wanted = dict(zip(network.plan.outputs, run_reference(network.plan, inputs), strict=True))
-    return largest_difference(network, inputs, wanted)
+        wanted = run_reference(network.plan, inputs)
+    return max((difference(a, b) for a, b in zip(network.run(inputs), wanted, strict=True)), default=0.0)
 
 
 def graph_values(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, Any]:

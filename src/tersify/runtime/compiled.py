@@ -54,7 +54,7 @@ class CompiledModule(nn.Module):
         self._bounds: OrderedDict[Any, Bound] = OrderedDict()
         self._lock = (os.getpid(), threading.Lock())
         self._first: Bound | None = None
-        self._unchanged: dict[str, tuple[int, int]] = {}
+        self._unchanged: dict[str, int] = {}
         self._number = number_of(self)
         self._fast = None if kernels is None else _fast_call(kernels)
         self.eval()
@@ -74,7 +74,8 @@ class CompiledModule(nn.Module):
         return super().__call__(*inputs, **named)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or (not kwargs and watched(args)):
+        kwargs = dict(sorted(kwargs.items()))  # the order of keywords means nothing
+        if not kwargs and all(isinstance(x, Tensor) for x in args) and watched(args):
             return self._as_operator(args)
         given = check_inputs(args, kwargs)
         return self._bound(args, kwargs, given).run(given)
@@ -95,7 +96,7 @@ class CompiledModule(nn.Module):
         args, kwargs = example
         given = check_inputs(args, kwargs)
         captured = self._captured(args, kwargs)
-        self._unchanged = self._versions(captured)
+        self._unchanged = _checksums(captured)
         if calibration is not None or self._planner.precision == "int8":
             self._planner.calibrate([self._observation(batch) for batch in calibration or [example]])
         self._first = self._bind(captured, given, _key(args, kwargs))
@@ -165,19 +166,11 @@ class CompiledModule(nn.Module):
             self._lock = (os.getpid(), threading.Lock())
         return self._lock[1]
 
-    def _versions(self, captured: Captured) -> dict[str, tuple[int, int]]:
-        state = {id(t) for t in captured.graph.state.values()}
-        return {
-            name: (id(t), 0 if t.is_inference() else t._version)
-            for name, t in captured.graph.parameters.items()
-            if id(t) not in state
-        }
-
     def _check_unchanged(self, captured: Captured) -> None:
-        now = self._versions(captured)
+        now = _checksums(captured)
         for name, version in self._unchanged.items():
             if now.get(name, version) != version:
-                raise ValueError(f"{name!r} was changed after the network was compiled; compile it again for new sizes")
+                raise ValueError(f"{name!r} was changed after the network was compiled; compile again for new sizes")
 
     def _as_operator(self, args: tuple[Any, ...]) -> Any:
         assert self._first is not None
@@ -208,7 +201,22 @@ def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls with equal keys run the same plan."""
     if not kwargs and all(type(x) is Tensor for x in args):
         return tuple((x.shape, x.dtype) for x in args)
-    return tuple(signature(x) for x in args) + tuple((name, signature(x)) for name, x in sorted(kwargs.items()))
+    return tuple(signature(x) for x in args) + tuple((name, signature(x)) for name, x in kwargs.items())
+
+
+def _checksums(captured: Captured) -> dict[str, int]:
+    """Of the module's tensors that its forward does not change: sums of their bits, which every edit must pass."""
+    state = {id(t) for t in captured.graph.state.values()}
+    kept = {name: t for name, t in captured.graph.parameters.items() if id(t) not in state}
+    return {name: _bit_sum(t) for name, t in kept.items()}
+
+
+def _bit_sum(tensor: Tensor) -> int:
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype == torch.bool or flat.is_complex():
+        return int(flat.sum().real)
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.itemsize]
+    return int(flat.view(words).sum(dtype=torch.int64))
 
 
 def _other_numbers(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and by keyword
 
 def example_arguments(example: Any) -> Arguments:
     """An example is a tensor, a tuple of positional inputs, or a dict of inputs by keyword."""
-    kwargs = dict(example) if isinstance(example, Mapping) else {}
+    kwargs = dict(sorted(example.items())) if isinstance(example, Mapping) else {}
     args: tuple[Any, ...] = tuple(example) if isinstance(example, (tuple, list)) else (example,)
     args = () if isinstance(example, Mapping) else args
     given = check_inputs(args, kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tersify.runtime.capture.values import Call, Graph, refs
+from tersify.runtime.capture.values import Call, Graph
 from tersify.runtime.ops import LOWERINGS, CannotLower, Context, Op, TorchCall
 from tersify.runtime.ops.torch_call import FREE_OF_STRIDES
 from tersify.runtime.plan import Node, Plan
@@ -22,9 +22,8 @@ def lower(
     """`refused` names values that must be computed by torch; `classified` remembers weights from plan to plan."""
     context = Context(graph, {} if classified is None else classified, origins or {})
     nodes = [_lowered(call, context, refused) for call in graph.calls]
-    outputs = dict.fromkeys((*refs(graph.outputs), *graph.written.values()))
     inputs = {name: graph.values[name] for name in (*graph.inputs, *graph.state)}
-    plan = Plan(inputs=inputs, nodes=tuple(nodes), outputs=tuple(outputs), constants=graph.constants)
+    plan = Plan(inputs=inputs, nodes=tuple(nodes), outputs=graph.results, constants=graph.constants)
     return plan.live()
 
 
@@ -50,6 +49,6 @@ def _node(call: Call, graph: Graph, op: Op, inputs: tuple[str, ...], reason: str
         inputs=inputs,
         value=graph.values[call.results[0]],
         covers=frozenset(call.results),
-        results=call.results if len(call.results) > 1 else (),
+        more={name: graph.values[name] for name in call.results[1:]},
         reason=reason,
     )

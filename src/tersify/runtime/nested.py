@@ -55,9 +55,9 @@ def _like(nested: Any, items: list[Any]) -> Any:
 def _mapping(nested: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if type(nested) is dict:
         return items
-    kind: Any = type(nested)
-    if dataclasses.is_dataclass(kind):  # Hugging Face's outputs are both
-        return kind(**items)
+    if hasattr(nested, "__dataclass_fields__"):  # Hugging Face's outputs are both
+        make: Any = type(nested)
+        return make(**items)
     made: Any = copy.copy(nested)
     made.update(items)
     return made

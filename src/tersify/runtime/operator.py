@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,18 +29,16 @@ def watched(inputs: Any = ()) -> bool:
     return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _tracing() or any(map(_is_wrapped, inputs))
 
 
-def _no_modes() -> int:
-    return 0
+def _of_torch(name: str, otherwise: Any) -> Callable[..., Any]:
+    """A private function of torch; where it is missing, nobody is taken to look."""
+    private = getattr(torch, "_C", None)
+    found: Callable[..., Any] = getattr(private, name, None) or getattr(torch, name, None) or (lambda *_: otherwise)
+    return found
 
 
-def _not_tracing() -> None:
-    return None
-
-
-# Private names of torch: where one is missing, nobody is taken to look.
-_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _no_modes)
-_tracing_state = getattr(torch._C, "_get_tracing_state", _not_tracing)
-_is_functional = getattr(torch, "_is_functional_tensor", lambda x: False)
+_dispatch_modes = _of_torch("_len_torch_dispatch_stack", 0)
+_tracing_state = _of_torch("_get_tracing_state", None)
+_is_functional = _of_torch("_is_functional_tensor", False)
 WATCHERS = (_dispatch_modes, _tracing_state)
 
 
@@ -47,7 +46,9 @@ def _tracing() -> bool:
     return _tracing_state() is not None
 
 
-def _is_wrapped(x: Tensor) -> bool:
+def _is_wrapped(x: Any) -> bool:
+    if not isinstance(x, Tensor):
+        return False
     return (type(x) is not Tensor and type(x) is not torch.nn.Parameter) or _is_functional(x)
 
 

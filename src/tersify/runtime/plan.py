@@ -28,7 +28,7 @@ class Node:
     """One operation and the value it makes.
 
     `covers` holds the names of the recorded values that are computed inside it, its own among them. Only a torch call
-    may make more than one value: `results`. `reason` says why the node is what it is.
+    may make `more` values. `reason` says why the node is what it is.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Node:
     inputs: tuple[str, ...]
     value: Value
     covers: frozenset[str] = frozenset()
-    results: tuple[str, ...] = ()
+    more: Mapping[str, Value] = field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def makes(self) -> tuple[str, ...]:
-        return self.results or (self.name,)
+        return (self.name, *self.more)
 
     def reading(self, renamed: Mapping[str, str]) -> Node:
         """The same node reading the values under their new names."""
@@ -80,7 +80,11 @@ class Plan:
 
     def values(self) -> dict[str, Value]:
         """Of the inputs and of every node."""
-        return {**self.inputs, **{node.name: node.value for node in self.nodes}}
+        found = dict(self.inputs)
+        for node in self.nodes:
+            found[node.name] = node.value
+            found.update(node.more)
+        return found
 
     def describe(self) -> str:
         """One line an operation, and how many stayed torch calls."""

@@ -23,8 +23,7 @@ class TorchStage:
         read = dict.fromkeys(name for node in nodes for name in node.inputs)
         self.inputs = tuple(name for name in read if name not in made and name not in constants)
         self.outputs = tuple(name for node in nodes for name in node.makes if name in later)
-        self._writer = _Writer(self.inputs, constants)
-        self.run = self._writer.function(self.nodes, self.outputs)
+        self.run = _Writer(self.inputs, constants).function(self.nodes, self.outputs)
 
 
 class _Writer:
@@ -46,8 +45,9 @@ class _Writer:
             if variables:
                 lines.append(f"    {' = '.join(variables)} = None")
         lines.append(f"    return [{', '.join(self._variables[name] for name in outputs)}]")
-        exec(compile("\n".join(lines), "<tersify torch stage>", "exec"), self._objects)
-        return self._objects["stage"]
+        made: dict[str, Any] = {}  # not among the objects: a function that holds itself is freed late
+        exec(compile("\n".join(lines), "<tersify torch stage>", "exec"), self._objects, made)
+        return made["stage"]
 
     def _line(self, node: Node) -> str:
         call = self._call(node)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from tersify.shrinking.cutting import tell_sizes_
 from tersify.shrinking.scattering import can_scatter, scatter_
 from tersify.tensor import CompressedModel, CompressedTensor
-from tersify.tensor.model import FILE_ATTRIBUTE, file_facts, tied
-from tersify.tensor.origin import origins_of, set_origins
+from tersify.tensor.model import tied
+from tersify.tensor.origin import file_facts, origins_of, set_file_facts, set_origins
 from tersify.units.attention import HeadAttention
 
 
@@ -36,8 +36,7 @@ def carry_codes_(small: nn.Module, model: nn.Module, kept: Mapping[str, Mapping[
     cut = {name: _cut_code(code, kept.get(name, {})) for name, code in origins_of(model).items() if name in state}
     same = {name: code for name, code in cut.items() if torch.equal(code.to_dense(), state[name].cpu())}
     set_origins(small, same)
-    if FILE_ATTRIBUTE in vars(model):
-        vars(small)[FILE_ATTRIBUTE] = vars(model)[FILE_ATTRIBUTE]
+    set_file_facts(small, *file_facts(model))
 
 
 def _cut_code(code: CompressedTensor, kept: Mapping[int, Tensor]) -> CompressedTensor:

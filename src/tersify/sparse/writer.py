@@ -27,7 +27,7 @@ from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
 from tersify.sparse.npz import to_npz
 from tersify.sparse.recorder import SAMPLING, Record, as_array, record
 from tersify.sparse.statistics import describe, share
-from tersify.tensor.model import file_facts
+from tersify.tensor.origin import file_facts
 from tersify.toml import read_toml
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.measures import entropy_bits, sparsity_percent
-from tersify.tensor.origin import set_origins
-
-FILE_ATTRIBUTE = "_tersify_file"  # the recipe and the metadata of the file a module was loaded from, as plain data
+from tersify.tensor.origin import set_file_facts, set_origins
 
 
 class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
@@ -92,14 +90,8 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
     coded = packed.compressed()
     coded |= {alias: coded[name] for alias, name in packed.aliases.items() if name in coded}
     set_origins(into, coded)
-    vars(into)[FILE_ATTRIBUTE] = {"recipe": packed.recipe, "metadata": packed.metadata}
+    set_file_facts(into, packed.recipe, packed.metadata)
     return into
-
-
-def file_facts(model: nn.Module) -> tuple[str | None, dict[str, Any]]:
-    """The recipe and the metadata of the file that a module was loaded from."""
-    facts = vars(model).get(FILE_ATTRIBUTE, {})
-    return facts.get("recipe"), facts.get("metadata", {})
 
 
 def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_lack: tuple[str, ...] = ()) -> None:

@@ -13,11 +13,12 @@ from torch import nn
 
 from tersify.tensor.compressed import CompressedTensor
 
-ORIGIN_ATTRIBUTE = "_tersify_origin"
+ORIGIN_ATTRIBUTE = "_packed_origin"
+FACTS_ATTRIBUTE = "_packed_facts"
 
 
-class Origin(dict[str, CompressedTensor]):
-    """By the parameter's name in its module. The codes are shared by copies and left out of pickles."""
+class Origin(dict[str, Any]):
+    """What copies of a module share and pickles of it leave out: packed forms by the parameter's name in its module."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
         return Origin(self)
@@ -45,3 +46,13 @@ def origins_of(model: nn.Module) -> dict[str, CompressedTensor]:
         for name, tensor in vars(module).get(ORIGIN_ATTRIBUTE, {}).items():
             found[f"{prefix}.{name}" if prefix else name] = tensor
     return found
+
+
+def set_file_facts(model: nn.Module, recipe: str | None, metadata: Mapping[str, Any]) -> None:
+    """The recipe and the metadata of the file that the module was loaded from."""
+    model.__dict__[FACTS_ATTRIBUTE] = Origin(recipe=recipe, metadata=dict(metadata))
+
+
+def file_facts(model: nn.Module) -> tuple[str | None, dict[str, Any]]:
+    facts = vars(model).get(FACTS_ATTRIBUTE, {})
+    return facts.get("recipe"), facts.get("metadata", {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from tersify.modes import eval_mode
+from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import CannotCapture, refuse
-from tersify.runtime.capture.tracer import Recorder, watch
 from tersify.runtime.capture.values import Call, Graph, Ref, Value, refs, resolve
 from tersify.runtime.nested import is_plain, map_leaves, tensors
 
@@ -31,6 +32,29 @@ class Captured:
 
 def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
     """Run the module once in eval mode on copies of the inputs. The module is left as it was."""
+    try:
+        return _settled(model, args, kwargs)
+    except CannotCapture:
+        # Some libraries look at numbers only to skip work, and not while torch.compile looks at them.
+        with _as_if_compiling():
+            return _settled(model, args, kwargs)
+
+
+@contextlib.contextmanager
+def _as_if_compiling() -> Iterator[None]:
+    """`torch.compiler.is_compiling()` is true inside, where this torch keeps it in a flag."""
+    before = getattr(torch.compiler, "_is_compiling_flag", None)
+    if before is None:
+        yield
+        return
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
     state: tuple[Tensor, ...] = ()
     settled = False
     for _ in range(4):
@@ -57,6 +81,8 @@ def _record(
     owned: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     owned |= dict(model.named_buffers(remove_duplicate=False))
     recorder = Recorder(owned)
+    from tersify.runtime.capture.modes import watch  # needs a private name of torch, so not before it is used
+
     copies: list[Tensor] = []
 
     def copied(leaf: Any) -> Any:
@@ -73,6 +99,7 @@ def _record(
     for name, tensor in state_names.items():
         recorder.add_live(tensor, name)
     before = _attributes(model)
+    slots = _slots(model)
     held = [(t, t.detach().clone()) for t in state]
     fixed = isinstance(model, fx.GraphModule)  # its mode cannot be changed
     try:
@@ -86,6 +113,7 @@ def _record(
         with torch.no_grad():
             for tensor, old in (*recorder.saved, *held):
                 tensor.data.copy_(old)
+        _refuse_other_tensors(slots)
     graph = Graph(
         inputs=inputs,
         calls=tuple(recorder.calls),
@@ -108,6 +136,31 @@ def _output(recorder: Recorder, leaf: Any) -> Any:
         kind = type(leaf).__name__
         raise refuse(f"the model returns a {kind}", "compile needs results of tensors, numbers and their containers")
     return leaf
+
+
+def _slots(model: nn.Module) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The parameters and buffers of every module: its name, where they stand, and what stands there."""
+    return [
+        (name, slots, dict(slots))
+        for name, module in model.named_modules()
+        for slots in (module._parameters, module._buffers)
+    ]
+
+
+def _refuse_other_tensors(slots: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
+    """A forward may change the numbers of a buffer, but not put another tensor in its place. All stand there again."""
+    replaced = ""
+    for owner, now, before in slots:
+        for key in {*now, *before}:
+            if now.get(key) is not before.get(key):
+                replaced = f"{owner}.{key}".lstrip(".")
+        if replaced:
+            now.clear()
+            now.update(before)
+    if replaced:
+        raise ValueError(
+            f"the forward puts another tensor in the place of {replaced!r}; change its numbers with copy_()"
+        )
 
 
 def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:

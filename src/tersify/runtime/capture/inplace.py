@@ -64,6 +64,12 @@ class OnCopies:
         self.positions = positions
         self.__name__ = func._schema.name.split("::")[1].strip("_")
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OnCopies) and (self.func, self.positions) == (other.func, other.positions)
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.positions))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         copies: list[Tensor] = []
         count = -1

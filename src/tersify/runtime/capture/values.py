@@ -86,3 +86,8 @@ class Graph:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     random: bool = False
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The values that a run must make: those of the outputs, and what inputs and state hold afterwards."""
+        return tuple(dict.fromkeys((*refs(self.outputs), *self.written.values())))

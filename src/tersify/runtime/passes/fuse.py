@@ -130,7 +130,10 @@ def _foldable(node: Node) -> Pooling | None:
 
 
 def _without_trivial_views(plan: Plan) -> Plan:
-    """A view that changes nothing goes; one that only drops the positions of a mean belongs to the mean."""
+    """A view that changes nothing goes; one that only drops the positions of a mean belongs to the mean.
+
+    A copy of what torch made stays: it may be there to put the numbers in order.
+    """
     rewriter = _Rewriter(plan)
     shapes = {name: value.shape for name, value in plan.values().items()}
     for node in plan.nodes:
@@ -139,7 +142,7 @@ def _without_trivial_views(plan: Plan) -> Plan:
         if source is not None and isinstance(source.op, GlobalAverage) and _drops_positions(node, source, rewriter):
             rewriter.absorb(replace(source, value=node.value), node)
             shapes[source.name] = node.shape
-        elif isinstance(node.op, View) and shapes[node.inputs[0]] == node.shape:
+        elif source is not None and not source.in_torch and shapes[source.name] == node.shape:
             name = node.inputs[0]
             rewriter.renamed[node.name] = name
             rewriter.readers[name] = rewriter.readers.get(name, 0) + rewriter.readers.get(node.name, 0) - 1

@@ -1,0 +1,146 @@
+"""Modes of torch that watch a run and record it.
+
+One sees every ATen operation, the other the few functions that are better kept whole than as what torch makes of them.
+Since the sizes are real, so is every branch that depends on them; a branch that depends on numbers is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from tersify.runtime.capture.inplace import written_arguments
+from tersify.runtime.capture.recorder import Recorder, is_random
+from tersify.runtime.capture.refusal import refuse
+from tersify.runtime.nested import tensors
+
+try:
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError as missing:
+    raise ValueError(
+        f"torch {torch.__version__} has no dispatch modes, by which compile captures a module"
+    ) from missing
+
+aten = torch.ops.aten
+
+# Functions that are recorded as one operation: torch would make several of each, and the last ones many.
+WHOLE: dict[Any, Any] = {
+    F.linear: aten.linear.default,
+    torch.matmul: aten.matmul.default,
+    Tensor.matmul: aten.matmul.default,
+    Tensor.__matmul__: aten.matmul.default,
+    F.scaled_dot_product_attention: aten.scaled_dot_product_attention.default,
+    torch.einsum: torch.einsum,
+    torch.lstm: torch.lstm,
+    torch.gru: torch.gru,
+    torch.rnn_tanh: torch.rnn_tanh,
+    torch.rnn_relu: torch.rnn_relu,
+}
+_READS_NUMBERS = {
+    Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__dlpack__
+}  # fmt: skip
+_REMEDY = "compile the parts before and after it, or write it with torch.where"
+
+
+class _AtenMode(TorchDispatchMode):
+    """Records every ATen operation that depends on an input."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.paused = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would otherwise import its compiler, which takes longer than the capture of most networks."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recorder = self.recorder
+        if self.paused or func.namespace == "prim":
+            return func(*args, **kwargs)
+        if func._schema.is_mutable or written_arguments(func, args, kwargs):
+            return recorder.write(func, args, kwargs, lambda: func(*args, **kwargs))
+        live = recorder.is_live((args, kwargs))
+        if live:
+            _refuse_sizes_from_numbers(recorder, func, args, kwargs)
+        made = func(*args, **kwargs)
+        if live and isinstance(made, (bool, int, float, complex)) and func is not aten.is_same_size.default:
+            raise refuse("the forward reads numbers of its input into Python", _REMEDY)
+        if live or is_random(func):
+            recorder.random |= is_random(func)
+            recorder.record(func, args, kwargs, made)
+        else:
+            recorder.keep_constant(made, tensors((args, kwargs)))
+        return made
+
+
+class _FunctionMode(TorchFunctionMode):
+    """Keeps some functions whole, and refuses those that read numbers without an ATen operation."""
+
+    def __init__(self, aten_mode: _AtenMode) -> None:
+        super().__init__()
+        self.aten_mode = aten_mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recorder = self.aten_mode.recorder
+        if self.aten_mode.paused:
+            return func(*args, **kwargs)
+        if _is_data_property(func):
+            return self._data(func, args, kwargs)
+        try:
+            whole = WHOLE.get(func)
+            reads = func in _READS_NUMBERS
+        except TypeError:  # not hashable, so neither
+            whole, reads = None, False
+        if reads and recorder.is_live((args, kwargs)):
+            raise refuse(f"the forward calls {func.__name__}() on numbers of its input", _REMEDY)
+        if whole is None or not recorder.is_live((args, kwargs)):
+            return func(*args, **kwargs)
+        self.aten_mode.paused += 1
+        try:
+            made = func(*args, **kwargs)
+        finally:
+            self.aten_mode.paused -= 1
+        recorder.record(whole, args, kwargs, made)
+        return made
+
+    def _data(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """`.data` shares memory behind torch's back."""
+        recorder = self.aten_mode.recorder
+        if func.__name__ != "__get__":
+            if recorder.is_live((args, kwargs)):
+                raise refuse("the forward assigns to .data", "use copy_ instead")
+            return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if isinstance(made, Tensor) and recorder.is_live(args):
+            recorder.record(aten.detach.default, args[:1], {}, made)
+        return made
+
+
+def watch(recorder: Recorder, run: Callable[[], Any]) -> Any:
+    """What `run` returns, with everything it does in the record."""
+    aten_mode = _AtenMode(recorder)
+    with torch.no_grad(), aten_mode, _FunctionMode(aten_mode):
+        return run()
+
+
+def _refuse_sizes_from_numbers(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return
+    if func in (aten.index.Tensor, aten._unsafe_index.Tensor):
+        masks = [t for t in tensors(args[1:]) if t.dtype in (torch.bool, torch.uint8)]
+        if not masks or not recorder.is_live(masks):
+            return
+    raise refuse("the size of a tensor depends on the numbers of the input", _REMEDY)
+
+
+def _is_data_property(func: Any) -> bool:
+    return getattr(func, "__self__", None) is Tensor.data
