@@ -1,4 +1,4 @@
-"""Other lengths, image sizes and batches than the example's: the module takes them, and so does the compiled network."""
+"""Other lengths, image sizes and batches than the example's: what the module takes, the compiled network takes."""
 
 from __future__ import annotations
 
