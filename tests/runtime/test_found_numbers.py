@@ -84,8 +84,8 @@ import resource, torch
 from torch import nn
 from tersify.runtime import compile
 torch.set_num_threads(1)
-model = nn.Sequential(*[nn.Sequential(nn.Conv1d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(10)]).eval()
-fast = compile(model, torch.randn(2, 8, 16), threads=1)
+model = nn.Sequential(*[nn.Sequential(nn.Conv1d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(30)]).eval()
+fast = compile(model, torch.randn(2, 8, 4), threads=1)
 def resident_kb():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() // 1024
@@ -98,7 +98,7 @@ for n in range({first}, {last}):
     fast(sized(n))
 print((resident_kb() - before) / ({last} - {first}))
 """
-BATCHES, LENGTHS = "torch.randn(n, 8, 16)", "torch.randn(2, 8, 8 + n)"
+BATCHES, LENGTHS = "torch.randn(n, 8, 4)", "torch.randn(1, 8, 4 + n)"
 
 
 def grown_kb(sizes: str, first: int, last: int) -> float:
@@ -113,26 +113,26 @@ def grown_kb(sizes: str, first: int, last: int) -> float:
 
 @pytest.mark.parametrize("sizes", [BATCHES, LENGTHS])
 def test_memory_does_not_grow_with_the_sizes_seen(sizes):
-    assert grown_kb(sizes, 150, 300) < 40
+    assert grown_kb(sizes, 150, 300) < 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [BATCHES, LENGTHS])
 def test_memory_does_not_grow_over_a_thousand_sizes(sizes):
-    assert grown_kb(sizes, 300, 1300) < 12
+    assert grown_kb(sizes, 300, 1300) < 4
 
 
 def test_memory_does_not_grow_with_the_networks_compiled():
     script = GROWTH.replace("fast(sized(n))", "compile(model, sized(4), threads=1)(sized(4))")
     done = subprocess.run(
-        [sys.executable, "-c", script.format(sizes="torch.randn(n, 8, 16)", first=40, last=120)],
+        [sys.executable, "-c", script.format(sizes=BATCHES, first=40, last=120)],
         capture_output=True,
         text=True,
         timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 60
+    assert float(done.stdout) < 100
 
 
 def private_names(path: Path) -> list[str]:
