@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow lint format readme fuzz clean
+.PHONY: demo test test-slow lint format readme fuzz fuzz-runtime clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -38,6 +38,12 @@ readme: .venv/.product
 fuzz: .venv/.checks
 	$(PIP) cmake ninja nanobind
 	tests/hostile/terse_fuzz.sh $(BIN)/python
+
+# Random modules against torch, `make fuzz-runtime N=10000 SEED=7`; a crash or a hang is reported with its seed.
+N ?= 2000
+SEED ?=
+fuzz-runtime: .venv/.checks
+	$(BIN)/python tests/runtime/fuzz_runs.py $(N) $(SEED)
 
 clean:
 	rm -rf .venv build

@@ -1,0 +1,188 @@
+"""Random modules against torch, other ones in every run; and the fuzzer itself, which must see what it looks for."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections import Counter
+
+import fuzz_check
+import fuzz_runs
+import pytest
+import torch
+from fuzz_check import Setting, cut_down, tried
+from fuzz_modules import Case, Program, build, odd, runs, smaller
+from fuzz_runs import chunk
+from fuzz_steps import KINDS, Step
+from torch import Tensor, nn
+
+from tersify.runtime import compile
+
+pytest.importorskip("tersify._runtime")
+
+CHUNKS, MODULES, CHUNK_S = 4, 75, 25.0
+LEAST = 5  # modules a chunk must reach; a slower machine looks at fewer
+EXACT = Setting(precision="fp32", isa=None, threads=1)
+
+
+@pytest.mark.parametrize("part", range(CHUNKS))
+def test_random_modules_are_right_or_refused(part):
+    seed = time.time_ns() // 1000 % 10**9
+    found = chunk(seed, MODULES, CHUNK_S)
+    print(f"part {part}, seed {seed}: {found.describe()}")
+    assert not found.wrong, f"python tests/runtime/fuzz_runs.py 1 SEED shows one again\n{found.describe()}"
+    assert found.modules >= LEAST
+    assert found.right > found.refused
+
+
+def test_a_seed_gives_the_same_module_with_the_same_weights():
+    for seed in range(20):
+        one, other = build(seed), build(seed)
+        assert one.program.text() == other.program.text()
+        states = one.program.state_dict(), other.program.state_dict()
+        assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
+
+
+def test_every_kind_of_step_and_of_odd_input_is_drawn(monkeypatch):
+    seen: Counter[str] = Counter()
+    kinds = dict(KINDS)
+
+    def counting(name):
+        def draw(rng, value):
+            drawn = kinds[name](rng, value)
+            seen[name] += drawn is not None
+            return drawn
+
+        return draw
+
+    for name in kinds:
+        monkeypatch.setitem(KINDS, name, counting(name))
+    structures, thinnings = set(), set()
+    for seed in range(120):
+        case = build(seed)
+        structures.add(case.program.structure)
+        thinnings.add(case.weights)
+    assert set(seen) == set(kinds)
+    assert structures == {"tensor", "tuple", "dict", "nested"}
+    assert len(thinnings) >= 8
+
+
+def test_modules_run_at_other_batches_and_sizes_more_often_than_not():
+    ran = sum(runs(case.program, case.inputs(5, 1)) is not None for case in map(build, range(60)))
+    assert ran > 30
+
+
+def wrong_beside(fast: nn.Module, change: str) -> nn.Module:
+    """A compiled network with one mistake."""
+
+    class Wrong(nn.Module):
+        calls = 0
+
+        def forward(self, *inputs: Tensor) -> object:
+            self.calls += 1
+            given = fast(*inputs)
+            if change == "another type":
+                raise KeyError("lost")
+            if change == "a small error":
+                return given * (1 + 1e-3)
+            if change == "another shape":
+                return given.unsqueeze(0)
+            return torch.full_like(given, float("nan")) if self.calls > 6 else given
+
+    return Wrong()
+
+
+def two_layers() -> Case:
+    """A module in which only the convolution can be wrong, behind and before layers that cannot."""
+    conv = nn.Conv1d(3, 4, 3)
+    steps = [
+        Step(name="tanh", reads=(0,), run=lambda m, x: x.tanh()),
+        Step(name="conv", reads=(1,), run=lambda m, x: m(x), layer=conv),
+        Step(name="relu", reads=(2,), run=lambda m, x: x.relu()),
+        Step(name="twice", reads=(3,), run=lambda m, x: x * 2),
+    ]
+    return Case(
+        seed=0,
+        program=Program(steps, [4], "tensor", None).eval(),
+        inputs=lambda batch, shift: (torch.randn(batch, 3, 8 + shift),),
+        weights="dense",
+    )
+
+
+@pytest.mark.parametrize("change", ["a small error", "another shape", "another type", "late"])
+def test_a_planted_mistake_is_found(monkeypatch, change):
+    def plain(model, example, **options):
+        return copy.deepcopy(model)
+
+    monkeypatch.setattr(fuzz_check, "compile", plain)
+    assert tried(two_layers(), EXACT).kind == "right"
+    monkeypatch.setattr(fuzz_check, "compile", lambda *given, **options: wrong_beside(plain(*given, **options), change))
+    assert tried(two_layers(), EXACT).kind == "wrong"
+
+
+def test_a_wrong_module_is_cut_down_to_the_step_that_is_wrong(monkeypatch):
+    def worse(model, example, **options):
+        fast = copy.deepcopy(model)
+        for layer in fast.modules():
+            if isinstance(layer, nn.Conv1d):
+                layer.weight.data.mul_(1.5)
+        return fast
+
+    monkeypatch.setattr(fuzz_check, "compile", worse)
+    case, outcome = cut_down(two_layers(), EXACT)
+    assert [step.name for step in case.program.steps] == ["conv"]
+    assert outcome.kind == "wrong"
+    assert len(smaller(two_layers())) == 4
+
+
+def test_a_compile_that_changes_the_module_is_found(monkeypatch):
+    def meddling(model, example, **options):
+        fast = copy.deepcopy(model)
+        model.layers[0].bias.data.add_(1)
+        return fast
+
+    monkeypatch.setattr(fuzz_check, "compile", meddling)
+    assert "module after compile" in tried(two_layers(), EXACT).why
+
+
+def test_refusals_are_counted_and_are_no_mistakes(monkeypatch):
+    def refusing(model, example, **options):
+        raise ValueError("this is not for us")
+
+    monkeypatch.setattr(fuzz_check, "compile", refusing)
+    outcome = tried(two_layers(), EXACT)
+    assert (outcome.kind, outcome.why) == ("refused", "this is not for us")
+
+
+def test_a_crash_and_a_hang_are_findings_with_their_seed(monkeypatch, tmp_path):
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import os, sys, time, json\n"
+        "first = int(sys.argv[2])\n"
+        "for seed in range(first, 5):\n"
+        "    print(json.dumps({'start': seed, 'text': 'a module'}), flush=True)\n"
+        "    if seed == 1: os.abort()\n"
+        "    if seed == 3: time.sleep(600)\n"
+        "    facts = {'kind': 'right', 'why': '', 'calls': 9, 'refused': 0}\n"
+        "    print(json.dumps({'end': seed, 'text': 'a module', **facts}), flush=True)\n"
+        "print(json.dumps({'done': True}), flush=True)\n"
+    )
+    monkeypatch.setattr(fuzz_runs, "__file__", str(script))
+    monkeypatch.setattr(fuzz_runs, "PER_MODULE_S", 1)
+    found = chunk(0, 5)
+    assert found.right == 3
+    assert [text.split(":")[0] for text in found.wrong] == ["seed 1", "seed 3"]
+    assert "hangs" in found.wrong[1]
+
+
+def test_odd_inputs_hold_the_shape_and_several_layouts():
+
+    names = {odd(random.Random(seed), torch.randn(2, 3, 4, 5))[0] for seed in range(200)}
+    assert {"transposed", "expanded", "channels last", "every second", "negated view"} <= names
+    for seed in range(50):
+        assert odd(random.Random(seed), torch.randn(2, 3, 4))[1].shape == (2, 3, 4)
+
+
+def test_compile_itself_is_what_is_tried():
+    assert fuzz_check.compile is compile
