@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "classify.hpp"
 #include "engine.hpp"
 #include "fast_call.hpp"
 
@@ -89,6 +90,12 @@ std::shared_ptr<LinearWeights> pack_linear(const SharedWorkspace& workspace, con
                                          int_of(weight.shape(1)), kind, std::move(table));
 }
 
+WeightClass classify_matrix(const Matrix& weight, size_t max_levels, int threads) {
+  if (threads < 1) throw std::invalid_argument("classify needs at least one thread, got " + std::to_string(threads));
+  nb::gil_scoped_release released;
+  return classify(weight.data(), weight.shape(0), weight.shape(1), max_levels, threads);
+}
+
 std::shared_ptr<LinearInt8Weights> pack_linear_i8(const SharedWorkspace& workspace, const Matrix& weight) {
   return std::make_shared<LinearInt8Weights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
                                              int_of(weight.shape(1)));
@@ -136,6 +143,14 @@ std::vector<std::string> isa_names() {
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;  // for what waits for a run to end
 
 void bind_weights(nb::module_& m) {
+  nb::class_<WeightClass>(m, "WeightClass")
+      .def_ro("finite", &WeightClass::finite)
+      .def_ro("kind", &WeightClass::kind)
+      .def_ro("row_scale", &WeightClass::row_scale)
+      .def_ro("table", &WeightClass::table)
+      .def_ro("nonzeros", &WeightClass::nonzeros);
+  m.def("classify", classify_matrix, "weight"_a, "max_levels"_a, "threads"_a,
+        "Whether a float32 matrix holds signs with a scale a row, few levels, or any values.");
   nb::class_<PackedWeights>(m, "PackedWeights")
       .def_prop_ro("resident_bytes", &PackedWeights::resident_bytes, Unlocked(),
                    "Bytes of the forms that exist by now; some are packed when they are first needed.");

@@ -44,7 +44,9 @@ class Bound:
 
     def run_flat(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The tensors of the plan's outputs, after the module's changes to inputs and state."""
-        made = self.network.run([*inputs, *self.graph.state.values()])
+        self._check_memory(inputs)
+        # The capture had its inputs one number behind the other, and some calls rely on that.
+        made = self.network.run([*(x.contiguous() for x in inputs), *self.graph.state.values()])
         if self.graph.written:
             values = dict(zip(self._names, made, strict=True))
             places = dict(zip(self.graph.inputs, inputs, strict=True)) | dict(self.graph.state)
@@ -52,6 +54,16 @@ class Bound:
                 for place, name in self.graph.written.items():
                     places[place].copy_(values[name])
         return made
+
+    def _check_memory(self, inputs: Sequence[Tensor]) -> None:
+        """What the module does with the memory of its inputs must be possible with that of these."""
+        if not self.graph.written and not self.graph.strided:
+            return
+        for name, x in zip(self.graph.inputs, inputs, strict=True):
+            if name in self.graph.written and 0 in x.stride() and x.numel() > 1 and not x.is_contiguous():
+                raise ValueError("the module writes to an input whose numbers share memory; pass it as x.contiguous()")
+            if name in self.graph.strided and not x.is_contiguous():
+                raise ValueError("the module reads an input by strides; pass it as x.contiguous()")
 
     def like_the_module(self, made: Sequence[Tensor]) -> Any:
         values = dict(zip(self._names, made, strict=True))
@@ -69,20 +81,18 @@ def bind(
     """The network for these sizes, whose kernels agree with the module on these inputs."""
     graph = captured.graph
     given = [*inputs, *graph.state.values()]
-    network, refused = _agreeing(captured, given, planner, kernels, strict=strict)
-    if planner.precision == "fp32":
-        return Bound(graph, network)
-    rounded = Network(planner.plan(graph, refused), kernels)
-    apart = 0.0 if graph.random else differs_from_reference(rounded, given)
-    if apart > ROUNDED_TOLERANCE:
+    if planner.rounds_activations:
+        rounded = Network(planner.plan(graph), kernels)
+        apart = 0.0 if graph.random else differs_from_reference(rounded, given)
+        if apart <= ROUNDED_TOLERANCE:
+            return Bound(graph, rounded)
         _tell(f"{planner.precision} kernels disagree with their reference by {apart:.1e}, so fp32 runs", strict=strict)
-        return Bound(graph, network)
-    return Bound(graph, rounded)
+    return Bound(graph, _agreeing(captured, given, planner, kernels, strict=strict))
 
 
 def _agreeing(
     captured: Captured, given: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
-) -> tuple[Network, frozenset[str]]:
+) -> Network:
     """The fp32 network. What disagrees with torch goes back to torch, node by node."""
     graph = captured.graph
     refused: frozenset[str] = frozenset()
@@ -90,7 +100,7 @@ def _agreeing(
         network = Network(planner.floats(graph, refused), kernels)
         apart = 0.0 if graph.random else largest_difference(network, given, captured)
         if apart <= FP32_TOLERANCE:
-            return network, refused
+            return network
         wrong = None if kernels is None else first_wrong_node(network.plan, kernels, graph, given)
         if wrong is not None and attempt < MAX_RETURNS:
             node, error = wrong

@@ -215,7 +215,9 @@ def _bit_sum(tensor: Tensor) -> int:
     flat = tensor.detach().reshape(-1)
     if flat.dtype == torch.bool or flat.is_complex():
         return int(flat.sum().real)
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.itemsize]
+    if flat.numel() * flat.itemsize % 8 == 0:
+        return int(flat.contiguous().view(torch.int64).sum())
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[flat.itemsize]
     return int(flat.view(words).sum(dtype=torch.int64))
 
 

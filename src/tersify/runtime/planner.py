@@ -53,6 +53,11 @@ class Planner:
                 )
         self._quants = observed(floats)
 
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether plans differ from the module by more than the order of sums."""
+        return self._fp16 or (self._int8 and self.precision in ("int8", "auto"))
+
     def floats(self, graph: Graph, refused: frozenset[str] = frozenset()) -> Plan:
         """The plan in fp32, whatever the precision: what the module itself is compared with."""
         return self._settled(graph, refused, self._chosen_for_floats)

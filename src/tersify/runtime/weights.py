@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from tersify.runtime.extension import extension
 from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
@@ -29,6 +30,7 @@ class Weight:
     row_scale: Tensor | None = None
     table: Tensor | None = None
     name: str = ""  # of the parameter, where it is one as it stands: then its packed forms can be shared
+    nonzeros: int | None = None  # where they were counted
 
     @property
     def shape(self) -> torch.Size:
@@ -41,7 +43,8 @@ class Weight:
 
     @cached_property
     def density(self) -> float:
-        return int(self.values.count_nonzero()) / max(self.values.numel(), 1)
+        counted = int(self.values.count_nonzero()) if self.nonzeros is None else self.nonzeros
+        return counted / max(self.values.numel(), 1)
 
     @property
     def levels(self) -> int:
@@ -79,15 +82,42 @@ def classify(name: str, weight: Tensor, origin: CompressedTensor | None = None) 
     if not weight.numel():
         raise ValueError(f"{name!r} of shape {tuple(weight.shape)} holds no weights; compile needs some")
     dense = weight.detach().to(torch.float32).contiguous()
+    found = _classified(dense)
+    if found is None:
+        raise ValueError(f"{name!r} holds NaN or infinite weights; compile needs finite ones")
+    if found.kind is WeightKind.SIGN or origin is None:
+        return found
+    return _by_rows(origin, dense) or found
+
+
+def _classified(dense: Tensor) -> Weight | None:
+    """By its numbers alone; None where they are not finite. C++ needs one pass where torch needs many."""
+    module = extension()
+    if module is None:
+        return classified_by_torch(dense)
+    found = module.classify(dense.reshape(len(dense), -1).numpy(), MAX_TABLE, torch.get_num_threads())
+    if not found.finite:
+        return None
+    kind = WeightKind[found.kind.name]
+    scale = torch.tensor(found.row_scale) if kind is WeightKind.SIGN else None
+    return Weight(
+        kind=kind,
+        values=dense,
+        row_scale=None if scale is None or bool((scale == 1).all()) else scale,
+        table=torch.tensor(found.table) if kind is WeightKind.TABLE else None,
+        nonzeros=found.nonzeros,
+    )
+
+
+def classified_by_torch(dense: Tensor) -> Weight | None:
+    """The same in plain torch: what the C++ is tested against."""
     top = dense.abs().reshape(dense.shape[0], -1).amax(1)
     if not bool(top.isfinite().all()):
-        raise ValueError(f"{name!r} holds NaN or infinite weights; compile needs finite ones")
+        return None
     per_row = top.reshape(-1, *[1] * (dense.ndim - 1))
     if bool(((dense == 0) | (dense.abs() == per_row)).all()):
         scale = torch.where(top == 0, 1.0, top)
         return Weight(kind=WeightKind.SIGN, values=dense, row_scale=None if bool((scale == 1).all()) else scale)
-    if origin is not None and (scaled := _by_rows(origin, dense)) is not None:
-        return scaled
     table = _few_levels(dense)
     if table is None:
         return Weight(kind=WeightKind.FLOAT, values=dense)

@@ -88,7 +88,7 @@ def _record(
     def copied(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        copies.append(leaf.detach().clone())
+        copies.append(leaf.detach().clone(memory_format=torch.contiguous_format))
         return copies[-1]
 
     copied_args, copied_kwargs = map_leaves((args, dict(kwargs)), copied)
@@ -124,6 +124,7 @@ def _record(
         state=state_names,
         written=written,
         random=recorder.random,
+        strided=frozenset(name for name in inputs if name in recorder.strided),
     )
     captured = Captured(graph=graph, made=made)
     return recorder, captured, _changed(before, _attributes(model))

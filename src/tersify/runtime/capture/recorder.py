@@ -41,6 +41,7 @@ class Recorder:
         self.mutated: dict[int, Tensor] = {}  # tensors of the module that the run changes
         self.saved: list[tuple[Tensor, Tensor]] = []  # and what they held before
         self.random = False
+        self.strided: set[str] = set()  # live tensors of the caller that are read by strides
         self._names = {id(t): name for name, t in owned.items()}  # of the module's parameters and buffers
         self._owners = {_storage_id(t): t for t in reversed(list(owned.values()))}
         self._entries: dict[int, Entry] = {}
@@ -53,6 +54,7 @@ class Recorder:
         self.values[name] = Value.of(tensor)
         self._used[name] = 0
         storage = Storage(Geometry.of(tensor), name, live=True)
+        storage.origin = name
         self._outside[_storage_id(tensor)] = (storage, tensor)
         self._track(tensor, storage, name)
 
@@ -73,6 +75,8 @@ class Recorder:
         inputs = list(tensors((args, kwargs)))
         if func is aten.as_strided.default:  # it reads memory, not a value
             storage = self._entry(inputs[0]).storage
+            if storage.origin is not None:
+                self.strided.add(storage.origin)
             self._track(made, storage, storage.read(Geometry.of(made), self._emit))
             return
         results = []

@@ -74,6 +74,7 @@ class Storage:
 
     def __init__(self, base: Geometry, name: str | None, *, live: bool) -> None:
         self.live = live  # it depends on the inputs, or changes from call to call
+        self.origin: str | None = None  # the input that brought it along
         self.version = 0
         self.base = base
         self._base_name = name

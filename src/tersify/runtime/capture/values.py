@@ -86,6 +86,9 @@ class Graph:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     random: bool = False
+    strided: frozenset[str] = (
+        frozenset()
+    )  # inputs that are read by strides, so that theirs must be those of the capture
 
     @property
     def results(self) -> tuple[str, ...]:

@@ -89,8 +89,9 @@ class Linear(Op):
         step = 1.0 if signs else self.weight.step
 
         def pack() -> Any:
-            steps = (self.weight.factors.double() / step).round().float().contiguous()
-            return emitter.module.pack_linear_i8(emitter.workspace, steps)
+            factors = self.weight.factors
+            steps = factors if signs else (factors.double() / step).round().float()
+            return emitter.module.pack_linear_i8(emitter.workspace, steps.contiguous())
 
         weights = emitter.packed(self.weight, (self.kernel,), pack)
         scale = self.epilogue.scale
