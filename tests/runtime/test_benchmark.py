@@ -12,10 +12,9 @@ from torch import nn
 
 from tersify.lab import network
 from tersify.runtime import BenchRow, bench, speedup
-from tersify.runtime.engine import extension
-from tersify.runtime.halves import serves_halves
+from tersify.runtime.passes import serves_fp16
 
-pytest.importorskip("tersify._runtime")
+extension = pytest.importorskip("tersify._runtime")
 
 
 def test_every_peer_is_timed_and_a_missing_one_is_named(monkeypatch):
@@ -69,7 +68,7 @@ def test_a_precision_that_the_cpu_lacks_is_missing_and_not_replaced(monkeypatch)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).eval()
     settings = {"batches": (1,), "threads": 1, "rounds": 1, "seconds": 0.01}
     (row,) = bench(model, torch.randn(2, 3, 8, 8), peers=("tersify-fp16",), **settings)
-    served = serves_halves(extension())
+    served = serves_fp16(extension, extension.isas()[-1])
     assert ("no AVX512-FP16" in row.missing) != served
     assert bool(row.times) == served
 

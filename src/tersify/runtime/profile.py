@@ -13,7 +13,9 @@ from torch import Tensor
 
 from tersify.runtime.engine import Segment
 from tersify.runtime.network import Network
+from tersify.runtime.plan import Plan
 from tersify.runtime.reference import run_node
+from tersify.runtime.torch_stage import TorchStage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,8 @@ def _steps(network: Network, inputs: Sequence[Tensor]) -> Iterator[tuple[str, st
     """One run: node, kernel and microseconds of every step. Steps without a kernel's name have an empty one."""
     values: dict[str, Any] = {**network.plan.constants, **dict(zip(network.plan.inputs, inputs, strict=True))}
     with torch.no_grad():
-        for stage in network.stages:
+        stages: Sequence[Segment | TorchStage | Plan] = network.stages or [network.plan]  # without kernels: no stages
+        for stage in stages:
             if isinstance(stage, Segment):
                 outputs, steps = stage.profile([values[name] for name in stage.inputs])
                 values.update(zip(stage.outputs, outputs, strict=True))

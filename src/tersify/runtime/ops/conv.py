@@ -208,7 +208,7 @@ def _emit_lists(op: Conv, emitter: Emitter, node: Node) -> int:
     output = _output(op, node)
     weights = emitter.packed(
         op.weight,
-        (op.kernel, op.window),
+        (op.kernel, op.window, op.groups),
         lambda: module.pack_conv(
             emitter.workspace,
             _weight_2d(op),
@@ -250,7 +250,7 @@ def _emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
     output = _output(op, node)
     weights = emitter.packed(
         op.weight,
-        (op.kernel, op.window),
+        (op.kernel, op.window, op.groups),
         lambda: emitter.module.pack_conv_i8(emitter.workspace, _weight_2d(op), list(op.window), op.groups, output),
     )
     value = emitter.engine.conv_i8(

@@ -6,31 +6,42 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import assert_close, byte_plan, compiled, permutes_bytes, running_on, whole_steps
+from runtime_plans import (
+    assert_close,
+    assert_in_torch_where_not_finite,
+    linear_int8_plan,
+    network_of,
+    permutes_bytes,
+    run,
+    running_on,
+    weight_values,
+    whole_steps,
+)
 
-from tersify.runtime.plan import Finish
+from tersify.runtime.epilogue import Epilogue
+from tersify.runtime.profile import profile
+from tersify.runtime.weights import WeightKind
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
-LOOKING_UP = [
-    isa for isa in ISAS if permutes_bytes(isa) and isa != "amx"
-]  # tiles serve batches, and one vector costs the same
+# Tiles serve batches, and one vector costs the same.
+LOOKING_UP = [isa for isa in ISAS if permutes_bytes(isa) and isa != "amx"]
 ROWS = 2053  # many enough, and neither whole blocks nor whole bands
 
 
-def kernels_of(plan, x, **more):
-    return {time.kernel for time in compiled(plan, **more).profile(x, repeats=1)}
+def kernels_of(plan, x):
+    return {time.kernel for time in profile(network_of(plan), [x], repeats=1)}
 
 
 def test_many_rows_are_looked_up_and_few_are_not(isa):
     for rows, looked_up in ((ROWS, isa in LOOKING_UP), (200, False)):
-        names = kernels_of(byte_plan(rows, 64), whole_steps(1, 64))
+        names = kernels_of(linear_int8_plan(1, rows, 64), whole_steps(1, 64))
         assert ("looked-up signs, int8" in names) == looked_up
 
 
 def test_levels_are_not_looked_up_and_lists_serve_where_most_is_zero(isa):
-    for more in ({"kind": "table"}, {"zeros": 0.97}):
-        assert "looked-up signs, int8" not in kernels_of(byte_plan(ROWS, 256, **more), whole_steps(1, 256))
+    for more in ({"kind": WeightKind.TABLE}, {"zeros": 0.97}):
+        assert "looked-up signs, int8" not in kernels_of(linear_int8_plan(1, ROWS, 256, **more), whole_steps(1, 256))
 
 
 @given(
@@ -45,27 +56,28 @@ def test_levels_are_not_looked_up_and_lists_serve_where_most_is_zero(isa):
 @settings(max_examples=40, deadline=None)
 def test_any_shape(n, rows, features, zeros, isa, threads, seed):
     with running_on(isa):
-        plan = byte_plan(rows, features, zeros=zeros, seed=seed)
+        plan = linear_int8_plan(n, rows, features, zeros=zeros, seed=seed)
         assert_close(plan, [whole_steps(n, features, seed=seed)], threads=threads)
 
 
 @pytest.mark.parametrize("features", [1, 127, 128, 129, 777])
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_products_and_lookups_give_the_same_bits(features, n):
-    plan = byte_plan(ROWS, features, finish=Finish(scale=torch.linspace(-2, 2, ROWS, dtype=torch.float64)))
+    epilogue = Epilogue(scale=torch.linspace(-2, 2, ROWS, dtype=torch.float64))
+    plan = linear_int8_plan(n, ROWS, features, epilogue=epilogue)
     x = torch.randn(n, features, generator=torch.Generator().manual_seed(0))
     results = []
     for isa in ISAS[ISAS.index("avx512") :] if "avx512" in ISAS else ISAS[:1]:
         with running_on(isa):
-            results += [compiled(plan, threads)(x)[0] for threads in (1, 2, 3)]
+            results += [run(plan, [x], threads)[0] for threads in (1, 2, 3)]
     assert all(torch.equal(results[0], other) for other in results)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_largest_numbers_of_one_sign_overflow_neither_bytes_nor_words(isa, sign):
-    plan = byte_plan(ROWS, 4100)
-    plan.nodes[0].weight.values.fill_(sign)
-    plan.nodes[0].weight.values[::3, ::2] = -sign
+    plan = linear_int8_plan(3, ROWS, 4100)
+    weight_values(plan).fill_(sign)
+    weight_values(plan)[::3, ::2] = -sign
     x = torch.full((3, 4100), 1.0)
     x[1] = -1.0
     x[2, 1000:] = 1e-3  # first no room in the words, then much
@@ -82,9 +94,9 @@ def test_sums_of_sixteen_tables_are_right_up_to_where_their_bytes_would_lose_the
     x[:, 0] += missing.clamp(max=0)
     x[:, 1] += missing.clamp(min=0)
     x *= torch.where(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) < 0, -1.0, 1.0)
-    plan = byte_plan(ROWS, x.numel())
-    plan.nodes[0].weight.values[0::3] = x.sign().flatten()
-    plan.nodes[0].weight.values[1::3] = -x.sign().flatten()
+    plan = linear_int8_plan(1, ROWS, x.numel())
+    weight_values(plan)[0::3] = x.sign().flatten()
+    weight_values(plan)[1::3] = -x.sign().flatten()
     assert_close(plan, [x.reshape(1, -1) / 32], threads=2)
 
 
@@ -92,29 +104,23 @@ def test_sums_of_sixteen_tables_are_right_up_to_where_their_bytes_would_lose_the
 @pytest.mark.parametrize("rows", [40, ROWS])
 def test_vectors_of_the_smallest_numbers_give_small_results(isa, rows, size):
     x = torch.full((1, 37), size)
-    fast = compiled(byte_plan(rows, 37), 2)
-    of_larger = fast(x * 2**30)[0] / 2**30
-    assert (fast(x)[0] - of_larger).abs().max() <= 0.01 * x.numel() * max(size, 1e-36)
+    network = network_of(linear_int8_plan(1, rows, 37), 2)
+    of_larger = network.run([x * 2**30])[0] / 2**30
+    assert (network.run([x])[0] - of_larger).abs().max() <= 0.01 * x.numel() * max(size, 1e-36)
 
 
 def test_all_sets_of_four_signs_are_in_the_table(isa):
-    plan = byte_plan(972, 8)
+    plan = linear_int8_plan(1, 972, 8)
     sets = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0])] * 4)
-    plan.nodes[0].weight.values.copy_(torch.cat([sets.repeat(12, 1), sets.flip(0).repeat(12, 1)], 1))
+    weight_values(plan).copy_(torch.cat([sets.repeat(12, 1), sets.flip(0).repeat(12, 1)], 1))
     for seed in range(5):
         assert_close(plan, [whole_steps(1, 8, seed=seed)])
 
 
 def test_a_looked_up_weight_takes_two_bits(isa):
-    assert compiled(byte_plan(1024, 1024), 2).weight_bytes() == 1024 * 1024 // 4
+    assert network_of(linear_int8_plan(1, 1024, 1024), 2).weight_bytes() == 1024 * 1024 // 4
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_infinity_spoil_their_own_vector_only(isa, bad):
-    plan = byte_plan(ROWS, 37)
-    x = whole_steps(3, 37)
-    clean = compiled(plan)(x)[0]
-    x[1, 5] = bad
-    dirty = compiled(plan)(x)[0]
-    assert dirty[1].isnan().all()
-    assert torch.equal(dirty[[0, 2]], clean[[0, 2]])
+    assert_in_torch_where_not_finite(linear_int8_plan(3, ROWS, 37), whole_steps(3, 37), bad, (1, 5))
