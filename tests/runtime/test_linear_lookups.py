@@ -19,7 +19,7 @@ from runtime_plans import (
 )
 
 from tersify.runtime.epilogue import Epilogue
-from tersify.runtime.profile import profile
+from tersify.runtime.op_profile import profile
 from tersify.runtime.weights import WeightKind
 
 extension = pytest.importorskip("tersify._runtime")

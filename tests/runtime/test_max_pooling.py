@@ -13,7 +13,7 @@ from torch import nn
 
 from tersify.runtime import compile, run_reference
 from tersify.runtime.ops import Window
-from tersify.runtime.profile import profile
+from tersify.runtime.op_profile import profile
 
 extension = pytest.importorskip("tersify._runtime")
 

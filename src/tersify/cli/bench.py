@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tersify.runtime.benchmark import BenchRow
-    from tersify.runtime.profile import OpTime
+    from tersify.runtime.op_profile import OpTime
 
 
 def bench(

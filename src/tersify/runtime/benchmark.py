@@ -78,10 +78,8 @@ class _Worker:
         env.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
         env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p) if python == sys.executable else ""
         self._log = open(folder / f"{peer}.log", "w")  # noqa: SIM115  (lives as long as the process)
-        # By its path, yet without its folder on the search path: files there are named like modules of Python's own.
-        start = f"import runpy; runpy.run_path({peers.__file__!r}, run_name='__main__')"
         self._process = subprocess.Popen(
-            [python, "-c", start, peer, str(folder), str(threads)],
+            [python, peers.__file__, peer, str(folder), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
