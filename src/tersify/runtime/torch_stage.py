@@ -39,7 +39,7 @@ class _Writer:
         last = {name: i for i, node in enumerate(nodes) for name in (*node.inputs, *node.makes)}
         lines = [f"def stage({', '.join(self._variables.values())}):"]
         for i, node in enumerate(nodes):
-            lines.append("    " + self._line(node))
+            lines += [f"    {line}" for line in self._lines(node)]
             dead = [n for n in dict.fromkeys((*node.inputs, *node.makes)) if last[n] == i and n not in outputs]
             variables = [self._variables[name] for name in dead if name in self._variables]
             if variables:
@@ -49,12 +49,18 @@ class _Writer:
         exec(compile("\n".join(lines), "<tersify torch stage>", "exec"), self._objects, made)
         return made["stage"]
 
-    def _line(self, node: Node) -> str:
+    def _lines(self, node: Node) -> list[str]:
         call = self._call(node)
         for name in node.makes:
             self._variables[name] = f"v{len(self._variables)}"
-        targets = ", ".join(self._variables[name] for name in node.makes)
-        return f"{targets} = {call}" if _makes_one_tensor(node) else f"{targets}, *_ = results_of({call})"
+        targets = [self._variables[name] for name in node.makes]
+        if _makes_one_tensor(node):
+            return [f"{targets[0]} = {call}"]
+        return [
+            f"made = results_of({call})",
+            *(f"{target} = made[{i}]" for i, target in enumerate(targets)),
+            "made = None",
+        ]
 
     def _call(self, node: Node) -> str:
         if isinstance(node.op, TorchCall):

@@ -111,7 +111,7 @@ def _lower_mean(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     source: Ref = a["self"]
     rank = len(context.floats(source))
-    axes = sorted(axis % rank for axis in (a["dim"] or []))
+    axes = sorted(axis % max(rank, 1) for axis in (a["dim"] or []))
     if rank < 3 or axes != list(range(2, rank)) or a["dtype"] not in (None, torch.float32):
         raise CannotLower("only the mean over all positions of a channel has a kernel")
     return GlobalAverage(), (source.name,)
