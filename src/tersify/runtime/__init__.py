@@ -2,8 +2,8 @@
 
 from tersify.runtime.benchmark import BenchRow, bench, speedup
 from tersify.runtime.compiled import CompiledModule, compile
-from tersify.runtime.plan import Plan
 from tersify.runtime.op_profile import OpTime
+from tersify.runtime.plan import Plan
 from tersify.runtime.reference import run_reference
 
 __all__ = ["BenchRow", "CompiledModule", "OpTime", "Plan", "bench", "compile", "run_reference", "speedup"]

@@ -20,10 +20,10 @@ from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
 from tersify.runtime.inputs import Arguments, calibration_batches, check_inputs, example_arguments, explained
 from tersify.runtime.nested import map_leaves, signature
-from tersify.runtime.torch_operator import WATCHERS, number_of, watched
+from tersify.runtime.op_profile import OpTime, profile
 from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
-from tersify.runtime.op_profile import OpTime, profile
+from tersify.runtime.torch_operator import WATCHERS, number_of, watched
 
 PRECISIONS = ("fp32", "fp16", "int8", "auto")
 MAX_THREADS = 1024
