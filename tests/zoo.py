@@ -73,6 +73,7 @@ VARIANTS = [
     {"method": "ec2t", "sparsity": 0.6},
     {"method": "ec2t", "plain": True, "lam": 0.002},
     {"method": "binary", "stochastic": True},
+    {"method": "binary", "scale": "channel"},
     {"method": "uniform", "bits": 3, "symmetric": False},
     {"method": "uniform", "bits": 4, "symmetric": False, "per_channel": True},
     {"method": "uniform", "bits": 2, "per_channel": True},
