@@ -140,7 +140,7 @@ class Session:
             )
         seen = seen_inputs(self.model, asking, calibration) if asking and calibration is not None else {}
         for name, method in chosen.items():
-            quantizer = method.quantizer(seen.get(name)).to(next(layers[name].parameters()).device)
+            quantizer = method.quantizer(name, seen.get(name)).to(next(layers[name].parameters()).device)
             quantize_input(layers[name], quantizer)
             self._inputs.append((layers[name], quantizer))
 

@@ -23,7 +23,7 @@ METHODS = [cls() for cls in registered_inputs().values()] + [input_from_table(v)
 
 def convolutional():
     return nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, (3, 2), groups=2),
+        nn.Conv2d(3, 6, 3, padding=1, stride=2), nn.BatchNorm2d(6), nn.Hardtanh(), nn.Conv2d(6, 4, (3, 2), groups=2),
         nn.Flatten(), nn.Linear(4 * 2 * 3, 5),
     )  # fmt: skip
 

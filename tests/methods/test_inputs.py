@@ -6,7 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import tersify
-from tersify import Recipe
+from tersify import Recipe, Rule
+from tersify.lab import dataset, network
+from tersify.lab.trainer import TrainConfig, train
+from tersify.methods import TernaryWeightNetwork
 from tersify.methods.inputs import SignInputs, TernaryInputs, TokenInputs, UniformInputs
 from tersify.recipe import InputRule
 from tersify.tensor.inputs import facts_of, from_plain, quantizer_of
@@ -80,6 +83,39 @@ def test_ternary_inputs_are_three_levels_around_zero():
     attached(model, TernaryInputs(), x)
     low, zero, high = input_of(model[0], model, x).unique().tolist()
     assert (low, zero) == (-high, 0.0)
+
+
+def test_ternary_inputs_behind_a_relu_use_all_three_levels():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.ReLU(), nn.Linear(30, 3)), torch.randn(50, 30)
+    attached(model, TernaryInputs(), x)
+    zero, one, two = input_of(model[1], model, x).unique().tolist()
+    assert (zero, two) == (0.0, 2 * one)
+
+
+def test_the_sign_of_what_is_never_negative_is_refused():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.randn(8, 4)
+    with pytest.raises(ValueError, match="the input of '2' is never negative, so its sign says nothing"):
+        attached(model, SignInputs(), x)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "least"),
+    [
+        (UniformInputs(bits=8), {}, 95.0),
+        (UniformInputs(bits=4, range="observed"), {}, 90.0),
+        (TernaryInputs(), {}, 85.0),
+        (SignInputs(scaled=True), {"activation": "hardtanh"}, 75.0),
+    ],
+    ids=lambda value: value.name if hasattr(value, "name") else "",
+)
+def test_a_network_learns_with_quantized_inputs(method, options, least, tmp_path):
+    data = dataset("digits")
+    recipe = Recipe(rules=[Rule(methods=[TernaryWeightNetwork()])], inputs=[InputRule(methods=[method])])
+    config = TrainConfig(epochs=6, lr=5e-3, batch_size=64, schedule="cosine", device="cpu", augment=False)
+    torch.manual_seed(0)
+    metrics = train(network("digits-cnn", width=0.5, **options), data, config, out=tmp_path / "run", recipe=recipe)
+    assert metrics["accuracy"] >= least  # of the file, loaded into a fresh network
 
 
 def test_each_token_has_a_scale_of_its_own():

@@ -36,7 +36,8 @@ class InputMethod:
     def check(self, name: str, module: nn.Module) -> None:
         """Raise where the layer's input cannot become this."""
 
-    def quantizer(self, seen: Seen | None) -> TrainedInput:
+    def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
+        """For the layer `name`; raises where what was seen there cannot become this."""
         raise NotImplementedError
 
     def to_table(self) -> dict[str, Any]:

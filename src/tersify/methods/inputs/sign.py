@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -13,8 +14,12 @@ from tersify.tensor.inputs import SignInput, signs
 @register_input("sign")
 @dataclass(frozen=True, kw_only=True)
 class SignInputs(InputMethod):
-    """−1 and +1; the gradient passes where |x| ≤ 1. `scaled` multiplies each output by its inputs' mean magnitude."""
+    """−1 and +1; the gradient passes where |x| ≤ 1. `scaled` multiplies each output by its inputs' mean magnitude.
 
+    The inputs must have both signs, so a batch norm or a Hardtanh stands in front of the layer and no ReLU.
+    """
+
+    needs_data: ClassVar[bool] = True
     scaled: bool = False
 
     def check(self, name: str, module: nn.Module) -> None:
@@ -25,7 +30,12 @@ class SignInputs(InputMethod):
                 f"{name!r} pads by {module.padding_mode!r}, and scaled is for zeros; leave scaled out there"
             )
 
-    def quantizer(self, seen: Seen | None) -> TrainedInput:
+    def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
+        if seen is not None and seen.lowest >= 0:
+            raise ValueError(
+                f"the input of {name!r} is never negative, so its sign says nothing; put a Hardtanh in place of the "
+                "ReLU in front of it, or leave the layer out with a rule of its own"
+            )
         return TrainedSigns(self.scaled)
 
 

@@ -27,7 +27,7 @@ class TokenInputs(InputMethod):
                 f"{name!r} is a {type(module).__name__}, whose inputs are no tokens; name linear layers, or 'uniform'"
             )
 
-    def quantizer(self, seen: Seen | None) -> TrainedInput:
+    def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
         return TrainedTokens(self.bits)
 
 

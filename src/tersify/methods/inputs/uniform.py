@@ -37,7 +37,7 @@ class UniformInputs(InputMethod):
         check_choice("range", self.range, ("learned", "observed"))
         check_range("momentum", self.momentum, low=0.0, high=1.0, high_open=True)
 
-    def quantizer(self, seen: Seen | None) -> TrainedInput:
+    def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
         assert seen is not None
         signed = seen.lowest < 0 if self.signed == "auto" else self.signed == "yes"
         low, high = (-(2 ** (self.bits - 1)) + 1, 2 ** (self.bits - 1) - 1) if signed else (0, 2**self.bits - 1)
@@ -51,13 +51,14 @@ class UniformInputs(InputMethod):
 @register_input("ternary")
 @dataclass(frozen=True, kw_only=True)
 class TernaryInputs(InputMethod):
-    """−1/0/+1 times one learned step, whose halves are the thresholds: both operands of FATNN's inner product."""
+    """−1/0/+1 times one learned step, as FATNN's inner product wants its operands; 0/1/2 of what is never negative."""
 
     needs_data: ClassVar[bool] = True
 
-    def quantizer(self, seen: Seen | None) -> TrainedInput:
+    def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
         assert seen is not None
-        return LearnedInput(-1, 1, 2 * seen.mean)
+        low, high = (-1, 1) if seen.lowest < 0 else (0, 2)
+        return LearnedInput(low, high, 2 * seen.mean / math.sqrt(high))
 
 
 class GridInput(TrainedInput):
