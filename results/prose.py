@@ -4,9 +4,9 @@
 
 A paragraph names a record by its file (`results/NAME.json`) or by the command that made it (`tersify reproduce NAME`,
 `python benchmarks/NAME.py`). A figure is a number with a decimal point, or one before %, times, points, a unit of time
-or of size. It is in the record where one of its numbers is that when rounded; a share may be told in percent, seconds in
-ms, ms in µs. Tables and sentences that tables.py writes are left out, and code is. What is a setting, a definition or
-somebody else's figure stands in `prose.json`, with what it is.
+or of size. It is in the record where one of its numbers is that when rounded; shares may be told in percent, seconds
+in ms, ms in µs. Tables and sentences that tables.py writes are left out, and code is. What is a setting, a definition
+or somebody else's figure stands in `prose.json`, with what it is.
 """
 
 from __future__ import annotations

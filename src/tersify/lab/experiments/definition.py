@@ -142,7 +142,7 @@ class Experiment:
         own = dict(self.smoke)
         shared = {key: own.pop(key) for key in ("target", "options", "epochs") if key in own}
         special = own.pop("rows", {})
-        rows = tuple(replace(row, train={}, seeds=(), **shared, **special.get(row.id, {})) for row in self.rows)
+        rows = tuple(replace(row, train={}, seeds=(), **(shared | special.get(row.id, {}))) for row in self.rows)
         return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
 
     def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:
