@@ -129,17 +129,21 @@ def speed() -> str:
 
 
 def speech() -> str:
-    """Paper 2: what quantization costs the speech network in STOI, for both heads."""
+    """Paper 2: what quantization costs the speech network in STOI, for each head."""
     found = read("lut-table3")
     names = {"8-U": "8-bit fixed point", "4-U": "4-bit fixed point", "4-NU": "the paper's 4-bit table",
+             "4-NU/8-U": "the same, second layer in 8 bits", "4-NU searched": "the paper's table, its split searched",
              "optimal 4": "our optimal 4-bit table", "optimal 3": "our optimal 3-bit table"}  # fmt: skip
-    lines = ["| | published | mask head | spectrum head | bytes of the codes |", "|---|---|---|---|---|"]
+    heads = [head for head in ("magnitude", "mask", "spectrum") if head in found]
+    floats = [f"{head} head ({found[head]['float']['stoi']:.3f})" for head in heads]
+    lines = [f"| | published (0.87) | {' | '.join(floats)} | bytes of the codes |", "|---" * (len(heads) + 3) + "|"]
     for key, name in names.items():
-        published = found["mask"][key]["published"].get("loss")
-        losses = (found[head][key]["minus"]["float"] for head in ("mask", "spectrum"))
+        rows = [next(row for title, row in found[head].items() if title.partition(" (")[0] == key) for head in heads]
+        published = rows[0]["published"].get("loss")
+        losses = (row["minus"]["float"] for row in rows)
         cells = [f"{_loss(loss['mean'])} ± {loss['standard_error']:.4f}" for loss in losses]
         stated = "–" if published is None else _loss(published, 3)
-        lines.append(f"| {name} | {stated} | {' | '.join(cells)} | {found['mask'][key]['weight_bytes']:,} |")
+        lines.append(f"| {name} | {stated} | {' | '.join(cells)} | {rows[0]['weight_bytes']:,} |")
     return "\n".join(lines)
 
 
