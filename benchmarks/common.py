@@ -107,13 +107,14 @@ def interleaved(
 def report(
     name: str, figures: dict[str, float], *, json_path: Path | None, versions: dict[str, str], **machine: Any
 ) -> None:
-    """Write {"name", "commit", "machine", "versions", "figures"} where a path is given."""
+    """Write {"name", "command", "commit", "machine", "versions", "figures"} where a path is given."""
     if json_path is None:
         return
-    from tersify.lab.experiments.provenance import commit, cpu_name
+    from tersify.lab.experiments.provenance import command, commit, cpu_name
 
     facts = {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), **machine}
     versions = {"python": platform.python_version(), **versions}
     here = commit(Path(__file__).parent)
-    record = {"name": name, "commit": here, "machine": facts, "versions": versions, "figures": figures}
+    origin = {"name": name, "command": command(), "commit": here, "machine": facts, "versions": versions}
+    record = origin | {"figures": figures}
     json_path.write_text(json.dumps(record, indent=1) + "\n")

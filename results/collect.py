@@ -1,7 +1,7 @@
 """Runs that were trained side by side or elsewhere become rows of results/EXPERIMENT.json.
 
     python results/collect.py ternary-table2 log=runs/log best=runs/a best=runs/b --machine "NVIDIA H200" \
-        --version torch=2.11.0 --version python=3.12.3 --commit c18452d
+        --version torch=2.11.0 --version python=3.12.3 --commit c18452d --command "tersify reproduce ternary-table2"
 
 A row named twice has two seeds. Rows that are not named stay as they are in the file. `make readme` comes next.
 """
@@ -31,12 +31,14 @@ def main() -> None:
     parser.add_argument("--machine", required=True)
     parser.add_argument("--version", action="append", default=[], metavar="NAME=VERSION")
     parser.add_argument("--commit", required=True)
+    parser.add_argument("--command", required=True, help="what was called there")
     given = parser.parse_args()
     folders: dict[str, list[Path]] = {}
     for pair in given.runs:
         row, _, folder = pair.partition("=")
         folders.setdefault(row, []).append(Path(folder))
     provenance = {
+        "command": given.command,
         "machine": given.machine,
         "versions": dict(v.split("=", 1) for v in given.version),
         "commit": given.commit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.methods import Site
+from tersify.methods.inputs import Seen
 from tersify.modes import eval_mode
 
 
@@ -76,6 +77,42 @@ def input_norms(model: nn.Module, sites: Sequence[Site], calibration: Calibratio
             hook.remove()
     _check_any(batches)
     return [each.norm() for each in squares]
+
+
+def seen_inputs(model: nn.Module, layers: Mapping[str, nn.Module], calibration: Calibration) -> dict[str, Seen]:
+    """What the batches bring to each layer, in the mode the network is in; its buffers stay as they were.
+
+    A network about to be trained is judged with the statistics of the batches: those that its batch norms hold may be
+    of weights it no longer has.
+    """
+    seen: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+    def look(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            x = args[0].detach().float()
+            seen[name].append(torch.stack([x.abs().amax(), x.abs().mean(), x.amin()]))
+
+        return hook
+
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    hooks = [module.register_forward_pre_hook(look(name)) for name, module in layers.items()]
+    batches = 0
+    try:
+        with torch.no_grad():
+            for inputs, _ in calibration.pairs():
+                model(inputs)
+                batches += 1
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for buffer, value in before:
+            buffer.data.copy_(value)
+    _check_any(batches)
+    for name, found in seen.items():
+        if not found:
+            raise ValueError(f"no calibration batch reached {name!r}; leave its activations out with a rule of its own")
+    tables = {name: torch.stack(found) for name, found in seen.items()}
+    return {name: Seen(float(t[:, 0].max()), float(t[:, 1].mean()), float(t[:, 2].min())) for name, t in tables.items()}
 
 
 class _InputSquares:

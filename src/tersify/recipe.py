@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from tersify.methods import Method, Site, from_table, nearest
+from tersify.methods.inputs import InputMethod, input_from_table
 from tersify.toml import read_toml, write_toml
 
 
@@ -47,6 +50,43 @@ class Rule:
         return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputRule:
+    """The layers that globs name, by module, and what their inputs become; no method: they stay as they are."""
+
+    activations: str | tuple[str, ...] = "*"
+    methods: tuple[InputMethod, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "methods", _all_of(InputMethod, "a rule's activation methods", self.methods, "UniformInputs(bits=8)")
+        )
+        if isinstance(self.activations, (list, tuple)):
+            object.__setattr__(self, "activations", tuple(self.activations))
+        if not self.globs or not all(isinstance(g, str) and g for g in self.globs):
+            raise ValueError(f"a rule's activations must be a glob or a list of globs, got {self.activations!r}")
+        if len(self.methods) > 1:
+            raise ValueError(
+                f"rule {self.activations!r}: an input is quantized once, got {len(self.methods)} methods; leave one"
+            )
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        return self.activations if isinstance(self.activations, tuple) else (self.activations,)
+
+    def reached(self, layers: Mapping[str, nn.Module]) -> list[str]:
+        """The names of the layers that the globs name; each glob must name one."""
+        found: list[str] = []
+        for glob in self.globs:
+            named = [name for name in layers if name == glob or fnmatch.fnmatchcase(name, glob)]
+            if not named:
+                raise ValueError(
+                    f"rule {glob!r} matches no linear or convolutional layer, by module; {nearest(glob, list(layers))}"
+                )
+            found += named
+        return found
+
+
 def _all_of(kind: type, what: str, given: Any, such_as: str) -> tuple[Any, ...]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
         raise ValueError(f"{what} must be a list of objects such as {such_as}, got {given!r}")
@@ -79,17 +119,20 @@ class Recipe:
     rules: tuple[Rule, ...]
     description: str = ""
     train: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[InputRule, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", _all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])"))
+        object.__setattr__(self, "inputs", _all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])"))
         object.__setattr__(self, "train", dict(self.train))
-        if not any(rule.methods for rule in self.rules):
+        if not any(rule.methods for rule in self.rules) and not any(rule.methods for rule in self.inputs):
             raise ValueError("a recipe needs at least one rule with a method")
 
     @property
     def needs_data(self) -> bool:
         """Whether a method asks for calibration batches."""
-        return any(method.needs_calibration or method.needs_inputs for rule in self.rules for method in rule.methods)
+        weights = any(method.needs_calibration or method.needs_inputs for rule in self.rules for method in rule.methods)
+        return weights or any(method.needs_data for rule in self.inputs for method in rule.methods)
 
     def assign(self, sites: Sequence[Site]) -> list[tuple[Rule, list[Site]]]:
         """Each rule with the sites it gets; the first rule that reaches a site wins."""
@@ -104,6 +147,18 @@ class Recipe:
             left = [site for site in left if site not in own]
         return assigned
 
+    def assign_inputs(self, layers: Mapping[str, nn.Module]) -> dict[str, InputMethod]:
+        """The method of each layer whose input is quantized; the first rule that reaches a layer wins."""
+        assigned: dict[str, InputMethod | None] = {}
+        for rule in self.inputs:
+            new = [name for name in rule.reached(layers) if name not in assigned]
+            if not new:
+                raise ValueError(
+                    f"rule {rule.activations!r} gets no layer: rules before it take all it names; move it up"
+                )
+            assigned |= dict.fromkeys(new, rule.methods[0] if rule.methods else None)
+        return {name: method for name, method in assigned.items() if method is not None}
+
     def to_toml(self) -> str:
         return write_toml(self._document())
 
@@ -116,6 +171,9 @@ class Recipe:
         for rule in self.rules:
             weights = rule.weights if isinstance(rule.weights, str) else list(rule.weights)
             rules.append({"weights": weights, "methods": [m.to_table() for m in rule.methods]})
+        for each in self.inputs:
+            named = each.activations if isinstance(each.activations, str) else list(each.activations)
+            rules.append({"activations": named, "methods": [m.to_table() for m in each.methods]})
         document: dict[str, Any] = {"description": self.description} if self.description else {}
         document["rules"] = rules
         if self.train:
@@ -134,7 +192,8 @@ class Recipe:
         if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):
             raise ValueError('a recipe needs [[rules]] tables, each with weights = "…" and methods = […]')
         return cls(
-            rules=tuple(_rule(table) for table in rules),
+            rules=tuple(_rule(table) for table in rules if "activations" not in table),
+            inputs=tuple(_input_rule(table) for table in rules if "activations" in table),
             description=document.get("description", ""),
             train=document.get("train", {}),
         )
@@ -172,13 +231,24 @@ def ready_recipes() -> list[Path]:
 
 
 def _rule(table: Mapping[str, Any]) -> Rule:
-    _check_keys("a rule", table, ["weights", "methods"])
+    _check_keys("a rule", table, ["weights", "activations", "methods"])
+    methods = _method_tables(table, "ternary")
+    return Rule(weights=table.get("weights", "*"), methods=tuple(from_table(m) for m in methods))
+
+
+def _input_rule(table: Mapping[str, Any]) -> InputRule:
+    _check_keys("a rule for activations", table, ["activations", "methods"])
+    methods = _method_tables(table, "uniform")
+    return InputRule(activations=table["activations"], methods=tuple(input_from_table(m) for m in methods))
+
+
+def _method_tables(table: Mapping[str, Any], such_as: str) -> list[dict[str, Any]]:
     methods = table.get("methods", [])
     if not isinstance(methods, list) or not all(isinstance(m, dict) for m in methods):
         raise ValueError(
-            f'a rule\'s methods must be a list of tables such as {{ method = "ternary" }}, got {methods!r}'
+            f'a rule\'s methods must be a list of tables such as {{ method = "{such_as}" }}, got {methods!r}'
         )
-    return Rule(weights=table.get("weights", "*"), methods=tuple(from_table(m) for m in methods))
+    return methods
 
 
 def _check_keys(what: str, table: Mapping[str, Any], known: list[str]) -> None:

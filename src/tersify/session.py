@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from tersify.calibration import Calibration, input_norms, squared_gradients
+from tersify.calibration import Calibration, input_norms, seen_inputs, squared_gradients
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
+from tersify.methods.inputs import TrainedInput
 from tersify.ranks import whole
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.inputs import LAYERS, METADATA, FixedInput, facts_of, leave_input, quantize_input, quantizer_of
 from tersify.tensor.model import tied
 from tersify.units import Example, find_units
 
@@ -101,8 +104,10 @@ class Session:
         self.names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self._work: list[_Work] = []
         self.sites: list[Site] = []
+        self._inputs: list[tuple[nn.Module, TrainedInput]] = []
         try:
             self._install(calibration, example)
+            self._install_inputs(calibration)
         except BaseException:
             self._detach()
             raise
@@ -115,6 +120,29 @@ class Session:
         """The modules hold the latents themselves again."""
         for site in self.sites:
             uninstall(site)
+        for layer, _ in self._inputs:
+            leave_input(layer)
+
+    def _install_inputs(self, calibration: Calibration | None) -> None:
+        """After the weights, since what reaches a layer is what the layers before it make of theirs."""
+        layers = {name: module for name, module in self.model.named_modules() if _takes_one_input(module)}
+        for name, module in layers.items():
+            if isinstance(quantizer_of(module), TrainedInput):
+                raise ValueError(f"the input of {name!r} belongs to a session already; end that one with bake_()")
+        chosen = self.recipe.assign_inputs(layers)
+        for name, method in chosen.items():
+            method.check(name, layers[name])
+        asking = {name: layers[name] for name, method in chosen.items() if method.needs_data}
+        if asking and calibration is None:
+            raise ValueError(
+                f"the ranges of activations such as the input of {next(iter(asking))!r} begin where data says; "
+                "give calibration= batches of (inputs, targets)"
+            )
+        seen = seen_inputs(self.model, asking, calibration) if asking and calibration is not None else {}
+        for name, method in chosen.items():
+            quantizer = method.quantizer(name, seen.get(name)).to(next(layers[name].parameters()).device)
+            quantize_input(layers[name], quantizer)
+            self._inputs.append((layers[name], quantizer))
 
     def _install(self, calibration: Calibration | None, example: Example | None) -> None:
         assigned = self.recipe.assign(every := find_sites(self.model))
@@ -207,11 +235,15 @@ class Session:
         state = self.model.state_dict(keep_vars=True)
         held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self.names})
         packed = {n: _pack_site(by_name[n]) if n in by_name else whole(t.detach()).clone() for n, t in held.items()}
-        return CompressedModel(packed, aliases=aliases, recipe=self.recipe.describe())
+        facts = facts_of(self.model)
+        return CompressedModel(
+            packed, aliases=aliases, recipe=self.recipe.describe(), metadata={METADATA: facts} if facts else None
+        )
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay."""
-        holders = [t for s in self.sites for t in s.chain] + [w.bound.shared for w in self._work if w.bound.shared]
+        holders: list[nn.Module] = [t for s in self.sites for t in s.chain]
+        holders += [w.bound.shared for w in self._work if w.bound.shared] + [quantizer for _, quantizer in self._inputs]
         learned = {id(p): p for holder in holders for p in holder.parameters() if p.is_floating_point()}
         weights = [p for p in self.model.parameters() if p.requires_grad and id(p) not in learned]
         groups = [{"params": weights, **defaults}]
@@ -232,12 +264,15 @@ class Session:
 
     @torch.no_grad()
     def bake_(self) -> None:
-        """End the session: each weight becomes its final dense value in a plain module."""
+        """End the session: each weight becomes its final dense value in a plain module, and ranges stand."""
         for site in self.sites:
             value = _pack_site(site).to_dense()
             uninstall(site)
             site.latent.copy_(value)
-        self.sites, self._work, self._penalized = [], [], []
+        for layer, quantizer in self._inputs:
+            fixed = FixedInput(quantizer.facts()).to(next(layer.parameters()).device)
+            quantize_input(layer, fixed)
+        self.sites, self._work, self._penalized, self._inputs = [], [], [], []
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -261,6 +296,11 @@ class Session:
         for work, shared in zip(self._work, state["shared"], strict=True):
             if work.bound.shared is not None:
                 work.bound.shared.load_state_dict(shared)
+
+
+def _takes_one_input(module: nn.Module) -> bool:
+    """Attention hands the weights of its output layer on to a function, so that no input reaches the layer itself."""
+    return isinstance(module, LAYERS) and not isinstance(module, NonDynamicallyQuantizableLinear)
 
 
 def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Calibration | None) -> list[Site]:

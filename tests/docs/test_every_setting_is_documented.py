@@ -8,11 +8,15 @@ import pytest
 
 from tersify.lab.trainer import TrainConfig
 from tersify.methods import registered
+from tersify.methods.inputs import registered_inputs
 from tersify.recipe import ready_recipes
 from tersify.toml import write_toml
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
+WHOLE_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
+# Methods for weights and for activations may share a name.
+ACTIVATIONS = WHOLE_PAGE.partition("## Activations\n")[2].partition("\n## ")[0]
+PAGE = WHOLE_PAGE.replace(ACTIVATIONS, "")
 OWN_PAGES = {"prune": "pruning.md", "energy": "tutorials/search-a-sub-network.md"}
 
 
@@ -25,12 +29,12 @@ def table_rows(text):
             yield method.strip("`"), re.findall(r"`(\w+)`", settings), re.findall(r"`(.*?)`|(none|–)", cells[1])
 
 
-def documented(method):
+def documented(method, page=PAGE):
     """The settings of a method, or of training, with their defaults as the page writes them."""
     heading = "## Training\n" if method == "train" else f"### `{method}`\n"
-    section = PAGE.partition(heading)[2].partition("\n##")[0]
+    section = page.partition(heading)[2].partition("\n##")[0]
     found = {}
-    for name, settings, defaults in table_rows(section or PAGE):
+    for name, settings, defaults in table_rows(section or page):
         if name == ("" if section else method):
             found |= dict(zip(settings, (quoted or word for quoted, word in defaults), strict=True))
     return found
@@ -54,6 +58,12 @@ def settings(kind):
 def test_the_page_tells_every_setting_of_a_method_with_its_default(method):
     assert f"`{method}`" in PAGE
     assert documented(method) == settings(registered()[method])
+
+
+@pytest.mark.parametrize("method", sorted(registered_inputs()))
+def test_the_page_tells_every_setting_of_an_activation_method_with_its_default(method):
+    assert f"`{method}`" in ACTIVATIONS
+    assert documented(method, ACTIVATIONS) == settings(registered_inputs()[method])
 
 
 def test_the_page_tells_every_setting_of_training_with_its_default():

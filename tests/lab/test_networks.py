@@ -250,3 +250,13 @@ def test_the_cifar_stem_keeps_the_size_of_small_images(name: str, count: int) ->
 def test_an_unknown_stem_is_refused() -> None:
     with pytest.raises(ValueError, match="stem must be one of imagenet, cifar, got 'small'"):
         network("resnet18", stem="small")
+
+
+def test_one_coefficient_scales_width_and_depth_together() -> None:
+    scaled = network("resnet20", compound=3)
+    by_hand = network("resnet20", width=1.1**3, depth=1.2**3)
+    assert parameters(scaled) == parameters(by_hand) > 2 * parameters(network("resnet20"))
+    with pytest.raises(ValueError, match="compound sets width and depth; leave width out"):
+        network("resnet20", compound=1, width=2.0)
+    with pytest.raises(ValueError, match="unknown option of alexnet 'compound'"):
+        network("alexnet", compound=1)

@@ -158,6 +158,23 @@ def test_a_spectrum_head_that_says_nothing_gives_each_bins_mean_level():
     assert torch.allclose(model(magnitudes), magnitudes.log().mean(1).exp(), rtol=1e-4)
 
 
+def test_the_magnitude_head_lets_loudness_pass_and_gives_no_negative_magnitude():
+    model = SpeechMlp("magnitude").eval()
+    magnitudes = torch.rand(4, 8, 129)
+    model.standardise_(magnitudes.flatten(0, 1))
+    torch.nn.init.zeros_(model.hidden.bias)
+    torch.nn.init.zeros_(model.output.bias)
+    estimate = model(magnitudes)
+    assert (estimate >= 0).all()
+    assert torch.allclose(model(9 * magnitudes), 9 * estimate, rtol=1e-4, atol=1e-6)
+
+
+def test_the_magnitude_head_learns_where_its_relus_are_zero(small_corpus):
+    model = train(SpeechMlp("magnitude"), Corpus(small_corpus), SpeechTraining(epochs=2, batch=64))
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+    assert all(float(p.detach().abs().max()) <= 1 for p in model.parameters())
+
+
 def test_paired_differences_have_the_standard_error_of_pairs():
     mean, error = Scores((0.5, 0.7, 0.9), (0.0,) * 3).minus(Scores((0.4, 0.6, 0.7), (0.0,) * 3))
     assert mean == pytest.approx(0.4 / 3)
@@ -233,7 +250,7 @@ def test_the_partitions_in_small_are_drawn_and_their_file_is_replaced_whole(smal
     results = reproduce_partitions(small_corpus, tmp_path, smoke=True)
     assert (tmp_path / "kept.json").read_text() == "old"
     assert json.loads((tmp_path / "lut-fig1.json").read_text()) == results
-    assert len(list(tmp_path.glob("lut-fig1-*.svg"))) == 4
+    assert len(list(tmp_path.glob("lut-fig1-*.svg"))) == 6  # two layers of each head
 
 
 def test_the_search_takes_the_split_that_damages_least():

@@ -37,6 +37,23 @@ def test_twn_scale_is_the_mean_magnitude_above_seven_tenths_of_the_mean():
     assert torch.allclose(model.weight, w.sign() * kept * w.abs()[kept].mean())
 
 
+def test_the_exact_threshold_of_twn_leaves_the_least_squared_error_of_all():
+    w = gaussian()
+    model, _ = session_on(w, TernaryWeightNetwork(exact=True))
+    error = (model.weight - w).square().sum().item()
+    for threshold in w.abs().flatten():  # every set that a threshold can keep
+        kept = w.abs() >= threshold
+        other = (w.sign() * kept * w.abs()[kept].mean() - w).square().sum().item()
+        assert error <= other * (1 + 1e-5)
+    approximate, _ = session_on(w, TernaryWeightNetwork())
+    assert error < (approximate.weight - w).square().sum().item()
+
+
+def test_a_factor_beside_the_exact_threshold_is_refused():
+    with pytest.raises(ValueError, match=r"factor \(0.5\) and exact both set the threshold; give one of them"):
+        TernaryWeightNetwork(exact=True, factor=0.5)
+
+
 def test_twn_per_channel_has_a_lower_error_than_per_tensor_when_rows_differ_in_size():
     w = gaussian() * torch.linspace(0.1, 3, 40)[:, None]
     errors = []
@@ -184,3 +201,35 @@ def test_per_channel_on_a_bias_is_refused_in_words():
 def test_uniform_bits_outside_2_to_8_are_refused():
     with pytest.raises(ValueError, match=r"bits must be 2\.\.8, got 11"):
         Uniform(bits=11)
+
+
+def test_the_symmetric_scale_as_printed_divides_the_clipping_range_into_all_steps():
+    w = gaussian()
+    model, _ = session_on(w, Uniform(bits=4, printed=True, clip=0.8))
+    beta = 0.8 * w.abs().max()
+    scale = 2 * beta / (2**4 - 1)  # paper 1, eq. 1, with |α| = |β|
+    assert torch.allclose(model.weight, (w / scale).round().clamp(-8, 7) * scale)
+
+
+def test_a_narrower_clipping_range_gives_weights_with_outliers_a_smaller_error_at_few_bits():
+    w = torch.cat([gaussian(), torch.full((1, 50), 2.0)])
+    errors = []
+    for clip in (1.0, 0.2):
+        model, _ = session_on(w, Uniform(bits=3, clip=clip))
+        errors.append((model.weight - w)[:-1].square().mean().item())
+    assert errors[1] < errors[0]
+
+
+def test_plain_ec2t_is_equation_4_as_printed():
+    w, lam = gaussian(), 0.001
+    model, session = session_on(w, EntropyConstrainedTernary(plain=True, lam=lam, warmup=0.0), epochs=4)
+    session.step()
+    session.step()
+    transform = model.parametrizations.weight[0]
+    plus, minus = transform.levels().detach()
+    levels = torch.stack([torch.zeros(()), plus, -minus])
+    costs = (w[..., None] - levels).square() - lam * transform.prior.log2()
+    assert torch.equal(model.weight, levels[costs.argmin(-1)])
+    codes = torch.stack([(model.weight == level).float().mean() for level in levels])
+    session.step()  # P counts the codes that λ itself has moved
+    assert torch.allclose(transform.prior, codes)

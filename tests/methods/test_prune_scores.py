@@ -68,6 +68,19 @@ def test_snip_prunes_once_before_training_by_calibration_gradients():
     assert (model.weight != 0).tolist() == [[True, False, True, False]]
 
 
+def test_optimal_brain_damage_keeps_what_half_the_curvature_times_the_square_says():
+    model = linear_with([2.0, 1.0, 0.5, 0.1])
+    x = torch.tensor([[0.1, 1.0, 1.0, 30.0]])  # squared gradients 0.01, 1, 1, 900: worth 0.02, 0.5, 0.125, 4.5
+    batches = Calibration([(x, torch.zeros(1, 1))], loss=lambda out, target: out.sum())
+    kept = pruned_at_once(model, score="obd", sparsity=0.5, calibration=batches).weight != 0
+    assert kept.tolist() == [[False, True, False, True]]
+
+
+def test_optimal_brain_damage_without_data_is_an_error():
+    with pytest.raises(ValueError, match="'prune' as set there needs data"):
+        pruned_at_once(nn.Linear(4, 4), score="obd")
+
+
 def test_wanda_keeps_a_small_weight_that_meets_a_large_input():
     torch.manual_seed(0)
     x = torch.randn(64, 8) * torch.tensor([1.0, 1, 1, 1, 50, 50, 50, 50])

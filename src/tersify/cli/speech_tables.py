@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 SPEECH_EXPERIMENTS = {
     "lut-fig1": "the weights' distribution and the intervals of the range split",
-    "lut-table3": "STOI and bytes of the quantized speech network, both heads",
+    "lut-table3": "STOI and bytes of the quantized speech network, each head",
     "lut-fig3": "uniform or range split, with and without shift, one layer at a time",
     "lut-fig4": "the same at 4 bits",
 }
 
 
 def reproduce_speech(experiment: str, *, smoke: bool, resume: bool, out: Path | None, data_root: Path | None) -> None:
-    """Train both heads where they are not there yet, quantize, measure, and print published beside ours.
+    """Train each head where it is not there yet, quantize, measure, and print published beside ours.
 
     Figures use the networks of `lut-table3` where --out is the same.
     """

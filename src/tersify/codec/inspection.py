@@ -36,6 +36,8 @@ def inspect(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MA
             row["levels"] = tensor.levels
             row["sparsity"] = sparsity_percent([tensor])
             row["entropy_bits"] = entropy_bits([tensor])
+            # Bits of a code and of a table's word, and by how many bits words near zero are finer.
+            row |= {key: tensor.format[key] for key in ("n", "m", "k") if key in tensor.format}
         tensors.append(row)
     return {
         "file_bytes": file.file_bytes,

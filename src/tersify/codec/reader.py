@@ -24,6 +24,7 @@ from tersify.codec.planes import decode_planes
 from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.inputs import METADATA, read_facts
 from tersify.tensor.model import check_names, load_state
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
@@ -43,6 +44,10 @@ def load(
     file = open(path, max_decoded_bytes=max_decoded_bytes)
     with _naming(path):
         check_names(file.shapes(), into)  # before anything is decoded
+        try:
+            read_facts(file.metadata.get(METADATA, {}), into)
+        except ValueError as problem:
+            raise TerseFileError(str(problem)) from None
     packed = file.read(threads=threads)
     with _naming(path):
         load_state(packed, into)

@@ -166,8 +166,12 @@ class Method:
 
     def to_table(self) -> dict[str, Any]:
         """The method as a TOML table: its name and every field that differs from the default."""
-        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        return {"method": self.name, **changed}
+        return table_of(self)
+
+
+def table_of(method: Any) -> dict[str, Any]:
+    changed = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
+    return {"method": method.name, **changed}
 
 
 MethodT = TypeVar("MethodT", bound=type[Method])
@@ -193,11 +197,17 @@ def registered() -> Mapping[str, type[Method]]:
 
 def from_table(table: Mapping[str, Any]) -> Method:
     """A method from its TOML table: {method = "ternary", regime = "log", …}."""
+    method = made_from_table(table, _METHODS, "method")
+    assert isinstance(method, Method)
+    return method
+
+
+def made_from_table(table: Mapping[str, Any], known_methods: Mapping[str, Any], what: str) -> Any:
     settings = dict(table)
     name = settings.pop("method", None)
-    if not isinstance(name, str) or name not in _METHODS:
-        raise ValueError(f"unknown method {name!r}; {nearest(str(name), _METHODS)}")
-    cls = _METHODS[name]
+    if not isinstance(name, str) or name not in known_methods:
+        raise ValueError(f"unknown {what} {name!r}; {nearest(str(name), known_methods)}")
+    cls = known_methods[name]
     known = [f.name for f in fields(cls)]
     for key in settings:
         if key not in known:

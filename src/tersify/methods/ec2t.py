@@ -35,11 +35,13 @@ class EntropyConstrainedTernary(Method):
     whose zeros save little, has a smaller share of it. `warmup` is the share of training over which λ rises
     linearly from 0. `sparsity` replaces λ: it is led, over the same time, to where that share of these weights is zero.
     In the last quarter of training P and λ stand: codes that flip with them would find no time to be learned around.
+    With `plain` the cost is eq. 4 as printed: squared distances as they are, one λ for all, and P counts the codes.
     """
 
     lam: float = DEFAULT_LAMBDA
     warmup: float = 0.2
     sparsity: float | None = None
+    plain: bool = False
 
     def __post_init__(self) -> None:
         check_range("lam (λ)", self.lam, low=0.0, high=100.0)
@@ -50,10 +52,12 @@ class EntropyConstrainedTernary(Method):
                 raise ValueError(f"lam (λ = {self.lam}) and sparsity both set the number of zeros; give one of them")
 
     def transform(self, site: Site) -> Transform:
-        return Ec2tTransform(site.entering())
+        return Ec2tTransform(site.entering(), plain=self.plain)
 
     def bind(self, sites: Sequence[Site]) -> Bound:
         bound = super().bind(sites)
+        if self.plain:
+            return bound
         largest = max(site.latent.numel() for site in sites)
         for site, transform in zip(sites, bound.each(Ec2tTransform), strict=True):
             transform.part.fill_((site.latent.numel() / largest + LEAST_PART) / (1 + LEAST_PART))
@@ -90,8 +94,9 @@ class Ec2tTransform(Transform):
     part: Tensor
     prior: Tensor
 
-    def __init__(self, latent: Tensor) -> None:
+    def __init__(self, latent: Tensor, *, plain: bool = False) -> None:
         super().__init__()
+        self.plain = plain
         start = torch.where(latent.abs() > 0.7 * latent.abs().mean(), latent.sign(), 0.0)
         self.levels = RelativeLevels(side_means(latent, start), members=latent.numel())
         self.register_buffer("lam", torch.zeros((), dtype=latent.dtype, device=latent.device))
@@ -100,7 +105,7 @@ class Ec2tTransform(Transform):
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 4
         plus, minus = self.levels().detach().unbind()
-        unit = ((plus.square() + minus.square()) / 2).clamp(min=1e-12)
+        unit = 1.0 if self.plain else ((plus.square() + minus.square()) / 2).clamp(min=1e-12)
         bits = -self.prior.clamp(min=1e-6).log2() * (self.lam * self.part)
         zero = latent.square() / unit + bits[0]
         up = (latent - plus).square() / unit + bits[1]
@@ -112,8 +117,12 @@ class Ec2tTransform(Transform):
         """Measure P from the level nearest to each weight, zero as at least half of it; the number nearest to zero."""
         plus, minus = self.levels().unbind()
         sides = torch.stack([(latent > plus / 2).sum(), (latent < -minus / 2).sum()])
-        shares = sides / latent.numel()
-        shares *= ((1 - LEAST_SHARE_OF_ZERO) / shares.sum().clamp(min=1e-6)).clamp(max=1.0)
+        if self.plain:
+            codes = self.pattern(latent)
+            shares = torch.stack([(codes > 0).sum(), (codes < 0).sum()]) / latent.numel()
+        else:
+            shares = sides / latent.numel()
+            shares *= ((1 - LEAST_SHARE_OF_ZERO) / shares.sum().clamp(min=1e-6)).clamp(max=1.0)
         self.prior.copy_(torch.cat([(1 - shares.sum()).reshape(1), shares]))
         return latent.numel() - sides.sum()
 

@@ -24,27 +24,36 @@ from tersify.tensor import CompressedTensor
 @register("twn")
 @dataclass(frozen=True, kw_only=True)
 class TernaryWeightNetwork(Method):
-    """α·(−1/0/+1): Δ = factor · mean|w|, α the mean magnitude above Δ; per tensor or output channel."""
+    """α·(−1/0/+1): Δ = factor · mean|w|, α the mean magnitude above Δ; per tensor or output channel.
+
+    With `exact` Δ leaves the least squared error (eq. 5), of which 0.7 means is an approximation (eq. 6).
+    """
 
     factor: float = 0.7
+    exact: bool = False
     per_channel: bool = False
 
     def __post_init__(self) -> None:
         check_range("factor", self.factor, low=0.0, high=10.0, low_open=True)
+        if self.exact and self.factor != 0.7:
+            raise ValueError(f"factor ({self.factor:g}) and exact both set the threshold; give one of them")
 
     def transform(self, site: Site) -> Transform:
-        return TwnTransform(self.factor, self.per_channel)
+        return TwnTransform(None if self.exact else self.factor, self.per_channel)
 
 
 class TwnTransform(Transform):
-    def __init__(self, factor: float, per_channel: bool) -> None:
+    def __init__(self, factor: float | None, per_channel: bool) -> None:
         super().__init__()
         self.factor, self.per_channel = factor, per_channel
 
     def pattern_and_scale(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         dims = over_channels(latent, self.per_channel)
         size = latent.abs()
-        kept = size > self.factor * size.mean(dims, keepdim=self.per_channel)
+        if self.factor is None:
+            kept = size >= _least_kept_magnitude(size, self.per_channel)
+        else:
+            kept = size > self.factor * size.mean(dims, keepdim=self.per_channel)
         count = kept.sum(dims, keepdim=self.per_channel).clamp(min=1)
         scale = (size * kept).sum(dims, keepdim=self.per_channel) / count
         return torch.where(kept, latent.sign(), 0.0), scale
@@ -56,3 +65,13 @@ class TwnTransform(Transform):
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         pattern, scale = self.pattern_and_scale(dense(upstream))
         return ternary_tensor(pattern, scale=scale)
+
+
+def _least_kept_magnitude(size: Tensor, per_channel: bool) -> Tensor:  # TWN, eq. 5
+    """Of the largest k magnitudes with sum s, the k with the largest s²/k leaves the least squared error."""
+    rows = size.reshape(size.shape[0] if per_channel else 1, -1)
+    ordered = rows.double().sort(1, descending=True).values
+    counts = torch.arange(1, rows.shape[1] + 1, device=size.device)
+    best = (ordered.cumsum(1).square() / counts).argmax(1, keepdim=True)
+    least = ordered.gather(1, best).to(size.dtype)
+    return least.view(-1, *[1] * (size.ndim - 1)) if per_channel else least.view(())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tersify.checks import check_range
 from tersify.methods.base import (
     Method,
     Site,
@@ -24,16 +25,23 @@ from tersify.tensor import CompressedTensor
 class Uniform(Method):
     """S·(round(w/S)) on 2^bits − 1 symmetric levels, or on 2^bits levels that span min…max.
 
-    S follows the weights in every step. The asymmetric range always includes zero, so zero is a level.
+    S follows the weights in every step. The asymmetric range always includes zero, so zero is a level. `clip` is the
+    share of the range that the levels span; what lies beyond is clipped. With `printed` the symmetric S is that of eq.
+    1, (β − α)/(2^bits − 1) over the range α = −β, with one level more below zero than above.
     """
 
     bits: int = 8
     symmetric: bool = True
     per_channel: bool = False
+    clip: float = 1.0
+    printed: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in range(2, 9):
             raise ValueError(f"bits must be 2..8, got {self.bits!r}")
+        check_range("clip", self.clip, low=0.0, high=1.0, low_open=True)
+        if self.printed and not self.symmetric:
+            raise ValueError("printed is about the symmetric scale, and symmetric is false; leave one of them out")
 
     def transform(self, site: Site) -> Transform:
         return UniformTransform(self)
@@ -47,14 +55,14 @@ class UniformTransform(Transform):
     def grid(self, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scale, and the lowest and highest integer, each () or one per channel."""
         keep, dims = self.method.per_channel, over_channels(latent, self.method.per_channel)
+        steps, clip = 2.0**self.method.bits - 1, self.method.clip
         if self.method.symmetric:
-            top = torch.full_like(latent.sum(dims, keepdim=keep), 2.0 ** (self.method.bits - 1) - 1)
-            scale = latent.abs().amax(dims, keepdim=keep) / top
-            low = -top
+            largest = clip * latent.abs().amax(dims, keepdim=keep)
+            top = torch.full_like(largest, 2.0 ** (self.method.bits - 1) - 1)
+            scale, low = (2 * largest / steps, -top - 1) if self.method.printed else (largest / top, -top)
         else:
-            steps = 2.0**self.method.bits - 1
-            lowest = latent.amin(dims, keepdim=keep).clamp(max=0)
-            scale = (latent.amax(dims, keepdim=keep).clamp(min=0) - lowest) / steps
+            lowest = clip * latent.amin(dims, keepdim=keep).clamp(max=0)
+            scale = (clip * latent.amax(dims, keepdim=keep).clamp(min=0) - lowest) / steps
             low = (lowest / torch.where(scale > 0, scale, 1.0)).round()
             top = low + steps
         return torch.where(scale > 0, scale, 1.0), low, top

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tersify.tensor.compressed import CompressedTensor
+from tersify.tensor.inputs import METADATA, fix_inputs, read_facts
 from tersify.tensor.measures import entropy_bits, sparsity_percent
 from tersify.tensor.origin import set_file_facts, set_origins
 
@@ -85,8 +86,10 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
                 f"{name!r} is {packed[name].dtype} in the file, {tensor.dtype} in the module; "
                 f"load into a module of the file's dtype, then convert it"
             )
+    facts = read_facts(packed.metadata.get(METADATA, {}), into)
     with torch.no_grad():
         into.load_state_dict(packed.state_dict(), strict=False)
+    fix_inputs(into, facts)
     coded = packed.compressed()
     coded |= {alias: coded[name] for alias, name in packed.aliases.items() if name in coded}
     set_origins(into, coded)

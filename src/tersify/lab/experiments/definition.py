@@ -25,7 +25,8 @@ from typing import Any
 
 from tersify.lab.names import unknown
 from tersify.lab.trainer import Job, TrainConfig
-from tersify.recipe import Recipe
+from tersify.methods.inputs import InputMethod, input_from_table
+from tersify.recipe import InputRule, Recipe
 from tersify.toml import read_toml, write_toml
 
 
@@ -33,7 +34,8 @@ from tersify.toml import read_toml, write_toml
 class Row:
     """One network of the table.
 
-    Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names. `start` names the
+    Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names; `activations` are
+    methods for the inputs of those layers, or of `layers` where they are others. `start` names the
     row whose trained network, of the same seed, it starts from, `pretrained` a checkpoint under the data root;
     `teacher` names the row whose network it learns from. `seeds` are its own, where it has others than the experiment.
     A published figure is a number, or a pair where the paper gives a range; `published_spread` holds
@@ -47,6 +49,8 @@ class Row:
     recipe: str = "none"
     methods: tuple[Mapping[str, Any], ...] = ()
     weights: str = "*"
+    activations: tuple[Mapping[str, Any], ...] = ()
+    layers: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
     start: str | None = None
@@ -62,10 +66,20 @@ class Row:
         return tuple(row for row in (self.start, self.teacher) if row is not None)
 
     def load_recipe(self) -> Recipe | None:
-        if self.methods:
-            rule = {"weights": self.weights, "methods": list(self.methods)}
-            return Recipe.from_toml(write_toml({"description": self.name, "rules": [rule]}))
-        return None if self.recipe == "none" else Recipe.load(self.recipe)
+        rules: list[dict[str, Any]] = [{"activations": self.layers or self.weights, "methods": list(self.activations)}]
+        rules = rules if self.activations else []
+        if self.methods or (rules and self.recipe == "none"):
+            weights = [{"weights": self.weights, "methods": list(self.methods)}] if self.methods else []
+            return Recipe.from_toml(write_toml({"description": self.name, "rules": [*weights, *rules]}))
+        if self.recipe == "none":
+            return None
+        recipe = Recipe.load(self.recipe)
+        inputs = tuple(InputRule(activations=r["activations"], methods=_inputs(r["methods"])) for r in rules)
+        return replace(recipe, inputs=recipe.inputs + inputs)
+
+
+def _inputs(tables: list[Mapping[str, Any]]) -> tuple[InputMethod, ...]:
+    return tuple(input_from_table(table) for table in tables)
 
 
 COLUMNS = {
@@ -128,7 +142,7 @@ class Experiment:
         own = dict(self.smoke)
         shared = {key: own.pop(key) for key in ("target", "options", "epochs") if key in own}
         special = own.pop("rows", {})
-        rows = tuple(replace(row, train={}, seeds=(), **shared, **special.get(row.id, {})) for row in self.rows)
+        rows = tuple(replace(row, train={}, seeds=(), **(shared | special.get(row.id, {}))) for row in self.rows)
         return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
 
     def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:

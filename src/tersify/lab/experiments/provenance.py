@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,22 @@ import tersify
 
 
 def provenance() -> dict[str, Any]:
-    """`{"commit", "machine", "versions"}` of this process; the commit is None outside a checkout."""
-    return {"commit": commit(Path(__file__).parent), "machine": machine(), "versions": versions()}
+    """`{"command", "commit", "machine", "versions"}` of this process; the commit is None outside a checkout."""
+    return {
+        "command": command(),
+        "commit": commit(Path(__file__).parent),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+def command() -> str:
+    """What was called, with paths below this folder as they were given and of others their names alone."""
+    words = []
+    for word in sys.argv:
+        path = Path(word)
+        words.append(path.name if path.is_absolute() else word)
+    return shlex.join(words)
 
 
 def machine() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tersify.lab.networks.recurrent import lstm
 from tersify.lab.networks.resnet_cifar import cifar_resnet
 from tersify.lab.networks.resnet_imagenet import LAYERS, imagenet_resnet
 from tersify.lab.networks.resnet_star import resnet20_star
+from tersify.lab.networks.scaling import compound
 from tersify.lab.networks.speech import speech_mlp
 from tersify.lab.networks.squeezenet import squeezenet1_1
 from tersify.lab.networks.vgg import vgg16
@@ -49,10 +50,17 @@ def options_of(name: str) -> list[str]:
 
 
 def network(name: str, /, **options: Any) -> nn.Module:
-    """A fresh reference network. For images all take `classes`, `in_channels`, most `width`, `depth`."""
+    """A fresh reference network. For images all take `classes`, `in_channels`, most `width`, `depth`.
+
+    Those with both also take `compound` in their place, the one coefficient of EC2T's over-parametrized networks.
+    """
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
     build, known = _BUILDERS[name], options_of(name)
+    if "compound" in options and {"width", "depth"} <= set(known):
+        if given := {"width", "depth"} & options.keys():
+            raise ValueError(f"compound sets width and depth; leave {' and '.join(sorted(given))} out")
+        options = {key: value for key, value in options.items() if key != "compound"} | compound(options["compound"])
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)

@@ -1,4 +1,4 @@
-"""The paper's network, 8 stacked frames of 129 bins → 256 → 129, with a mask or a spectrum at its end."""
+"""The paper's network, 8 stacked frames of 129 bins → 256 → 129, as it is or with a mask or a spectrum at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 BINS = 129
 FRAMES = 8
 HIDDEN = 256
-HEADS = ("mask", "spectrum")
+HEADS = ("mask", "spectrum", "magnitude")
 FLOOR = 1e-3
 MOST = 8.0  # the spectrum head moves no bin by more than this many nepers
 # Heard speech is clearer with a gentler change than the one of least error (chosen on the validation mixtures).
@@ -22,6 +22,9 @@ class SpeechMlp(nn.Module):
     gives the logarithm of the magnitude, relative to each bin's mean over the eight frames: so loudness need not
     pass through the network, while what happens in the last frame must. In eval mode the estimate is blended
     with the mixture, estimate^0.6 · noisy^0.4.
+
+    The magnitude head is the paper's own network, with magnitudes in and out and a ReLU on each layer. It sees and
+    gives their roots, over one unit for all bins, and its estimate stands as it is.
     """
 
     mean: Tensor
@@ -41,18 +44,25 @@ class SpeechMlp(nn.Module):
 
     @torch.no_grad()
     def standardise_(self, magnitudes: Tensor) -> None:
-        """Take mean and spread of every bin from frames (N, 129)."""
+        """Take mean and spread of every bin from frames (N, 129); of roots their mean over all bins is the unit."""
+        if self.head == "magnitude":
+            self.spread.fill_(magnitudes.sqrt().mean())
+            return
         logs = magnitudes.clamp(min=FLOOR).log()
         self.mean.copy_(logs.mean(0))
         self.spread.copy_(logs.std(0))
 
     def features(self, magnitudes: Tensor) -> Tensor:
+        if self.head == "magnitude":
+            return (magnitudes.sqrt() / self.spread).flatten(1)
         logs = magnitudes.clamp(min=FLOOR).log()
         return ((logs - self.mean) / self.spread).flatten(1)
 
     def forward(self, magnitudes: Tensor) -> Tensor:
         hidden = self.dropout(torch.relu(self.hidden(self.features(magnitudes))))
         raw = self.output(hidden)
+        if self.head == "magnitude":
+            return (torch.relu(raw) * self.spread).square()
         logs = magnitudes.clamp(min=FLOOR).log()
         if self.head == "mask":
             change = torch.nn.functional.logsigmoid(raw)

@@ -46,14 +46,15 @@ def reproduce_figure(
     out: Path,
     *,
     smoke: bool = False,
+    heads: tuple[str, ...] = HEADS,
     tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure the figure's bars for both heads; networks already trained in `out` are used again."""
+    """Measure the figure's bars for each of these heads; networks already trained in `out` are used again."""
     corpus = Corpus(root)
     mixtures = corpus.listed("test", 3 if smoke else None)
     mixed = score(None, mixtures)
     results: dict[str, Any] = {"name": figure, "mixtures": len(mixtures), "mix": mixed.mean_stoi, **provenance()}
-    for head in HEADS:
+    for head in heads:
         model = trained(head, corpus, training_of(head, smoke), out, tell)
         unquantized = score(model, mixtures)
         results[head] = {"float": unquantized.mean_stoi, "groups": {}}
@@ -71,13 +72,14 @@ def reproduce_figure(
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """The figure's points for both heads, as a page."""
+    """The figure's points for each head that was measured, as a page."""
     try:
         from plotly.subplots import make_subplots
     except ImportError:
         raise ValueError("figures need plotly; pip install 'tersify[plots]'") from None
-    figure = make_subplots(cols=len(HEADS), subplot_titles=[f"{head} head" for head in HEADS], horizontal_spacing=0.16)
-    for column, head in enumerate(HEADS, 1):
+    heads = [head for head in HEADS if head in results]
+    figure = make_subplots(cols=len(heads), subplot_titles=[f"{head} head" for head in heads], horizontal_spacing=0.16)
+    for column, head in enumerate(heads, 1):
         groups = results[head]["groups"]
         for number, (group, found) in enumerate(groups.items()):
             # Points, not bars: the axis does not start at zero. Groups stand beside each other.

@@ -57,7 +57,7 @@ def draw(found: dict[str, Any]) -> Drawing:
 def reproduce_partitions(
     root: Path, out: Path, *, smoke: bool = False, tell: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """One figure for each layer of both heads; networks already trained in `out` are used again."""
+    """One figure for each layer of every head; networks already trained in `out` are used again."""
     corpus = Corpus(root)
     results: dict[str, Any] = {"name": "lut-fig1", "n": PAPER.n, "ratio": PAPER.ratio, "p_start": PAPER.p_start,
                                "p_stop": PAPER.p_stop, "smoke": smoke, **provenance()}  # fmt: skip

@@ -64,7 +64,12 @@ def spectral_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
     return wrong + 0.1 * relative
 
 
-LOSSES = {"mask": gain_loss, "spectrum": spectral_loss}
+def root_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
+    """Mean squared error of the roots of the magnitudes; the floor keeps the slope finite where a ReLU gives zero."""
+    return ((estimate + FLOOR**2).sqrt() - (clean + FLOOR**2).sqrt()).square().mean()
+
+
+LOSSES = {"mask": gain_loss, "spectrum": spectral_loss, "magnitude": root_loss}
 
 
 def train(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from tersify.tensor import CompressedModel
+from tersify.tensor.inputs import METADATA, facts_of
 from tersify.tensor.model import tied
 
 
@@ -42,7 +43,9 @@ class PlainSession:
     def pack(self) -> CompressedModel:
         """Every parameter and buffer as it is; the names of a tied tensor become aliases of its first."""
         tensors, aliases = tied(self._model.state_dict(keep_vars=True))
-        return CompressedModel({name: t.detach().cpu().clone() for name, t in tensors.items()}, aliases=aliases)
+        held = {name: t.detach().cpu().clone() for name, t in tensors.items()}
+        facts = facts_of(self._model)
+        return CompressedModel(held, aliases=aliases, metadata={METADATA: facts} if facts else None)
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         return [{"params": [p for p in self._model.parameters() if p.requires_grad], **defaults}]

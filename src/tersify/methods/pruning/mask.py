@@ -27,7 +27,7 @@ class MaskTransform(Transform):
 
 
 class FactorMask(MaskTransform):
-    """With a factor for each weight's magnitude that was measured once."""
+    """With a factor for each weight that was measured once."""
 
     factor: Tensor
 

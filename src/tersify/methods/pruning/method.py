@@ -31,7 +31,7 @@ from tersify.ranks import is_sharded, own_part
 class Prune(Method):
     """The units of least worth become zero.
 
-    score: magnitude, movement, soft-movement, taylor (gradient · weight), random, wanda.
+    score: magnitude, movement, soft-movement, taylor (gradient · weight), obd (Optimal Brain Damage), random, wanda.
     structure: element, 'N:M', 'block-RxC', kernel, filter, neuron, row (either), channel, head. Filters, neurons and
     rows take their bias and the γ and β of the batch norm behind them along; with an `example` at attach, also the
     filters, neurons and heads of other layers that they are added to.
@@ -135,7 +135,8 @@ class Prune(Method):
 
     @property
     def needs_calibration(self) -> bool:
-        return self.score == "taylor" and self.schedule == "one-shot" and self.begin == 0
+        at_once = self.score == "taylor" and self.schedule == "one-shot" and self.begin == 0
+        return at_once or self._score.needs == "gradients"
 
     @property
     def needs_inputs(self) -> bool:

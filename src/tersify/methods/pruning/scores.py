@@ -97,6 +97,20 @@ class Taylor(Score):
         return bool(mask.score.any())
 
 
+class BrainDamage(Score):
+    """½·h·w², what the loss would lose to second order, with the Fisher diagonal for h (LeCun et al. 1990)."""
+
+    needs = "gradients"
+
+    def transform(self, site: Site) -> MaskTransform:
+        assert site.sensitivity is not None
+        return FactorMask(site.entering(), site.sensitivity)
+
+    def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        assert isinstance(mask, FactorMask)
+        return 0.5 * mask.factor * weight.square()
+
+
 class Wanda(Score):
     """|w| times the norm of the input it meets, from calibration batches (Sun et al. 2023)."""
 
@@ -111,12 +125,12 @@ class Wanda(Score):
         return weight.abs() * mask.factor
 
 
-SCORES = ("magnitude", "movement", "soft-movement", "taylor", "random", "wanda")
+SCORES = ("magnitude", "movement", "soft-movement", "taylor", "obd", "random", "wanda")
 
 
 def score_named(name: str, *, seed: int, gain: float, head_start: float, lines: float) -> Score:
     made: dict[str, Score] = {
         "magnitude": Magnitude(), "movement": Movement(gain, head_start, lines), "soft-movement": SoftMovement(gain),
-        "taylor": Taylor(), "random": Random(seed), "wanda": Wanda(),
+        "taylor": Taylor(), "obd": BrainDamage(), "random": Random(seed), "wanda": Wanda(),
     }  # fmt: skip
     return made[name]

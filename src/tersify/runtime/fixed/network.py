@@ -14,6 +14,7 @@ from torch import Tensor
 from tersify.runtime.fixed.layer import FixedLayer
 from tersify.runtime.fixed.numbers import Format, Ints, Monitor, quantize
 from tersify.tensor import CompressedTensor, Table
+from tersify.tensor.inputs import METADATA
 
 ACTIVATION_BITS = 8
 BIAS_BITS = 8
@@ -56,6 +57,11 @@ def fixed_network(
     Activations have 8 bits. The points of the hidden and output activations are put where the largest value
     that `sample` (rows of real inputs; standard normal ones by default) causes just fits.
     """
+    if getattr(model, "metadata", {}).get(METADATA):
+        raise ValueError(
+            "the model's activations were quantized in training, and the integer network has its own 8-bit points; "
+            "train it without a rule for activations"
+        )
     names = [n for n, t in model.items() if isinstance(t, CompressedTensor) and len(t.shape) == 2]
     if not names:
         raise ValueError("the model has no compressed matrix; compress its layers with the method 'lookup'")
