@@ -82,13 +82,18 @@ def test_the_size_used_least_recently_is_forgotten_first(monkeypatch):
     monkeypatch.setattr(compiled_module, "MAX_SIZES", 3)
     captured: list[int] = []
     layer = nn.Linear(8, 4)
-    fast = compile(layer, torch.randn(1, 8), threads=1)
+
+    def call(n):
+        fast(torch.randn(8, n).t())  # strided: no short way, which keeps sizes of its own
+
+    fast = compile(layer, torch.randn(2, 8), threads=1)
+    call(3)
+    call(5)
     layer.register_forward_hook(lambda module, given, made: captured.append(len(given[0])))
-    for n in (2, 3):
-        fast(torch.randn(n, 8).expand(n, 8).t().contiguous().t())  # strided: the ordinary way
-    captured.clear()
-    fast(torch.randn(8, 1).t())  # size 1 is used again
-    fast(torch.randn(4, 8))  # so size 2 goes
-    fast(torch.randn(8, 1).t())
-    fast(torch.randn(8, 3).t())
-    assert set(captured) == {4}
+    call(2)  # used again
+    call(7)  # so 3 goes
+    call(2)
+    call(5)
+    assert set(captured) == {7}
+    call(3)
+    assert set(captured) == {3, 7}
