@@ -123,18 +123,17 @@ bool FastCall::describe(nb::handle x, nb::dlpack::dltensor& description) const {
 
 const FastCall::Entry* FastCall::find(const nb::tuple& inputs, std::vector<Span>& sources) {
   std::vector<nb::dlpack::dltensor> given(inputs.size());
+  // Asking Python may let other threads run, which may move the entries: nothing below does.
   for (size_t i = 0; i < given.size(); ++i)
-    if (!describe(inputs[i], given[i])) return nullptr;
+    if (!describe(inputs[i], given[i]) || !given[i].data || negative(inputs[i])) return nullptr;
   for (size_t e = 0; e < entries_.size(); ++e) {
     const Entry& entry = entries_[e];
     bool fits = entry.inputs.size() == given.size();
     for (size_t i = 0; fits && i < given.size(); ++i)
       fits = plain(given[i], entry.inputs[i], entry.engine->input_is_ids(i) ? nb::dtype<int64_t>() : nb::dtype<float>());
     if (!fits) continue;
-    for (size_t i = 0; i < given.size(); ++i) {
-      if (negative(inputs[i]) || !given[i].data) return nullptr;
+    for (size_t i = 0; i < given.size(); ++i)
       sources.push_back({static_cast<char*>(given[i].data), numel(entry.inputs[i])});
-    }
     if (e > 0) std::rotate(entries_.begin(), entries_.begin() + e, entries_.begin() + e + 1);
     return &entries_.front();
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -267,24 +268,34 @@ def test_a_network_is_freed_when_nobody_holds_it():
     assert gone() is None
 
 
-def test_threads_that_meet_new_sizes_at_once_all_get_their_own_results():
+def test_threads_that_meet_many_sizes_at_once_all_get_their_own_results():
     layer = nn.Linear(64, 8)
     fast = compile(layer, torch.randn(2, 64), threads=2)
-    inputs = [[torch.randn(1 + (i + j) % 5, 64) for j in range(20)] for i in range(8)]
-    wrong: list[int] = []
+    inputs = [[torch.randn(1 + (i + j) % 5, 64) for j in range(200)] for i in range(8)]
+    with torch.no_grad():
+        wanted = [[layer(x) for x in mine] for mine in inputs]
+    found: dict[int, list[torch.Tensor]] = {}
     start = threading.Barrier(8)
 
-    def work(mine):
+    def work(i):
         start.wait()
         with torch.no_grad():
-            wrong.extend(1 for x in mine if not torch.allclose(fast(x), layer(x), atol=1e-5))
+            found[i] = [fast(x) for x in inputs[i] if len(layer(x))]  # other calls give the lock away in between
 
-    workers = [threading.Thread(target=work, args=(mine,)) for mine in inputs]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads change places wherever they can
+    try:
+        workers = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    for i, mine in enumerate(wanted):
+        for made, right in zip(found[i], mine, strict=True):
+            assert made.shape == right.shape
+            assert torch.allclose(made, right, atol=1e-5)
 
 
 class Views(nn.Module):

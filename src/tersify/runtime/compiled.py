@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, SupportsIndex
 
 import torch
@@ -131,6 +132,8 @@ class CompiledModule(nn.Module):
         key = _key(args, kwargs)
         found = self._bounds.get(key)
         if found is not None:
+            with suppress(KeyError):  # another thread may just have dropped it
+                self._bounds.move_to_end(key)
             return found
         with self._binding():
             found = self._bounds.get(key)

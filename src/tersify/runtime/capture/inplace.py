@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tersify.runtime.capture.refusal import refuse
-from tersify.runtime.nested import map_leaves, tensors
+from tersify.runtime.nested import leaves, map_leaves, tensors
 
 aten = torch.ops.aten
 _MOVES_MEMORY = ("set_", "resize_", "resize_as_", "swap")
@@ -46,14 +46,23 @@ def functional_form(
     one_type = all(t.dtype in (written[0].dtype, torch.bool) for t in tensors((args, kwargs)))
     if len(written) == 1 and written[0] is args[0] and name[:-1] in _SAME_WITHOUT and (one_type or name == "copy_"):
         return getattr(getattr(aten, name[:-1]), overload), args, kwargs
-    positions = [i for i, leaf in enumerate(_flat((args, kwargs))) if any(leaf is w for w in written)]
-    return OnCopies(func, tuple(positions)), args, kwargs
+    return OnCopies(func, _written_positions(func, args, kwargs)), args, kwargs
 
 
-def _flat(arguments: Any) -> list[Any]:
-    found: list[Any] = []
-    map_leaves(arguments, found.append)
-    return found
+def _written_positions(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    """Which leaves of the arguments are written to; a tensor may also stand where it is only read."""
+    schema = func._schema.arguments
+    changed = {a.name for a in schema if a.alias_info is not None and a.alias_info.is_write}
+    if func in _UPDATES_STATISTICS:
+        changed = {a.name for a in schema[3:5]}
+    found: list[int] = []
+    position = 0
+    for name, given in (*zip((a.name for a in schema), args, strict=False), *kwargs.items()):
+        for leaf in leaves(given):
+            if name in changed and isinstance(leaf, Tensor):
+                found.append(position)
+            position += 1
+    return tuple(found)
 
 
 class OnCopies:
