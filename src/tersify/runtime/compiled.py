@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -208,20 +209,23 @@ def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _checksums(captured: Captured) -> dict[str, int]:
-    """Of the module's tensors that its forward does not change: sums of their bits, which every edit must pass."""
+    """Of the module's tensors that its forward does not change: sums of their bits, which an edit changes."""
     state = {id(t) for t in captured.graph.state.values()}
     kept = {name: t for name, t in captured.graph.parameters.items() if id(t) not in state}
     return {name: _bit_sum(t) for name, t in kept.items()}
 
 
 def _bit_sum(tensor: Tensor) -> int:
-    flat = tensor.detach().reshape(-1)
-    if flat.dtype == torch.bool or flat.is_complex():
-        return int(flat.sum().real)
-    if flat.numel() * flat.itemsize % 8 == 0:
-        return int(flat.contiguous().view(torch.int64).sum())
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[flat.itemsize]
-    return int(flat.view(words).sum(dtype=torch.int64))
+    """Sums of rows and of columns of the bits, each with a factor of its own: numbers that change places count, too."""
+    flat = tensor.detach().reshape(-1).contiguous()
+    if flat.dtype == torch.bool:
+        flat = flat.view(torch.uint8)
+    width = flat.numel() * flat.itemsize
+    words = flat.view(torch.int64 if width % 8 == 0 else torch.int32 if width % 4 == 0 else torch.uint8)
+    rows = math.isqrt(len(words)) or 1
+    square, rest = words[: len(words) // rows * rows].view(rows, -1), words[len(words) // rows * rows :]
+    sums = (square.sum(1, dtype=torch.int64), square.sum(0, dtype=torch.int64), rest.to(torch.int64))
+    return hash(tuple(int((s * (2 * torch.arange(len(s)) + 1)).sum()) for s in sums))
 
 
 def _other_numbers(x: Tensor) -> Tensor:

@@ -119,6 +119,7 @@ class Recorder:
     def write(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         """An operation that changes some of its arguments; in the record their new values are its results."""
         written = written_arguments(func, args, kwargs)
+        self.random |= is_random(func)
         live = self.is_live((args, kwargs)) or is_random(func)
         for tensor in written:
             self.before_write(tensor, live=live)
