@@ -12,12 +12,7 @@
 namespace tersify {
 namespace {
 
-constexpr double kPicksBelow = 0.5;  // share of non-zeros: above, lists are longer than codes
-constexpr int kPickBlocks = 8;       // that are finished together
-
-double dense_cost(int rows, int features, int count) {
-  return double(rows) * features * (count * kDensePerWeight + kDenseRead);
-}
+constexpr int kPickBlocks = 8;  // that are finished together
 
 struct VectorScale {
   float scale;
@@ -72,7 +67,7 @@ void add_products(Schedule& s, const Rounded& x, const char* kernel, int units, 
 }
 
 // Blocks of rows meet tiles of vectors.
-void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr<FinishData> finish, int features,
+void add_dense(Schedule& s, std::shared_ptr<const CodeMatrix> weights, std::shared_ptr<Epilogue> finish, int features,
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const Rounded x = add_rounding(s, features, weights->vector_bytes(), 0, source, count, weights->kernel_name());
@@ -94,11 +89,11 @@ void add_dense(Schedule& s, std::shared_ptr<CodeMatrix> weights, std::shared_ptr
       }
     }
   });
-  s.add_cost(dense_cost(weights->rows(), features, count));
+  s.add_cost(LinearInt8Weights::dense_cost(weights->rows(), features, count));
 }
 
 // Blocks of rows meet one vector after the other.
-void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weights, std::shared_ptr<FinishData> finish,
+void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<const PickMatrix> weights, std::shared_ptr<Epilogue> finish,
                int features, int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const Rounded x = add_rounding(s, features, weights->vector_bytes(), kByteZero, source, count, weights->kernel_name());
@@ -125,8 +120,8 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<PickMatrix> weight
 
 // Parts of the rows, or all where there are vectors enough, meet one vector; every task rounds it for itself, which takes less
 // time than waiting for another thread.
-void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> weights,
-                 std::shared_ptr<FinishData> finish, int features, int source, int target, int count) {
+void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<const LookupMatrix> weights,
+                 std::shared_ptr<Epilogue> finish, int features, int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const int share = count < s.threads() * kDenseTasksPerThread ? 1 : weights->parts(), shares = weights->parts() / share;
   const size_t steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
@@ -158,56 +153,21 @@ void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<LookupMatrix> 
   s.add_cost(weights->cost(weights->rows(), features, count, shares));
 }
 
-bool is_ternary(const float* weight, size_t count) {
-  return std::all_of(weight, weight + count, [](float w) { return w == 0 || w == 1 || w == -1; });
-}
-
-struct ByteWeights {
-  std::shared_ptr<LookupMatrix> lookups;  // null: too few rows, or another form is cheaper
-  std::shared_ptr<PickMatrix> picks;      // null: too few zeros
-  std::shared_ptr<CodeMatrix> codes;      // null: never needed
-
-  size_t resident_bytes() const {
-    return (lookups ? lookups->resident_bytes() : 0) + (picks ? picks->resident_bytes() : 0) +
-           (codes ? codes->resident_bytes() : 0);
-  }
-};
-
-// The form that one vector needs least time for. Where there are tiles (AMX), batches need codes as well, and lookups would
-// gain nothing.
-ByteWeights pack_bytes(const float* weight, int rows, int features, Isa isa, int threads) {
-  const size_t weights = size_t(rows) * features;
-  const bool ternary = is_ternary(weight, weights), tiles = isa == Isa::Amx;
-  ByteWeights packed;
-  double least = dense_cost(rows, features, 1);
-  const double looked_up = LookupMatrix::cost(rows, features, 1, threads);
-  const bool looks_up = ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
-  if (looks_up) least = looked_up;
-  const double nonzeros = double(weights - std::count(weight, weight + weights, 0.0f));
-  if (ternary && pick_sums_of(isa) && PickMatrix::possible(features) && nonzeros < kPicksBelow * double(weights)) {
-    packed.picks = std::make_shared<PickMatrix>(weight, rows, features);
-    if (packed.picks->cost(1) >= least) packed.picks = nullptr;
-  }
-  if (looks_up && !packed.picks) packed.lookups = std::make_shared<LookupMatrix>(weight, rows, features, threads);
-  if (tiles || (!packed.picks && !packed.lookups)) packed.codes = std::make_shared<CodeMatrix>(weight, rows, features);
-  return packed;
-}
-
 }  // namespace
 
-int Engine::byte_linear(int in, int features, const float* weight, int rows, FinishData finish) {
-  const int per_image = shapes_.at(in).numel() / features;
-  const ByteWeights packed = pack_bytes(weight, rows, features, isa_, threads());
-  weight_sizes_.push_back([packed] { return packed.resident_bytes(); });
-  auto constants = std::make_shared<FinishData>(std::move(finish));
-  return add({in}, Shape{1, per_image, rows}, [=](Schedule& s, const Op& op) {
-    const int source = s.need(in, {}), target = s.give(op.output, {}), count = s.n() * per_image;
-    if (packed.lookups)
-      add_lookups(s, lookup_sums_of(isa_), packed.lookups, constants, features, source, target, count);
-    else if (packed.picks && (!packed.codes || count < kLeastTileVectors))
-      add_picks(s, pick_sums_of(isa_), packed.picks, constants, features, source, target, count);
+int Engine::linear_i8(int in, std::shared_ptr<const LinearInt8Weights> weights, Epilogue epilogue) {
+  use(weights, "linear layer");
+  const int features = weights->features, per_item = vectors_of(in, features);
+  const Isa isa = workspace_->isa();
+  auto constants = std::make_shared<Epilogue>(epilogue.checked(weights->rows).folded());
+  return add({in}, checked_shape(1, per_item, weights->rows), [=](Schedule& s, const Op& op) {
+    const int source = s.need(in, {}), target = s.give(op.output, {}), count = s.items(in) * per_item;
+    if (weights->lookups)
+      add_lookups(s, lookup_sums_of(isa), weights->lookups, constants, features, source, target, count);
+    else if (weights->picks && (!weights->codes || count < kLeastTileVectors))
+      add_picks(s, pick_sums_of(isa), weights->picks, constants, features, source, target, count);
     else
-      add_dense(s, packed.codes, constants, features, source, target, count);
+      add_dense(s, weights->codes, constants, features, source, target, count);
   });
 }
 

@@ -28,7 +28,7 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   const Geometry::Place& place = geometry.places[rest % places];
   const int group = rest / places;
   ConvTask t{};
-  weights->fill(t, lists);
+  weights->fill(t, lists.get());
   t.patch = geometry.view(place, bytes);
   t.chunk_begin = splits[range];
   t.chunk_end = splits[range + 1];
@@ -68,7 +68,7 @@ void ConvStep::split(int groups, int threads) {
   const int places = groups * static_cast<int>(geometry.places.size());
   const int sums = lane == Lane::Float ? 1 : lane == Lane::Byte ? 2 : 3;  // vectors that a place may wait in
   const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes * sums;
-  int ranges = static_cast<int>(ceil_div(static_cast<int>(weights->rows() * row_bytes), int(kSumsBytes)));
+  int ranges = static_cast<int>((weights->rows() * row_bytes + kSumsBytes - 1) / kSumsBytes);
   if (threads > 1) ranges = std::max(ranges, ceil_div(kTasksPerThread * threads, places));
   ranges = std::min(ranges, weights->chunks());
   for (int r = 0; r <= ranges; ++r) splits.push_back(weights->chunks() * r / ranges);
@@ -90,6 +90,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   for (size_t r = 0; r + 1 < shared->splits.size(); ++r)
     out.scratch_bytes = std::max(out.scratch_bytes, scratch_bytes(shared->task(nullptr, int(r), nullptr)));
   out.prepare = [shared] { shared->lists = shared->weights->place(shared->geometry.tap_places); };
+  out.release = [shared] { shared->lists = nullptr; };
   out.reads = {shared->source};
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};
@@ -100,9 +101,9 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   s.add(std::move(out));
 }
 
-void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const FinishData& mean) {
+void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const Epilogue& mean) {
   const int patches = patch_count(step.to, s.patch_limit(step.to.lanes())), target = step.target;
-  auto finish = std::make_shared<FinishData>(mean);
+  auto finish = std::make_shared<Epilogue>(mean);
   if (patches == 1) {
     step.mean = std::move(finish);
     return add_conv(s, std::move(step), window);
@@ -110,10 +111,15 @@ void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const Finis
   const int rows = step.out.n, channels = step.out.c;
   const int parts = s.temporary(size_t(patches) * rows * channels * sizeof(float));
   step.target = parts;
-  step.mean = std::make_shared<FinishData>();
+  step.mean = std::make_shared<Epilogue>();
   add_conv(s, std::move(step), window);
   const Kernels* k = &s.kernels();
-  s.add({1, 0, {parts}, {target}, [=](char* const* b, int, char*) {
+  Step finish_means;
+  finish_means.tasks = 1;
+  finish_means.reads = {parts};
+  finish_means.writes = {target};
+  finish_means.kernel = "mean";
+  finish_means.run = [=](char* const* b, int, char*) {
            float* sums = reinterpret_cast<float*>(b[parts]);
            const size_t count = size_t(rows) * channels;
            for (int p = 1; p < patches; ++p)
@@ -121,7 +127,8 @@ void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const Finis
            float* out = reinterpret_cast<float*>(b[target]);
            for (int r = 0; r < rows; ++r)
              k->elementwise_rows(out + r * channels, sums + r * channels, nullptr, false, channels, finish->view());
-         }, {}, "mean"});
+         };
+  s.add(std::move(finish_means));
 }
 
 }  // namespace tersify

@@ -11,19 +11,19 @@ namespace tersify {
 constexpr int kTasksPerThread = 1;  // more would read the input more often
 
 struct ConvStep {
-  const Kernels* kernels;
+  const Kernels* kernels = nullptr;
   Geometry geometry;
   std::shared_ptr<SparseWeights> weights;
-  std::shared_ptr<FinishData> finish;
+  std::shared_ptr<Epilogue> finish;
   Image in, out;
   Layout from, to;
-  int source, target, residual;  // buffers; residual −1: none
+  int source = -1, target = -1, residual = -1;  // buffers; residual −1: none
   std::vector<int> splits;       // first chunk of each range, and the end
   Lane lane = Lane::Float;
   Quant input_quant, residual_quant, output_quant;
   int pool_h = 1, pool_w = 1;          // of the windows whose maxima are all that is wanted
-  std::shared_ptr<FinishData> mean{};  // of the means that are all that is wanted; null: none
-  const PlacedLists* lists = nullptr;  // asked for before every run
+  std::shared_ptr<Epilogue> mean{};  // of the means that are all that is wanted; null: none
+  std::shared_ptr<const PlacedLists> lists{};  // during a run
 
   ConvTask task(char* const* buffers, int number, char* scratch) const;
   void split(int groups, int threads);
@@ -31,6 +31,6 @@ struct ConvStep {
 
 void add_conv(Schedule& schedule, ConvStep step, const Window& window);
 // Only the means of the channels, as rows [image][channel].
-void add_mean_conv(Schedule& schedule, ConvStep step, const Window& window, const FinishData& mean);
+void add_mean_conv(Schedule& schedule, ConvStep step, const Window& window, const Epilogue& mean);
 
 }  // namespace tersify

@@ -1,22 +1,24 @@
 // Dense ternary convolutions with 8-bit activations. An image lies as pixels, all channels of one in neighbouring bytes and
 // a rim of zeros around: a window is then a few runs of bytes, and every place of the output a vector that reads them.
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 
 #include "dense.hpp"
 #include "schedule.hpp"
+#include "window_shape.hpp"
 
 namespace tersify {
 namespace {
 
 struct DenseConv {
-  std::shared_ptr<CodeMatrix> weights;
+  std::shared_ptr<const CodeMatrix> weights;
   std::vector<int32_t> runs;      // in bytes from a window's first pixel
   std::vector<int32_t> taps;      // in pixels
   std::vector<int32_t> offsets;   // per row: what a zero adds that does not lie as the byte 0
-  FinishData finish;
+  Epilogue finish;
   Window window;
   Quant quant;
   Shape in, out;
@@ -27,15 +29,6 @@ struct DenseConv {
   size_t pixels() const { return size_t(in.h + 2 * window.pad_h) * padded_w(); }
   size_t image_bytes() const { return AlignedBytes::rounded(pixels() * pixel_bytes + 64); }
 };
-
-std::vector<float> by_pixels(const float* weight, int rows, int channels, int taps, int pixel_bytes) {
-  std::vector<float> moved(size_t(rows) * taps * pixel_bytes);
-  for (int r = 0; r < rows; ++r)
-    for (int c = 0; c < channels; ++c)
-      for (int t = 0; t < taps; ++t)
-        moved[(size_t(r) * taps + t) * pixel_bytes + c] = weight[(size_t(r) * channels + c) * taps + t];
-  return moved;
-}
 
 // One row of an image, and the rim around it.
 void lay_pixels(const Kernels& k, const DenseConv& d, const float* image, int8_t* bytes, int32_t* sums, int y) {
@@ -81,23 +74,25 @@ void multiply_row(const Kernels& k, const DenseConv& d, const int8_t* bytes, con
 
 }  // namespace
 
-int Engine::dense_conv(int in, const Window& w, const float* weight, int rows, FinishData finish, int residual,
-                       Quant quant) {
-  const Shape i = shapes_.at(in);
-  auto size = [](int n, int kernel, int stride, int pad, int dilation) {
-    return (n + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
-  };
-  if (quant.scale <= 0 || quant.high > 255 || (quant.low < 0 && std::max(-quant.low, quant.high) > 127))
-    throw std::invalid_argument("8-bit activations are 0..255 or -127..127 with a positive scale");
+int Engine::conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Epilogue epilogue, int residual,
+                      Quant quant) {
+  use(weights, "convolution");
+  check_quant(quant);
+  const Value input = at(in);
+  const Window& w = weights->window;
+  if (input.shape.c != weights->channels)
+    throw std::invalid_argument("the convolution reads " + std::to_string(weights->channels) + " channels, its input has " +
+                                std::to_string(input.shape.c));
   auto d = std::make_shared<DenseConv>();
+  d->in = input.shape;
+  d->out = conv_shape(input.shape, w, weights->rows);
+  if (residual != -1) residual_at(residual, input.items, d->out);
   d->window = w;
   d->quant = quant;
-  d->in = i;
-  d->out = {rows, size(i.h, w.kernel_h, w.stride_h, w.pad_h, w.dilation_h),
-            size(i.w, w.kernel_w, w.stride_w, w.pad_w, w.dilation_w)};
-  d->pixel_bytes = (i.c + 3) / 4 * 4;
+  d->pixel_bytes = weights->pixel_bytes;
   d->zero = quant.low < 0 ? 0 : -128;
-  d->finish = std::move(finish);
+  d->finish = epilogue.checked(weights->rows);
+  if (d->pixels() * d->pixel_bytes > INT_MAX) throw std::invalid_argument("an image of this size is too large for bytes");
   const bool joined = w.dilation_w == 1;  // neighbouring taps are neighbouring bytes
   d->run_steps = (joined ? w.kernel_w : 1) * d->pixel_bytes / 4;
   for (int y = 0; y < w.kernel_h; ++y)
@@ -105,30 +100,20 @@ int Engine::dense_conv(int in, const Window& w, const float* weight, int rows, F
       d->taps.push_back(y * w.dilation_h * d->padded_w() + x * w.dilation_w);
       if (x == 0 || !joined) d->runs.push_back(d->taps.back() * d->pixel_bytes);
     }
-  for (int r = 0; r < rows; ++r) {
-    int signs = 0;
-    for (int f = 0; f < i.c * w.taps(); ++f) {
-      const float v = weight[size_t(r) * i.c * w.taps() + f];
-      signs += (v > 0) - (v < 0);
-    }
-    d->offsets.push_back(-d->zero * signs);
-  }
-  const auto moved = by_pixels(weight, rows, i.c, w.taps(), d->pixel_bytes);
-  d->weights = std::make_shared<CodeMatrix>(moved.data(), rows, w.taps() * d->pixel_bytes);
-  if (d->weights->levels()) throw std::invalid_argument("dense convolutions have weights -1, 0 and 1");
-  weight_sizes_.push_back([d] { return d->weights->resident_bytes() + d->offsets.size() * sizeof(int32_t); });
+  for (int32_t signs : weights->sign_sums) d->offsets.push_back(-d->zero * signs);
+  d->weights = std::shared_ptr<const CodeMatrix>(weights, &weights->codes);
   std::vector<int> inputs{in};
   if (residual >= 0) inputs.push_back(residual);
   return add(inputs, d->out, [=](Schedule& s, const Op& op) {
     const int source = s.need(in, {}), other = residual < 0 ? -1 : s.need(residual, {});
-    const int target = s.give(op.output, {});
-    const int bytes = s.temporary(d->image_bytes() * s.n()), sums = s.temporary(d->pixels() * s.n() * sizeof(int32_t));
+    const int target = s.give(op.output, {}), items = s.items(in);
+    const int bytes = s.temporary(d->image_bytes() * items), sums = s.temporary(d->pixels() * items * sizeof(int32_t));
     const Kernels* k = &s.kernels();
     auto bytes_of = [=](char* const* b, int n) { return reinterpret_cast<int8_t*>(b[bytes] + d->image_bytes() * n); };
     auto sums_of = [=](char* const* b, int n) { return reinterpret_cast<int32_t*>(b[sums]) + d->pixels() * n; };
     // Tasks are ranges of rows of all the images together.
     auto rows_step = [&](int rows_of_image, auto each) {
-      const int all = s.n() * rows_of_image, tasks = std::min(all, kDenseTasksPerThread * s.threads());
+      const int all = items * rows_of_image, tasks = std::min(all, kDenseTasksPerThread * s.threads());
       Step step;
       step.tasks = tasks;
       step.run = [=](char* const* b, int task, char*) {
@@ -155,7 +140,7 @@ int Engine::dense_conv(int in, const Window& w, const float* weight, int rows, F
     multiply.writes = {target};
     multiply.kernel = d->weights->kernel_name();
     s.add(std::move(multiply));
-    s.add_cost(double(s.n()) * d->out.numel() * d->weights->vector_bytes() * kDensePerWeight);
+    s.add_cost(double(items) * d->out.numel() * d->weights->vector_bytes() * kDensePerWeight);
   });
 }
 

@@ -1,78 +1,35 @@
-// Rows of a matrix by their numbers, kept in as few bits as their levels need.
+// Rows of a matrix by their numbers.
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
-#include <memory>
-#include <stdexcept>
 
-#include "conv_step.hpp"
+#include "schedule.hpp"
 
 namespace tersify {
-namespace {
 
-class EmbeddingTable {
- public:
-  // `levels` empty: the numbers as they are. Otherwise every weight is 0 or one of them.
-  EmbeddingTable(const float* weight, int rows, int width, std::vector<float> levels, std::vector<float> scale)
-      : width_(width), scale_(std::move(scale)) {
-    const size_t count = size_t(rows) * width;
-    if (levels.empty()) {
-      values_.assign(weight, weight + count);
-      return;
-    }
-    levels.insert(levels.begin(), 0.0f);
-    bits_ = levels.size() <= 4 ? 2 : levels.size() <= 16 ? 4 : 8;
-    if (levels.size() > 256) throw std::invalid_argument("an embedding has at most 255 levels besides zero");
-    row_bytes_ = (size_t(width) * bits_ + 7) / 8;
-    codes_.assign(row_bytes_ * rows, 0);
-    for (int r = 0; r < rows; ++r)
-      for (int i = 0; i < width; ++i) {
-        const auto found = std::find(levels.begin(), levels.end(), weight[size_t(r) * width + i]);
-        if (found == levels.end()) throw std::invalid_argument("a weight is missing from its table");
-        codes_[r * row_bytes_ + i * bits_ / 8] |= static_cast<uint8_t>((found - levels.begin()) << (i * bits_ % 8));
-      }
-    levels_ = std::move(levels);
-  }
-
-  void read(int64_t row, float* out) const {
-    const float factor = scale_.empty() ? 1.0f : scale_[row];
-    if (!bits_) {
-      for (int i = 0; i < width_; ++i) out[i] = values_[row * width_ + i] * factor;
-      return;
-    }
-    const uint8_t* codes = codes_.data() + row * row_bytes_;
-    const int mask = (1 << bits_) - 1;
-    for (int i = 0; i < width_; ++i) out[i] = levels_[codes[i * bits_ / 8] >> (i * bits_ % 8) & mask] * factor;
-  }
-
-  size_t resident_bytes() const {
-    return codes_.size() + (values_.size() + levels_.size() + scale_.size()) * sizeof(float);
-  }
-
- private:
-  int width_, bits_ = 0;
-  size_t row_bytes_ = 0;
-  std::vector<uint8_t> codes_;
-  std::vector<float> values_, levels_, scale_;
-};
-
-}  // namespace
-
-int Engine::embedding(int in, const float* weight, int rows, int width, std::vector<float> table,
-                      std::vector<float> scale) {
-  const int per_image = shapes_.at(in).numel() / 2;
-  auto kept = std::make_shared<EmbeddingTable>(weight, rows, width, std::move(table), std::move(scale));
-  weight_sizes_.push_back([kept] { return kept->resident_bytes(); });
-  return add({in}, Shape{1, per_image, width}, [=](Schedule& s, const Op& op) {
+int Engine::embedding(int in, std::shared_ptr<const EmbeddingWeights> weights) {
+  if (in < 0 || in >= int(values_.size()) || !values_[in].ids)
+    throw std::invalid_argument("an embedding reads ids, and value " + std::to_string(in) + " is none");
+  use(weights, "embedding");
+  const Value ids = values_[in];
+  Value& root = values_[ids.root];
+  root.rows = root.rows ? std::min<int64_t>(root.rows, weights->rows) : weights->rows;
+  const int per_item = ids.shape.numel(), width = weights->width;
+  return add({in}, checked_shape(1, per_item, width), [=](Schedule& s, const Op& op) {
     const int source = s.need(in, {}), target = s.give(op.output, {});
-    const int count = s.n() * per_image, tasks = std::min(count, kTasksPerThread * s.threads());
-    s.add({tasks, 0, {source}, {target}, [=](char* const* b, int task, char*) {
-             for (int i = int(size_t(count) * task / tasks); i < int(size_t(count) * (task + 1) / tasks); ++i) {
-               int64_t row;
-               std::memcpy(&row, b[source] + size_t(i) * sizeof row, sizeof row);
-               kept->read(row, reinterpret_cast<float*>(b[target]) + size_t(i) * width);
-             }
-           }});
+    const int count = s.items(in) * per_item, tasks = std::min(count, s.threads());
+    Step step;
+    step.tasks = tasks;
+    step.reads = {source};
+    step.writes = {target};
+    step.run = [=](char* const* b, int task, char*) {
+      const int end = int(size_t(count) * (task + 1) / tasks);
+      for (int i = int(size_t(count) * task / tasks); i < end; ++i) {
+        int64_t row;
+        std::memcpy(&row, b[source] + size_t(i) * sizeof row, sizeof row);
+        weights->table.read(row, reinterpret_cast<float*>(b[target]) + size_t(i) * width);
+      }
+    };
+    s.add(std::move(step));
   });
 }
 

@@ -9,7 +9,7 @@ struct Folded {
   float a, b, c;
 };
 
-inline Folded fold(const Finish& f, int channel) {
+inline Folded fold(const EpilogueView& f, int channel) {
   const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
   if (!f.scale2) return {scale, shift, 1.0f};
   const float scale2 = f.scale2[channel];

@@ -64,7 +64,7 @@ void from_lanes(const LaneView& v, const char* lanes, float* flat, int group, in
            });
 }
 
-void elementwise(float* out, const float* a, const float* b, bool multiply, size_t count, const Finish& f,
+void elementwise(float* out, const float* a, const float* b, bool multiply, size_t count, const EpilogueView& f,
                  int channel) {
   const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
   const float scale2 = f.scale2 ? f.scale2[channel] : 1.0f, shift2 = f.scale2 ? f.shift2[channel] : 0.0f;
@@ -83,7 +83,7 @@ void elementwise(float* out, const float* a, const float* b, bool multiply, size
   }
 }
 
-void elementwise_rows(float* out, const float* a, const float* b, bool multiply, int channels, const Finish& f) {
+void elementwise_rows(float* out, const float* a, const float* b, bool multiply, int channels, const EpilogueView& f) {
   for (int c = 0; c < channels; ++c) {
     float v = a[c];
     if (f.scale) v = v * f.scale[c] + f.shift[c];
@@ -93,7 +93,7 @@ void elementwise_rows(float* out, const float* a, const float* b, bool multiply,
   }
 }
 
-void global_mean(const LaneView& v, const char* lanes, float* flat, int group, const Finish& f) {
+void global_mean(const LaneView& v, const char* lanes, float* flat, int group, const EpilogueView& f) {
   const int grid = v.rows * v.cols;
   const bool whole = v.rows * v.tile_h == v.h && v.cols * v.tile_w == v.w;
   const float share = 1.0f / (float(v.h) * v.w);
@@ -118,6 +118,17 @@ void global_mean(const LaneView& v, const char* lanes, float* flat, int group, c
       flat[size_t(group * v.images + i) * v.c + c] = activate(mean, f);
     }
   }
+}
+
+bool all_finite(const float* x, size_t count) {
+  constexpr uint32_t kExponent = 0x7f800000;  // all ones in NaN and infinity alone
+  uint32_t found = 0;
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t bits;
+    memcpy(&bits, x + i, sizeof bits);
+    found |= (bits & kExponent) == kExponent;
+  }
+  return !found;
 }
 
 void softmax(float* out, const float* in, int count) {

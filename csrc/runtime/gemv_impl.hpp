@@ -38,7 +38,7 @@ void trit_tables(const float* x, int features, float* tables) {
   }
 }
 
-void finish_rows(const __m512* sums, float* out, int first, int rows, const Finish& f) {
+void finish_rows(const __m512* sums, float* out, int first, int rows, const EpilogueView& f) {
   if (f.act == Act::Clamp && first + kGemvRows <= rows) {
     for (int j = 0; j < kStreams; ++j) {
       const int at = first + 16 * j;

@@ -83,7 +83,23 @@ std::string isa_name(Isa isa) {
   }
 }
 
-bool adds_halves(Isa isa) { return isa == Isa::Avx512Fp16 || (isa == Isa::Amx && has_fp16()); }
+bool adds_fp16(Isa isa) { return isa == Isa::Avx512Fp16 || (isa == Isa::Amx && has_fp16()); }
+
+const Kernels& kernels_of(Isa isa) {
+#if defined(__x86_64__)
+#if defined(TERSIFY_FP16)
+  if (isa == Isa::Amx) return amx_kernels(adds_fp16(isa) ? fp16_kernels() : avx512_kernels());
+  if (isa == Isa::Avx512Fp16) return fp16_kernels();
+#else
+  if (isa == Isa::Amx) return amx_kernels(avx512_kernels());
+#endif
+  if (isa == Isa::Avx512Vnni) return vnni_kernels();
+  if (isa == Isa::Avx512) return avx512_kernels();
+  if (isa == Isa::Avx2) return avx2_kernels();
+#endif
+  (void)isa;
+  return portable_kernels();
+}
 
 PickSums pick_sums_of(Isa isa) {
 #if defined(__x86_64__)

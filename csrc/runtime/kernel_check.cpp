@@ -56,7 +56,7 @@ class Random {
   std::mt19937 engine_;
 };
 
-FinishData relu_with(const Numbers& shift) {
+Epilogue relu_with(const Numbers& shift) {
   return {Numbers(shift.size(), 0.5f), shift, {}, {}, Act::Clamp, 0.0f, kInfinity};
 }
 
@@ -116,8 +116,8 @@ Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   if (kernel == ConvKernel::Narrow && !ends_in_means) c.tolerance = out_step;  // a sum between two steps
   c.build = [=, shift = r.floats(rows)](Engine& e) {
     const int in = e.input({channels, h, width});
-    FinishData finish = relu_with(shift);
-    const FinishData plain, *mean = ends_in_means ? &plain : nullptr;
+    Epilogue finish = relu_with(shift);
+    const Epilogue plain, *mean = ends_in_means ? &plain : nullptr;
     if (!in_steps) {
       e.outputs({e.conv(in, w, 1, weight.data(), rows, kind, table, finish, -1, mean, halves)});
       return;
@@ -274,7 +274,7 @@ int main() {
         if (isa != Isa::Portable) time_linear(isa, n, sparse);
     if (isa != Isa::Portable) time_conv(isa);
     if (isa != Isa::Portable) time_lists(isa, false);
-    if (adds_halves(isa)) time_lists(isa, true);
+    if (adds_fp16(isa)) time_lists(isa, true);
     std::fflush(stdout);
   }
   std::printf(good ? "all kernels agree\n" : "SOME KERNELS DISAGREE\n");

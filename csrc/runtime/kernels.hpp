@@ -12,7 +12,7 @@ enum class ValueKind : uint8_t { Sign, Table, Float };
 enum class Lane : uint8_t { Byte = 1, Half = 2, Float = 4 };  // what one holds: its bytes
 
 // What happens to a finished sum: ×scale +shift, + residual, ×scale2 +shift2, activation.
-struct Finish {
+struct EpilogueView {
   const float* scale;   // per channel; null: 1
   const float* shift;   // per channel; null: 0
   const float* scale2;  // null: no second affine
@@ -82,7 +82,7 @@ struct MeanView {
   int h, w;                  // of the image
   int top, left;             // of the patch in its tile
   float share;               // of one place
-  Finish finish;             // of the mean
+  EpilogueView finish;             // of the mean
 };
 
 struct ConvTask {
@@ -95,7 +95,7 @@ struct ConvTask {
   const Chunk* chunks;
   int chunk_begin, chunk_end;
   int blocks, block_channels, channels;
-  Finish finish;
+  EpilogueView finish;
   char* output;          // the patch's first vector in channel 0; unused with means
   MeanView mean;
   const char* residual;  // the same place of the other summand; may be null
@@ -134,7 +134,7 @@ struct GemvTask {
   int rows, features;
   int block_begin, block_end;  // of kGemvRows rows
   float* out;
-  Finish finish;
+  EpilogueView finish;
 };
 
 constexpr int kDenseRows = 64;     // rows of a block of two-bit codes: four a byte; of four-bit ones half as many
@@ -216,7 +216,7 @@ struct PlacesTask {
   float* out;             // of the first row and place; places are neighbours
   const float* residual;  // the same place of the other summand; may be null
   size_t row_stride;
-  Finish finish;
+  EpilogueView finish;
 };
 
 // A flat tensor seen as an image, and its lanes.
@@ -245,12 +245,12 @@ struct Kernels {
   void (*from_narrow_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end,
                             const Quant&);
   // out[i] = finish(a[i] (×|+) b[i]) with one channel's constants over the whole run; b may be null.
-  void (*elementwise)(float* out, const float* a, const float* b, bool multiply, size_t count, const Finish&,
+  void (*elementwise)(float* out, const float* a, const float* b, bool multiply, size_t count, const EpilogueView&,
                       int channel);
   // The same where neighbours are neighbouring channels.
-  void (*elementwise_rows)(float* out, const float* a, const float* b, bool multiply, int channels, const Finish&);
+  void (*elementwise_rows)(float* out, const float* a, const float* b, bool multiply, int channels, const EpilogueView&);
   // Means of `channels` channels of one image group, as rows [image][channel].
-  void (*global_mean)(const LaneView&, const char* lanes, float* flat, int group, const Finish&);
+  void (*global_mean)(const LaneView&, const char* lanes, float* flat, int group, const EpilogueView&);
   // Null where the instruction set has no permutation wide enough.
   void (*trit_tables)(const float* x, int features, float* tables);
   void (*trit_gemv)(const GemvTask&);
@@ -260,9 +260,10 @@ struct Kernels {
   float (*quantize_vector)(const float* x, int count, int zero, uint8_t* steps, int32_t* total);
   // Rows first .. first + count of a layer from the dense sums of one vector.
   void (*finish_dense)(const int32_t* sums, int32_t total, float scale, int first, int count, float* out,
-                       const Finish&);
+                       const EpilogueView&);
   void (*quantize_pixels)(const PixelTask&);
   void (*finish_places)(const PlacesTask&);
+  bool (*all_finite)(const float* x, size_t count);
   void (*softmax)(float* out, const float* in, int count);
   void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
 };

@@ -33,13 +33,13 @@ inline Vec clamp(Vec v, float low, float high) {
   return v > highs ? highs : v;
 }
 
-inline Vec activate(Vec v, const Finish& f) {
+inline Vec activate(Vec v, const EpilogueView& f) {
   if (f.act == Act::Clamp) return clamp(v, f.low, f.high);
   for (int l = 0; l < kLanes; ++l) v[l] = curve(v[l], f.act);
   return v;
 }
 
-inline float activate(float v, const Finish& f) {
+inline float activate(float v, const EpilogueView& f) {
   if (f.act != Act::Clamp) return curve(v, f.act);
   v = v < f.low ? f.low : v;
   return v > f.high ? f.high : v;
@@ -89,6 +89,7 @@ const Kernels kKernels{
     finish_dense,
     quantize_pixels,
     finish_places,
+    all_finite,
     softmax,
     layer_norm,
 };

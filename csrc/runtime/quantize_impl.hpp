@@ -50,7 +50,7 @@ float quantize_vector(const float* x, int count, int zero, uint8_t* steps, int32
 }
 
 // `total`: what the activations would add if every weight were zero.
-void finish_dense(const int32_t* sums, int32_t total, float scale, int first, int count, float* out, const Finish& f) {
+void finish_dense(const int32_t* sums, int32_t total, float scale, int first, int count, float* out, const EpilogueView& f) {
   int r = 0;
   for (; r + kLanes <= count; r += kLanes) {
     IntVec sum;

@@ -1,8 +1,10 @@
 #include "schedule.hpp"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 namespace tersify {
 namespace {
@@ -14,8 +16,11 @@ constexpr int kExchangeTask = 1 << 10;  // numbers: fewer change their layout be
 
 }  // namespace
 
-Schedule::Schedule(Engine& engine, int n, int threads)
-    : engine_(engine), n_(n), threads_(threads), homes_(engine.shapes_.size()) {
+Schedule::Schedule(const Engine& engine, int parts, int of, int threads)
+    : engine_(engine), parts_(parts), of_(of), threads_(threads), homes_(engine.values_.size()) {
+  for (size_t value = 0; value < engine.values_.size(); ++value)
+    if (int64_t(items(int(value))) * engine.values_[value].shape.numel() > INT_MAX)
+      throw std::invalid_argument("a value of more than 2^31 numbers cannot be computed at once; run smaller batches");
   for (size_t i = 0; i < engine.inputs_.size(); ++i) {
     const int value = engine.inputs_[i];
     homes_[value].push_back({{}, new_buffer(Where::Input, 0, static_cast<int>(i))});
@@ -30,15 +35,20 @@ Schedule::Schedule(Engine& engine, int n, int threads)
     const Buffer& home = buffers_[from];
     if (home.where == Where::Output && home.number == static_cast<int>(i)) continue;
     const int to = new_buffer(Where::Output, 0, static_cast<int>(i));
-    const size_t size = size_t(n) * engine.shapes_[engine.outputs_[i]].numel() * sizeof(float);
-    add({1, 0, {from}, {to}, [=](char* const* b, int, char*) { std::memcpy(b[to], b[from], size); }});
+    const size_t size = bytes(image(engine.outputs_[i]), {});
+    Step copy;
+    copy.tasks = 1;
+    copy.reads = {from};
+    copy.writes = {to};
+    copy.run = [=](char* const* b, int, char*) { std::memcpy(b[to], b[from], size); };
+    add(std::move(copy));
   }
   place_buffers();
 }
 
 Image Schedule::image(int value) const {
-  const Shape s = engine_.shapes_[value];
-  return {n_, s.c, s.h, s.w};
+  const Shape s = engine_.values_[value].shape;
+  return {items(value), s.c, s.h, s.w};
 }
 
 size_t Schedule::bytes(const Image& image, const Layout& layout) const {
@@ -99,12 +109,17 @@ LaneView Schedule::lane_view(const Image& i, const Layout& l) const {
 
 void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant) {
   const int groups = (view.n + view.images - 1) / view.images;
-  const int worthwhile = 1 + view.images * view.c * view.h * view.w / kExchangeTask;
+  const int worthwhile = 1 + int(std::min<int64_t>(INT_MAX / 2, int64_t(view.images) * view.c * view.h * view.w / kExchangeTask));
   const int parts = std::clamp(std::min(4 * threads() / groups, worthwhile), 1, view.c);
   const Kernels* k = &kernels();
   const int count = view.images * view.rows * view.cols;
   const bool narrow = count == lanes(Lane::Byte), half = count == lanes(Lane::Half);
-  add({groups * parts, 0, {from}, {to}, [=](char* const* b, int task, char*) {
+  Step step;
+  step.tasks = groups * parts;
+  step.reads = {from};
+  step.writes = {to};
+  step.kernel = into_lanes ? "to lanes" : "from lanes";
+  step.run = [=](char* const* b, int task, char*) {
          const int group = task / parts, part = task % parts;
          const int begin = view.c * part / parts, end = view.c * (part + 1) / parts;
          if (narrow && into_lanes)
@@ -115,7 +130,8 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
            (half ? k->to_half_lanes : k->to_lanes)(view, reinterpret_cast<const float*>(b[from]), b[to], group, begin, end);
          else
            (half ? k->from_half_lanes : k->from_lanes)(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end);
-       }, {}, into_lanes ? "to lanes" : "from lanes"});
+       };
+  add(std::move(step));
 }
 
 // First fit, in the order of birth; a buffer is free again after its last reader.
@@ -151,21 +167,38 @@ void Schedule::place_buffers() {
   }
 }
 
-double Schedule::cost_per_image() const {
-  // Measured: each doubling of the arena beyond the second-level cache costs about a twentieth.
-  const double excess = std::log2(std::max(1.0, double(arena_bytes_) / kNearBytes));
-  return cost_ / n_ * (1 + 0.05 * excess);
+Schedule::Prepared::Prepared(const Schedule& schedule) : schedule_(schedule) {
+  try {
+    for (const Step& step : schedule_.steps_)
+      if (step.prepare) step.prepare();
+  } catch (...) {
+    release();
+    throw;
+  }
 }
 
-std::vector<char*> Schedule::bind(char* arena, const std::vector<const float*>& inputs,
-                                  const std::vector<float*>& outputs) const {
+Schedule::Prepared::~Prepared() { release(); }
+
+void Schedule::Prepared::release() const {
+  for (const Step& step : schedule_.steps_)
+    if (step.release) step.release();
+}
+
+double Schedule::cost() const {
+  // Measured: each doubling of the arena beyond the second-level cache costs about a twentieth.
+  const double excess = std::log2(std::max(1.0, double(arena_bytes_) / kNearBytes));
+  return cost_ * (1 + 0.05 * excess);
+}
+
+std::vector<char*> Schedule::bind(char* arena, const std::vector<const char*>& inputs,
+                                  const std::vector<char*>& outputs) const {
   std::vector<char*> pointers;
   for (const Buffer& buffer : buffers_) {
     // Inputs are only ever read: no step lists an input among what it writes.
     if (buffer.where == Where::Input)
-      pointers.push_back(reinterpret_cast<char*>(const_cast<float*>(inputs[buffer.number])));
+      pointers.push_back(const_cast<char*>(inputs[buffer.number]));
     else if (buffer.where == Where::Output)
-      pointers.push_back(reinterpret_cast<char*>(outputs[buffer.number]));
+      pointers.push_back(outputs[buffer.number]);
     else
       pointers.push_back(arena + buffer.offset);
   }

@@ -1,4 +1,4 @@
-// One batch size: where every value lives, in which layout, and the steps in order.
+// One part of the items: where every value lives, in which layout, and the steps in order.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,12 @@ namespace tersify {
 
 class Schedule {
  public:
-  // Steps for batches of n, each step cut for `threads`.
-  Schedule(Engine& engine, int n, int threads);
+  // Steps for `parts` of the `of` equal parts of every value's items, each step cut for `threads`.
+  Schedule(const Engine& engine, int parts, int of, int threads);
 
   // For the operations.
-  int n() const { return n_; }
-  const Kernels& kernels() const { return engine_.kernels_; }
+  int items(int value) const { return engine_.values_[value].items / of_ * parts_; }
+  const Kernels& kernels() const { return engine_.workspace().kernels(); }
   int threads() const { return threads_; }
   void add_cost(double vector_operations) { cost_ += vector_operations; }
   int lanes(Lane lane = Lane::Float) const { return kernels().vector_bytes / int(lane); }
@@ -26,15 +26,11 @@ class Schedule {
   int temporary(size_t bytes);
   bool has(int value) const { return !homes_[value].empty(); }
   const Layout* lanes_of(int value, int lanes) const;  // such a layout that the value already has, or null
-  const Quant& quant(int value) const { return engine_.quants_[value]; }
+  const Quant& quant(int value) const { return engine_.values_[value].quant; }
   void alias(int value, int other);         // the same flat bytes under another shape
   void add(Step step) {
     step.value = planned_;
     steps_.push_back(std::move(step));
-  }
-  std::shared_ptr<SparseWeights> pack(const DenseWeight& weight, const Shape& output, ValueKind kind,
-                                      std::vector<float> table) {
-    return engine_.pack(weight, Window{}, output, kind, std::move(table));
   }
   LaneView lane_view(const Image& image, const Layout& layout) const;
   void add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant = {});
@@ -43,14 +39,21 @@ class Schedule {
   // For the engine.
   size_t arena_bytes() const { return arena_bytes_; }
   size_t scratch_bytes() const { return scratch_bytes_; }
-  double cost_per_image() const;  // to compare batch sizes; the unit means nothing
-  std::vector<char*> bind(char* arena, const std::vector<const float*>& inputs,
-                          const std::vector<float*>& outputs) const;
+  double cost() const;  // to compare sizes of portions; the unit means nothing
+  std::vector<char*> bind(char* arena, const std::vector<const char*>& inputs, const std::vector<char*>& outputs) const;
   const std::vector<Step>& steps() const { return steps_; }
-  void prepare() const {
-    for (const Step& step : steps_)
-      if (step.prepare) step.prepare();
-  }
+  // For as long as it lives, the steps have what they must ask for before a run.
+  class Prepared {
+   public:
+    explicit Prepared(const Schedule& schedule);
+    ~Prepared();
+    Prepared(const Prepared&) = delete;
+    Prepared& operator=(const Prepared&) = delete;
+
+   private:
+    void release() const;
+    const Schedule& schedule_;
+  };
 
  private:
   enum class Where { Arena, Input, Output };
@@ -67,8 +70,8 @@ class Schedule {
   int new_buffer(Where where, size_t bytes, int number = 0);
   void place_buffers();
 
-  Engine& engine_;
-  int n_, threads_;
+  const Engine& engine_;
+  int parts_, of_, threads_;
   std::vector<Buffer> buffers_;
   std::vector<std::vector<Home>> homes_;
   std::vector<Step> steps_;
@@ -76,5 +79,7 @@ class Schedule {
   double cost_ = 0;
   int planned_ = -1;  // the output of the operation whose steps are being added
 };
+
+void add_concatenation(Schedule& schedule, const Op& op, const std::vector<int>& inputs);
 
 }  // namespace tersify

@@ -12,6 +12,8 @@ constexpr size_t kFootprintBytes = 44 << 10, kNarrowFootprintBytes = 96 << 10;
 constexpr int kMaxChunks = 16;
 constexpr int kRowsPerChunk = 32;
 constexpr int kNarrowMost = 32767;
+constexpr size_t kKeptGeometries = 4;  // for batch sizes that take turns
+constexpr int kMaxChunkRows = 0xffff;
 
 struct Pending {
   uint16_t row;
@@ -114,7 +116,7 @@ SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vec
                    weight.taps * kNarrowHigh > kNarrowMost))
     throw std::invalid_argument("16-bit sums need ternary weights and kernels of fewer taps");
   split_rows(weight);
-  auto lists = std::make_unique<PlacedLists>();
+  auto lists = std::make_shared<PlacedLists>();
   for (int i = 0; i <= block_channels * weight.taps; ++i) lists->places.push_back(i);  // the last: a zero
   for (const Chunk& chunk : chunks_) pack_chunk(weight, chunk, *lists);
   lists->entries.shrink_to_fit();
@@ -126,12 +128,12 @@ SparseWeights::SparseWeights(const DenseWeight& weight, ValueKind kind, std::vec
   placed_.push_back(std::move(lists));
 }
 
-const PlacedLists* SparseWeights::place(const std::vector<uint32_t>& places) {
+std::shared_ptr<const PlacedLists> SparseWeights::place(const std::vector<uint32_t>& places) {
   if (!unplaced_)
-    for (auto& known : placed_)
-      if (known->places == places) {
-        std::swap(placed_.front(), known);
-        return placed_.front().get();
+    for (auto known = placed_.begin(); known != placed_.end(); ++known)
+      if ((*known)->places == places) {
+        std::rotate(placed_.begin(), known, known + 1);
+        return placed_.front();
       }
   const int shift = signed_entries();
   if (*std::max_element(places.begin(), places.end()) >> (16 - shift))
@@ -139,7 +141,7 @@ const PlacedLists* SparseWeights::place(const std::vector<uint32_t>& places) {
   const PlacedLists& from = *placed_.front();
   std::vector<uint16_t> index(1 + *std::max_element(from.places.begin(), from.places.end()));
   for (size_t i = 0; i < from.places.size(); ++i) index[from.places[i]] = static_cast<uint16_t>(i);
-  auto lists = std::make_unique<PlacedLists>();
+  auto lists = std::make_shared<PlacedLists>();
   lists->places = places;
   lists->units = from.units;
   lists->entries.reserve(from.entries.size());
@@ -149,8 +151,8 @@ const PlacedLists* SparseWeights::place(const std::vector<uint32_t>& places) {
   if (unplaced_) placed_.clear();
   unplaced_ = false;
   placed_.insert(placed_.begin(), std::move(lists));
-  if (placed_.size() > 2) placed_.pop_back();
-  return placed_.front().get();
+  if (placed_.size() > kKeptGeometries) placed_.pop_back();
+  return placed_.front();
 }
 
 void SparseWeights::point_units(PlacedLists& lists) const {
@@ -183,9 +185,8 @@ void SparseWeights::split_rows(const DenseWeight& w) {
   for (int c = 0, begin = 0; c < chunks; ++c) {
     const size_t target = until.back() * (c + 1) / chunks;
     int end = static_cast<int>(std::lower_bound(until.begin(), until.end(), target) - until.begin());
-    end = c + 1 == chunks ? w.rows : std::clamp(end, begin, std::min(w.rows, begin + 0xffff));
-    if (end > begin) chunks_.push_back({begin, end - begin});
-    begin = end;
+    end = c + 1 == chunks ? w.rows : std::clamp(end, begin, w.rows);
+    for (; begin < end; begin += chunks_.back().rows) chunks_.push_back({begin, std::min(end - begin, kMaxChunkRows)});
   }
 }
 

@@ -34,8 +34,8 @@ class SparseWeights {
   SparseWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
                 Lane lane = Lane::Float);
 
-  // The lists for a geometry, which live until two other geometries were asked for.
-  const PlacedLists* place(const std::vector<uint32_t>& places);
+  // The lists for a geometry. Those of the last few geometries are kept.
+  std::shared_ptr<const PlacedLists> place(const std::vector<uint32_t>& places);
   void fill(ConvTask& task, const PlacedLists* lists) const;  // without lists: for sizes only
   int chunks() const { return static_cast<int>(chunks_.size()); }
   int rows() const { return rows_; }
@@ -62,7 +62,7 @@ class SparseWeights {
   std::vector<uint8_t> codes_;
   std::vector<float> values_;
   std::vector<uint16_t> plus_;
-  std::vector<std::unique_ptr<PlacedLists>> placed_;  // one or two, the one asked for last in front
+  std::vector<std::shared_ptr<PlacedLists>> placed_;  // the one asked for last in front
   bool unplaced_ = true;                               // the first is still by index: nobody walks it yet
 };
 

@@ -1,22 +1,24 @@
 // Operations with a window: convolutions and pools.
 #include <algorithm>
+#include <climits>
 #include <memory>
 
 #include "conv_step.hpp"
+#include "window_shape.hpp"
 
 namespace tersify {
 namespace {
 
 constexpr double kKeepLayout = 1.15;  // how much slower a layout may be before a conversion pays
 
-int output_size(int in, int kernel, int stride, int pad, int dilation) {
-  return (in + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
-}
-
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The layouts of a window operation: input first. Keeps what the input has where that is nearly as good.
-std::pair<Layout, Layout> window_layouts(const Schedule& s, int value, const Image& out, const Window& w, int lanes) {
+// The layouts of a window operation. Keeps what the input has where that is nearly as good.
+struct WindowLayouts {
+  Layout from, to;
+};
+
+WindowLayouts window_layouts(const Schedule& s, int value, const Image& out, const Window& w, int lanes) {
   const Image in = s.image(value);
   const Layout* current = s.lanes_of(value, lanes);
   const int limit = s.patch_limit(lanes);
@@ -41,7 +43,8 @@ std::pair<Layout, Layout> window_layouts(const Schedule& s, int value, const Ima
 void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool count_padding) {
   const Kernels* k = &s.kernels();
   const Image in = s.image(op.inputs[0]), out = s.image(op.output);
-  const auto [from, to] = window_layouts(s, op.inputs[0], out, window, s.lanes());
+  const WindowLayouts layouts = window_layouts(s, op.inputs[0], out, window, s.lanes());
+  const Layout from = layouts.from, to = layouts.to;
   const int source = s.need(op.inputs[0], from), target = s.give(op.output, to);
   auto geometry = std::make_shared<Geometry>(
       make_geometry(in, from, to, window, k->patch_limit, 1, k->vector_bytes));
@@ -70,7 +73,13 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
   }
   const int places = static_cast<int>(geometry->places.size());
   const size_t footprint = size_t(geometry->footprint_h) * geometry->footprint_w * k->vector_bytes;
-  s.add({to.groups(in.n) * places, footprint, {source}, {target}, [=](char* const* b, int task, char* scratch) {
+  Step step;
+  step.tasks = to.groups(in.n) * places;
+  step.scratch_bytes = footprint;
+  step.reads = {source};
+  step.writes = {target};
+  step.kernel = "pool";
+  step.run = [=](char* const* b, int task, char* scratch) {
            const Geometry::Place& place = geometry->places[task % places];
            const size_t group = task / places, bytes = k->vector_bytes;
            const size_t at = (size_t(place.y) * to.tile_w + place.x) * bytes;
@@ -88,12 +97,8 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
            t.reciprocal = is_max ? nullptr : reciprocal->data() + at;
            t.scratch = scratch;
            k->pool(t);
-         }, {}, "pool"});
-}
-
-Shape conv_shape(const Shape& i, const Window& w, int channels) {
-  return {channels, output_size(i.h, w.kernel_h, w.stride_h, w.pad_h, w.dilation_h),
-          output_size(i.w, w.kernel_w, w.stride_w, w.pad_w, w.dilation_w)};
+         };
+  s.add(std::move(step));
 }
 
 // Whether no window crosses the rim of a patch, and no two patches overlap.
@@ -102,30 +107,43 @@ bool fills_patches(const Layout& layout, const Patch& patch, const Window& pool)
          layout.tile_w % patch.w == 0;
 }
 
-std::function<void(Schedule&, const Op&)> conv_plan(std::shared_ptr<SparseWeights> weights, FinishData finish,
-                                                    const Window& w, const Shape& made, int in, int residual,
-                                                    Lane lane, const FinishData* mean) {
-  auto constants = std::make_shared<FinishData>(std::move(finish));
-  auto means = mean ? std::make_shared<FinishData>(*mean) : nullptr;
-  return [=](Schedule& s, const Op& op) {
-    const Image input = s.image(in), output{input.n, made.c, made.h, made.w};
-    const auto [from, to] = window_layouts(s, in, output, w, s.lanes(lane));
-    const int source = s.need(in, from), other = residual < 0 ? -1 : s.need(residual, to);
-    const bool maxima = op.maxima >= 0 && fills_patches(to, choose_patch(to, s.patch_limit(to.lanes())), op.pool);
-    const int target = maxima ? s.give(op.maxima, pooled_layout(to, op.pool.kernel_h, op.pool.kernel_w))
-                              : s.give(op.output, means ? Layout{} : to);
-    const Quant other_quant = residual < 0 ? Quant{} : s.quant(residual);
-    ConvStep step{nullptr, {}, weights, constants, input, output, from, to, source, target, other, {}, lane,
-                  s.quant(in), other_quant, s.quant(op.output)};
-    if (maxima) {
-      step.pool_h = op.pool.kernel_h;
-      step.pool_w = op.pool.kernel_w;
-    }
-    if (means)
-      add_mean_conv(s, std::move(step), w, *means);
-    else
-      add_conv(s, std::move(step), w);
-  };
+struct ConvOp {
+  std::shared_ptr<const ListConvWeights> weights;
+  std::shared_ptr<Epilogue> epilogue, mean;  // mean null: none
+  Shape made;                                // by the sums; a mean is smaller
+  int residual;
+};
+
+void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
+  const Window& w = conv.weights->window;
+  const int in = op.inputs[0];
+  const Image input = s.image(in), output{input.n, conv.made.c, conv.made.h, conv.made.w};
+  const WindowLayouts layouts = window_layouts(s, in, output, w, s.lanes(conv.weights->lane));
+  const Layout& to = layouts.to;
+  ConvStep step;
+  step.weights = conv.weights->lists;
+  step.finish = conv.epilogue;
+  step.in = input;
+  step.out = output;
+  step.from = layouts.from;
+  step.to = to;
+  step.lane = conv.weights->lane;
+  step.source = s.need(in, layouts.from);
+  step.residual = conv.residual < 0 ? -1 : s.need(conv.residual, to);
+  step.input_quant = s.quant(in);
+  step.residual_quant = conv.residual < 0 ? Quant{} : s.quant(conv.residual);
+  step.output_quant = s.quant(op.output);
+  if (op.maxima >= 0 && fills_patches(to, choose_patch(to, s.patch_limit(to.lanes())), op.pool)) {
+    step.pool_h = op.pool.kernel_h;
+    step.pool_w = op.pool.kernel_w;
+    step.target = s.give(op.maxima, pooled_layout(to, step.pool_h, step.pool_w));
+  } else {
+    step.target = s.give(op.output, conv.mean ? Layout{} : to);
+  }
+  if (conv.mean)
+    add_mean_conv(s, std::move(step), w, *conv.mean);
+  else
+    add_conv(s, std::move(step), w);
 }
 
 std::vector<int> with_residual(int in, int residual) {
@@ -133,66 +151,78 @@ std::vector<int> with_residual(int in, int residual) {
 }
 
 // Takes back what every weight adds because its activations lie shifted by kByteZero.
-void without_zeros(FinishData& finish, const float* weight, int rows, size_t per_row) {
-  finish.scale.resize(rows, 1.0f);
-  finish.shift.resize(rows, 0.0f);
-  for (int r = 0; r < rows; ++r) {
-    double sum = 0;
-    for (size_t i = 0; i < per_row; ++i) sum += weight[r * per_row + i];
-    finish.shift[r] -= static_cast<float>(double(finish.scale[r]) * kByteZero * sum);
-  }
+void without_zeros(Epilogue& epilogue, const std::vector<int32_t>& sign_sums) {
+  epilogue.scale.resize(sign_sums.size(), 1.0f);
+  epilogue.shift.resize(sign_sums.size(), 0.0f);
+  for (size_t r = 0; r < sign_sums.size(); ++r)
+    epilogue.shift[r] -= static_cast<float>(double(epilogue.scale[r]) * kByteZero * sign_sums[r]);
 }
 
 }  // namespace
 
-int Engine::conv(int in, const Window& w, int groups, const float* weight, int rows, ValueKind kind,
-                 std::vector<float> table, FinishData finish, int residual, const FinishData* mean, bool half) {
-  const Lane lane = half ? Lane::Half : Lane::Float;
-  const Shape i = shapes_.at(in);
-  const Shape o = conv_shape(i, w, rows);
-  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, kind, std::move(table), lane);
-  return add(with_residual(in, residual), mean ? Shape{rows, 1, 1} : o,
-             conv_plan(std::move(weights), std::move(finish), w, o, in, residual, lane, mean));
-}
-
-int Engine::narrow_conv(int in, const Window& w, int groups, const float* weight, int rows, FinishData finish,
-                        int residual, Quant output, const FinishData* mean) {
-  for (const Quant& q : {quants_.at(in), residual < 0 ? output : quants_.at(residual), output})
-    if (q.scale <= 0 || q.high > kNarrowHigh || (q.low < 0 && std::max(-q.low, q.high) > kNarrowHigh / 2))
-      throw std::invalid_argument("narrow lanes hold 0..255 or -127..127 with a positive scale");
-  const Shape i = shapes_.at(in);
-  const Shape o = conv_shape(i, w, rows);
-  auto weights = pack({weight, rows, i.c, groups, w.taps()}, w, o, ValueKind::Sign, {}, Lane::Byte);
-  if (quants_.at(in).low < 0) without_zeros(finish, weight, rows, size_t(i.c / groups) * w.taps());
-  const int value = add(with_residual(in, residual), mean ? Shape{rows, 1, 1} : o,
-                        conv_plan(std::move(weights), std::move(finish), w, o, in, residual, Lane::Byte, mean));
-  quantize(value, output);
+int Engine::list_conv(int in, std::shared_ptr<const ListConvWeights> weights, Epilogue epilogue, int residual,
+                      const Epilogue* mean) {
+  const Value input = at(in);
+  if (input.shape.c != weights->channels)
+    throw std::invalid_argument("the convolution reads " + std::to_string(weights->channels) + " channels, its input has " +
+                                std::to_string(input.shape.c));
+  const Shape made = conv_shape(input.shape, weights->window, weights->rows);
+  if (residual != -1) residual_at(residual, input.items, made);
+  ConvOp conv;
+  conv.epilogue = std::make_shared<Epilogue>(std::move(epilogue));
+  if (mean) conv.mean = std::make_shared<Epilogue>(mean->checked(weights->rows).folded());
+  conv.made = made;
+  conv.residual = residual;
+  conv.weights = std::move(weights);
+  const int value = add(with_residual(in, residual), mean ? Shape{made.c, 1, 1} : made,
+                        [conv](Schedule& s, const Op& op) { add_list_conv(s, op, conv); });
+  ops_.back().takes_maxima = !mean;
   return value;
 }
 
-int Engine::fold_maxima(int conv, const Window& window, Shape output) {
-  const int value = pool(conv, window, true, true, output);
-  quantize(value, quants_.at(conv));
-  Op& folded = ops_.back();
-  folded.plan = [plan = std::move(folded.plan)](Schedule& s, const Op& op) {
-    if (!s.has(op.output)) plan(s, op);
+int Engine::conv(int in, std::shared_ptr<const ConvWeights> weights, Epilogue epilogue, int residual,
+                 const Epilogue* mean) {
+  use(weights, "convolution");
+  epilogue = epilogue.checked(weights->rows);
+  return list_conv(in, std::move(weights), std::move(epilogue), residual, mean);
+}
+
+int Engine::conv_i8(int in, std::shared_ptr<const ConvInt8Weights> weights, Epilogue epilogue, int residual, Quant output,
+                    const Epilogue* mean) {
+  use(weights, "convolution");
+  check_quant(output);
+  for (int value : with_residual(in, residual))
+    if (at(value).quant.scale <= 0)
+      throw std::invalid_argument("value " + std::to_string(value) + " is not quantized; an int8 convolution reads steps");
+  epilogue = epilogue.checked(weights->rows);
+  if (at(in).quant.low < 0) without_zeros(epilogue, weights->sign_sums);
+  const int value = list_conv(in, std::move(weights), std::move(epilogue), residual, mean);
+  values_[value].quant = output;
+  return value;
+}
+
+int Engine::max_pool(int in, const Window& window, int output_h, int output_w) {
+  return pool(in, window, true, true, output_h, output_w);
+}
+
+int Engine::avg_pool(int in, const Window& window, int output_h, int output_w, bool count_padding) {
+  return pool(in, window, false, count_padding, output_h, output_w);
+}
+
+int Engine::pool(int in, const Window& w, bool is_max, bool count_padding, int output_h, int output_w) {
+  check_window(w);
+  if (2 * w.pad_h > w.kernel_h || 2 * w.pad_w > w.kernel_w)
+    throw std::invalid_argument("a pool's padding is at most half its window");
+  const Shape i = at(in).shape, whole = conv_shape(i, w, i.c);
+  const Shape output = checked_shape(i.c, output_h, output_w);
+  auto fits = [&](int size, int whole_size, int stride, int pad, int in_size) {
+    if (size == whole_size) return true;
+    return is_max && size == whole_size + 1 && (size - 1) * stride < in_size + pad;
   };
-  for (Op& op : ops_)
-    if (op.output == conv) {
-      op.maxima = value;
-      op.pool = window;
-    }
-  return value;
-}
-
-int Engine::pool(int in, const Window& w, bool is_max, bool count_padding, Shape output) {
-  const Shape i = shapes_.at(in), whole = conv_shape(i, w, i.c);
-  const bool more = output.h - whole.h + output.w - whole.w > 0;
-  if (output.c != i.c || output.h - whole.h < 0 || output.h - whole.h > 1 || output.w - whole.w < 0 ||
-      output.w - whole.w > 1 || (more && !is_max))
-    throw std::invalid_argument("a pool's output has the size its window gives, or for maxima one more");
-  return add({in}, output,
-             [=](Schedule& s, const Op& op) { add_pool(s, op, w, is_max, count_padding); });
+  if (!fits(output_h, whole.h, w.stride_h, w.pad_h, i.h) || !fits(output_w, whole.w, w.stride_w, w.pad_w, i.w))
+    throw std::invalid_argument("a pool's output has the size its window gives, or for maxima one more; got " +
+                                std::to_string(output_h) + "×" + std::to_string(output_w));
+  return add({in}, output, [=](Schedule& s, const Op& op) { add_pool(s, op, w, is_max, count_padding); });
 }
 
 }  // namespace tersify

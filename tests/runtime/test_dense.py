@@ -156,10 +156,8 @@ def test_long_rows_of_large_numbers_among_zeros_do_not_overflow(isa, sign):
 
 def test_weights_that_are_not_few_whole_numbers_are_refused(isa):
     for values, message in ((torch.tensor([[0.5]]), "whole numbers"), (torch.arange(17.0).reshape(1, -1), "16 levels")):
-        finish = extension.Finish([], [], [], [], "clamp", -math.inf, math.inf)
-        engine = extension.Engine(isa, 1)
         with pytest.raises(ValueError, match=message):
-            engine.byte_linear(engine.input((values.shape[1], 1, 1)), values, finish)
+            extension.pack_linear_i8(extension.Workspace(isa, 1), values)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(isa):

@@ -183,7 +183,7 @@ def test_a_compiled_network_tells_fp16_and_keeps_three_digits(isa):
 
 def test_without_the_instructions_it_warns_and_stays_exact(monkeypatch):
     monkeypatch.delenv("TERSIFY_ISA", raising=False)
-    if extension.adds_halves(ISAS[-1]):
+    if extension.adds_fp16(ISAS[-1]):
         pytest.skip("this CPU has AVX512-FP16")
     net, x = network(), torch.randn(2, 3, 16, 16)
     with pytest.warns(RuntimeWarning, match="no AVX512-FP16"):

@@ -53,6 +53,7 @@ class CompiledModule(nn.Module):
         self._stages = stages
         self._one_segment = _only_segment(plan, stages or ())
         self._again: Any = None  # runs inputs like the last
+        self._again_shapes: tuple[torch.Size, ...] = ()
         self.eval()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -87,7 +88,8 @@ class CompiledModule(nn.Module):
         if self._one_segment is not None:
             outputs = tuple(call(self._one_segment, inputs))
             shapes = tuple(x.shape for x in inputs)
-            if not watched() and (self._again is None or self._again.shapes != shapes):
+            if not watched() and (self._again is None or self._again_shapes != shapes):
+                self._again_shapes = shapes
                 self._again = self._one_segment.again(shapes, _HOOKS_OF_ALL_MODULES, self._one_output)
             return outputs
         values: dict[str, Any] = dict(zip((i.name for i in self.plan.inputs), inputs, strict=True))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tersify.runtime.batch_engines import BatchEngines
 from tersify.runtime.plan import Finish, Node, Quant
 from tersify.runtime.weights import Weight
 
@@ -61,15 +62,16 @@ class EngineBuilder:
     def __init__(self, module: ModuleType, threads: int, quants: Mapping[str, Quant]) -> None:
         self._module = module
         self._quants = quants
-        self.engine: Any = module.Engine(chosen_isa(module), threads)
+        self.engine: Any = BatchEngines(module, chosen_isa(module), threads)
         self._values: dict[str, int] = {}
         self._shapes: dict[int, tuple[int, int, int]] = {}
         self.makers: dict[int, str] = {}  # the node behind every value of the engine
 
     def input(self, name: str, shape: Sequence[int], *, numbers: bool = False) -> None:
-        """`numbers`: 64-bit integers, which the engine takes as twice as many floats."""
-        sizes = engine_shape((2 * math.prod(shape),) if numbers else shape)
-        self._remember(name, self.engine.input(sizes), sizes)
+        """`numbers`: 64-bit integers."""
+        sizes = (1, 1, math.prod(shape)) if numbers else engine_shape(shape)
+        value = self.engine.input_ids(sizes[2]) if numbers else self.engine.input(sizes)
+        self._remember(name, value, sizes)
 
     def add(self, node: Node) -> None:
         value, shape = _ADDERS[node.kind](self, node)
@@ -96,14 +98,15 @@ class EngineBuilder:
                 return [default] * channels if wanted else []
             return constant.to(torch.float32).tolist()
 
+        activations = self._module.Activation
         first = f.scale is not None or f.shift is not None
         second = f.scale2 is not None or f.shift2 is not None
-        return self._module.Finish(
+        return self._module.Epilogue(
             floats(f.scale, 1.0, first),
             floats(f.shift, 0.0, first),
             floats(f.scale2, 1.0, second),
             floats(f.shift2, 0.0, second),
-            f.act,
+            {"gelu": activations.GELU, "silu": activations.SILU}.get(f.act, activations.CLAMP),
             f.low,
             f.high,
         )

@@ -16,7 +16,7 @@ LARGEST = torch.finfo(torch.float16).max
 
 def serves_halves(module: ModuleType) -> bool:
     """Whether the kernels add 16-bit floats: by instructions of this CPU, or emulated where TERSIFY_ISA names a set."""
-    return bool(module.adds_halves(chosen_isa(module))) or bool(os.environ.get(ISA_VARIABLE))
+    return bool(module.adds_fp16(chosen_isa(module))) or bool(os.environ.get(ISA_VARIABLE))
 
 
 def with_halves(plan: Plan) -> Plan:

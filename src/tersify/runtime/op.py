@@ -67,7 +67,9 @@ class Segment:
         for blank in blanks:
             blank.untyped_storage().resize_(0)  # it only says what an output is like
         watchers = (_len_torch_dispatch_stack, _get_tracing_state)
-        return kernels.Rerun(self.engine, Tensor, exchange, shapes, empty_like, blanks, one, hooks, watchers)
+        fast = kernels.FastCall(Tensor, exchange, empty_like, one, hooks, watchers)
+        fast.remember(shapes, self.engine.at(shapes[0][0]), blanks)
+        return fast
 
     def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
         """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""

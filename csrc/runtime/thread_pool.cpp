@@ -1,4 +1,4 @@
-#include "pool.hpp"
+#include "thread_pool.hpp"
 
 #include <chrono>
 
@@ -42,10 +42,17 @@ bool wait_awake(const Ready& ready) {
 }  // namespace
 
 Pool::Pool(int threads) : threads_(threads), shares_(new Share[threads]) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (...) {  // the system gives no more threads
+    join();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { join(); }
+
+void Pool::join() {
   stop_ = true;
   rouse();
   for (auto& worker : workers_) worker.join();

@@ -54,6 +54,7 @@ class Pool {
   };
 
   void work(int thread);
+  void join();
   void drain(int thread);
   int claimed_task(int owner, int unclaimed) const {
     return backwards_ ? first_task(owner) + unclaimed - 1 : first_task(owner + 1) - unclaimed;
