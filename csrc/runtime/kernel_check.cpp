@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -19,7 +21,7 @@ constexpr int kCases = 40;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 using Numbers = std::vector<float>;
-using Build = std::function<void(Engine&)>;  // adds input, layer and outputs
+using Build = std::function<void(Engine&, const std::shared_ptr<Workspace>&)>;  // adds input, layer and outputs
 
 struct Case {
   Build build;
@@ -56,8 +58,22 @@ class Random {
   std::mt19937 engine_;
 };
 
-Epilogue relu_with(const Numbers& shift) {
-  return {Numbers(shift.size(), 0.5f), shift, {}, {}, Act::Clamp, 0.0f, kInfinity};
+using Space = std::shared_ptr<Workspace>;
+
+Epilogue relu_with(const Numbers& shift, float scale = 0.5f) {
+  Epilogue made;
+  made.scale = Numbers(shift.size(), scale);
+  made.shift = shift;
+  made.low = 0.0f;
+  made.high = kInfinity;
+  return made;
+}
+
+std::shared_ptr<ConvWeights> conv_weights(const Space& space, const Numbers& weight, int rows, int channels,
+                                          const Window& w, ValueKind kind, const Numbers& table, Lane lane,
+                                          const Shape& output) {
+  return std::make_shared<ConvWeights>(space, DenseWeight{weight.data(), rows, channels, 1, w.taps()}, w, kind, table,
+                                       lane, output);
 }
 
 Case linear_case(Random& r, ValueKind kind) {
@@ -67,8 +83,10 @@ Case linear_case(Random& r, ValueKind kind) {
   c.n = r.between(1, 20);
   c.input = r.floats(size_t(c.n) * features);
   c.outputs = size_t(c.n) * rows;
-  c.build = [=, weight = r.weights(size_t(rows) * features, kind, table), shift = r.floats(rows)](Engine& e) {
-    e.outputs({e.linear(e.input({features, 1, 1}), features, weight.data(), rows, kind, table, relu_with(shift))});
+  c.build = [=, weight = r.weights(size_t(rows) * features, kind, table), shift = r.floats(rows),
+             n = c.n](Engine& e, const Space& space) {
+    auto packed = std::make_shared<LinearWeights>(space, weight.data(), rows, features, kind, table);
+    e.outputs({e.linear(e.input(n, {features, 1, 1}), packed, relu_with(shift))});
   };
   return c;
 }
@@ -80,13 +98,15 @@ Case dense_case(Random& r, ValueKind kind, int least_rows = 1) {
   c.n = r.between(1, 40);
   for (int i = 0; i < c.n * features; ++i) c.input.push_back(float(i % features ? r.between(-127, 127) : 127));
   c.outputs = size_t(c.n) * rows;
-  c.build = [=, weight = r.weights(size_t(rows) * features, kind, {-127, -60, -3, 1, 8, 90}), shift = r.floats(rows)](Engine& e) {
-    e.outputs({e.byte_linear(e.input({features, 1, 1}), features, weight.data(), rows, relu_with(shift))});
+  c.build = [=, weight = r.weights(size_t(rows) * features, kind, {-127, -60, -3, 1, 8, 90}), shift = r.floats(rows),
+             n = c.n](Engine& e, const Space& space) {
+    auto packed = std::make_shared<LinearInt8Weights>(space, weight.data(), rows, features);
+    e.outputs({e.linear_i8(e.input(n, {features, 1, 1}), packed, relu_with(shift))});
   };
   return c;
 }
 
-enum class ConvKernel { Lists, Halves, Narrow, TwoBit };
+enum class ConvKernel { Lists, Fp16, Int8, TwoBit };
 
 Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   Window w;
@@ -103,32 +123,36 @@ Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   const bool ends_in_means = kernel != ConvKernel::TwoBit && r.between(0, 2) == 0;
   c.outputs = size_t(c.n) * (ends_in_means ? rows : output.numel());
   const float step = 1.0f / 127, out_step = 0.25f;
-  const bool halves = kernel == ConvKernel::Halves, in_steps = kernel != ConvKernel::Lists && !halves;
+  const bool fp16 = kernel == ConvKernel::Fp16, in_steps = kernel != ConvKernel::Lists && !fp16;
   if (in_steps)
     for (float& v : c.input) v = std::round(v * 127) * step;
   Numbers weight = r.weights(size_t(rows) * channels * w.taps(), kind, table);
-  if (halves) {  // runs of such numbers are exact: what may differ is how the result is rounded
+  if (fp16) {  // runs of such numbers are exact: what may differ is how the result is rounded
     for (float& v : c.input) v = std::round(v * 3);
     if (kind == ValueKind::Float)
       for (float& v : weight) v = std::round(v * 8) / 8;
     c.tolerance = 1e-3;
   }
-  if (kernel == ConvKernel::Narrow && !ends_in_means) c.tolerance = out_step;  // a sum between two steps
-  c.build = [=, shift = r.floats(rows)](Engine& e) {
-    const int in = e.input({channels, h, width});
-    Epilogue finish = relu_with(shift);
+  if (kernel == ConvKernel::Int8 && !ends_in_means) c.tolerance = out_step;  // a sum between two steps
+  c.build = [=, shift = r.floats(rows), n = c.n](Engine& e, const Space& space) {
+    const int in = e.input(n, {channels, h, width});
+    Epilogue epilogue = relu_with(shift);
     const Epilogue plain, *mean = ends_in_means ? &plain : nullptr;
     if (!in_steps) {
-      e.outputs({e.conv(in, w, 1, weight.data(), rows, kind, table, finish, -1, mean, halves)});
+      auto packed =
+          conv_weights(space, weight, rows, channels, w, kind, table, fp16 ? Lane::Half : Lane::Float, output);
+      e.outputs({e.conv(in, packed, epilogue, -1, mean)});
       return;
     }
-    for (float& scale : finish.scale) scale *= step;
+    for (float& scale : epilogue.scale) scale *= step;
+    const DenseWeight dense{weight.data(), rows, channels, 1, w.taps()};
     if (kernel == ConvKernel::TwoBit) {
-      e.outputs({e.dense_conv(in, w, weight.data(), rows, finish, -1, {step, -127, 127})});
+      e.outputs({e.conv_2bit(in, std::make_shared<Conv2BitWeights>(space, dense, w), epilogue, -1, {step, -127, 127})});
       return;
     }
     e.quantize(in, {step, -127, 127});
-    e.outputs({e.narrow_conv(in, w, 1, weight.data(), rows, finish, -1, {out_step, 0, 255}, mean)});
+    auto packed = std::make_shared<ConvInt8Weights>(space, dense, w, output);
+    e.outputs({e.conv_i8(in, packed, epilogue, -1, {out_step, 0, 255}, mean)});
   };
   return c;
 }
@@ -144,16 +168,36 @@ Case pool_case(Random& r) {
   c.n = r.between(1, 9);
   c.input = r.floats(size_t(c.n) * channels * h * width);
   c.outputs = size_t(c.n) * output.numel();
-  c.build = [=](Engine& e) { e.outputs({e.pool(e.input({channels, h, width}), w, is_max, true, output)}); };
+  c.build = [=, n = c.n](Engine& e, const Space&) {
+    const int in = e.input(n, {channels, h, width});
+    e.outputs({is_max ? e.max_pool(in, w, output.h, output.w) : e.avg_pool(in, w, output.h, output.w, true)});
+  };
   return c;
 }
 
+// A case on a workspace of its own.
+class Running {
+ public:
+  Running(const Case& c, Isa isa, int threads)
+      : input_(c.input), output_(c.outputs), space_(std::make_shared<Workspace>(isa, threads)), engine_(space_) {
+    c.build(engine_, space_);
+  }
+  void once() {
+    if (!engine_.run({span(input_)}, {span(output_)})) std::abort();
+  }
+  const Numbers& output() const { return output_; }
+
+ private:
+  static Span span(Numbers& numbers) { return {reinterpret_cast<char*>(numbers.data()), int64_t(numbers.size())}; }
+  Numbers input_, output_;
+  Space space_;
+  Engine engine_;
+};
+
 Numbers run(const Case& c, Isa isa, int threads) {
-  Engine engine(isa, threads);
-  c.build(engine);
-  Numbers out(c.outputs);
-  engine.run(c.n, {c.input.data()}, {out.data()});
-  return out;
+  Running running(c, isa, threads);
+  running.once();
+  return running.output();
 }
 
 bool agree(const Case& c, Isa isa, int threads) {
@@ -166,13 +210,11 @@ bool agree(const Case& c, Isa isa, int threads) {
 }
 
 double best_microseconds(const Case& c, Isa isa, int threads) {
-  Engine engine(isa, threads);
-  c.build(engine);
-  Numbers out(c.outputs);
+  Running running(c, isa, threads);
   double best = 1e30;
   for (int i = 0; i < 300; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    engine.run(c.n, {c.input.data()}, {out.data()});
+    running.once();
     best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   return best;
@@ -193,32 +235,34 @@ void time_conv(Isa isa) {
   Random r(1);
   const int channels = 160, size = 16;
   Case c = four_images(r, channels, size);
-  c.build = [&](Engine& e) {
+  c.build = [&](Engine& e, const Space& space) {
     const Numbers weight = r.weights(size_t(channels) * channels * 9, ValueKind::Sign, {});
-    e.outputs({e.dense_conv(e.input({channels, size, size}), kThreeByThree, weight.data(), channels, relu_with(Numbers(channels)), -1,
-                            {1.0f / 127, -127, 127})});
+    auto packed = std::make_shared<Conv2BitWeights>(space, DenseWeight{weight.data(), channels, channels, 1, 9}, kThreeByThree);
+    e.outputs({e.conv_2bit(e.input(c.n, {channels, size, size}), packed, relu_with(Numbers(channels)), -1,
+                           {1.0f / 127, -127, 127})});
   };
   std::printf("%s two-bit conv 3x3, 160 channels, 16x16, batch 4, 1 thread: %.1f us\n", isa_name(isa).c_str(),
               best_microseconds(c, isa, 1));
 }
 
 // Lists of a tenth of the weights, in floats of 32 and 16 bits.
-void time_lists(Isa isa, bool half) {
+void time_lists(Isa isa, bool fp16) {
   Random r(1);
   const int channels = 64, size = 32;
   Case c = four_images(r, channels, size);
-  c.build = [&](Engine& e) {
+  c.build = [&](Engine& e, const Space& space) {
     Numbers weight(size_t(channels) * channels * 9);
     for (float& v : weight)
       if (r.between(0, 9) == 0) v = r.between(0, 1) ? 1.0f : -1.0f;
-    int value = e.input({channels, size, size});
+    auto packed = conv_weights(space, weight, channels, channels, kThreeByThree, ValueKind::Sign, {},
+                               fp16 ? Lane::Half : Lane::Float, {channels, size, size});
+    int value = e.input(c.n, {channels, size, size});
     for (int layer = 0; layer < 4; ++layer)
-      value = e.conv(value, kThreeByThree, 1, weight.data(), channels, ValueKind::Sign, {},
-                     {Numbers(channels, 0.1f), Numbers(channels), {}, {}, Act::Clamp, 0.0f, kInfinity}, -1, nullptr, half);
+      value = e.conv(value, packed, relu_with(Numbers(channels), 0.1f), -1, nullptr);
     e.outputs({value});
   };
   std::printf("%s four sparse convs 3x3 of signs, %s, 90 %% zeros, 64 channels, 32x32, batch 4, 1 thread: %.1f us\n",
-              isa_name(isa).c_str(), half ? "fp16" : "fp32", best_microseconds(c, isa, 1));
+              isa_name(isa).c_str(), fp16 ? "fp16" : "fp32", best_microseconds(c, isa, 1));
 }
 
 void time_linear(Isa isa, int n, bool sparse) {
@@ -228,10 +272,11 @@ void time_linear(Isa isa, int n, bool sparse) {
   c.n = n;
   c.input = r.floats(size_t(n) * size);
   c.outputs = size_t(n) * size;
-  c.build = [&r, sparse](Engine& e) {
+  c.build = [&r, sparse, n, size](Engine& e, const Space& space) {
     Numbers weight(size_t(size) * size);
     for (float& v : weight) v = sparse && r.between(0, 9) ? 0.0f : float(r.between(0, 1) * 2 - 1);
-    e.outputs({e.byte_linear(e.input({size, 1, 1}), size, weight.data(), size, relu_with(Numbers(size)))});
+    auto packed = std::make_shared<LinearInt8Weights>(space, weight.data(), size, size);
+    e.outputs({e.linear_i8(e.input(n, {size, 1, 1}), packed, relu_with(Numbers(size)))});
   };
   for (int threads : {1, 2})
     std::printf("%s linear 4096x4096 in bytes, %d %% zeros, batch %d, %d threads: %.1f us\n", isa_name(isa).c_str(),
@@ -247,10 +292,10 @@ int main() {
         {"conv of signs", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Lists); }},
         {"conv of tables", [](Random& r) { return conv_case(r, ValueKind::Table, ConvKernel::Lists); }},
         {"conv of floats", [](Random& r) { return conv_case(r, ValueKind::Float, ConvKernel::Lists); }},
-        {"fp16 conv of signs", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Halves); }},
-        {"fp16 conv of tables", [](Random& r) { return conv_case(r, ValueKind::Table, ConvKernel::Halves); }},
-        {"fp16 conv of floats", [](Random& r) { return conv_case(r, ValueKind::Float, ConvKernel::Halves); }},
-        {"narrow conv", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Narrow); }},
+        {"fp16 conv of signs", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Fp16); }},
+        {"fp16 conv of tables", [](Random& r) { return conv_case(r, ValueKind::Table, ConvKernel::Fp16); }},
+        {"fp16 conv of floats", [](Random& r) { return conv_case(r, ValueKind::Float, ConvKernel::Fp16); }},
+        {"int8 conv", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::Int8); }},
         {"two-bit conv", [](Random& r) { return conv_case(r, ValueKind::Sign, ConvKernel::TwoBit); }},
         {"linear of signs", [](Random& r) { return linear_case(r, ValueKind::Sign); }},
         {"linear of tables", [](Random& r) { return linear_case(r, ValueKind::Table); }},
