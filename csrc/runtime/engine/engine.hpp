@@ -138,6 +138,7 @@ class Engine {
   int pool(int in, const Window& window, bool is_max, bool count_padding, int output_h, int output_w);
   int vectors_of(int in, int features) const;
   int view_of(int in, int items, Shape shape);
+  void check_folds(int conv, const Window& window, int output_h, int output_w) const;
 
   void check_spans(const std::vector<Span>& inputs, const std::vector<Span>& outputs) const;
   void check_ids(const std::vector<Span>& inputs) const;

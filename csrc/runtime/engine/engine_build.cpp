@@ -97,21 +97,25 @@ int Engine::view_of(int in, int items, Shape shape) {
   return seen;
 }
 
-int Engine::fold_max_pool(int conv, const Window& window, int output_h, int output_w) {
-  at(conv);
+void Engine::check_folds(int conv, const Window& window, int output_h, int output_w) const {
   const auto made = std::find_if(ops_.begin(), ops_.end(), [&](const Op& op) { return op.output == conv; });
-  const bool read = std::any_of(ops_.begin(), ops_.end(), [&](const Op& op) {
-    return std::find(op.inputs.begin(), op.inputs.end(), conv) != op.inputs.end();
-  });
-  if (made == ops_.end() || !made->takes_maxima || read ||
-      std::find(outputs_.begin(), outputs_.end(), conv) != outputs_.end())
+  bool is_read = std::find(outputs_.begin(), outputs_.end(), conv) != outputs_.end();
+  for (const Op& op : ops_) is_read |= std::find(op.inputs.begin(), op.inputs.end(), conv) != op.inputs.end();
+  if (made == ops_.end() || !made->takes_maxima || is_read)
     throw std::invalid_argument("maxima can be folded into a convolution of lists that nothing else reads");
-  if (window.kernel_h != window.stride_h || window.kernel_w != window.stride_w || window.pad_h || window.pad_w ||
-      window.dilation_h != 1 || window.dilation_w != 1)
+  Window side_by_side;
+  side_by_side.kernel_h = side_by_side.stride_h = window.kernel_h;
+  side_by_side.kernel_w = side_by_side.stride_w = window.kernel_w;
+  if (window != side_by_side)
     throw std::invalid_argument("folded maxima have windows side by side: kernel = stride, no padding, no dilation");
   const Shape& whole = values_[conv].shape;
   if (output_h != whole.h / window.kernel_h || output_w != whole.w / window.kernel_w)
     throw std::invalid_argument("folded maxima have whole windows only");
+}
+
+int Engine::fold_max_pool(int conv, const Window& window, int output_h, int output_w) {
+  at(conv);
+  check_folds(conv, window, output_h, output_w);
   const Quant quant = values_[conv].quant;
   const int value = max_pool(conv, window, output_h, output_w);
   values_[value].quant = quant;

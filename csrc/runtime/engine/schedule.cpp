@@ -148,26 +148,30 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
   add(std::move(step));
 }
 
+std::vector<Schedule::Lifetime> Schedule::lifetimes() const {
+  std::vector<Lifetime> found(buffers_.size());
+  for (int step = 0; step < static_cast<int>(steps_.size()); ++step) {
+    for (int buffer : steps_[step].writes) {
+      if (found[buffer].birth < 0) found[buffer].birth = step;
+      found[buffer].death = step;
+    }
+    for (int buffer : steps_[step].reads) found[buffer].death = step;
+  }
+  return found;
+}
+
 // First fit, in the order of birth; a buffer is free again after its last reader.
 void Schedule::place_buffers() {
-  std::vector<int> birth(buffers_.size(), -1), death(buffers_.size(), -1);
-  for (size_t s = 0; s < steps_.size(); ++s) {
-    for (int b : steps_[s].writes) {
-      if (birth[b] < 0) birth[b] = static_cast<int>(s);
-      death[b] = static_cast<int>(s);
-    }
-    for (int b : steps_[s].reads) death[b] = static_cast<int>(s);
-    scratch_bytes_ = std::max(scratch_bytes_, steps_[s].scratch_bytes);
-  }
+  const std::vector<Lifetime> lives = lifetimes();
   std::vector<int> order;
   for (size_t b = 0; b < buffers_.size(); ++b)
-    if (buffers_[b].where == Where::Arena && birth[b] >= 0) order.push_back(static_cast<int>(b));
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return birth[a] < birth[b]; });
+    if (buffers_[b].where == Where::Arena && lives[b].birth >= 0) order.push_back(static_cast<int>(b));
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return lives[a].birth < lives[b].birth; });
   std::vector<int> placed;
   for (int b : order) {
     std::vector<std::pair<size_t, size_t>> taken;
     for (int other : placed)
-      if (death[other] >= birth[b] && birth[other] <= death[b])
+      if (lives[other].meets(lives[b]))
         taken.emplace_back(buffers_[other].offset, buffers_[other].offset + aligned(buffers_[other].bytes));
     std::sort(taken.begin(), taken.end());
     size_t offset = 0;
@@ -179,6 +183,7 @@ void Schedule::place_buffers() {
     arena_bytes_ = std::max(arena_bytes_, offset + aligned(buffers_[b].bytes));
     placed.push_back(b);
   }
+  for (const Step& step : steps_) scratch_bytes_ = std::max(scratch_bytes_, step.scratch_bytes);
 }
 
 Schedule::Prepared::Prepared(const Schedule& schedule) : schedule_(schedule) {

@@ -68,6 +68,11 @@ class Schedule {
     int buffer;
   };
   int new_buffer(Where where, size_t bytes, int number = 0);
+  struct Lifetime {  // first and last step that touches a buffer
+    int birth = -1, death = -1;
+    bool meets(const Lifetime& other) const { return death >= other.birth && birth <= other.death; }
+  };
+  std::vector<Lifetime> lifetimes() const;
   void place_buffers();
 
   const Engine& engine_;

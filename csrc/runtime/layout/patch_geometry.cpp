@@ -87,6 +87,19 @@ PatchView Geometry::view(const Position& position, int vector_bytes) const {
           .skip_w = position.skip_w};
 }
 
+// One vector more of the footprint: part of the last run where it continues that.
+void Geometry::add_copy(const Position& position, int source, int target, int32_t shift) {
+  if (static_cast<int>(runs.size()) > position.run_begin) {
+    CopyRun& last = runs.back();
+    const bool follows = last.shift == kFill || last.source + last.count == source;
+    if (last.shift == shift && last.target + last.count == target && follows) {
+      ++last.count;
+      return;
+    }
+  }
+  runs.push_back({.source = source, .target = target, .count = 1, .shift = shift});
+}
+
 Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window, int patch_limit,
                        int block_channels, int vector_bytes) {
   Geometry g;
@@ -96,9 +109,8 @@ Geometry make_geometry(const Image& input, const Layout& from, const Layout& to,
   g.footprint_h = static_cast<int>(ya.input.size());
   g.footprint_w = static_cast<int>(xa.input.size());
   for (int c = 0; c < block_channels; ++c)
-    for (int ky = 0; ky < window.kernel_h; ++ky)
-      for (int kx = 0; kx < window.kernel_w; ++kx)
-        g.tap_positions.push_back((c * g.footprint_h + ya.tap[ky]) * g.footprint_w + xa.tap[kx]);
+    for (int row : ya.tap)
+      for (int column : xa.tap) g.tap_positions.push_back((c * g.footprint_h + row) * g.footprint_w + column);
   g.tap_positions.push_back(block_channels * g.footprint_h * g.footprint_w);
 
   LaneShifts shifts(g.shifts, vector_bytes / from.lanes());
@@ -112,23 +124,13 @@ Geometry make_geometry(const Image& input, const Layout& from, const Layout& to,
                                   .skip_w = left - x0,
                                   .run_begin = static_cast<int>(g.runs.size()),
                                   .run_end = 0};
-      for (int fy = 0; fy < g.footprint_h; ++fy)
-        for (int fx = 0; fx < g.footprint_w; ++fx) {
-          const int y = y0 * window.stride_h + ya.input[fy], x = x0 * window.stride_w + xa.input[fx];
-          const int32_t shift = shifts.find(lane_sources(input, from, y, x));
-          const int source = (y - floor_div(y, from.tile_h) * from.tile_h) * from.tile_w +
-                             (x - floor_div(x, from.tile_w) * from.tile_w);
-          const int target = fy * g.footprint_w + fx;
-          if (static_cast<int>(g.runs.size()) > position.run_begin) {
-            CopyRun& last = g.runs.back();
-            const bool follows = last.shift == kFill || last.source + last.count == source;
-            if (last.shift == shift && last.target + last.count == target && follows) {
-              ++last.count;
-              continue;
-            }
-          }
-          g.runs.push_back({.source = source, .target = target, .count = 1, .shift = shift});
-        }
+      for (int target = 0; target < g.footprint_h * g.footprint_w; ++target) {
+        const int y = y0 * window.stride_h + ya.input[target / g.footprint_w];
+        const int x = x0 * window.stride_w + xa.input[target % g.footprint_w];
+        const int in_tile_y = y - floor_div(y, from.tile_h) * from.tile_h;
+        const int in_tile_x = x - floor_div(x, from.tile_w) * from.tile_w;
+        g.add_copy(position, in_tile_y * from.tile_w + in_tile_x, target, shifts.find(lane_sources(input, from, y, x)));
+      }
       position.run_end = static_cast<int>(g.runs.size());
       g.positions.push_back(position);
     }

@@ -32,6 +32,7 @@ struct Geometry {
   std::vector<uint32_t> tap_positions;
 
   PatchView view(const Position& position, int vector_bytes) const;
+  void add_copy(const Position& position, int source, int target, int32_t shift);
 };
 
 Geometry make_geometry(const Image& input, const Layout& from, const Layout& to, const Window& window, int patch_limit,

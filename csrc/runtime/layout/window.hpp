@@ -8,6 +8,7 @@ namespace tersify {
 struct Window {
   int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1;
   int taps() const { return kernel_h * kernel_w; }
+  bool operator==(const Window&) const = default;
 };
 
 // Throws where the window does not fit once.

@@ -96,21 +96,13 @@ void multiply_row(const Kernels& k, const Conv2Bit& d, const int8_t* bytes, cons
     }
 }
 
-}  // namespace
-
-int Engine::conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Epilogue epilogue, int residual,
-                      Quant quant) {
-  use(weights, "convolution");
-  check_quant(quant);
-  const Value input = at(in);
+// What the window and the image make of the weights.
+std::shared_ptr<Conv2Bit> conv_of(std::shared_ptr<const Conv2BitWeights> weights, const Shape& in, const Quant& quant,
+                                  const Epilogue& epilogue) {
   const Window& w = weights->window;
-  if (input.shape.c != weights->channels)
-    throw std::invalid_argument("the convolution reads " + std::to_string(weights->channels) +
-                                " channels, its input has " + std::to_string(input.shape.c));
   auto d = std::make_shared<Conv2Bit>();
-  d->in = input.shape;
-  d->out = conv_shape(input.shape, w, weights->rows);
-  if (residual != -1) residual_at(residual, input.items, d->out);
+  d->in = in;
+  d->out = conv_shape(in, w, weights->rows);
   d->window = w;
   d->quant = quant;
   d->pixel_bytes = weights->pixel_bytes;
@@ -127,47 +119,67 @@ int Engine::conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Ep
     }
   for (int32_t signs : weights->sign_sums) d->offsets.push_back(-d->zero * signs);
   d->weights = std::shared_ptr<const CodeMatrix>(weights, &weights->codes);
-  std::vector<int> inputs{in};
-  if (residual >= 0) inputs.push_back(residual);
-  return add(inputs, d->out, [=](Schedule& s, const Op& op) {
-    const int source = s.buffer_of(in, {}), other = residual < 0 ? -1 : s.buffer_of(residual, {});
-    const int target = s.new_buffer_for(op.output, {}), items = s.items(in);
-    const int bytes = s.temporary(d->image_bytes() * items), sums = s.temporary(d->pixels() * items * sizeof(int32_t));
-    const Kernels* k = &s.kernels();
-    auto bytes_of = [=](char* const* b, int n) { return reinterpret_cast<int8_t*>(b[bytes] + d->image_bytes() * n); };
-    auto sums_of = [=](char* const* b, int n) { return reinterpret_cast<int32_t*>(b[sums]) + d->pixels() * n; };
-    // Tasks are ranges of rows of all the images together.
-    auto rows_step = [&](int rows_of_image, auto each) {
-      const int all = items * rows_of_image, tasks = std::min(all, kCodeTasksPerThread * s.threads());
-      Step step;
-      step.tasks = tasks;
-      step.run = [=](char* const* b, int task, char*) {
-        const int end = int(size_t(all) * (task + 1) / tasks);
-        for (int row = int(size_t(all) * task / tasks); row < end; ++row)
-          each(b, row / rows_of_image, row % rows_of_image);
-      };
-      return step;
+  return d;
+}
+
+// First the image becomes pixels, then rows of the output meet the weights.
+void add_conv_2bit(Schedule& s, const Op& op, std::shared_ptr<const Conv2Bit> d) {
+  const int source = s.buffer_of(op.inputs[0], {}), other = op.inputs.size() < 2 ? -1 : s.buffer_of(op.inputs[1], {});
+  const int target = s.new_buffer_for(op.output, {}), items = s.items(op.inputs[0]);
+  const int bytes = s.temporary(d->image_bytes() * items), sums = s.temporary(d->pixels() * items * sizeof(int32_t));
+  const Kernels* k = &s.kernels();
+  auto bytes_of = [=](char* const* b, int n) { return reinterpret_cast<int8_t*>(b[bytes] + d->image_bytes() * n); };
+  auto sums_of = [=](char* const* b, int n) { return reinterpret_cast<int32_t*>(b[sums]) + d->pixels() * n; };
+  // Tasks are ranges of rows of all the images together.
+  auto rows_step = [&](int rows_of_image, auto each) {
+    const int all = items * rows_of_image, tasks = std::min(all, kCodeTasksPerThread * s.threads());
+    Step step;
+    step.tasks = tasks;
+    step.run = [=](char* const* b, int task, char*) {
+      const int end = int(size_t(all) * (task + 1) / tasks);
+      for (int row = int(size_t(all) * task / tasks); row < end; ++row)
+        each(b, row / rows_of_image, row % rows_of_image);
     };
-    Step lay = rows_step(d->in.h + 2 * d->window.pad_h, [=](char* const* b, int n, int y) {
-      const float* image = reinterpret_cast<const float*>(b[source]) + size_t(n) * d->in.numel();
-      lay_pixels(*k, *d, image, bytes_of(b, n), sums_of(b, n), y);
-    });
-    lay.reads = {source};
-    lay.writes = {bytes, sums};
-    lay.kernel = d->weights->kernel_name();
-    s.add(std::move(lay));
-    Step multiply = rows_step(d->out.h, [=](char* const* b, int n, int y) {
-      const size_t image = size_t(n) * d->out.numel();
-      const float* add = other < 0 ? nullptr : reinterpret_cast<const float*>(b[other]) + image;
-      multiply_row(*k, *d, bytes_of(b, n), sums_of(b, n), add, reinterpret_cast<float*>(b[target]) + image, y);
-    });
-    multiply.reads = {bytes, sums};
-    if (other >= 0) multiply.reads.push_back(other);
-    multiply.writes = {target};
-    multiply.kernel = d->weights->kernel_name();
-    s.add(std::move(multiply));
-    s.add_cost(double(items) * d->out.numel() * d->weights->vector_bytes() * kCodePerWeight);
+    return step;
+  };
+  Step lay = rows_step(d->in.h + 2 * d->window.pad_h, [=](char* const* b, int n, int y) {
+    const float* image = reinterpret_cast<const float*>(b[source]) + size_t(n) * d->in.numel();
+    lay_pixels(*k, *d, image, bytes_of(b, n), sums_of(b, n), y);
   });
+  lay.reads = {source};
+  lay.writes = {bytes, sums};
+  lay.kernel = d->weights->kernel_name();
+  s.add(std::move(lay));
+  Step multiply = rows_step(d->out.h, [=](char* const* b, int n, int y) {
+    const size_t image = size_t(n) * d->out.numel();
+    const float* add = other < 0 ? nullptr : reinterpret_cast<const float*>(b[other]) + image;
+    multiply_row(*k, *d, bytes_of(b, n), sums_of(b, n), add, reinterpret_cast<float*>(b[target]) + image, y);
+  });
+  multiply.reads = {bytes, sums};
+  if (other >= 0) multiply.reads.push_back(other);
+  multiply.writes = {target};
+  multiply.kernel = d->weights->kernel_name();
+  s.add(std::move(multiply));
+  s.add_cost(double(items) * d->out.numel() * d->weights->vector_bytes() * kCodePerWeight);
+}
+
+}  // namespace
+
+int Engine::conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Epilogue epilogue, int residual,
+                      Quant quant) {
+  use(weights, "convolution");
+  check_quant(quant);
+  const Value input = at(in);
+  if (input.shape.c != weights->channels)
+    throw std::invalid_argument("the convolution reads " + std::to_string(weights->channels) +
+                                " channels, its input has " + std::to_string(input.shape.c));
+  const auto conv = conv_of(std::move(weights), input.shape, quant, epilogue);
+  std::vector<int> inputs{in};
+  if (residual != -1) {
+    residual_at(residual, input.items, conv->out);
+    inputs.push_back(residual);
+  }
+  return add(inputs, conv->out, [conv](Schedule& s, const Op& op) { add_conv_2bit(s, op, conv); });
 }
 
 }  // namespace tersify

@@ -97,7 +97,7 @@ void write_patch(const ConvTask& t, const char* sums, int channel) {
                            with_epilogue<Lanes>(t, f, sums, y, x, channel));
 }
 
-inline Vec larger(Vec a, Vec b) { return (a > b) | (a != a) ? a : b; }  // NaN stays NaN
+inline Vec larger(Vec a, Vec b) { return ((a > b) | (a != a)) ? a : b; }  // NaN stays NaN
 
 template <class Lanes>
 void write_maxima(const ConvTask& t, const char* sums, int channel) {

@@ -15,14 +15,7 @@ constexpr int kInt16Most = 32767;
 constexpr size_t kKeptGeometries = 4;  // for batch sizes that take turns
 constexpr int kMaxChunkRows = 0xffff;
 
-struct Pending {
-  uint16_t row;
-  std::vector<uint16_t> entries{};
-  std::vector<float> values{};
-  int plus = 0;
-  bool flush = false;
-  bool continues = false, continued = false;  // a part of the row's entries in this block comes before, after it
-};
+using Pending = ListWeights::Pending;
 
 // Marks the blocks after which a row's 16-bit sum could overflow: activations are all ≥ 0 or at most half as
 // large, so a sum stays within `limit` entries of one sign. Where nobody counts signs, all are of one.
@@ -192,67 +185,78 @@ void ListWeights::split_rows(const DenseWeight& w) {
   }
 }
 
-void ListWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PositionedLists& lists) {
+// Every row of the chunk, its non-zeros block by block of input channels.
+ListWeights::PendingChunk ListWeights::collect(const DenseWeight& w, const Chunk& chunk) const {
   const int per_group = w.channels / w.groups, rows_per_group = w.rows / w.groups;
-  std::vector<std::vector<Pending>> blocks(blocks_);
-  std::vector<int> first(chunk.rows, -1), last(chunk.rows, -1);
+  PendingChunk found{.blocks = std::vector<std::vector<Pending>>(blocks_),
+                     .first = std::vector<int>(chunk.rows, -1),
+                     .last = std::vector<int>(chunk.rows, -1)};
   for (int r = 0; r < chunk.rows; ++r) {
     const int row = chunk.first_row + r, base = row / rows_per_group * per_group;
     const float* values = w.data + size_t(row) * per_group * w.taps;
-    for (int c = 0; c < per_group; ++c) {
-      const int channel = base + c, b = channel / block_channels_;
-      for (int tap = 0; tap < w.taps; ++tap) {
-        const float value = values[c * w.taps + tap];
-        if (value == 0.0f) continue;
-        if (last[r] != b) {
-          blocks[b].push_back({.row = static_cast<uint16_t>(r)});
-          last[r] = b;
-          if (first[r] < 0) first[r] = b;
-        }
-        const int index = (channel - b * block_channels_) * w.taps + tap;
-        Pending& pending = blocks[b].back();
-        if (int8() && value > 0) {
-          pending.entries.insert(pending.entries.begin() + pending.plus++, static_cast<uint16_t>(index));
-          continue;
-        }
-        pending.entries.push_back(static_cast<uint16_t>(signed_entries() ? index * 2 + (value < 0) : index));
-        pending.values.push_back(value);
-      }
+    for (int i = 0; i < per_group * w.taps; ++i) {
+      if (values[i] == 0.0f) continue;
+      const int channel = base + i / w.taps, b = channel / block_channels_;
+      if (found.last[r] != b) found.begin_row(r, b);
+      add_entry(found.blocks[b].back(), (channel - b * block_channels_) * w.taps + i % w.taps, values[i]);
     }
-    if (first[r] < 0) {  // an empty row still has to be finished: its bias and residual count
-      first[r] = last[r] = 0;
-      blocks[0].push_back({.row = static_cast<uint16_t>(r)});
-    }
+    if (found.first[r] < 0) found.begin_row(r, 0);  // an empty row still has an epilogue: its shift and residual count
   }
+  return found;
+}
+
+void ListWeights::PendingChunk::begin_row(int row, int block) {
+  blocks[block].push_back({.row = static_cast<uint16_t>(row)});
+  last[row] = block;
+  if (first[row] < 0) first[row] = block;
+}
+
+// Bytes keep the positive entries in front; all else keeps the order of the weights.
+void ListWeights::add_entry(Pending& row, int index, float value) const {
+  if (int8() && value > 0) {
+    row.entries.insert(row.entries.begin() + row.plus++, static_cast<uint16_t>(index));
+    return;
+  }
+  row.entries.push_back(static_cast<uint16_t>(signed_entries() ? index * 2 + (value < 0) : index));
+  row.values.push_back(value);
+}
+
+void ListWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PositionedLists& lists) {
+  PendingChunk found = collect(w, chunk);
   if (lane_ == Lane::F16) {
-    cut_rows(blocks, kFp16Run);
-    flushes_ |= mark_flushes(blocks, chunk.rows, kFp16Run);
+    cut_rows(found.blocks, kFp16Run);
+    flushes_ |= mark_flushes(found.blocks, chunk.rows, kFp16Run);
   }
   if (int8()) {
-    flushes_ |= mark_flushes(blocks, chunk.rows, kInt16Most / kInt8High);
-    make_even(blocks, static_cast<uint16_t>(block_channels_ * w.taps));
+    flushes_ |= mark_flushes(found.blocks, chunk.rows, kInt16Most / kInt8High);
+    make_even(found.blocks, static_cast<uint16_t>(block_channels_ * w.taps));
   }
   for (int b = 0; b < blocks_; ++b) {
-    // Rows of like length follow each other, so the end of their lists is foreseen.
-    std::stable_sort(blocks[b].begin(), blocks[b].end(), [](const Pending& x, const Pending& y) {
+    std::vector<Pending>& rows = found.blocks[b];
+    // Rows of like length follow each other, so the CPU foresees where their lists end.
+    std::stable_sort(rows.begin(), rows.end(), [](const Pending& x, const Pending& y) {
       return std::make_pair(x.entries.size(), x.plus) > std::make_pair(y.entries.size(), y.plus);
     });
     lists.units.push_back({});
-    lists.units.back().row_count = static_cast<uint32_t>(blocks[b].size());
-    for (const Pending& p : blocks[b]) {
-      const int flags = (first[p.row] == b && !p.continues ? kFirst : 0) |
-                        (last[p.row] == b && !p.continued ? kLast : 0) | (p.flush ? kFlush : 0);
-      if (int8()) plus_.push_back(static_cast<uint16_t>(p.plus));
-      row_list_.push_back({p.row, static_cast<uint16_t>(p.entries.size() | flags)});
-      lists.entries.insert(lists.entries.end(), p.entries.begin(), p.entries.end());
-      if (kind_ == ValueKind::Float) values_.insert(values_.end(), p.values.begin(), p.values.end());
-      if (kind_ == ValueKind::Table)
-        for (float value : p.values) {
-          const auto found = std::find(table_.begin(), table_.end(), value);
-          if (found == table_.end()) throw std::invalid_argument("a weight is missing from its table");
-          codes_.push_back(static_cast<uint8_t>(found - table_.begin()));
-        }
+    lists.units.back().row_count = static_cast<uint32_t>(rows.size());
+    for (const Pending& row : rows) {
+      const bool begins = found.first[row.row] == b && !row.continues,
+                 ends = found.last[row.row] == b && !row.continued;
+      append_row(row, (begins ? kFirst : 0) | (ends ? kLast : 0) | (row.flush ? kFlush : 0), lists);
     }
+  }
+}
+
+void ListWeights::append_row(const Pending& row, int flags, PositionedLists& lists) {
+  if (int8()) plus_.push_back(static_cast<uint16_t>(row.plus));
+  row_list_.push_back({row.row, static_cast<uint16_t>(row.entries.size() | flags)});
+  lists.entries.insert(lists.entries.end(), row.entries.begin(), row.entries.end());
+  if (kind_ == ValueKind::Float) values_.insert(values_.end(), row.values.begin(), row.values.end());
+  if (kind_ != ValueKind::Table) return;
+  for (float value : row.values) {
+    const auto found = std::find(table_.begin(), table_.end(), value);
+    if (found == table_.end()) throw std::invalid_argument("a weight is missing from its table");
+    codes_.push_back(static_cast<uint8_t>(found - table_.begin()));
   }
 }
 

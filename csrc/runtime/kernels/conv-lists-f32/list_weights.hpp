@@ -45,7 +45,26 @@ class ListWeights {
   const char* kernel_name() const;
   size_t resident_bytes() const;
 
+  // A row of one block while it is packed.
+  struct Pending {
+    uint16_t row;
+    std::vector<uint16_t> entries{};
+    std::vector<float> values{};
+    int plus = 0;
+    bool flush = false;
+    bool continues = false, continued = false;  // a part of the row's entries in this block comes before, after it
+  };
+
  private:
+  // A range of output channels while it is packed: [block][row], and where each row begins and ends.
+  struct PendingChunk {
+    std::vector<std::vector<Pending>> blocks;
+    std::vector<int> first, last;  // block; −1: none yet
+    void begin_row(int row, int block);
+  };
+  PendingChunk collect(const DenseWeight& weight, const Chunk& chunk) const;
+  void add_entry(Pending& row, int index, float value) const;
+  void append_row(const Pending& row, int flags, PositionedLists& lists);
   void split_rows(const DenseWeight& weight);
   void pack_chunk(const DenseWeight& weight, const Chunk& chunk, PositionedLists& lists);
   void point_units(PositionedLists& lists) const;

@@ -7,6 +7,33 @@
 namespace tersify {
 namespace {
 
+// How many of the positions of a window that begins `at` lie inside.
+int inside(int at, int size, int kernel, int dilation) {
+  int count = 0;
+  for (int i = 0; i < kernel; ++i) count += at + i * dilation >= 0 && at + i * dilation < size;
+  return std::max(count, 1);
+}
+
+// 1 / the number of averaged positions, laid out like one channel of the output.
+std::shared_ptr<AlignedBytes> reciprocals(const Image& in, const Layout& to, const Window& w, bool count_padding,
+                                          int vector_bytes) {
+  auto made = std::make_shared<AlignedBytes>();
+  made->grow(size_t(to.positions()) * vector_bytes);
+  float* value = reinterpret_cast<float*>(made->data());
+  auto counted = [&](int y, int x) {
+    if (count_padding) return w.taps();
+    return inside(y * w.stride_h - w.pad_h, in.h, w.kernel_h, w.dilation_h) *
+           inside(x * w.stride_w - w.pad_w, in.w, w.kernel_w, w.dilation_w);
+  };
+  for (int y = 0; y < to.tile_h; ++y)
+    for (int x = 0; x < to.tile_w; ++x)
+      for (int lane = 0; lane < to.lanes(); ++lane) {
+        const int tile = lane % (to.rows * to.cols);
+        *value++ = 1.0f / float(counted(tile / to.cols * to.tile_h + y, tile % to.cols * to.tile_w + x));
+      }
+  return made;
+}
+
 void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool count_padding) {
   const Kernels* k = &s.kernels();
   const Image in = s.image(op.inputs[0]), out = s.image(op.output);
@@ -14,28 +41,7 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
   const Layout from = layouts.from, to = layouts.to;
   const int source = s.buffer_of(op.inputs[0], from), target = s.new_buffer_for(op.output, to);
   auto geometry = std::make_shared<Geometry>(make_geometry(in, from, to, window, k->patch_limit, 1, k->vector_bytes));
-  auto reciprocal = std::make_shared<AlignedBytes>();
-  if (!is_max) {
-    const int lanes = s.lanes();
-    reciprocal->grow(size_t(to.positions()) * k->vector_bytes);
-    float* value = reinterpret_cast<float*>(reciprocal->data());
-    auto inside = [](int at, int size, int kernel, int dilation) {
-      int count = 0;
-      for (int i = 0; i < kernel; ++i) count += at + i * dilation >= 0 && at + i * dilation < size;
-      return std::max(count, 1);
-    };
-    for (int y = 0; y < to.tile_h; ++y)
-      for (int x = 0; x < to.tile_w; ++x)
-        for (int l = 0; l < lanes; ++l) {
-          const int tile = l % (to.rows * to.cols);
-          const int oy = tile / to.cols * to.tile_h + y, ox = tile % to.cols * to.tile_w + x;
-          const int count =
-              count_padding ? window.taps()
-                            : inside(oy * window.stride_h - window.pad_h, in.h, window.kernel_h, window.dilation_h) *
-                                  inside(ox * window.stride_w - window.pad_w, in.w, window.kernel_w, window.dilation_w);
-          value[(size_t(y) * to.tile_w + x) * lanes + l] = 1.0f / count;
-        }
-  }
+  auto reciprocal = is_max ? nullptr : reciprocals(in, to, window, count_padding, k->vector_bytes);
   const int positions = static_cast<int>(geometry->positions.size());
   const size_t footprint = size_t(geometry->footprint_h) * geometry->footprint_w * k->vector_bytes;
   Step step;
