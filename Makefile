@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow lint format readme fuzz fuzz-runtime clean
+.PHONY: demo test test-slow lint format readme fuzz fuzz-runtime sanitize-runtime clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -44,6 +44,11 @@ N ?= 2000
 SEED ?=
 fuzz-runtime: .venv/.checks
 	$(BIN)/python tests/runtime/fuzz_runs.py $(N) $(SEED)
+
+# The kernels and the engine under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer.
+sanitize-runtime: .venv/.checks
+	$(PIP) cmake ninja nanobind
+	tests/runtime/sanitize_runtime.sh $(BIN)/python
 
 clean:
 	rm -rf .venv build

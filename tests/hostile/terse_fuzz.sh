@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 python="$(command -v "${1:-python}")"
 case "$python" in /*) ;; *) python="$PWD/$python" ;; esac
 PATH="$(dirname "$python"):$PATH"
-cmake -S . -B build/fuzz -G Ninja -DTERSIFY_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+cmake -S . -B build/fuzz -G Ninja -DTERSIFY_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
       -DPython_EXECUTABLE="$python" > /dev/null
 cmake --build build/fuzz --target _codec
 compiler="${CXX:-c++}"

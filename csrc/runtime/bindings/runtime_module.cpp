@@ -1,0 +1,293 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/fast_call.hpp"
+#include "engine/engine.hpp"
+#include "engine/weight_class.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tersify {
+namespace {
+
+using ConvArray = nb::ndarray<const float, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Sizes = std::tuple<int, int, int>;
+using Size2 = std::tuple<int, int>;
+using Range = std::tuple<float, float, float>;                // scale, low, high
+using Buffers = std::vector<std::tuple<uintptr_t, int64_t>>;  // address and number of elements, contiguous
+using SharedWorkspace = std::shared_ptr<Workspace>;
+
+enum class ConvLane { F32, F16 };
+
+Shape shape_of(const Sizes& s) { return {std::get<0>(s), std::get<1>(s), std::get<2>(s)}; }
+Quant quant_of(const Range& r) { return {std::get<0>(r), std::get<1>(r), std::get<2>(r)}; }
+
+Window window_of(const std::vector<int>& v) {
+  if (v.size() != 8) throw std::invalid_argument("a window has 8 numbers: kernel, stride, pad, dilation, each h and w");
+  Window w;
+  w.kernel_h = v[0], w.kernel_w = v[1], w.stride_h = v[2], w.stride_w = v[3];
+  w.pad_h = v[4], w.pad_w = v[5], w.dilation_h = v[6], w.dilation_w = v[7];
+  check_window(w);
+  return w;
+}
+
+int int_of(size_t size) {
+  if (size > INT_MAX)
+    throw std::invalid_argument("a weight of " + std::to_string(size) + " rows or columns is too large");
+  return int(size);
+}
+
+// Weights of `window`, which the array must agree with.
+DenseWeight dense_weight(const ConvArray& w, const Window& window, int groups) {
+  if (groups < 1) throw std::invalid_argument("groups must be at least 1, got " + std::to_string(groups));
+  if (w.shape(2) != size_t(window.kernel_h) || w.shape(3) != size_t(window.kernel_w))
+    throw std::invalid_argument("the weight's kernel is " + std::to_string(w.shape(2)) + "×" +
+                                std::to_string(w.shape(3)) + ", the window's is " + std::to_string(window.kernel_h) +
+                                "×" + std::to_string(window.kernel_w));
+  const int channels = int_of(int_of(w.shape(1)) * size_t(groups));
+  return {w.data(), int_of(w.shape(0)), channels, groups, window.taps()};
+}
+
+Shape output_shape(const DenseWeight& weight, const Size2& output) {
+  return checked_shape(weight.rows, std::get<0>(output), std::get<1>(output));
+}
+
+const SharedWorkspace& checked(const SharedWorkspace& workspace) {
+  if (!workspace) throw std::invalid_argument("weights are packed for a workspace");
+  return workspace;
+}
+
+std::shared_ptr<ConvWeights> pack_conv(const SharedWorkspace& workspace, const ConvArray& weight,
+                                       const std::vector<int>& window, int groups, ValueKind kind,
+                                       std::vector<float> table, ConvLane lane, const Size2& output) {
+  const Window w = window_of(window);
+  const DenseWeight dense = dense_weight(weight, w, groups);
+  return std::make_shared<ConvWeights>(checked(workspace), dense, w, kind, std::move(table),
+                                       lane == ConvLane::F16 ? Lane::F16 : Lane::F32, output_shape(dense, output));
+}
+
+std::shared_ptr<ConvInt8Weights> pack_conv_i8(const SharedWorkspace& workspace, const ConvArray& weight,
+                                              const std::vector<int>& window, int groups, const Size2& output) {
+  const Window w = window_of(window);
+  const DenseWeight dense = dense_weight(weight, w, groups);
+  return std::make_shared<ConvInt8Weights>(checked(workspace), dense, w, output_shape(dense, output));
+}
+
+std::shared_ptr<Conv2BitWeights> pack_conv_2bit(const SharedWorkspace& workspace, const ConvArray& weight,
+                                                const std::vector<int>& window) {
+  const Window w = window_of(window);
+  return std::make_shared<Conv2BitWeights>(checked(workspace), dense_weight(weight, w, 1), w);
+}
+
+std::shared_ptr<LinearWeights> pack_linear(const SharedWorkspace& workspace, const Matrix& weight, ValueKind kind,
+                                           std::vector<float> table) {
+  return std::make_shared<LinearWeights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
+                                         int_of(weight.shape(1)), kind, std::move(table));
+}
+
+WeightClass classify_matrix(const Matrix& weight, size_t max_levels, int threads) {
+  if (threads < 1) throw std::invalid_argument("classify needs at least one thread, got " + std::to_string(threads));
+  nb::gil_scoped_release released;
+  return classify(weight.data(), weight.shape(0), weight.shape(1), max_levels, threads);
+}
+
+std::shared_ptr<LinearInt8Weights> pack_linear_i8(const SharedWorkspace& workspace, const Matrix& weight) {
+  return std::make_shared<LinearInt8Weights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
+                                             int_of(weight.shape(1)));
+}
+
+std::shared_ptr<EmbeddingWeights> pack_embedding(const Matrix& weight, std::vector<float> levels,
+                                                 std::vector<float> scale) {
+  return std::make_shared<EmbeddingWeights>(weight.data(), int_of(weight.shape(0)), int_of(weight.shape(1)),
+                                            std::move(levels), std::move(scale));
+}
+
+std::vector<Span> spans_of(const Buffers& buffers) {
+  std::vector<Span> spans;
+  for (const auto& [address, count] : buffers) spans.push_back({reinterpret_cast<char*>(address), count});
+  return spans;
+}
+
+bool run(Engine& engine, const Buffers& inputs, const Buffers& outputs) {
+  const auto from = spans_of(inputs), to = spans_of(outputs);
+  engine.seal();
+  nb::gil_scoped_release released;
+  return engine.run(from, to);
+}
+
+// The same, and of every step: the value it helps to make, its kernel, its microseconds.
+std::vector<std::tuple<int, std::string, double>> profile(Engine& engine, const Buffers& inputs,
+                                                          const Buffers& outputs) {
+  const auto from = spans_of(inputs), to = spans_of(outputs);
+  engine.seal();
+  std::vector<StepTime> times;
+  {
+    nb::gil_scoped_release released;
+    times = engine.profile(from, to);
+  }
+  std::vector<std::tuple<int, std::string, double>> found;
+  for (const StepTime& t : times) found.emplace_back(t.value, t.kernel, t.microseconds);
+  return found;
+}
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (Isa isa : available_isas()) names.push_back(isa_name(isa));
+  return names;
+}
+
+using Unlocked = nb::call_guard<nb::gil_scoped_release>;  // for what waits for a run to end
+
+void bind_weights(nb::module_& m) {
+  nb::class_<WeightClass>(m, "WeightClass")
+      .def_ro("finite", &WeightClass::finite)
+      .def_ro("kind", &WeightClass::kind)
+      .def_ro("row_scale", &WeightClass::row_scale)
+      .def_ro("table", &WeightClass::table)
+      .def_ro("nonzeros", &WeightClass::nonzeros);
+  m.def("classify", classify_matrix, "weight"_a, "max_levels"_a, "threads"_a,
+        "Whether a float32 matrix holds signs with a scale a row, few levels, or any values.");
+  nb::class_<PackedWeights>(m, "PackedWeights")
+      .def_prop_ro("resident_bytes", &PackedWeights::resident_bytes, Unlocked(),
+                   "Bytes of the forms that exist by now; some are packed when they are first needed.");
+  nb::class_<ConvWeights, PackedWeights>(m, "ConvWeights");
+  nb::class_<ConvInt8Weights, PackedWeights>(m, "ConvInt8Weights");
+  nb::class_<Conv2BitWeights, PackedWeights>(m, "Conv2BitWeights");
+  nb::class_<LinearWeights, PackedWeights>(m, "LinearWeights");
+  nb::class_<LinearInt8Weights, PackedWeights>(m, "LinearInt8Weights");
+  nb::class_<EmbeddingWeights, PackedWeights>(m, "EmbeddingWeights");
+  m.def("pack_conv", pack_conv, "workspace"_a, "weight"_a, "window"_a, "groups"_a, "kind"_a, "table"_a, "lane"_a,
+        "output"_a, "Lists of the non-zeros of float32 [O, I / groups, kh, kw]; `output`: a typical (h, w).");
+  m.def("pack_conv_i8", pack_conv_i8, "workspace"_a, "weight"_a, "window"_a, "groups"_a, "output"_a,
+        "Lists of signs for activations in bytes.");
+  m.def("pack_conv_2bit", pack_conv_2bit, "workspace"_a, "weight"_a, "window"_a,
+        "Signs, zeros and all, in two bits each, for activations in bytes.");
+  m.def("pack_linear", pack_linear, "workspace"_a, "weight"_a, "kind"_a, "table"_a);
+  m.def("pack_linear_i8", pack_linear_i8, "workspace"_a, "weight"_a,
+        "Whole numbers, at most 16 of -127..127, for vectors rounded to 8 bits.");
+  m.def("pack_embedding", pack_embedding, "weight"_a, "levels"_a, "scale"_a);
+}
+
+void bind_engine(nb::module_& m) {
+  nb::class_<Engine>(m, "Engine")
+      .def(nb::init<SharedWorkspace>(), "workspace"_a)
+      .def(
+          "input", [](Engine& e, int items, const Sizes& s) { return e.input(items, shape_of(s)); }, "items"_a,
+          "shape"_a)
+      .def("input_ids", &Engine::input_ids, "items"_a, "count"_a)
+      .def("conv", &Engine::conv, "value"_a, "weights"_a, "epilogue"_a, "residual"_a = -1, "mean"_a.none() = nb::none())
+      .def(
+          "conv_i8",
+          [](Engine& e, int in, std::shared_ptr<const ConvInt8Weights> weights, const Epilogue& epilogue, int residual,
+             const Range& output, const Epilogue* mean) {
+            return e.conv_i8(in, std::move(weights), epilogue, residual, quant_of(output), mean);
+          },
+          "value"_a, "weights"_a, "epilogue"_a, "residual"_a, "output"_a, "mean"_a.none() = nb::none())
+      .def(
+          "conv_2bit",
+          [](Engine& e, int in, std::shared_ptr<const Conv2BitWeights> weights, const Epilogue& epilogue, int residual,
+             const Range& input) { return e.conv_2bit(in, std::move(weights), epilogue, residual, quant_of(input)); },
+          "value"_a, "weights"_a, "epilogue"_a, "residual"_a, "input"_a)
+      .def(
+          "quantize",
+          [](Engine& e, int value, float scale, float low, float high) { e.quantize(value, {scale, low, high}); },
+          "value"_a, "scale"_a, "low"_a, "high"_a)
+      .def("linear", &Engine::linear, "value"_a, "weights"_a, "epilogue"_a)
+      .def("linear_i8", &Engine::linear_i8, "value"_a, "weights"_a, "epilogue"_a)
+      .def(
+          "max_pool",
+          [](Engine& e, int in, const std::vector<int>& window, const Size2& output) {
+            return e.max_pool(in, window_of(window), std::get<0>(output), std::get<1>(output));
+          },
+          "value"_a, "window"_a, "output"_a)
+      .def(
+          "avg_pool",
+          [](Engine& e, int in, const std::vector<int>& window, const Size2& output, bool count_padding) {
+            return e.avg_pool(in, window_of(window), std::get<0>(output), std::get<1>(output), count_padding);
+          },
+          "value"_a, "window"_a, "output"_a, "count_padding"_a)
+      .def(
+          "fold_max_pool",
+          [](Engine& e, int conv, const std::vector<int>& window, const Size2& output) {
+            return e.fold_max_pool(conv, window_of(window), std::get<0>(output), std::get<1>(output));
+          },
+          "conv"_a, "window"_a, "output"_a)
+      .def("global_mean", &Engine::global_mean, "value"_a, "epilogue"_a)
+      .def("elementwise", &Engine::elementwise, "a"_a, "b"_a, "multiply"_a, "epilogue"_a)
+      .def("concatenate", &Engine::concatenate, "values"_a)
+      .def(
+          "view", [](Engine& e, int in, int items, const Sizes& s) { return e.view(in, items, shape_of(s)); },
+          "value"_a, "items"_a, "shape"_a)
+      .def("embedding", &Engine::embedding, "value"_a, "weights"_a)
+      .def("softmax", &Engine::softmax, "value"_a, "count"_a)
+      .def("layer_norm", &Engine::layer_norm, "value"_a, "count"_a, "weight"_a, "bias"_a, "eps"_a)
+      .def("outputs", &Engine::outputs, "values"_a)
+      .def(
+          "shape",
+          [](const Engine& e, int value) {
+            const Value& v = e.value(value);
+            return std::make_tuple(v.items, v.shape.c, v.shape.h, v.shape.w);
+          },
+          "value"_a, "(items, c, h, w) of a value.")
+      .def("run", &run, "inputs"_a, "outputs"_a,
+           "Whether it ran: not where an input holds NaN or infinity. Lists of (address, number of elements).")
+      .def("profile", &profile, "inputs"_a, "outputs"_a)
+      .def_prop_ro("weight_bytes", &Engine::weight_bytes, Unlocked())
+      .def_prop_ro("arena_bytes", &Engine::arena_bytes, Unlocked());
+}
+
+}  // namespace
+}  // namespace tersify
+
+NB_MODULE(_runtime, m) {
+  using namespace tersify;
+  m.def("isas", isa_names, "Instruction sets of this CPU that have kernels, slowest first.");
+  m.def(
+      "adds_fp16", [](const std::string& isa) { return adds_fp16(isa_named(isa)); }, "isa"_a,
+      "Whether the instruction set adds 16-bit floats; all others emulate it, slowly.");
+
+  nb::enum_<ValueKind>(m, "ValueKind")
+      .value("SIGN", ValueKind::Sign)
+      .value("TABLE", ValueKind::Table)
+      .value("FLOAT", ValueKind::Float);
+  nb::enum_<Activation>(m, "Activation")
+      .value("CLAMP", Activation::Clamp)
+      .value("GELU", Activation::Gelu)
+      .value("SILU", Activation::Silu);
+  nb::enum_<ConvLane>(m, "Lane").value("F32", ConvLane::F32).value("F16", ConvLane::F16);
+
+  nb::class_<Epilogue>(m, "Epilogue")
+      .def(
+          "__init__",
+          [](Epilogue* self, std::vector<float> scale, std::vector<float> shift, std::vector<float> scale2,
+             std::vector<float> shift2, Activation activation, float low, float high) {
+            new (self) Epilogue{
+                std::move(scale), std::move(shift), std::move(scale2), std::move(shift2), activation, low, high};
+          },
+          "scale"_a = std::vector<float>{}, "shift"_a = std::vector<float>{}, "scale2"_a = std::vector<float>{},
+          "shift2"_a = std::vector<float>{}, "activation"_a = Activation::Clamp, "low"_a = -INFINITY,
+          "high"_a = INFINITY);
+
+  nb::class_<Workspace>(m, "Workspace")
+      .def(
+          "__init__",
+          [](Workspace* self, const std::string& isa, int threads) { new (self) Workspace(isa_named(isa), threads); },
+          "isa"_a, "threads"_a)
+      .def_prop_ro("isa", [](const Workspace& w) { return isa_name(w.isa()); })
+      .def_prop_ro("threads", &Workspace::threads)
+      .def_prop_ro("arena_bytes", &Workspace::arena_bytes, Unlocked());
+  bind_weights(m);
+  bind_engine(m);
+
+  nb::class_<FastCall>(m, "FastCall")
+      .def(nb::init<nb::handle, nb::capsule, nb::handle, bool, nb::tuple, nb::tuple>(), "type"_a, "exchange"_a,
+           "empty_like"_a, "one"_a, "hooks"_a, "watchers"_a)
+      .def("remember", &FastCall::remember, "shapes"_a, "engine"_a, "blanks"_a)
+      .def("__call__", &FastCall::operator());
+}

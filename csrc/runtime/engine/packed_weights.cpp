@@ -1,0 +1,205 @@
+#include "engine/packed_weights.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace tersify {
+namespace {
+
+constexpr Shape kManyRows{1, 1, 256};  // as an image: rows of a matrix product are its positions
+constexpr int kGemvLeast = 1 << 14;    // weights: below, packing them twice gains nothing
+constexpr double kPicksBelow = 0.5;    // fraction of non-zeros: above, lists are longer than codes
+constexpr int kMaxTable = 256;         // a code is a byte
+constexpr int kMaxWindow = 1 << 15;
+// 32-bit sums: the highest two bits of a byte of codes are summed 64-fold, and levels lie as 1..255.
+constexpr int kMaxFeatures2Bit = 1 << 17, kMaxFeatures4Bit = 1 << 16;
+
+int sign(float v) { return (v > 0) - (v < 0); }
+
+size_t per_row(const DenseWeight& w) { return size_t(w.channels / w.groups) * w.taps; }
+
+void check_table(ValueKind kind, const std::vector<float>& table) {
+  if (kind == ValueKind::Table && (table.empty() || table.size() > kMaxTable))
+    throw std::invalid_argument("a table has 1..256 levels, got " + std::to_string(table.size()));
+}
+
+std::shared_ptr<ListWeights> pack_lists(const Kernels& kernels, const DenseWeight& weight, const Window& window,
+                                        const Shape& output, ValueKind kind, std::vector<float> table, Lane lane) {
+  // The block must suit every batch size; a few images in the lanes are the usual portion.
+  const bool int8 = lane == Lane::I8;
+  const int lanes = kernels.vector_bytes / int(lane), images = std::max(1, lanes / 8);
+  const int limit = kernels.patch_limit / (int8 ? 2 : 1);
+  const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, limit);
+  int block = choose_block(window, weight.channels, kernels.vector_bytes, choose_patch(usual, limit), int8);
+  if (int8) block = int8_block(weight, block);
+  return std::make_shared<ListWeights>(weight, kind, std::move(table), block, lane);
+}
+
+std::vector<int32_t> sign_sums_of(const DenseWeight& w) {
+  std::vector<int32_t> sums;
+  for (int r = 0; r < w.rows; ++r) {
+    const float* row = w.data + r * per_row(w);
+    int32_t sum = 0;
+    for (size_t i = 0; i < per_row(w); ++i) sum += sign(row[i]);
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+std::vector<float> signs_by_pixel(const DenseWeight& w, int pixel_bytes) {
+  if (size_t(w.taps) * pixel_bytes > kMaxFeatures2Bit)
+    throw std::invalid_argument("a two-bit convolution sums at most 131072 products, got " +
+                                std::to_string(size_t(w.taps) * pixel_bytes));
+  std::vector<float> moved(size_t(w.rows) * w.taps * pixel_bytes);
+  for (int r = 0; r < w.rows; ++r)
+    for (int c = 0; c < w.channels; ++c)
+      for (int t = 0; t < w.taps; ++t)
+        moved[(size_t(r) * w.taps + t) * pixel_bytes + c] =
+            float(sign(w.data[(size_t(r) * w.channels + c) * w.taps + t]));
+  return moved;
+}
+
+double count_nonzeros(const float* weight, size_t count) {
+  return double(count - std::count(weight, weight + count, 0.0f));
+}
+
+bool is_ternary(const float* weight, size_t count) {
+  return std::all_of(weight, weight + count, [](float w) { return w == 0 || w == 1 || w == -1; });
+}
+
+int pixel_bytes_of(int channels) { return (channels + 3) / 4 * 4; }
+
+}  // namespace
+
+void check_weights(const DenseWeight& w) {
+  if (w.rows < 1 || w.channels < 1 || w.groups < 1 || w.taps < 1 || w.rows % w.groups || w.channels % w.groups)
+    throw std::invalid_argument("weights need at least one row and one channel, and groups that divide the rows; got " +
+                                std::to_string(w.rows) + " rows, " + std::to_string(w.channels) + " channels and " +
+                                std::to_string(w.groups) + " groups");
+  if (per_row(w) > INT_MAX / 8)
+    throw std::invalid_argument("a row of " + std::to_string(per_row(w)) + " weights is too long");
+  const size_t count = w.rows * per_row(w);
+  if (!portable_kernels().all_finite(w.data, count)) throw std::invalid_argument("a weight is not finite");
+}
+
+void check_window(const Window& w) {
+  auto within = [](int value, int low) { return value >= low && value <= kMaxWindow; };
+  const bool good = within(w.kernel_h, 1) && within(w.kernel_w, 1) && within(w.stride_h, 1) && within(w.stride_w, 1) &&
+                    within(w.pad_h, 0) && within(w.pad_w, 0) && within(w.dilation_h, 1) && within(w.dilation_w, 1) &&
+                    w.kernel_h * w.dilation_h <= kMaxWindow && w.kernel_w * w.dilation_w <= kMaxWindow;
+  if (!good)
+    throw std::invalid_argument(
+        "a window has positive kernels, strides and dilations and no negative padding, none above " +
+        std::to_string(kMaxWindow));
+}
+
+size_t PackedWeights::resident_bytes() const {
+  const auto held = workspace_ ? workspace_->lock() : std::unique_lock<std::mutex>();
+  return bytes();
+}
+
+ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
+                                 ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
+    : PackedWeights(std::move(workspace)),
+      window(window),
+      rows(weight.rows),
+      channels(weight.channels),
+      lane(lane),
+      lists(pack_lists(workspace_->kernels(), weight, window, output, kind, std::move(table), lane)) {}
+
+ConvWeights::ConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
+                         ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
+    : ListConvWeights(std::move(workspace),
+                      (check_weights(weight), check_window(window), check_table(kind, table), weight), window, kind,
+                      table, lane, output) {}
+
+ConvInt8Weights::ConvInt8Weights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
+                                 const Shape& output)
+    : ListConvWeights(std::move(workspace), (check_weights(weight), check_window(window), weight), window,
+                      ValueKind::Sign, {}, Lane::I8, output),
+      sign_sums(sign_sums_of(weight)) {}
+
+Conv2BitWeights::Conv2BitWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window)
+    : PackedWeights(std::move(workspace)),
+      window((check_weights(weight), check_window(window), window)),
+      rows(weight.rows),
+      channels(weight.channels),
+      pixel_bytes(pixel_bytes_of(weight.channels)),
+      sign_sums(sign_sums_of(weight)),
+      codes(signs_by_pixel(weight, pixel_bytes).data(), rows, weight.taps * pixel_bytes) {}
+
+LinearWeights::LinearWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
+                             ValueKind kind, std::vector<float> table)
+    : PackedWeights(std::move(workspace)),
+      rows((check_weights({weight, rows, features, 1, 1}), check_table(kind, table), rows)),
+      features(features),
+      nonzeros(count_nonzeros(weight, size_t(rows) * features)),
+      kind_(kind),
+      table_(std::move(table)) {
+  const GemvKind few = kind == ValueKind::Table ? GemvKind::Nibbles : GemvKind::Trits;
+  if (kind != ValueKind::Float && size_t(rows) * features >= kGemvLeast &&
+      GemvWeights::possible(workspace_->kernels(), few, table_))
+    vectors_ = std::make_shared<GemvWeights>(DenseWeight{weight, rows, features, 1, 1}, few, table_);
+  else
+    pack_lists(weight);
+}
+
+void LinearWeights::pack_lists(const float* weight) {
+  lists_ = tersify::pack_lists(workspace_->kernels(), {weight, rows, features, 1, 1}, Window{}, kManyRows, kind_,
+                               table_, Lane::F32);
+}
+
+const std::shared_ptr<ListWeights>& LinearWeights::lists() {
+  if (!lists_) pack_lists(vectors_->unpack().data());
+  return lists_;
+}
+
+size_t LinearWeights::bytes() const {
+  return (vectors_ ? vectors_->resident_bytes() : 0) + (lists_ ? lists_->resident_bytes() : 0);
+}
+
+double LinearInt8Weights::code_cost(int rows, int features, int vectors) {
+  return double(rows) * features * (vectors * kCodePerWeight + kCodeRead);
+}
+
+// Where there are tiles (AMX), batches need codes as well, and lookups would gain nothing.
+LinearInt8Weights::LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features)
+    : PackedWeights(std::move(workspace)),
+      rows((check_weights({weight, rows, features, 1, 1}), rows)),
+      features(features) {
+  const Isa isa = workspace_->isa();
+  const int threads = workspace_->threads();
+  const size_t weights = size_t(rows) * features;
+  const bool ternary = is_ternary(weight, weights), tiles = isa == Isa::Amx;
+  if (features > (ternary ? kMaxFeatures2Bit : kMaxFeatures4Bit))
+    throw std::invalid_argument("8-bit products of " + std::to_string(features) + " features overflow their sums");
+  double least = code_cost(rows, features, 1);
+  const double looked_up = LookupMatrix::cost(rows, features, 1, threads);
+  const bool looks_up =
+      ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
+  if (looks_up) least = looked_up;
+  const bool sparse = count_nonzeros(weight, weights) < kPicksBelow * double(weights);
+  if (ternary && sparse && pick_sums_of(isa) && PickMatrix::possible(features)) {
+    auto packed = std::make_shared<PickMatrix>(weight, rows, features);
+    if (packed->cost(1) < least) picks = packed;
+  }
+  if (looks_up && !picks) lookups = std::make_shared<LookupMatrix>(weight, rows, features, threads);
+  if (tiles || (!picks && !lookups)) codes = std::make_shared<CodeMatrix>(weight, rows, features);
+}
+
+size_t LinearInt8Weights::bytes() const {
+  return (lookups ? lookups->resident_bytes() : 0) + (picks ? picks->resident_bytes() : 0) +
+         (codes ? codes->resident_bytes() : 0);
+}
+
+EmbeddingWeights::EmbeddingWeights(const float* weight, int rows, int width, std::vector<float> levels,
+                                   std::vector<float> scale)
+    : PackedWeights(nullptr),
+      rows((check_weights({weight, rows, width, 1, 1}), rows)),
+      width(width),
+      table(weight, rows, width, std::move(levels), std::move(scale)) {}
+
+}  // namespace tersify

@@ -1,0 +1,128 @@
+// The weights of one layer in the forms that kernels read. Engines of one workspace share them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/shape.hpp"
+#include "engine/workspace.hpp"
+#include "kernels/conv-lists-f32/list_weights.hpp"
+#include "kernels/embedding-f32/embedding_table.hpp"
+#include "kernels/gemv-trits-f32/gemv_weights.hpp"
+#include "kernels/linear-2bit-i8/code_matrix.hpp"
+#include "kernels/linear-lookup-i8/lookup_matrix.hpp"
+#include "kernels/linear-picks-i8/pick_matrix.hpp"
+#include "layout/patch_geometry.hpp"
+
+namespace tersify {
+
+class PackedWeights {
+ public:
+  virtual ~PackedWeights() = default;
+  size_t resident_bytes() const;  // of the forms that exist by now: some are packed when they are first needed
+  const Workspace* workspace() const { return workspace_.get(); }  // null: any may use them
+
+ protected:
+  explicit PackedWeights(std::shared_ptr<Workspace> workspace) : workspace_(std::move(workspace)) {}
+  const std::shared_ptr<Workspace> workspace_;
+
+ private:
+  friend class Engine;
+  virtual size_t bytes() const = 0;  // asked for under the workspace's lock
+};
+
+// Lists of what is not zero.
+class ListConvWeights : public PackedWeights {
+ public:
+  const Window window;
+  const int rows, channels;
+  const Lane lane;
+  const std::shared_ptr<ListWeights> lists;
+
+ protected:
+  ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window, ValueKind kind,
+                  std::vector<float> table, Lane lane, const Shape& output);
+
+ private:
+  size_t bytes() const override { return lists->resident_bytes(); }
+};
+
+class ConvWeights final : public ListConvWeights {
+ public:
+  // Sign: only the signs of `weight` count. `output`: the usual size of what the weights will make, for which they are
+  // cut.
+  ConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window, ValueKind kind,
+              std::vector<float> table, Lane lane, const Shape& output);
+};
+
+// Signs for activations in byte lanes.
+class ConvInt8Weights final : public ListConvWeights {
+ public:
+  ConvInt8Weights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
+                  const Shape& output);
+  const std::vector<int32_t> sign_sums;  // of each row
+};
+
+// Signs, zeros and all, in two bits each, pixel by pixel: all channels of a tap together.
+class Conv2BitWeights final : public PackedWeights {
+ public:
+  Conv2BitWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window);
+  const Window window;
+  const int rows, channels, pixel_bytes;
+  const std::vector<int32_t> sign_sums;
+  const CodeMatrix codes;
+
+ private:
+  size_t bytes() const override { return codes.resident_bytes() + sign_sums.size() * sizeof(int32_t); }
+};
+
+// For single vectors, for many, or both, each packed when it is first needed.
+class LinearWeights final : public PackedWeights {
+ public:
+  LinearWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, ValueKind kind,
+                std::vector<float> table);
+  const int rows, features;
+  const double nonzeros;
+  const std::shared_ptr<GemvWeights>& vectors() const { return vectors_; }  // null: never
+  const std::shared_ptr<ListWeights>& lists();
+
+ private:
+  size_t bytes() const override;
+  void pack_lists(const float* weight);
+  ValueKind kind_;
+  std::vector<float> table_;
+  std::shared_ptr<GemvWeights> vectors_;
+  std::shared_ptr<ListWeights> lists_;
+};
+
+// Few whole numbers in the form that one vector needs least time for: dense codes of two or four bits, signs to look up
+// or, where most are zero, lists of the others.
+class LinearInt8Weights final : public PackedWeights {
+ public:
+  LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features);
+  const int rows, features;
+  std::shared_ptr<const LookupMatrix> lookups;  // null: too few rows, or another form is cheaper
+  std::shared_ptr<const PickMatrix> picks;      // null: too few zeros
+  std::shared_ptr<const CodeMatrix> codes;      // null: never needed
+
+  static double code_cost(int rows, int features, int vectors);
+
+ private:
+  size_t bytes() const override;
+};
+
+class EmbeddingWeights final : public PackedWeights {
+ public:
+  EmbeddingWeights(const float* weight, int rows, int width, std::vector<float> levels, std::vector<float> scale);
+  const int rows, width;
+  const EmbeddingTable table;
+
+ private:
+  size_t bytes() const override { return table.resident_bytes(); }
+};
+
+// Where one row of the weights ends, in numbers; throws for sizes that cannot be, and for what is not finite.
+void check_weights(const DenseWeight& weight);
+void check_window(const Window& window);
+
+}  // namespace tersify

@@ -1,0 +1,109 @@
+// The kernels, written once for vectors of TERSIFY_VECTOR_BYTES. Each instruction set includes this file
+// into a namespace of its own. No inline function of a shared header may be called here: the linker could keep
+// the copy compiled for the wrong CPU.
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "isa/kernel_table.hpp"
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+constexpr int kBytes = TERSIFY_VECTOR_BYTES;
+constexpr int kLanes = kBytes / 4;
+typedef float Vec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+typedef int32_t IntVec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+
+inline Vec load(const char* p) { return *reinterpret_cast<const Vec*>(p); }
+inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+
+inline float curve(float x, Activation activation) {
+  return activation == Activation::Gelu ? 0.5f * x * (1.0f + erff(x * 0.70710678f)) : x / (1.0f + expf(-x));
+}
+
+// Comparisons are written so that NaN stays NaN.
+inline Vec clamp(Vec v, float low, float high) {
+  const Vec lows = Vec{} + low, highs = Vec{} + high;
+  v = v < lows ? lows : v;
+  return v > highs ? highs : v;
+}
+
+inline Vec activate(Vec v, const EpilogueView& f) {
+  if (f.activation == Activation::Clamp) return clamp(v, f.low, f.high);
+  for (int l = 0; l < kLanes; ++l) v[l] = curve(v[l], f.activation);
+  return v;
+}
+
+inline float activate(float v, const EpilogueView& f) {
+  if (f.activation != Activation::Clamp) return curve(v, f.activation);
+  v = v < f.low ? f.low : v;
+  return v > f.high ? f.high : v;
+}
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify
+
+// clang-format off: each may use what those before it define.
+#include "kernels/conv-lists-f32/conv_lists_epilogue.hpp"
+#include "kernels/conv-lists-f32/conv_lists_f32.hpp"
+#include "kernels/pool-f32/pool_f32.hpp"
+#include "kernels/lanes-f32/lanes_f32.hpp"
+#include "kernels/elementwise-f32/elementwise_f32.hpp"
+#include "kernels/mean-f32/mean_f32.hpp"
+#include "kernels/finite-f32/finite_f32.hpp"
+#include "kernels/norm-f32/norm_f32.hpp"
+#include "kernels/conv-lists-f16/conv_lists_f16.hpp"
+#include "kernels/conv-lists-i8/lanes_i8.hpp"
+#include "kernels/conv-lists-i8/conv_lists_i8_epilogue.hpp"
+#include "kernels/conv-lists-i8/conv_lists_i8.hpp"
+#include "kernels/gemv-trits-f32/gemv_trits_f32.hpp"
+#include "kernels/linear-2bit-i8/linear_2bit_i8.hpp"
+#include "kernels/linear-i8/linear_i8.hpp"
+#include "kernels/conv-2bit-i8/conv_2bit_i8.hpp"
+// clang-format on
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+const Kernels kKernels{
+    .vector_bytes = kBytes,
+    .patch_limit = TERSIFY_PATCH_LIMIT,
+    .conv_lists_f32_scratch_bytes = lists_scratch_bytes<Fp32Lanes>,
+    .conv_lists_f32 = lists_conv<Fp32Lanes>,
+    .conv_lists_f16_scratch_bytes = lists_scratch_bytes<Fp16Lanes>,
+    .conv_lists_f16 = lists_conv<Fp16Lanes>,
+    .conv_lists_i8_scratch_bytes = lists_i8_scratch_bytes,
+    .conv_lists_i8 = lists_conv_i8,
+    .pool = pool,
+    .to_lanes = to_lanes,
+    .from_lanes = from_lanes,
+    .to_lanes_f16 = to_lanes_f16,
+    .from_lanes_f16 = from_lanes_f16,
+    .to_lanes_i8 = to_lanes_i8,
+    .from_lanes_i8 = from_lanes_i8,
+    .elementwise = elementwise,
+    .elementwise_rows = elementwise_rows,
+    .global_mean = global_mean,
+    .trit_tables = TERSIFY_GEMV(trit_tables),
+    .trit_gemv = TERSIFY_GEMV(trit_gemv),
+    .nibble_gemv = TERSIFY_GEMV(nibble_gemv),
+    .code_sums = code_sums,
+    .quantize_vector = quantize_vector,
+    .write_vector = write_vector,
+    .quantize_pixels = quantize_pixels,
+    .write_positions = write_positions,
+    .all_finite = all_finite,
+    .softmax = softmax,
+    .layer_norm = layer_norm,
+};
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify

@@ -1,0 +1,138 @@
+#include "isa/isa.hpp"
+
+#include <stdexcept>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace tersify {
+namespace {
+
+#if defined(__x86_64__) && defined(__linux__)
+// Tiles and byte products in the CPU, tile state enabled and granted to this process, and right results.
+bool has_amx() {
+  static const bool found = [] {
+    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25, kTileState = 3u << 17, kOsSaves = 1u << 27;
+    constexpr long kRequestState = 0x1023, kTileData = 18;
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kOsSaves)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kInt8)) return false;
+    unsigned low, high;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & kTileState) != kTileState || syscall(SYS_arch_prctl, kRequestState, kTileData) != 0) return false;
+    return amx_keeps_its_promise();
+  }();
+  return found;
+}
+#elif defined(__x86_64__)
+bool has_amx() { return false; }  // no way to ask for the tile state
+#endif
+
+bool has_fp16() {
+#if defined(TERSIFY_FP16)
+  constexpr unsigned kFp16 =
+      1u << 23;  // whether the operating system saves the registers is asked with the rest of AVX-512
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kFp16);
+#else
+  return false;
+#endif
+}
+
+#if defined(__x86_64__)
+bool permutes_bytes(Isa isa) {
+  const bool multiplies_bytes = isa == Isa::Avx512Vnni || isa == Isa::Avx512Fp16 || isa == Isa::Amx;
+  return multiplies_bytes && __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+
+}  // namespace
+
+std::vector<Isa> available_isas() {
+  std::vector<Isa> isas{Isa::Portable};
+#if defined(__x86_64__)
+  // These builtins also ask whether the operating system saves the wide registers.
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    isas.push_back(Isa::Avx2);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+      isas.push_back(Isa::Avx512);
+      if (__builtin_cpu_supports("avx512vnni")) isas.push_back(Isa::Avx512Vnni);
+      const bool multiplies_bytes = isas.back() == Isa::Avx512Vnni;
+      if (multiplies_bytes && has_fp16()) isas.push_back(Isa::Avx512Fp16);
+      if (multiplies_bytes && has_amx()) isas.push_back(Isa::Amx);
+    }
+  }
+#endif
+  return isas;
+}
+
+std::string isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::Avx2:
+      return "avx2";
+    case Isa::Avx512:
+      return "avx512";
+    case Isa::Avx512Vnni:
+      return "avx512vnni";
+    case Isa::Avx512Fp16:
+      return "avx512fp16";
+    case Isa::Amx:
+      return "amx";
+    default:
+      return "portable";
+  }
+}
+
+bool adds_fp16(Isa isa) { return isa == Isa::Avx512Fp16 || (isa == Isa::Amx && has_fp16()); }
+
+const Kernels& kernels_of(Isa isa) {
+#if defined(__x86_64__)
+#if defined(TERSIFY_FP16)
+  if (isa == Isa::Amx) return amx_kernels(adds_fp16(isa) ? fp16_kernels() : avx512_kernels());
+  if (isa == Isa::Avx512Fp16) return fp16_kernels();
+#else
+  if (isa == Isa::Amx) return amx_kernels(avx512_kernels());
+#endif
+  if (isa == Isa::Avx512Vnni) return vnni_kernels();
+  if (isa == Isa::Avx512) return avx512_kernels();
+  if (isa == Isa::Avx2) return avx2_kernels();
+#endif
+  (void)isa;
+  return portable_kernels();
+}
+
+PickSums pick_sums_of(Isa isa) {
+#if defined(__x86_64__)
+  if (permutes_bytes(isa)) return vbmi_pick_sums;
+#else
+  (void)isa;
+#endif
+  return nullptr;
+}
+
+LookupSums lookup_sums_of(Isa isa) {
+#if defined(__x86_64__)
+  if (permutes_bytes(isa)) return vbmi_lookup_sums;
+#else
+  (void)isa;
+#endif
+  return nullptr;
+}
+
+Isa isa_named(const std::string& name) {
+  std::string known;
+  for (Isa isa : available_isas()) {
+    if (isa_name(isa) == name) return isa;
+    known += (known.empty() ? "" : ", ") + isa_name(isa);
+  }
+  throw std::invalid_argument("this CPU has no instruction set '" + name + "'; it has: " + known);
+}
+
+}  // namespace tersify

@@ -1,0 +1,21 @@
+// Which instruction set the kernels use: asked of the CPU once, or forced by name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "isa/kernel_table.hpp"
+
+namespace tersify {
+
+enum class Isa { Portable, Avx2, Avx512, Avx512Vnni, Avx512Fp16, Amx };
+
+std::vector<Isa> available_isas();  // slowest first
+std::string isa_name(Isa isa);
+bool adds_fp16(Isa isa);  // by instructions of the CPU: all others round float sums
+const Kernels& kernels_of(Isa isa);
+PickSums pick_sums_of(Isa isa);          // null where bytes cannot be permuted
+LookupSums lookup_sums_of(Isa isa);      // the same
+Isa isa_named(const std::string& name);  // throws std::invalid_argument for one this CPU lacks
+
+}  // namespace tersify

@@ -1,0 +1,74 @@
+// The kernels of one instruction set, as the engine calls them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "isa/kernel_types.hpp"
+#include "kernels/conv-2bit-i8/pixels_task.hpp"
+#include "kernels/conv-lists-f32/conv_lists_task.hpp"
+#include "kernels/gemv-trits-f32/gemv_task.hpp"
+#include "kernels/linear-2bit-i8/codes_task.hpp"
+#include "kernels/linear-lookup-i8/lookup_task.hpp"
+#include "kernels/linear-picks-i8/picks_task.hpp"
+#include "kernels/pool-f32/pool_f32_task.hpp"
+#include "layout/lane_view.hpp"
+
+namespace tersify {
+
+struct Kernels {
+  int vector_bytes;
+  int patch_limit;  // accumulators a patch may take
+  size_t (*conv_lists_f32_scratch_bytes)(const ConvTask&);
+  void (*conv_lists_f32)(const ConvTask&);
+  size_t (*conv_lists_f16_scratch_bytes)(const ConvTask&);
+  void (*conv_lists_f16)(const ConvTask&);  // activations and short runs of sums in 16-bit floats
+  size_t (*conv_lists_i8_scratch_bytes)(const ConvTask&);
+  void (*conv_lists_i8)(const ConvTask&);  // signs only; activations of 8 bits, sums of 16
+  void (*pool)(const PoolTask&);
+  void (*to_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
+  void (*from_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
+  void (*to_lanes_f16)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
+  void (*from_lanes_f16)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
+  void (*to_lanes_i8)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end, const Quant&);
+  void (*from_lanes_i8)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end,
+                        const Quant&);
+  // out[i] = epilogue(a[i] (×|+) b[i]) with one channel's constants over the whole run; b may be null.
+  void (*elementwise)(float* out, const float* a, const float* b, bool multiply, size_t count, const EpilogueView&,
+                      int channel);
+  // The same where neighbours are neighbouring channels.
+  void (*elementwise_rows)(float* out, const float* a, const float* b, bool multiply, int channels,
+                           const EpilogueView&);
+  // Means of `channels` channels of one image group, as rows [image][channel].
+  void (*global_mean)(const LaneView&, const char* lanes, float* flat, int group, const EpilogueView&);
+  // Null where the instruction set has no permutation wide enough.
+  void (*trit_tables)(const float* x, int features, float* tables);
+  void (*trit_gemv)(const GemvTask&);
+  void (*nibble_gemv)(const GemvTask&);
+  void (*code_sums)(const CodesTask&);
+  // One vector of activations as 8-bit steps, each plus `zero`: returns their scale, and in `total` their sum without
+  // it.
+  float (*quantize_vector)(const float* x, int count, int zero, uint8_t* steps, int32_t* total);
+  // Rows first .. first + count of a layer from the sums of one vector with codes.
+  void (*write_vector)(const int32_t* sums, int32_t total, float scale, int first, int count, float* out,
+                       const EpilogueView&);
+  void (*quantize_pixels)(const PixelTask&);
+  void (*write_positions)(const PositionsTask&);
+  bool (*all_finite)(const float* x, size_t count);
+  void (*softmax)(float* out, const float* in, int count);
+  void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
+};
+
+const Kernels& portable_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+const Kernels& vnni_kernels();
+const Kernels& fp16_kernels();
+const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
+using PickSums = void (*)(const PickTask&);
+extern const PickSums vbmi_pick_sums;
+using LookupSums = void (*)(const LookupTask&);
+extern const LookupSums vbmi_lookup_sums;
+bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
+
+}  // namespace tersify

@@ -1,0 +1,185 @@
+// Ternary convolutions, zeros and all, with 8-bit activations. An image lies as pixels, all channels of one in
+// neighbouring bytes and a rim of zeros around: a window is then a few runs of bytes, and every position of the output
+// a vector that reads them.
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "engine/schedule.hpp"
+#include "kernels/linear-2bit-i8/code_matrix.hpp"
+#include "layout/window.hpp"
+
+namespace tersify {
+namespace {
+
+struct Conv2Bit {
+  std::shared_ptr<const CodeMatrix> weights;
+  std::vector<int32_t> runs;     // in bytes from a window's first pixel
+  std::vector<int32_t> taps;     // in pixels
+  std::vector<int32_t> offsets;  // per row: what a zero adds that does not lie as the byte 0
+  Epilogue epilogue;
+  Window window;
+  Quant quant;
+  Shape in, out;
+  int pixel_bytes, zero;  // zero: the byte that stands for it
+  int run_steps;
+
+  int padded_w() const { return in.w + 2 * window.pad_w; }
+  size_t pixels() const { return size_t(in.h + 2 * window.pad_h) * padded_w(); }
+  size_t image_bytes() const { return AlignedBytes::rounded(pixels() * pixel_bytes + 64); }
+};
+
+// One row of an image, and the rim around it.
+void lay_pixels(const Kernels& k, const Conv2Bit& d, const float* image, int8_t* bytes, int32_t* sums, int y) {
+  const Window& w = d.window;
+  const int from = y - w.pad_h;
+  const bool inside = from >= 0 && from < d.in.h;
+  int8_t* row = bytes + size_t(y) * d.padded_w() * d.pixel_bytes;
+  int32_t* row_sums = sums + size_t(y) * d.padded_w();
+  auto fill = [&](int begin, int end) {
+    std::memset(row + size_t(begin) * d.pixel_bytes, d.zero, size_t(end - begin) * d.pixel_bytes);
+    std::fill(row_sums + begin, row_sums + end, d.zero * d.pixel_bytes);
+  };
+  fill(0, inside ? w.pad_w : d.padded_w());
+  if (!inside) return;
+  fill(w.pad_w + d.in.w, d.padded_w());
+  k.quantize_pixels({.row = image + size_t(from) * d.in.w,
+                     .channel_stride = size_t(d.in.h) * d.in.w,
+                     .channels = d.in.c,
+                     .width = d.in.w,
+                     .quant = d.quant,
+                     .zero = d.zero,
+                     .pixel_bytes = d.pixel_bytes,
+                     .bytes = row + size_t(w.pad_w) * d.pixel_bytes,
+                     .sums = row_sums + w.pad_w});
+}
+
+// One row of the output: tiles of positions meet blocks of channels.
+void multiply_row(const Kernels& k, const Conv2Bit& d, const int8_t* bytes, const int32_t* pixel_sums,
+                  const float* residual, float* out, int y) {
+  const Window& w = d.window;
+  const size_t plane = size_t(d.out.h) * d.out.w, first_pixel = size_t(y) * w.stride_h * d.padded_w();
+  alignas(64) int32_t sums[kCodeVectors * kCodeRows];
+  for (int block = 0; block < d.weights->blocks(); ++block)
+    for (int x = 0; x < d.out.w; x += kCodeVectors) {
+      const size_t pixel = first_pixel + size_t(x) * w.stride_w;
+      const int count = std::min(kCodeVectors, d.out.w - x);
+      k.code_sums({.codes = d.weights->block(block),
+                   .levels = nullptr,
+                   .rows = d.weights->rows_of(block),
+                   .x = bytes + pixel * d.pixel_bytes,
+                   .vector_bytes = ptrdiff_t(w.stride_w) * d.pixel_bytes,
+                   .vectors = count,
+                   .runs = d.runs.data(),
+                   .run_count = int(d.runs.size()),
+                   .run_steps = d.run_steps,
+                   .sums = sums});
+      int32_t totals[kCodeVectors];
+      for (int v = 0; v < count; ++v) {
+        totals[v] = 0;
+        for (int32_t tap : d.taps) totals[v] += pixel_sums[pixel + size_t(v) * w.stride_w + tap];
+      }
+      const int row = block * kCodeRows;
+      const size_t at = row * plane + size_t(y) * d.out.w + x;
+      k.write_positions({.sums = sums,
+                         .totals = totals,
+                         .offsets = d.offsets.data(),
+                         .first_row = row,
+                         .rows = d.weights->rows_of(block),
+                         .positions = count,
+                         .out = out + at,
+                         .residual = residual ? residual + at : nullptr,
+                         .row_stride = plane,
+                         .epilogue = d.epilogue.view()});
+    }
+}
+
+// What the window and the image make of the weights.
+std::shared_ptr<Conv2Bit> conv_of(std::shared_ptr<const Conv2BitWeights> weights, const Shape& in, const Quant& quant,
+                                  const Epilogue& epilogue) {
+  const Window& w = weights->window;
+  auto d = std::make_shared<Conv2Bit>();
+  d->in = in;
+  d->out = conv_shape(in, w, weights->rows);
+  d->window = w;
+  d->quant = quant;
+  d->pixel_bytes = weights->pixel_bytes;
+  d->zero = quant.low < 0 ? 0 : -128;
+  d->epilogue = epilogue.checked(weights->rows);
+  if (d->pixels() * d->pixel_bytes > INT_MAX)
+    throw std::invalid_argument("an image of this size is too large for bytes");
+  const bool joined = w.dilation_w == 1;  // neighbouring taps are neighbouring bytes
+  d->run_steps = (joined ? w.kernel_w : 1) * d->pixel_bytes / 4;
+  for (int y = 0; y < w.kernel_h; ++y)
+    for (int x = 0; x < w.kernel_w; ++x) {
+      d->taps.push_back(y * w.dilation_h * d->padded_w() + x * w.dilation_w);
+      if (x == 0 || !joined) d->runs.push_back(d->taps.back() * d->pixel_bytes);
+    }
+  for (int32_t signs : weights->sign_sums) d->offsets.push_back(-d->zero * signs);
+  d->weights = std::shared_ptr<const CodeMatrix>(weights, &weights->codes);
+  return d;
+}
+
+// First the image becomes pixels, then rows of the output meet the weights.
+void add_conv_2bit(Schedule& s, const Op& op, std::shared_ptr<const Conv2Bit> d) {
+  const int source = s.buffer_of(op.inputs[0], {}), other = op.inputs.size() < 2 ? -1 : s.buffer_of(op.inputs[1], {});
+  const int target = s.new_buffer_for(op.output, {}), items = s.items(op.inputs[0]);
+  const int bytes = s.temporary(d->image_bytes() * items), sums = s.temporary(d->pixels() * items * sizeof(int32_t));
+  const Kernels* k = &s.kernels();
+  auto bytes_of = [=](char* const* b, int n) { return reinterpret_cast<int8_t*>(b[bytes] + d->image_bytes() * n); };
+  auto sums_of = [=](char* const* b, int n) { return reinterpret_cast<int32_t*>(b[sums]) + d->pixels() * n; };
+  // Tasks are ranges of rows of all the images together.
+  auto rows_step = [&](int rows_of_image, auto each) {
+    const int all = items * rows_of_image, tasks = std::min(all, kCodeTasksPerThread * s.threads());
+    Step step;
+    step.tasks = tasks;
+    step.run = [=](char* const* b, int task, char*) {
+      const int end = int(size_t(all) * (task + 1) / tasks);
+      for (int row = int(size_t(all) * task / tasks); row < end; ++row)
+        each(b, row / rows_of_image, row % rows_of_image);
+    };
+    return step;
+  };
+  Step lay = rows_step(d->in.h + 2 * d->window.pad_h, [=](char* const* b, int n, int y) {
+    const float* image = reinterpret_cast<const float*>(b[source]) + size_t(n) * d->in.numel();
+    lay_pixels(*k, *d, image, bytes_of(b, n), sums_of(b, n), y);
+  });
+  lay.reads = {source};
+  lay.writes = {bytes, sums};
+  lay.kernel = d->weights->kernel_name();
+  s.add(std::move(lay));
+  Step multiply = rows_step(d->out.h, [=](char* const* b, int n, int y) {
+    const size_t image = size_t(n) * d->out.numel();
+    const float* add = other < 0 ? nullptr : reinterpret_cast<const float*>(b[other]) + image;
+    multiply_row(*k, *d, bytes_of(b, n), sums_of(b, n), add, reinterpret_cast<float*>(b[target]) + image, y);
+  });
+  multiply.reads = {bytes, sums};
+  if (other >= 0) multiply.reads.push_back(other);
+  multiply.writes = {target};
+  multiply.kernel = d->weights->kernel_name();
+  s.add(std::move(multiply));
+  s.add_cost(double(items) * d->out.numel() * d->weights->vector_bytes() * kCodePerWeight);
+}
+
+}  // namespace
+
+int Engine::conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Epilogue epilogue, int residual,
+                      Quant quant) {
+  use(weights, "convolution");
+  check_quant(quant);
+  const Value input = at(in);
+  if (input.shape.c != weights->channels)
+    throw std::invalid_argument("the convolution reads " + std::to_string(weights->channels) +
+                                " channels, its input has " + std::to_string(input.shape.c));
+  const auto conv = conv_of(std::move(weights), input.shape, quant, epilogue);
+  std::vector<int> inputs{in};
+  if (residual != -1) {
+    residual_at(residual, input.items, conv->out);
+    inputs.push_back(residual);
+  }
+  return add(inputs, conv->out, [conv](Schedule& s, const Op& op) { add_conv_2bit(s, op, conv); });
+}
+
+}  // namespace tersify

@@ -1,0 +1,113 @@
+// Convolutions with lists of weights, as steps.
+#include <algorithm>
+#include <climits>
+#include <memory>
+
+#include "engine/window_layouts.hpp"
+#include "kernels/conv-lists-f32/conv_lists_step.hpp"
+
+namespace tersify {
+namespace {
+
+// Whether no window crosses the rim of a patch, and no two patches overlap.
+bool fills_patches(const Layout& layout, const Patch& patch, const Window& pool) {
+  return patch.h % pool.kernel_h == 0 && patch.w % pool.kernel_w == 0 && layout.tile_h % patch.h == 0 &&
+         layout.tile_w % patch.w == 0;
+}
+
+struct ConvOp {
+  std::shared_ptr<const ListConvWeights> weights;
+  std::shared_ptr<Epilogue> epilogue, mean;  // mean null: none
+  Shape made;                                // by the sums; a mean is smaller
+  int residual;
+};
+
+void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
+  const Window& w = conv.weights->window;
+  const int in = op.inputs[0];
+  const Image input = s.image(in), output{input.n, conv.made.c, conv.made.h, conv.made.w};
+  const WindowLayouts layouts = window_layouts(s, in, output, w, s.lanes(conv.weights->lane));
+  const Layout& to = layouts.to;
+  ConvStep step;
+  step.weights = conv.weights->lists;
+  step.epilogue = conv.epilogue;
+  step.in = input;
+  step.out = output;
+  step.from = layouts.from;
+  step.to = to;
+  step.lane = conv.weights->lane;
+  step.source = s.buffer_of(in, layouts.from);
+  step.residual = conv.residual < 0 ? -1 : s.buffer_of(conv.residual, to);
+  step.input_quant = s.quant(in);
+  step.residual_quant = conv.residual < 0 ? Quant{} : s.quant(conv.residual);
+  step.output_quant = s.quant(op.output);
+  if (op.maxima >= 0 && fills_patches(to, choose_patch(to, s.patch_limit(to.lanes())), op.pool)) {
+    step.pool_h = op.pool.kernel_h;
+    step.pool_w = op.pool.kernel_w;
+    step.target = s.new_buffer_for(op.maxima, pooled_layout(to, step.pool_h, step.pool_w));
+  } else {
+    step.target = s.new_buffer_for(op.output, conv.mean ? Layout{} : to);
+  }
+  if (conv.mean)
+    add_mean_conv(s, std::move(step), w, *conv.mean);
+  else
+    add_conv(s, std::move(step), w);
+}
+
+std::vector<int> with_residual(int in, int residual) {
+  return residual < 0 ? std::vector<int>{in} : std::vector<int>{in, residual};
+}
+
+// Takes back what every weight adds because its activations lie shifted by kByteZero.
+void without_zeros(Epilogue& epilogue, const std::vector<int32_t>& sign_sums) {
+  epilogue.scale.resize(sign_sums.size(), 1.0f);
+  epilogue.shift.resize(sign_sums.size(), 0.0f);
+  for (size_t r = 0; r < sign_sums.size(); ++r)
+    epilogue.shift[r] -= static_cast<float>(double(epilogue.scale[r]) * kByteZero * sign_sums[r]);
+}
+
+}  // namespace
+
+int Engine::list_conv(int in, std::shared_ptr<const ListConvWeights> weights, Epilogue epilogue, int residual,
+                      const Epilogue* mean) {
+  const Value input = at(in);
+  if (input.shape.c != weights->channels)
+    throw std::invalid_argument("the convolution reads " + std::to_string(weights->channels) +
+                                " channels, its input has " + std::to_string(input.shape.c));
+  const Shape made = conv_shape(input.shape, weights->window, weights->rows);
+  if (residual != -1) residual_at(residual, input.items, made);
+  ConvOp conv;
+  conv.epilogue = std::make_shared<Epilogue>(std::move(epilogue));
+  if (mean) conv.mean = std::make_shared<Epilogue>(mean->checked(weights->rows).folded());
+  conv.made = made;
+  conv.residual = residual;
+  conv.weights = std::move(weights);
+  const int value = add(with_residual(in, residual), mean ? Shape{made.c, 1, 1} : made,
+                        [conv](Schedule& s, const Op& op) { add_list_conv(s, op, conv); });
+  ops_.back().takes_maxima = !mean;
+  return value;
+}
+
+int Engine::conv(int in, std::shared_ptr<const ConvWeights> weights, Epilogue epilogue, int residual,
+                 const Epilogue* mean) {
+  use(weights, "convolution");
+  epilogue = epilogue.checked(weights->rows);
+  return list_conv(in, std::move(weights), std::move(epilogue), residual, mean);
+}
+
+int Engine::conv_i8(int in, std::shared_ptr<const ConvInt8Weights> weights, Epilogue epilogue, int residual,
+                    Quant output, const Epilogue* mean) {
+  use(weights, "convolution");
+  check_quant(output);
+  for (int value : with_residual(in, residual))
+    if (at(value).quant.scale <= 0)
+      throw std::invalid_argument("value " + std::to_string(value) +
+                                  " is not quantized; an int8 convolution reads steps");
+  epilogue = epilogue.checked(weights->rows);
+  if (at(in).quant.low < 0) without_zeros(epilogue, weights->sign_sums);
+  const int value = list_conv(in, std::move(weights), std::move(epilogue), residual, mean);
+  values_[value].quant = output;
+  return value;
+}
+
+}  // namespace tersify

@@ -1,0 +1,145 @@
+#include "kernels/conv-lists-f32/conv_lists_step.hpp"
+
+#include <algorithm>
+
+namespace tersify {
+namespace {
+
+constexpr size_t kSumsBytes = 160 << 10;
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+auto kernel_of(const Kernels& k, Lane lane) {
+  return lane == Lane::I8 ? k.conv_lists_i8 : lane == Lane::F16 ? k.conv_lists_f16 : k.conv_lists_f32;
+}
+
+auto scratch_of(const Kernels& k, Lane lane) {
+  return lane == Lane::I8    ? k.conv_lists_i8_scratch_bytes
+         : lane == Lane::F16 ? k.conv_lists_f16_scratch_bytes
+                             : k.conv_lists_f32_scratch_bytes;
+}
+
+}  // namespace
+
+ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
+  const int bytes = kernels->vector_bytes, ranges = static_cast<int>(splits.size()) - 1;
+  const int range = number % ranges, rest = number / ranges;
+  const int positions = static_cast<int>(geometry.positions.size());
+  const Geometry::Position& position = geometry.positions[rest % positions];
+  const int group = rest / positions;
+  ConvTask t{};
+  weights->fill(t, lists.get());
+  t.patch = geometry.view(position, bytes);
+  t.chunk_begin = splits[range];
+  t.chunk_end = splits[range + 1];
+  t.epilogue = epilogue->view();
+  t.input_channel_bytes = size_t(from.channel_vectors()) * bytes;
+  t.output_channel_bytes = size_t(to.channel_vectors()) * bytes;
+  t.output_row_bytes = size_t(to.tile_w) * bytes;
+  t.pool_h = pool_h;
+  t.pool_w = pool_w;
+  t.pooled_channel_bytes = size_t(pooled_layout(to, pool_h, pool_w).channel_vectors()) * bytes;
+  t.pooled_row_bytes = size_t(to.tile_w / pool_w) * bytes;
+  t.fill = input_quant.low < 0 ? kByteZero : 0;
+  t.residual_quant = residual_quant;
+  t.output_quant = output_quant;
+  t.scratch = scratch;
+  if (!buffers) return t;
+  const size_t at = group * t.output_channel_bytes * out.c + (size_t(position.y) * to.tile_w + position.x) * bytes;
+  t.input = buffers[source] + group * t.input_channel_bytes * in.c;
+  t.residual = residual < 0 ? nullptr : buffers[residual] + at;
+  if (pool_h * pool_w > 1) {
+    const size_t pooled = size_t(position.y / pool_h) * (to.tile_w / pool_w) + position.x / pool_w;
+    t.output = buffers[target] + group * t.pooled_channel_bytes * out.c + pooled * bytes;
+    return t;
+  }
+  if (!mean) {
+    t.output = buffers[target] + at;
+    return t;
+  }
+  const int images = std::min(to.images, out.n - group * to.images);
+  float* sums = reinterpret_cast<float*>(buffers[target]) + size_t(rest % positions) * out.n * out.c;
+  t.mean = {.sums = sums + size_t(group) * to.images * out.c,
+            .image_stride = size_t(out.c),
+            .images = images,
+            .grid = to.rows * to.cols,
+            .cols = to.cols,
+            .tile_h = to.tile_h,
+            .tile_w = to.tile_w,
+            .h = out.h,
+            .w = out.w,
+            .top = position.y,
+            .left = position.x,
+            .fraction = 1.0f / (float(out.h) * out.w),
+            .epilogue = mean->view()};
+  return t;
+}
+
+void ConvStep::split(int groups, int threads) {
+  const int positions = groups * static_cast<int>(geometry.positions.size());
+  const int sums = lane == Lane::F32 ? 1 : lane == Lane::I8 ? 2 : 3;  // vectors that a position may wait in
+  const size_t row_bytes = size_t(geometry.patch.h) * geometry.patch.w * kernels->vector_bytes * sums;
+  int ranges = static_cast<int>((weights->rows() * row_bytes + kSumsBytes - 1) / kSumsBytes);
+  if (threads > 1) ranges = std::max(ranges, ceil_div(kTasksPerThread * threads, positions));
+  ranges = std::min(ranges, weights->chunks());
+  for (int r = 0; r <= ranges; ++r) splits.push_back(weights->chunks() * r / ranges);
+}
+
+void add_conv(Schedule& s, ConvStep step, const Window& window) {
+  const Kernels& k = s.kernels();
+  step.kernels = &k;
+  step.geometry = make_geometry(step.in, step.from, step.to, window, s.patch_limit(step.to.lanes()),
+                                step.weights->block_channels(), k.vector_bytes);
+  const int groups = step.to.groups(step.out.n);
+  s.add_cost(layout_cost(step.to, step.out.n, s.patch_limit(step.to.lanes())) *
+             double(step.weights->nonzeros() + step.weights->rows()));
+  step.split(groups, s.threads());
+  auto shared = std::make_shared<ConvStep>(std::move(step));
+  Step out;
+  out.tasks = groups * static_cast<int>(shared->geometry.positions.size() * (shared->splits.size() - 1));
+  const auto scratch_bytes = scratch_of(k, shared->lane);
+  for (size_t r = 0; r + 1 < shared->splits.size(); ++r)
+    out.scratch_bytes = std::max(out.scratch_bytes, scratch_bytes(shared->task(nullptr, int(r), nullptr)));
+  out.prepare = [shared] { shared->lists = shared->weights->lists_for(shared->geometry.tap_positions); };
+  out.release = [shared] { shared->lists = nullptr; };
+  out.reads = {shared->source};
+  if (shared->residual >= 0) out.reads.push_back(shared->residual);
+  out.writes = {shared->target};
+  out.kernel = shared->weights->kernel_name();
+  out.run = [shared, kernel = kernel_of(k, shared->lane)](char* const* buffers, int task, char* scratch) {
+    kernel(shared->task(buffers, task, scratch));
+  };
+  s.add(std::move(out));
+}
+
+void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const Epilogue& mean) {
+  const int patches = patch_count(step.to, s.patch_limit(step.to.lanes())), target = step.target;
+  auto epilogue = std::make_shared<Epilogue>(mean);
+  if (patches == 1) {
+    step.mean = std::move(epilogue);
+    return add_conv(s, std::move(step), window);
+  }
+  const int rows = step.out.n, channels = step.out.c;
+  const int parts = s.temporary(size_t(patches) * rows * channels * sizeof(float));
+  step.target = parts;
+  step.mean = std::make_shared<Epilogue>();
+  add_conv(s, std::move(step), window);
+  const Kernels* k = &s.kernels();
+  Step add_up;
+  add_up.tasks = 1;
+  add_up.reads = {parts};
+  add_up.writes = {target};
+  add_up.kernel = "mean";
+  add_up.run = [=](char* const* b, int, char*) {
+    float* sums = reinterpret_cast<float*>(b[parts]);
+    const size_t count = size_t(rows) * channels;
+    for (int p = 1; p < patches; ++p)
+      for (size_t i = 0; i < count; ++i) sums[i] += sums[p * count + i];
+    float* out = reinterpret_cast<float*>(b[target]);
+    for (int r = 0; r < rows; ++r)
+      k->elementwise_rows(out + r * channels, sums + r * channels, nullptr, false, channels, epilogue->view());
+  };
+  s.add(std::move(add_up));
+}
+
+}  // namespace tersify

@@ -1,0 +1,134 @@
+// How the sums of byte lanes are finished and written: a patch, its maxima or its means.
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+struct EpilogueI8 {
+  Folded f;
+  float low, high, inverse, zero;
+  bool curved;
+};
+
+// A clamp and the rounding are one: everything is counted in steps of the output. A curve comes between them.
+inline EpilogueI8 epilogue_i8(const ConvTask& t, int channel) {
+  const Quant& q = t.output_quant;
+  EpilogueI8 n{fold(t.epilogue, channel),
+               q.low + byte_zero(q),
+               q.high + byte_zero(q),
+               1.0f / q.scale,
+               byte_zero(q),
+               t.epilogue.activation != Activation::Clamp};
+  const float unit = n.curved ? 1.0f : n.inverse;
+  n.f.a *= unit;
+  n.f.c *= unit * t.residual_quant.scale;
+  n.f.b = n.f.b * unit - n.f.c * byte_zero(t.residual_quant);
+  if (n.curved) return n;
+  n.f.b += n.zero;
+  const float low = t.epilogue.low * n.inverse + n.zero, high = t.epilogue.high * n.inverse + n.zero;
+  if (low > n.low) n.low = low;
+  if (high < n.high) n.high = high;
+  return n;
+}
+
+// Plain: no curve and no wide sums.
+template <bool plain, bool adds>
+inline IntVec position_i8(const ConvTask& t, const EpilogueI8& n, const char* sums, const char* wides, size_t at) {
+  const ByteSums bytes = byte_sums(sums);
+  const IntVec other = adds ? (IntVec)load_words_i8(t.residual + at) : IntVec{};
+  IntVec out{};
+  UNROLL
+  for (int k = 0; k < kWides; ++k) {
+    const IntVec sum = plain || !t.flushes ? bytes.of[k] : bytes.of[k] + (IntVec)load(wides + k * kBytes);
+    Vec v = __builtin_convertvector(sum, Vec) * n.f.a + n.f.b;
+    if (adds) v += __builtin_convertvector((other >> 8 * k) & 0xff, Vec) * n.f.c;
+    if (!plain && n.curved) v = activate(v, t.epilogue) * n.inverse + n.zero;
+    out |= rounded(clamp(v, n.low, n.high)) << 8 * k;
+  }
+  return out;
+}
+
+template <bool plain, bool adds>
+void write_patch_i8(const ConvTask& t, const char* sums, int channel) {
+  const EpilogueI8 n = epilogue_i8(t, channel);
+  const char* wides = sums + size_t(t.patch.h) * t.patch.w * kSums * kBytes;
+  for (int y = t.patch.skip_h; y < t.patch.h; ++y) {
+    const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
+    for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
+      const size_t position = size_t(y * t.patch.w + x);
+      const size_t target = at + size_t(x) * kBytes;
+      const IntVec out =
+          position_i8<plain, adds>(t, n, sums + position * kSums * kBytes, wides + position * kWides * kBytes, target);
+      store_words_i8(t.output + target, (WordVec)out);
+    }
+  }
+}
+
+template <bool adds>
+void write_maxima_i8(const ConvTask& t, const char* sums, int channel) {
+  const EpilogueI8 n = epilogue_i8(t, channel);
+  const char* wides = sums + size_t(t.patch.h) * t.patch.w * kSums * kBytes;
+  for (int top = 0; top < t.patch.h; top += t.pool_h)
+    for (int left = 0; left < t.patch.w; left += t.pool_w) {
+      ByteVec most{};
+      for (int y = top; y < top + t.pool_h; ++y)
+        for (int x = left; x < left + t.pool_w; ++x) {
+          const size_t position = size_t(y * t.patch.w + x);
+          const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+          const ByteVec next = (ByteVec)position_i8<false, adds>(t, n, sums + position * kSums * kBytes,
+                                                                 wides + position * kWides * kBytes, at);
+          most = next > most ? next : most;
+        }
+      store_words_i8(t.output + channel * t.pooled_channel_bytes + top / t.pool_h * t.pooled_row_bytes +
+                         size_t(left / t.pool_w) * kBytes,
+                     (WordVec)most);
+    }
+}
+
+// The numbers themselves, not steps of an output.
+void write_means_i8(const ConvTask& t, const char* sums, int channel) {
+  Folded f = fold(t.epilogue, channel);
+  f.c *= t.residual_quant.scale;
+  f.b -= f.c * byte_zero(t.residual_quant);
+  const bool fit = tiles_fit(t.mean);
+  const size_t positions = size_t(t.patch.h) * t.patch.w;
+  Vec totals[kWides] = {};
+  for (int y = t.patch.skip_h; y < t.patch.h; ++y)
+    for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
+      const size_t position = size_t(y * t.patch.w + x);
+      const ByteSums bytes = byte_sums(sums + position * kSums * kBytes);
+      const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
+      const IntVec other = t.residual ? (IntVec)load_words_i8(t.residual + at) : IntVec{};
+      for (int k = 0; k < kWides; ++k) {
+        IntVec sum = bytes.of[k];
+        if (t.flushes) sum += (IntVec)load(sums + (positions * kSums + position * kWides + k) * kBytes);
+        Vec v = __builtin_convertvector(sum, Vec) * f.a + f.b;
+        if (t.residual) v += __builtin_convertvector((other >> 8 * k) & 0xff, Vec) * f.c;
+        v = activate(v, t.epilogue);
+        for (int l = 0; l < kLanes && !fit; ++l)
+          if (!in_image(t.mean, l * kWides + k, y, x)) v[l] = 0;
+        totals[k] += v;
+      }
+    }
+  float numbers[kBytes];
+  if (t.mean.grid >= kWides) {  // then the four bytes of 32 bits belong to one image
+    const Vec total = totals[0] + totals[1] + (totals[2] + totals[3]);
+    memcpy(numbers, &total, sizeof total);
+    store_means(t.mean, numbers, t.mean.grid / kWides, channel);
+    return;
+  }
+  for (int b = 0; b < kBytes; ++b) numbers[b] = totals[b % kWides][b / kWides];
+  store_means(t.mean, numbers, t.mean.grid, channel);
+}
+
+WriteFn write_function_i8(const ConvTask& t) {
+  if (t.mean.sums) return write_means_i8;
+  if (t.pool_h * t.pool_w > 1) return t.residual ? write_maxima_i8<true> : write_maxima_i8<false>;
+  const bool plain = t.epilogue.activation == Activation::Clamp && !t.flushes;
+  if (plain) return t.residual ? write_patch_i8<true, true> : write_patch_i8<true, false>;
+  return t.residual ? write_patch_i8<false, true> : write_patch_i8<false, false>;
+}
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify

@@ -1,0 +1,69 @@
+// Lanes of bytes: how sums of 16 bits lie in them, and between them and flat tensors.
+//
+// A vector is added as 16-bit numbers, each two neighbouring bytes, and once more shifted down to its odd bytes. The
+// second sum says what the odd bytes brought into the first, so both bytes' sums come out of three operations.
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+typedef uint16_t WordVec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));  // unsigned: wrapping is defined
+typedef uint8_t ByteVec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+
+inline WordVec load_words_i8(const char* p) { return *reinterpret_cast<const WordVec*>(p); }
+inline void store_words_i8(char* p, WordVec v) { *reinterpret_cast<WordVec*>(p) = v; }
+
+// Round to nearest, ties to even: the sum with 1.5 × 2^23 has the integer in its lowest bits.
+inline IntVec rounded(Vec v) { return (IntVec)(v + 12582912.0f) - 0x4b400000; }
+
+inline float byte_zero(const Quant& q) { return q.low < 0 ? kByteZero : 0; }
+
+// A position of a row waits as its two sums (of pairs of bytes, and of the odd bytes alone) and, where any row flushes,
+// the wide sums of the first, second, third and fourth byte of every 32 bits.
+constexpr int kSums = 2, kWides = 4;
+inline size_t waiting_bytes_i8(const ConvTask& t) {
+  return size_t(t.patch.h) * t.patch.w * kBytes * (t.flushes ? kSums + kWides : kSums);
+}
+
+struct ByteSums {
+  IntVec of[kWides];
+};
+
+inline ByteSums byte_sums(const char* waiting) {
+  const WordVec odds = load_words_i8(waiting + kBytes);
+  const WordVec evens = load_words_i8(waiting) - (odds << 8);  // without what the odd bytes carried into it
+  return {{(IntVec)evens << 16 >> 16, (IntVec)odds << 16 >> 16, (IntVec)evens >> 16, (IntVec)odds >> 16}};
+}
+
+void to_lanes_i8(const LaneView& v, const float* flat, char* lanes, int group, int c_begin, int c_end, const Quant& q) {
+  const float inverse = 1.0f / q.scale, zero = byte_zero(q);
+  exchange(v, const_cast<float*>(flat), lanes, group, c_begin, c_end,
+           [&](const InsideLanes& inside, const float* channel, char* vector) {
+             float numbers[kWides][kLanes] = {};
+             for (int i = 0; i < inside.count; ++i)
+               numbers[inside.lane[i] % kWides][inside.lane[i] / kWides] = channel[inside.at[i]];
+             IntVec out{};
+             UNROLL
+             for (int k = 0; k < kWides; ++k) {
+               Vec number;
+               memcpy(&number, numbers[k], sizeof number);
+               out |= rounded(clamp(number * inverse, q.low, q.high) + zero) << 8 * k;
+             }
+             store_words_i8(vector, (WordVec)out);
+           });
+}
+
+void from_lanes_i8(const LaneView& v, const char* lanes, float* flat, int group, int c_begin, int c_end,
+                   const Quant& q) {
+  const float zero = byte_zero(q);
+  exchange(v, flat, const_cast<char*>(lanes), group, c_begin, c_end,
+           [&](const InsideLanes& inside, float* channel, const char* vector) {
+             uint8_t bytes[kBytes];
+             memcpy(bytes, vector, sizeof bytes);
+             for (int i = 0; i < inside.count; ++i) channel[inside.at[i]] = (bytes[inside.lane[i]] - zero) * q.scale;
+           });
+}
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify

@@ -1,0 +1,64 @@
+// Elementwise operations, as steps.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "kernels/conv-lists-f32/conv_lists_step.hpp"
+
+namespace tersify {
+namespace {
+
+void add_elementwise(Schedule& s, const Op& op, bool multiply, std::shared_ptr<Epilogue> epilogue) {
+  const int a = op.inputs[0], b = op.inputs.size() > 1 ? op.inputs[1] : -1;
+  const Layout* current = s.lanes_of(a, s.lanes());
+  if (!current && b >= 0) current = s.lanes_of(b, s.lanes());
+  const Layout layout = current ? *current : Layout{};
+  const int first = s.buffer_of(a, layout), second = b < 0 ? -1 : s.buffer_of(b, layout);
+  const int target = s.new_buffer_for(op.output, layout);
+  const Image image = s.image(a);
+  const int planes = (layout.flat() ? image.n : layout.groups(image.n)) * image.c;
+  const size_t count = s.bytes(image, layout) / sizeof(float) / planes;
+  const int tasks = std::min(planes, kTasksPerThread * s.threads());
+  const Kernels* k = &s.kernels();
+  const bool by_rows = layout.flat() && image.h * image.w == 1;  // then neighbours are neighbouring channels
+  Step step;
+  step.tasks = tasks;
+  step.reads = {first};
+  if (second >= 0) step.reads.push_back(second);
+  step.writes = {target};
+  step.run = [=](char* const* buffers, int task, char*) {
+    const EpilogueView f = epilogue->view();
+    auto at = [&](int buffer, int plane) {
+      return buffer < 0 ? nullptr : reinterpret_cast<float*>(buffers[buffer]) + plane * count;
+    };
+    if (by_rows) {
+      for (int row = task; row < image.n; row += tasks)
+        k->elementwise_rows(at(target, row * image.c), at(first, row * image.c), at(second, row * image.c), multiply,
+                            image.c, f);
+      return;
+    }
+    const int begin = int(size_t(planes) * task / tasks), end = int(size_t(planes) * (task + 1) / tasks);
+    for (int p = begin; p < end; ++p)
+      k->elementwise(at(target, p), at(first, p), at(second, p), multiply, count, f, p % image.c);
+  };
+  s.add(std::move(step));
+}
+
+}  // namespace
+
+int Engine::elementwise(int a, int b, bool multiply, Epilogue epilogue) {
+  const Value first = at(a);
+  std::vector<int> inputs{a};
+  if (b != -1) {
+    const Value& second = at(b);
+    if (second.items != first.items || second.shape != first.shape)
+      throw std::invalid_argument("both operands have one size, got " + std::to_string(first.items) + " × " +
+                                  to_string(first.shape) + " and " + std::to_string(second.items) + " × " +
+                                  to_string(second.shape));
+    inputs.push_back(b);
+  }
+  auto constants = std::make_shared<Epilogue>(epilogue.checked(first.shape.c));
+  return add(inputs, first.shape, [=](Schedule& s, const Op& op) { add_elementwise(s, op, multiply, constants); });
+}
+
+}  // namespace tersify

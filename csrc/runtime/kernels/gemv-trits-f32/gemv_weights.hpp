@@ -1,0 +1,40 @@
+// Weights of few levels, packed for the product with one vector.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "isa/kernel_table.hpp"
+#include "kernels/conv-lists-f32/list_weights.hpp"
+#include "layout/aligned_bytes.hpp"
+
+namespace tersify {
+
+enum class GemvKind { Trits, Nibbles };
+
+class GemvWeights {
+ public:
+  GemvWeights(const DenseWeight& weight, GemvKind kind, const std::vector<float>& table);
+
+  // Whether a kernel of this kind exists and can hold these weights.
+  static bool possible(const Kernels& kernels, GemvKind kind, const std::vector<float>& table);
+
+  GemvKind kind() const { return kind_; }
+  int rows() const { return rows_; }
+  int features() const { return features_; }
+  int blocks() const { return (rows_ + kGemvRows - 1) / kGemvRows; }
+  size_t table_bytes() const;  // what one input vector becomes
+  void make_tables(const Kernels& kernels, const float* x, char* tables) const;
+  void multiply(const Kernels& kernels, GemvTask task) const;
+  std::vector<float> unpack() const;  // the dense weights again
+  size_t resident_bytes() const { return words_.size() + sizeof levels_; }
+
+ private:
+  GemvKind kind_;
+  int rows_, features_;
+  AlignedBytes words_;
+  float levels_[16] = {};
+};
+
+}  // namespace tersify

@@ -1,0 +1,61 @@
+// Softmax and layer norm, as steps.
+#include <memory>
+
+#include "engine/schedule.hpp"
+
+namespace tersify {
+namespace {
+
+struct Affine {
+  std::vector<float> weight, bias;
+};
+
+// Vectors of `count` numbers, each by itself: `each` makes one from another.
+template <class Each>
+void add_vectors(Schedule& s, int in, int output, int count, Each each) {
+  const int source = s.buffer_of(in, {}), target = s.new_buffer_for(output, {});
+  const Image image = s.image(in);
+  Step step;
+  step.tasks = int(int64_t(image.n) * image.c * image.h * image.w / count);
+  step.reads = {source};
+  step.writes = {target};
+  step.run = [=](char* const* b, int vector, char*) {
+    each(reinterpret_cast<float*>(b[target]) + size_t(vector) * count,
+         reinterpret_cast<const float*>(b[source]) + size_t(vector) * count);
+  };
+  s.add(std::move(step));
+}
+
+// Throws unless the value falls into whole vectors of `count` numbers.
+void check_vectors(const Shape& shape, int count, const char* what) {
+  const int last = shape.w > 1 ? shape.w : shape.h > 1 ? shape.h : shape.c;
+  if (count < 1 || !(ends_in(shape, count) || last % count == 0))
+    throw std::invalid_argument(std::string(what) + " of " + std::to_string(count) +
+                                " numbers does not fit the last axis of " + to_string(shape));
+}
+
+}  // namespace
+
+int Engine::softmax(int in, int count) {
+  check_vectors(at(in).shape, count, "a softmax");
+  return add({in}, values_[in].shape, [=](Schedule& s, const Op& op) {
+    add_vectors(s, in, op.output, count,
+                [=, k = &s.kernels()](float* out, const float* x) { k->softmax(out, x, count); });
+  });
+}
+
+int Engine::layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps) {
+  check_vectors(at(in).shape, count, "a layer norm");
+  if ((!weight.empty() && weight.size() != size_t(count)) || (!bias.empty() && bias.size() != size_t(count)))
+    throw std::invalid_argument("a layer norm of " + std::to_string(count) +
+                                " numbers needs as many weights and biases, or none");
+  auto affine = std::make_shared<Affine>(Affine{std::move(weight), std::move(bias)});
+  return add({in}, values_[in].shape, [=](Schedule& s, const Op& op) {
+    add_vectors(s, in, op.output, count, [=, k = &s.kernels()](float* out, const float* x) {
+      k->layer_norm(out, x, count, affine->weight.empty() ? nullptr : affine->weight.data(),
+                    affine->bias.empty() ? nullptr : affine->bias.data(), eps);
+    });
+  });
+}
+
+}  // namespace tersify

@@ -1,0 +1,101 @@
+// Pools, as steps.
+#include <algorithm>
+#include <memory>
+
+#include "engine/window_layouts.hpp"
+
+namespace tersify {
+namespace {
+
+// How many of the positions of a window that begins `at` lie inside.
+int inside(int at, int size, int kernel, int dilation) {
+  int count = 0;
+  for (int i = 0; i < kernel; ++i) count += at + i * dilation >= 0 && at + i * dilation < size;
+  return std::max(count, 1);
+}
+
+// 1 / the number of averaged positions, laid out like one channel of the output.
+std::shared_ptr<AlignedBytes> reciprocals(const Image& in, const Layout& to, const Window& w, bool count_padding,
+                                          int vector_bytes) {
+  auto made = std::make_shared<AlignedBytes>();
+  made->grow(size_t(to.positions()) * vector_bytes);
+  float* value = reinterpret_cast<float*>(made->data());
+  auto counted = [&](int y, int x) {
+    if (count_padding) return w.taps();
+    return inside(y * w.stride_h - w.pad_h, in.h, w.kernel_h, w.dilation_h) *
+           inside(x * w.stride_w - w.pad_w, in.w, w.kernel_w, w.dilation_w);
+  };
+  for (int y = 0; y < to.tile_h; ++y)
+    for (int x = 0; x < to.tile_w; ++x)
+      for (int lane = 0; lane < to.lanes(); ++lane) {
+        const int tile = lane % (to.rows * to.cols);
+        *value++ = 1.0f / float(counted(tile / to.cols * to.tile_h + y, tile % to.cols * to.tile_w + x));
+      }
+  return made;
+}
+
+void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool count_padding) {
+  const Kernels* k = &s.kernels();
+  const Image in = s.image(op.inputs[0]), out = s.image(op.output);
+  const WindowLayouts layouts = window_layouts(s, op.inputs[0], out, window, s.lanes());
+  const Layout from = layouts.from, to = layouts.to;
+  const int source = s.buffer_of(op.inputs[0], from), target = s.new_buffer_for(op.output, to);
+  auto geometry = std::make_shared<Geometry>(make_geometry(in, from, to, window, k->patch_limit, 1, k->vector_bytes));
+  auto reciprocal = is_max ? nullptr : reciprocals(in, to, window, count_padding, k->vector_bytes);
+  const int positions = static_cast<int>(geometry->positions.size());
+  const size_t footprint = size_t(geometry->footprint_h) * geometry->footprint_w * k->vector_bytes;
+  Step step;
+  step.tasks = to.groups(in.n) * positions;
+  step.scratch_bytes = footprint;
+  step.reads = {source};
+  step.writes = {target};
+  step.kernel = "pool";
+  step.run = [=](char* const* b, int task, char* scratch) {
+    const Geometry::Position& position = geometry->positions[task % positions];
+    const size_t group = task / positions, bytes = k->vector_bytes;
+    const size_t at = (size_t(position.y) * to.tile_w + position.x) * bytes;
+    PoolTask t{};
+    t.patch = geometry->view(position, static_cast<int>(bytes));
+    t.input_channel_bytes = from.channel_vectors() * bytes;
+    t.output_channel_bytes = to.channel_vectors() * bytes;
+    t.output_row_bytes = to.tile_w * bytes;
+    t.input = b[source] + group * in.c * t.input_channel_bytes;
+    t.output = b[target] + group * out.c * t.output_channel_bytes + at;
+    t.positions = geometry->tap_positions.data();
+    t.taps = window.taps();
+    t.channels = in.c;
+    t.is_max = is_max;
+    t.reciprocal = is_max ? nullptr : reciprocal->data() + at;
+    t.scratch = scratch;
+    k->pool(t);
+  };
+  s.add(std::move(step));
+}
+
+}  // namespace
+
+int Engine::max_pool(int in, const Window& window, int output_h, int output_w) {
+  return pool(in, window, true, true, output_h, output_w);
+}
+
+int Engine::avg_pool(int in, const Window& window, int output_h, int output_w, bool count_padding) {
+  return pool(in, window, false, count_padding, output_h, output_w);
+}
+
+int Engine::pool(int in, const Window& w, bool is_max, bool count_padding, int output_h, int output_w) {
+  check_window(w);
+  if (2 * w.pad_h > w.kernel_h || 2 * w.pad_w > w.kernel_w)
+    throw std::invalid_argument("a pool's padding is at most half its window");
+  const Shape i = at(in).shape, whole = conv_shape(i, w, i.c);
+  const Shape output = checked_shape(i.c, output_h, output_w);
+  auto fits = [&](int size, int whole_size, int stride, int pad, int in_size) {
+    if (size == whole_size) return true;
+    return is_max && size == whole_size + 1 && (size - 1) * stride < in_size + pad;
+  };
+  if (!fits(output_h, whole.h, w.stride_h, w.pad_h, i.h) || !fits(output_w, whole.w, w.stride_w, w.pad_w, i.w))
+    throw std::invalid_argument("a pool's output has the size its window gives, or for maxima one more; got " +
+                                std::to_string(output_h) + "×" + std::to_string(output_w));
+  return add({in}, output, [=](Schedule& s, const Op& op) { add_pool(s, op, w, is_max, count_padding); });
+}
+
+}  // namespace tersify

@@ -1,8 +1,0 @@
-#define TERSIFY_NAMESPACE avx2
-#define TERSIFY_VECTOR_BYTES 32
-#define TERSIFY_PATCH_LIMIT 8
-#include "kernels_impl.hpp"
-
-namespace tersify {
-const Kernels& avx2_kernels() { return avx2::kKernels; }
-}  // namespace tersify

@@ -1,0 +1,58 @@
+// Bytes aligned for the widest vectors; growing forgets what they held. A vector that begins or ends outside them may
+// still be read: what it holds there means nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#elif defined(_WIN32)
+#include <malloc.h>
+#endif
+
+namespace tersify {
+
+class AlignedBytes {
+ public:
+  static constexpr size_t kAlign = 64;
+  static constexpr size_t kHugePage = size_t(1) << 21, kLarge = 2 * kHugePage;
+  static size_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+  void grow(size_t bytes) {
+    if (bytes <= size_) return;
+    const size_t align = bytes < kLarge ? kAlign : kHugePage;
+    const size_t all = (rounded(bytes) + 2 * kAlign + align - 1) / align * align;
+    void* fresh = allocate(align, all);
+    if (!fresh) throw std::bad_alloc();
+#if defined(__linux__)
+    if (align == kHugePage) {              // fewer translations of addresses; no harm where refused
+      madvise(fresh, all, MADV_DONTNEED);  // what was used before lies on small pages and would stay there
+      madvise(fresh, all, MADV_HUGEPAGE);
+    }
+#endif
+    data_.reset(static_cast<char*>(fresh));
+    size_ = bytes;
+  }
+  char* data() { return data_ ? data_.get() + kAlign : nullptr; }
+  const char* data() const { return data_ ? data_.get() + kAlign : nullptr; }
+  size_t size() const { return size_; }
+
+ private:
+#if defined(_WIN32)  // which has no std::aligned_alloc
+  static void* allocate(size_t align, size_t bytes) { return _aligned_malloc(bytes, align); }
+  static void release(char* p) { _aligned_free(p); }
+#else
+  static void* allocate(size_t align, size_t bytes) { return std::aligned_alloc(align, bytes); }
+  static void release(char* p) { std::free(p); }
+#endif
+  struct Free {
+    void operator()(char* p) const { release(p); }
+  };
+  std::unique_ptr<char, Free> data_;
+  size_t size_ = 0;
+};
+
+}  // namespace tersify
