@@ -73,6 +73,13 @@ def test_modules_run_at_other_batches_and_sizes_more_often_than_not():
     assert ran > 30
 
 
+def test_torch_itself_is_never_wrong(monkeypatch):
+    monkeypatch.setattr(fuzz_check, "compile", lambda model, example, **options: copy.deepcopy(model))
+    outcomes = [tried(build(seed), EXACT) for seed in range(40)]
+    assert [outcome.why for outcome in outcomes if outcome.kind != "right"] == []
+    assert sum(outcome.calls for outcome in outcomes) > 200
+
+
 def wrong_beside(fast: nn.Module, change: str) -> nn.Module:
     """A compiled network with one mistake."""
 
