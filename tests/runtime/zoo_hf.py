@@ -44,7 +44,8 @@ TEXTS: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...]]] = {
     "t5_encoder": ("T5EncoderModel", "T5Config",
                    {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": WORDS}, TEXT),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config",
-             {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": WORDS, "use_cache": False}, TEXT),
+             {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": WORDS,
+              "use_cache": False}, TEXT),
     "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig",
                  {**SMALL, "use_cache": False, "max_position_embeddings": 64}, TEXT),
     "llama": ("LlamaForCausalLM", "LlamaConfig", CAUSAL, TEXT),
@@ -94,7 +95,8 @@ def _model(network: str, config: str, options: dict[str, Any]) -> nn.Module:
 def whisper_encoder() -> nn.Module:
     options = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
                "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "num_mel_bins": 20,
-               "max_source_positions": 30, "vocab_size": WORDS, "pad_token_id": 0, "decoder_start_token_id": 1}  # fmt: skip
+               "max_source_positions": 30, "vocab_size": WORDS, "pad_token_id": 0,
+               "decoder_start_token_id": 1}  # fmt: skip
     return _model("WhisperModel", "WhisperConfig", options).get_encoder().eval()
 
 

@@ -1,4 +1,4 @@
-"""The zoo: architectures of timm, transformers, the lab and our own, small, with weights as if they had been trained."""
+"""The zoo: architectures of timm, transformers, the lab and our own, small, with weights as if trained."""
 
 from __future__ import annotations
 
@@ -92,6 +92,7 @@ def lived_(model: nn.Module, inputs: Any) -> nn.Module:
                 called(model, inputs)
             for norm in norms:
                 norm.momentum, norm.training = 0.1, False
+                norm.running_var.clamp_(min=0.5 * norm.running_var.mean().item() + 1e-3)  # no channel is dead
     return model
 
 
@@ -102,4 +103,4 @@ def made(name: str, weights: str = "dense", seed: int = 0) -> nn.Module:
     model = entry.build().eval()
     if weights != "dense":
         thinned_(model, 0.9, ternary=weights == "ternary")
-    return lived_(model, entry.inputs(8, entry.sizes[0])).eval()
+    return lived_(model, entry.inputs(24, entry.sizes[0])).eval()

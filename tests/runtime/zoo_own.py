@@ -93,8 +93,8 @@ def speech_cnn() -> nn.Module:
 
     def separable(channels: int) -> list[nn.Module]:
         return [
-            nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
-            nn.Conv2d(channels, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False), nn.BatchNorm2d(channels),
+            nn.ReLU(), nn.Conv2d(channels, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
         ]  # fmt: skip
 
     first = [nn.Conv2d(1, 16, (10, 4), stride=2, padding=(5, 1), bias=False), nn.BatchNorm2d(16), nn.ReLU()]
@@ -151,9 +151,9 @@ OWN = {
     "digits_cnn": (lambda: lab("digits-cnn"), lambda b, s: (torch.randn(b, 1, s, s),), (8,)),
     "resnet20_star": (lambda: lab("resnet20-star", inflate=1), lambda b, s: (torch.randn(b, 3, s, s),), (32, 40)),
     "resnet20": (lambda: lab("resnet20"), lambda b, s: (torch.randn(b, 3, s, s),), (32, 40)),
-    "resnet18": (lambda: lab("resnet18", width=16), lambda b, s: (torch.randn(b, 3, s, s),), (64, 96)),
+    "resnet18": (lambda: lab("resnet18", width=0.25), lambda b, s: (torch.randn(b, 3, s, s),), (64, 96)),
     "squeezenet": (lambda: lab("squeezenet1_1"), lambda b, s: (torch.randn(b, 3, s, s),), (64, 96)),
-    "vgg16": (lambda: lab("vgg16", width=8), lambda b, s: (torch.randn(b, 3, s, s),), (32,)),
+    "vgg16": (lambda: lab("vgg16", width=0.125), lambda b, s: (torch.randn(b, 3, s, s),), (32,)),
     "speech_mlp": (lambda: lab("speech-mlp"), lambda b, s: (torch.rand(b, s, 129),), (8,)),
     "lstm": (lambda: lab("lstm", hidden=32), lambda b, s: (torch.randint(0, 256, (b, s)),), (10, 17)),
     "minilm": (

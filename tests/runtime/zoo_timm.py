@@ -100,7 +100,6 @@ BY_NAME: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "hgnetv2_b0": ({}, (64, 96)),
     "ese_vovnet19b_slim": ({}, (64, 96)),
     "hrnet_w18_small": ({}, (64,)),
-    "dla46_c": ({}, (64, 96)),
     "starnet_s1": ({}, (64, 96)),
     "test_nfnet": ({}, (64, 96)),
     "nf_regnet_b0": ({}, (64, 96)),
