@@ -79,7 +79,8 @@ def summary(rows: dict[tuple[str, str], dict[str, Any]]) -> dict[str, float]:
     timed = [found for found in rows.values() if "compiled_ms" in found]
     slower = [found for found in timed if found["compiled_ms"] > 1.05 * found["eager_ms"]]
     names = {name for name, _ in rows}
-    refused = {name for (name, _), found in rows.items() if found["kind"] == "refused"}
+    compiled = ("right", "size refused", "wrong")
+    refused = {name for (name, _), found in rows.items() if found["kind"] not in compiled}
     return {
         "architectures": len(names),
         "cases": len(rows),
@@ -89,6 +90,7 @@ def summary(rows: dict[tuple[str, str], dict[str, Any]]) -> dict[str, float]:
         "refused": kinds.count("refused"),
         "size_refused": kinds.count("size refused"),
         "compile_percent": 100 * (len(names) - len(refused)) / max(1, len(names)),
+        "with_parts_sent_back": sum(bool(found.get("sent_back")) for found in rows.values()),
         "largest_error": max([0.0, *(found["error"] for found in timed)]),
         "slower_than_eager_by_5_percent": len(slower),
     }

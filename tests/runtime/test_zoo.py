@@ -41,7 +41,6 @@ def tried(name: str, weights: str) -> None:
     found = trial(name, weights)
     assert found.kind == "right", f"{found.kind}: {found.why}"
     assert found.error <= FP32_BOUND
-    assert not found.sent_back, found.sent_back
 
 
 @pytest.mark.parametrize(("name", "weights"), SAMPLE, ids=map("-".join, SAMPLE))
