@@ -12,7 +12,8 @@ import fuzz_runs
 import pytest
 import torch
 from fuzz_check import Setting, cut_down, tried
-from fuzz_modules import Case, Program, build, odd, runs, smaller
+from fuzz_inputs import odd
+from fuzz_modules import Case, Program, build, runs, smaller
 from fuzz_runs import chunk
 from fuzz_steps import KINDS, Step
 from torch import Tensor, nn
