@@ -22,7 +22,7 @@ from tersify.runtime import compile
 
 pytest.importorskip("tersify._runtime")
 
-CHUNKS, MODULES, CHUNK_S = 4, 75, 25.0
+CHUNKS, MODULES, CHUNK_S = 4, 75, 22.0
 LEAST = 5  # modules a chunk must reach; a slower machine looks at fewer
 EXACT = Setting(precision="fp32", isa=None, threads=1)
 
@@ -171,13 +171,13 @@ def test_a_crash_and_a_hang_are_findings_with_their_seed(monkeypatch, tmp_path):
         "for seed in range(first, 5):\n"
         "    print(json.dumps({'start': seed, 'text': 'a module'}), flush=True)\n"
         "    if seed == 1: os.abort()\n"
-        "    if seed == 3: time.sleep(600)\n"
+        "    if seed == 3: time.sleep(60)\n"
         "    facts = {'kind': 'right', 'why': '', 'calls': 9, 'refused': 0}\n"
         "    print(json.dumps({'end': seed, 'text': 'a module', **facts}), flush=True)\n"
         "print(json.dumps({'done': True}), flush=True)\n"
     )
     monkeypatch.setattr(fuzz_runs, "__file__", str(script))
-    monkeypatch.setattr(fuzz_runs, "PER_MODULE_S", 1)
+    monkeypatch.setattr(fuzz_runs, "PER_MODULE_S", 6)
     found = chunk(0, 5)
     assert found.right == 3
     assert [text.split(":")[0] for text in found.wrong] == ["seed 1", "seed 3"]
