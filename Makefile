@@ -61,4 +61,5 @@ clean:
 
 .venv/.checks: .venv/.product
 	$(PIP) -e '.[test]'
+	$(PIP) --no-deps timm  # torchvision, which it wants for data alone, has no build for every torch
 	touch $@

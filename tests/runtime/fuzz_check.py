@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from against_torch import FP32_BOUND, MismatchError, compare, error_of, leaves
-from fuzz_modules import Case, odd, smaller
+from fuzz_inputs import odd
+from fuzz_modules import Case, smaller
 from torch import Tensor, nn
 
 from tersify.runtime import compile

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -133,7 +133,8 @@ def runs(program: Program, inputs: tuple[Tensor, ...]) -> list[Tensor] | None:
     kept: list[Tensor] = []
     wide = Program(program.steps, range(len(inputs) + len(program.steps)), "tuple", program.tokens).eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of writes into expanded values, and of windows of even sizes
             kept = list(wide(*inputs))
     except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
         return None
@@ -220,30 +221,3 @@ def smaller(case: Case) -> list[Case]:
         for place in program.gives:
             cases.append(case.with_program(Program(program.steps, [place], "tensor", program.tokens)))
     return cases
-
-
-def odd(rng: random.Random, x: Tensor) -> tuple[str, Tensor]:
-    """The same shape, and something unusual about its memory or its numbers."""
-    choices: dict[str, Callable[[], Tensor]] = {
-        "plain": lambda: x,
-        "transposed": lambda: x.mT.contiguous().mT if x.ndim > 1 else x,
-        "batch last": lambda: x.movedim(0, -1).contiguous().movedim(-1, 0),
-        "every second": lambda: torch.stack([x, x], -1).flatten(-2)[..., ::2],
-        "behind an offset": lambda: torch.cat([x.flatten(), x.flatten()])[x.numel() :].view(x.shape),
-        "expanded": lambda: x[:1].expand(x.shape),
-        "channels last": lambda: x.to(memory_format=torch.channels_last) if x.ndim == 4 else x,
-        "wants gradients": lambda: x.clone().requires_grad_() if x.is_floating_point() else x,
-        "flipped": lambda: x.flip(0),
-    }
-    if x.is_floating_point() and x.numel():
-        at = rng.randrange(x.numel())
-        number = rng.choice([math.nan, math.inf, -math.inf])
-        choices |= {
-            f"a {number}": lambda: x.flatten().index_fill(0, torch.tensor(at), number).view(x.shape),
-            "negated view": lambda: torch._neg_view(x),
-            "huge": lambda: x * 1e4,
-            "zero": lambda: x * 0,
-            "tiny": lambda: x * 1e-38,
-        }
-    name = rng.choice(list(choices))
-    return name, choices[name]()

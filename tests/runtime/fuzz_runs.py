@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import random
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PER_MODULE_S = 120  # a module that takes longer hangs
+PER_MODULE_S = 180  # silence for longer is a hang; a wrong module is cut down meanwhile
 CHUNK = 100
 HERE = Path(__file__).parent
 
@@ -102,30 +105,52 @@ def _child(found: Found, first: int, count: int, seconds: float) -> int:
     """Runs one child to its end; returns the last seed it looked at, or a later one where nothing is left to do."""
     command = [sys.executable, __file__, "--child", str(first), str(count), str(min(seconds, 1e9))]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    limit = min(PER_MODULE_S * count, seconds + PER_MODULE_S)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=env)
-        out, err, how = done.stdout, done.stderr, f"ended with {done.returncode}"
-    except subprocess.TimeoutExpired as late:
-        out = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        err, how = "", "hangs"
-    last = {"start": first - 1, "text": "before its first module\n" + err[-1500:]}
-    for facts in map(json.loads, _lines(out)):
-        if "done" in facts:
-            return first + count
-        if "start" in facts:
-            last = facts
-        else:
-            _note(found, facts)
-            last = {"start": facts["end"], "text": "after it was compared\n" + facts["text"]}
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env) as child,
+    ):
+        last = {"start": first - 1, "text": "before its first module"}
+        how = ""
+        for facts in _said(child):
+            if "done" in facts:
+                return first + count
+            if "hangs" in facts:
+                how = "hangs"
+            elif "start" in facts:
+                last = facts
+            else:
+                _note(found, facts)
+                last = {"start": facts["end"], "text": "after it was compared\n" + facts["text"]}
+        how = how or f"ended with {child.wait()}"
+        errors.seek(0)
+        said = errors.read()[-1500:]
     if last["start"] < first:
-        raise RuntimeError(f"the fuzzer itself does not start: {last['text']}")
-    found.wrong.append(f"seed {last['start']}: the process {how}\n{last['text']}\n{err[-600:]}")
+        raise RuntimeError(f"the fuzzer itself does not start: {last['text']}\n{said}")
+    found.wrong.append(f"seed {last['start']}: the process {how}\n{last['text']}\n{said[-600:]}")
     return int(last["start"])
 
 
-def _lines(out: str) -> Iterator[str]:
-    return (line for line in out.splitlines() if line.startswith("{") and line.endswith("}"))
+def _said(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """The child's lines as they come; a child that says nothing for too long hangs, and is ended."""
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        for line in child.stdout or ():
+            lines.put(line)
+        lines.put("")
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=PER_MODULE_S)
+        except queue.Empty:
+            child.kill()
+            yield {"hangs": True}
+            return
+        if not line:
+            return
+        if line.startswith("{") and line.endswith("}\n"):
+            yield json.loads(line)
 
 
 def _note(found: Found, facts: dict[str, Any]) -> None:

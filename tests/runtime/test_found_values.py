@@ -225,3 +225,10 @@ def test_a_network_that_decides_by_values_is_refused_in_a_sentence(decision):
     model = Deciding(DECISIONS[decision]).eval()
     with pytest.raises(ValueError, match=r"\w+ \w+ \w+"):
         compile(model, torch.randn(3, 4))
+
+
+def test_a_network_whose_kernels_agree_with_torch_compiles_strictly():
+    model = nn.Sequential(nn.Conv1d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6, 5)).eval()
+    fast = compile(model, torch.randn(2, 3, 8), strict=True)
+    for batch in (2, 1, 5):
+        check(fast, model, torch.randn(batch, 3, 8))
