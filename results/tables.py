@@ -210,10 +210,9 @@ def _energy_table(record: str, *, published: bool = True) -> str:
         return "No row has been run yet."
     rows = {row["id"]: row for row in read(record)["rows"]}
     head = ["", "published", "ours", "R", "shrunk to", "all units (F)", "beside the search", "epochs"]
-    shown = rows if published else {name: row | {"published": {}} for name, row in rows.items()}
-    lines = [head, *(_energy_cells(row, rows) for row in shown.values())]
-    if not published:
-        lines = [line[:1] + line[2:] for line in lines]
+    shown = rows.values() if published else [row | {"published": {}} for row in rows.values()]
+    lines = [head, *(_energy_cells(row, rows) for row in shown)]
+    lines = lines if published else [line[:1] + line[2:] for line in lines]
     if not any(line[-2] for line in lines[1:]):
         lines = [line[:-2] + line[-1:] for line in lines]
     told = ["| " + " | ".join(line).lstrip() + " |" for line in lines]
@@ -270,8 +269,7 @@ def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
         "energy-80": ("filter-80", "agp-80"),
         "best": ("best-filter", "best-agp"),
     }
-    equal = "equal when shrunk" if way.endswith("-shrunk") else "equal R"
-    way = way.removesuffix("-shrunk")
+    way, equal = way.removesuffix("-shrunk"), "equal when shrunk" if way.endswith("-shrunk") else "equal R"
     search = next((search for search, ways in trained_as.items() if way in ways), None)
     other = rows.get(f"{network}-{search}")
     if other is None:
