@@ -209,11 +209,10 @@ def _energy_table(record: str, *, published: bool = True) -> str:
     if not (HERE / f"{record}.json").is_file():
         return "No row has been run yet."
     rows = {row["id"]: row for row in read(record)["rows"]}
-    head = ["", "published", "ours", "R", "shrunk to", "all units (F)", "beside the search at equal R", "epochs"]
-    shown = rows if published else {name: row | {"published": {}} for name, row in rows.items()}
-    lines = [head, *(_energy_cells(row, rows) for row in shown.values())]
-    if not published:
-        lines = [line[:1] + line[2:] for line in lines]
+    head = ["", "published", "ours", "R", "shrunk to", "all units (F)", "beside the search", "epochs"]
+    shown = rows.values() if published else [row | {"published": {}} for row in rows.values()]
+    lines = [head, *(_energy_cells(row, rows) for row in shown)]
+    lines = lines if published else [line[:1] + line[2:] for line in lines]
     if not any(line[-2] for line in lines[1:]):
         lines = [line[:-2] + line[-1:] for line in lines]
     told = ["| " + " | ".join(line).lstrip() + " |" for line in lines]
@@ -270,6 +269,7 @@ def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
         "energy-80": ("filter-80", "agp-80"),
         "best": ("best-filter", "best-agp"),
     }
+    way, equal = way.removesuffix("-shrunk"), "equal when shrunk" if way.endswith("-shrunk") else "equal R"
     search = next((search for search, ways in trained_as.items() if way in ways), None)
     other = rows.get(f"{network}-{search}")
     if other is None:
@@ -280,7 +280,7 @@ def _beside_search(row: dict[str, Any], rows: dict[str, Any]) -> str:
     points = mean(own[:alike]) - mean(theirs[:alike])
     seeds = f" ({alike} of {max(len(own), len(theirs))} seeds)" if len(own) != len(theirs) else ""
     told = f"**better by {points:.2f}**" if points > 0 else f"{points:.2f} less".replace("-", "")
-    return told + seeds
+    return f"{told}, {equal}{seeds}"
 
 
 def overhead() -> str:

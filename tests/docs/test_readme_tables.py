@@ -97,12 +97,12 @@ def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_re
         "80.00 %",
     ]
     # The search has three seeds there and each baseline one, so its first one counts.
-    once = " (1 of 3 seeds)"
+    once = ", equal R (1 of 3 seeds)"
     beside = [
         "",
-        "**better by 1.50**",
+        "**better by 1.50**, equal R",
         "",
-        "**better by 1.00**",
+        "**better by 1.00**, equal R",
         "",
         f"0.25 less{once}",
         f"**better by 0.75**{once}",

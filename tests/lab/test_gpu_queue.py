@@ -13,8 +13,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import gpu_queue  # noqa: E402
 
 
-def test_every_row_of_the_ready_queue_exists_and_needs_only_rows_of_the_queue():
-    runs = gpu_queue.read_queue(ROOT / "benchmarks" / "queues" / "papers.txt")
+@pytest.mark.parametrize("name", ["papers", "papers-more"])
+def test_every_row_of_a_ready_queue_exists_and_needs_only_rows_of_the_queue(name):
+    runs = gpu_queue.read_queue(ROOT / "benchmarks" / "queues" / f"{name}.txt")
     assert len(runs) == len(set(runs)) > 20
     for run in runs:
         assert run.row in [row.id for row in gpu_queue.load(run, smoke=False).rows]

@@ -23,9 +23,18 @@ STOCHASTIC = """
 [[rules]]
 methods = [{ method = "binary", stochastic = true }]
 """
+ACTIVATIONS = """
+[[rules]]
+methods = [{ method = "twn" }]
+
+[[rules]]
+activations = "*"
+methods = [{ method = "uniform", range = "observed" }]
+"""
 SETTINGS = {
     "dense with cosine and momentum": ("", {"optimizer": "sgd", "lr": 0.05, "schedule": "cosine"}),
     "ternary with adam": (TERNARY, {"lr": 5e-3}),
+    "quantized activations": (ACTIVATIONS, {"lr": 5e-3}),
     "stochastic with an average and mixup": (STOCHASTIC, {"lr": 5e-3, "ema": 0.9, "mixup": 0.5}),
 }
 
@@ -84,6 +93,21 @@ def test_killed_in_mid_epoch_and_resumed_gives_the_weights_of_an_unbroken_run(na
         k: v for k, v in expected.items() if k != "train_seconds"
     } | {"file_bytes": 0}
     assert [json.loads(line)["epoch"] for line in broken.history.read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_a_run_whose_checkpoints_are_rare_goes_on_from_the_last_one(tmp_path):
+    spec = spec_of("ternary with adam", tmp_path)
+    whole, broken = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "broken")
+    job_of(spec).run(whole.path)
+    with pytest.raises(KeyboardInterrupt):
+        job_of(spec).run(broken.path, display=InterruptInEpoch(2))
+    with pytest.raises(KeyboardInterrupt):
+        job_of(spec).run(broken.path, resume=True, display=InterruptInEpoch(3), checkpoint_seconds=1e9)
+    assert read_checkpoint(broken.checkpoint)["epoch"] == 1  # the epochs behind it are done again
+    job_of(spec).run(broken.path, resume=True, checkpoint_seconds=1e9)
+    a, b = (read_checkpoint(run.checkpoint) for run in (whole, broken))
+    assert same_state(a["model"], b["model"])
+    assert [row["epoch"] for row in b["history"]] == [1, 2, 3, 4]
 
 
 def test_two_unbroken_runs_differ_when_the_seed_does(tmp_path):

@@ -37,7 +37,8 @@ class SpeechMlp(nn.Module):
             raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
         self.head = head
         self.hidden = nn.Linear(FRAMES * BINS, HIDDEN)
-        self.dropout = nn.Dropout(dropout)
+        # The paper names no dropout for its own form.
+        self.dropout = nn.Dropout(0.0 if head == "magnitude" else dropout)
         self.output = nn.Linear(HIDDEN, BINS)
         self.register_buffer("mean", torch.zeros(BINS))
         self.register_buffer("spread", torch.ones(BINS))

@@ -64,12 +64,12 @@ def spectral_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
     return wrong + 0.1 * relative
 
 
-def root_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
-    """Mean squared error of the roots of the magnitudes; the floor keeps the slope finite where a ReLU gives zero."""
-    return ((estimate + FLOOR**2).sqrt() - (clean + FLOOR**2).sqrt()).square().mean()
+def magnitude_loss(estimate: Tensor, noisy: Tensor, clean: Tensor) -> Tensor:
+    """The same of magnitudes that a ReLU may have set to zero, where a root has no slope: none is below the floor."""
+    return spectral_loss(estimate + FLOOR**2, noisy, clean)
 
 
-LOSSES = {"mask": gain_loss, "spectrum": spectral_loss, "magnitude": root_loss}
+LOSSES = {"mask": gain_loss, "spectrum": spectral_loss, "magnitude": magnitude_loss}
 
 
 def train(
