@@ -40,6 +40,7 @@ def allocate(
     import torch
 
     import tersify
+    from tersify.codec.atomic import write_text
     from tersify.lab import dataset, normalize, resolve_target
     from tersify.lab.allocate import FINE_POINTS, Budget, candidates, knapsack, measure, smallest_within, trade_off
     from tersify.lab.data import Split
@@ -91,7 +92,7 @@ def allocate(
     plans = trade_off(table)
     for plan in plans:
         typer.echo(f"{plan.size_bytes:>12,} bytes   predicted damage {plan.damage:.3g}")
-    out.write_text(chosen.recipe().to_toml(), encoding="utf-8")
+    write_text(out, chosen.recipe().to_toml())
     typer.echo(f"{out}: {chosen.size_bytes:,} bytes of codes and tables, predicted damage {chosen.damage:.3g}")
     told = f"{before:.2f} % before, {after:.2f} % after, on {len(held):,} training images that sensitivity did not see"
     typer.echo(told)
@@ -115,6 +116,8 @@ def _plotly() -> Any:
 
 
 def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
+    from tersify.codec.atomic import write_text
+
     figure = _plotly().Figure()
     sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
     figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")
@@ -122,4 +125,4 @@ def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
     figure.update_xaxes(title="bytes of codes and tables")
     figure.update_yaxes(title="predicted damage, share of the outputs' variance", type="log", dtick=1)
     figure.update_layout(title=title, template="plotly_white", height=560)
-    figure.write_html(str(path), include_plotlyjs=True)
+    write_text(path, figure.to_html(include_plotlyjs=True))

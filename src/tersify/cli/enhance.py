@@ -59,6 +59,7 @@ def _in_integers(
     import torch
 
     from tersify import codec
+    from tersify.codec.atomic import replacing
     from tersify.runtime.fixed import Monitor, fixed_speech
 
     samples = noisy.numpy().astype(np.float64)
@@ -74,6 +75,7 @@ def _in_integers(
         )
     if dump:
         nodes: dict[str, Any] = {name: node.dump for name, node in monitor.nodes.items()}
-        np.savez_compressed(dump, **nodes)
+        with replacing(dump) as file:
+            np.savez_compressed(file, **nodes)
         typer.echo(f"{dump}: {len(monitor.nodes)} nodes")
     return torch.from_numpy(found * 2.0**-15).float()

@@ -10,6 +10,7 @@ import torch
 from scipy.signal import resample_poly
 from torch import Tensor
 
+from tersify.codec.atomic import replacing
 from tersify.lab.speech.spectrum import RATE
 
 
@@ -44,7 +45,12 @@ def conversions(path: str | Path) -> str:
 def write(path: str | Path, signal: Tensor) -> int:
     """16-bit mono at 8 kHz; the number of samples beyond full scale, which are clipped."""
     clipped = int((signal.abs() > 1).sum())
-    _soundfile().write(str(path), signal.clamp(-1, 1).numpy(), RATE, subtype="PCM_16")
+    kind = Path(path).suffix.lstrip(".").upper() or "WAV"
+    soundfile = _soundfile()
+    if kind not in soundfile.available_formats():
+        raise ValueError(f"{str(path)!r} ends in no format that libsndfile writes; name it .wav")
+    with replacing(path) as file:
+        soundfile.write(file, signal.clamp(-1, 1).numpy(), RATE, subtype="PCM_16", format=kind)
     return clipped
 
 
