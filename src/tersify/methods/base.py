@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tersify.methods.offered import GROUP, load_offered, offered
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 from tersify.units import UnitGroup
@@ -195,8 +196,10 @@ def from_table(table: Mapping[str, Any]) -> Method:
     """A method from its TOML table: {method = "ternary", regime = "log", …}."""
     settings = dict(table)
     name = settings.pop("method", None)
+    if isinstance(name, str) and name not in _METHODS:
+        _take_offered(name)
     if not isinstance(name, str) or name not in _METHODS:
-        raise ValueError(f"unknown method {name!r}; {nearest(str(name), _METHODS)}")
+        raise ValueError(f"unknown method {name!r}; {nearest(str(name), [*_METHODS, *offered()])}")
     cls = _METHODS[name]
     known = [f.name for f in fields(cls)]
     for key in settings:
@@ -207,6 +210,16 @@ def from_table(table: Mapping[str, Any]) -> Method:
             annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
             _check_type(f"{name}: {spec.name}", annotation, settings[spec.name])
     return cls(**settings)
+
+
+def _take_offered(name: str) -> None:
+    """Register the method of another package, where one offers it under this name."""
+    found = load_offered(name)
+    if found is None or name in _METHODS:  # its module may have registered it
+        return
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ValueError(f"the entry point {name!r} of {GROUP} must name a subclass of Method, got {found!r}")
+    register(name)(found)
 
 
 def _check_type(what: str, annotation: str, value: object) -> None:
