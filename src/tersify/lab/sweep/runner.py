@@ -79,6 +79,13 @@ def sweep(
         return _write(out, chosen, study, engine, importance=True)
 
 
+def check_any_complete(results: Mapping[str, Any]) -> None:
+    """A sweep that found nothing is a mistake of somebody, and a script must see it."""
+    trials = results["trials"]
+    if trials and all(trial["state"] == "failed" for trial in trials):
+        raise ValueError(f"all {len(trials)} trials failed, the first with {trials[0]['reason']}")
+
+
 def _tasks(chosen: Sweep, study: Any, out: Path, data_root: Path | None) -> Iterator[Task]:
     """First what was interrupted, then new trials, each drawn only when there is room to run it."""
 
