@@ -13,7 +13,8 @@ from tersify.sparse.backends import MissingBackendError
 LOADS = """
 import sys
 sys.modules["scipy"] = None
-import tersify.lab.speech.audio, tersify.lab.speech.programs, tersify.lab.experiments, tersify.lab.sweep.fig4, tersify.cli.app
+import tersify.lab.speech.audio, tersify.lab.speech.programs
+import tersify.lab.experiments, tersify.lab.sweep.fig4, tersify.cli.app
 for name in tersify.__all__:
     getattr(tersify, name)
 assert tersify.lab.experiments.known()
