@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow lint format readme fuzz fuzz-runtime sanitize-runtime clean
+.PHONY: demo test test-slow test-torch lint format readme fuzz fuzz-runtime sanitize-runtime clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -19,6 +19,13 @@ test: lint
 
 test-slow: .venv/.checks
 	$(BIN)/pytest -m slow
+
+# The suite with another version of torch, in an environment of its own: make test-torch TORCH=2.11.0
+test-torch:
+	test -n "$(TORCH)" || { echo "give the version: make test-torch TORCH=2.11.0"; exit 2; }
+	test -x build/torch-$(TORCH)/bin/pip || $(PYTHON) -m venv build/torch-$(TORCH)
+	build/torch-$(TORCH)/bin/pip install -q torch==$(TORCH) -e '.[test]'
+	build/torch-$(TORCH)/bin/python -m pytest
 
 lint: .venv/.checks
 	$(BIN)/ruff check .

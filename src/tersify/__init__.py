@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tersify.tensor import CompressedModel as CompressedModel
     from tersify.tensor import CompressedTensor as CompressedTensor
 
-__version__ = "0.1.0"
+    __version__: str
 
 _HOMES = {
     "attach": "session",
@@ -56,6 +56,10 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from tersify.version import version
+
+        return version()
     if name not in _HOMES:
         raise AttributeError(f"module 'tersify' has no attribute {name!r}")
     return getattr(importlib.import_module(f"tersify.{_HOMES[name]}"), name)

@@ -17,11 +17,12 @@ from tersify.methods.inputs import TrainedInput
 from tersify.ranks import whole
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
-from tersify.sites import find_sites, install, uninstall
+from tersify.sites import find_sites, install, plain_name, uninstall
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import LAYERS, METADATA, FixedInput, facts_of, leave_input, quantize_input, quantizer_of
 from tersify.tensor.model import tied
 from tersify.units import Example, find_units
+from tersify.views import Views, view_of
 
 
 def attach(
@@ -102,9 +103,11 @@ class Session:
         self._zero = torch.zeros(())
         # Of the plain network; what the session adds is not part of what it makes.
         self.names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
+        self._plain_order = [name for name, _ in model.named_parameters()]
         self._work: list[_Work] = []
         self.sites: list[Site] = []
         self._inputs: list[tuple[nn.Module, TrainedInput]] = []
+        self.views = Views(())
         try:
             self._install(calibration, example)
             self._install_inputs(calibration)
@@ -122,6 +125,7 @@ class Session:
             uninstall(site)
         for layer, _ in self._inputs:
             leave_input(layer)
+        self.views.release_()
 
     def _install_inputs(self, calibration: Calibration | None) -> None:
         """After the weights, since what reaches a layer is what the layers before it make of theirs."""
@@ -145,7 +149,8 @@ class Session:
             self._inputs.append((layers[name], quantizer))
 
     def _install(self, calibration: Calibration | None, example: Example | None) -> None:
-        assigned = self.recipe.assign(every := find_sites(self.model))
+        self.views = Views(find_sites(self.model))
+        assigned = self.recipe.assign(every := self.views.leading)
         wanted = any(method.needs_units for rule, _ in assigned for method in rule.methods)
         network = Network(
             self.model, every, find_units(self.model, example) if wanted and example is not None else None
@@ -166,6 +171,8 @@ class Session:
                 for site, transform in zip(gathered, bound.transforms, strict=True):
                     install(site, transform)
                 self._work.append(_Work(method, bound))
+        self.views.check(self.sites)
+        self.views.follow_(self.sites)
 
     def _take(self, rule: Rule, sites: Sequence[Site]) -> None:
         """The sites are this rule's from here on."""
@@ -231,21 +238,31 @@ class Session:
     @torch.no_grad()
     def pack(self) -> CompressedModel:
         """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
-        by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
+        sites = [*self.sites, *(follower.site for follower in self.views.followers)]
+        latents = {name: site.latent for site in sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
-        held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self.names})
-        packed = {n: _pack_site(by_name[n]) if n in by_name else whole(t.detach()).clone() for n, t in held.items()}
+        held, aliases = tied({n: latents[n] if n in latents else state[n] for n in self.names})
+        made = {id(site.latent): _pack_site(site) for site in self.sites}
+        compressed: dict[int, CompressedTensor | Tensor] = {**made}
+        for follower in self.views.followers:
+            compressed[id(follower.site.latent)] = view_of(made[id(follower.leader.latent)], follower.index)
+        packed = {n: compressed[id(t)] if id(t) in compressed else whole(t.detach()).clone() for n, t in held.items()}
         facts = facts_of(self.model)
         return CompressedModel(
             packed, aliases=aliases, recipe=self.recipe.describe(), metadata={METADATA: facts} if facts else None
         )
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
-        """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay."""
+        """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay.
+
+        Weights and latents come in the plain network's order, by which optimizers know their state.
+        """
         holders: list[nn.Module] = [t for s in self.sites for t in s.chain]
         holders += [w.bound.shared for w in self._work if w.bound.shared] + [quantizer for _, quantizer in self._inputs]
         learned = {id(p): p for holder in holders for p in holder.parameters() if p.is_floating_point()}
-        weights = [p for p in self.model.parameters() if p.requires_grad and id(p) not in learned]
+        place = {name: at for at, name in enumerate(self._plain_order)}
+        ordered = sorted(self.model.named_parameters(), key=lambda held: place.get(plain_name(held[0]), len(place)))
+        weights = [p for _, p in ordered if p.requires_grad and id(p) not in learned]
         groups = [{"params": weights, **defaults}]
         if learned:
             groups.append({"params": list(learned.values()), **defaults, "weight_decay": 0.0})
@@ -272,6 +289,7 @@ class Session:
         for layer, quantizer in self._inputs:
             fixed = FixedInput(quantizer.facts()).to(next(layer.parameters()).device)
             quantize_input(layer, fixed)
+        self.views.release_()
         self.sites, self._work, self._penalized, self._inputs = [], [], [], []
 
     def state_dict(self) -> dict[str, Any]:

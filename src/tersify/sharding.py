@@ -70,6 +70,8 @@ def _check(session: Session) -> None:
                 f"{name!r} is a {type(module).__name__}; only networks of linear layers can be sharded: "
                 "use data-parallel training"
             )
+    for follower in session.views.followers:
+        raise ValueError(f"{follower.site.name!r} lies in the memory of another weight, and cannot be sharded")
     for site in session.sites:
         if len(site.owners) > 1 or not isinstance(site.owners[0][0], nn.Linear):
             raise ValueError(f"{site.name!r} is tied or no weight of a linear layer, and cannot be sharded")

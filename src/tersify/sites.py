@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,7 @@ from tersify.methods import Site, Transform
 
 _HOOKS = "tersify_hooks"
 _READY = "tersify_ready_"
+_ORDER = "tersify_order"
 
 
 def find_sites(model: nn.Module) -> list[Site]:
@@ -42,6 +44,7 @@ def _refuse_second_session(prefix: str, parametrizations: nn.Module) -> None:
 def install(site: Site, transform: Transform) -> None:
     """Append a transform to the site's chain, in every module that holds the weight."""
     for module, attribute in site.owners:
+        module.__dict__.setdefault(_ORDER, list(module._parameters))
         if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
             _follow_parametrizations(module)
         parametrize.register_parametrization(module, attribute, transform, unsafe=True)
@@ -84,12 +87,28 @@ def uninstall(site: Site) -> None:
         _give_own_class(module)
         module.__dict__.pop(_READY + attribute, None)
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
+        _restore_order(module)
         if isinstance(module, nn.RNNBase):
             _restore_flat_weights(module)
             if not parametrize.is_parametrized(module):
                 for hook in module.__dict__.pop(_HOOKS):
                     hook.remove()
     site.chain.clear()
+
+
+def plain_name(name: str) -> str:
+    """The name that a latent has as a plain weight: `conv.parametrizations.weight.original` is `conv.weight`."""
+    return re.sub(r"parametrizations\.([^.]+)\.original$", r"\1", name)
+
+
+def _restore_order(module: nn.Module) -> None:
+    """Torch puts a weight behind the others when it comes back; optimizers know parameters by their position."""
+    order: list[str] = module.__dict__[_ORDER]
+    held = dict(module._parameters)
+    module._parameters.clear()
+    module._parameters.update({name: held.pop(name) for name in order if name in held} | held)
+    if not parametrize.is_parametrized(module):
+        del module.__dict__[_ORDER]
 
 
 def _give_own_class(module: nn.Module) -> None:

@@ -8,8 +8,8 @@ import torch
 import tersify
 from tersify import codec
 from tersify.cli import main
-from tersify.cli.common import random_input
 from tersify.lab import network
+from tersify.lab.inputs import random_input
 from tersify.report import write_report
 from tersify.runtime import benchmark
 from tersify.tensor import CompressedModel

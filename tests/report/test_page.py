@@ -112,8 +112,8 @@ def test_published_points_appear_only_beside_runs_on_their_data(tmp_path):
     digits = write_report([ternary_run(tmp_path / "a")]).read_text(encoding="utf-8")
     cifar = write_report([ternary_run(tmp_path / "b", data="cifar10")]).read_text(encoding="utf-8")
     assert "published" not in digits
-    for point in ("log, published\n93.27 % at 89.75 % zeros", "TTQ, published\n91.13 % at 30–50 % zeros",
-                  "log, published\n93.27 % at 0.570 bit per weight"):  # fmt: skip
+    for point in ("log regime, published\n93.27 % at 89.75 % zeros", "TTQ, published\n91.13 % at 30–50 % zeros",
+                  "log regime, published\n93.27 % at 0.570 bit per weight"):  # fmt: skip
         assert any(a.get("data-tip") == point for _, a in Elements(cifar).found)
 
 

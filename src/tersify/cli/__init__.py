@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
 INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}; check the path"
+        remedy = "free some space" if error.errno in _FULL else "check the path"
+        return f"{error.filename}: {error.strerror}; {remedy}"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     return printable(" ".join(message.split())) or type(error).__name__
 

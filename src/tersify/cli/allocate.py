@@ -11,8 +11,6 @@ import typer
 from tersify.cli.common import DATA_HELP, MaxDecodedBytes, Overwrite, allowed, check_free, pairs
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from tersify.lab.allocate import Plan
 
 
@@ -35,15 +33,10 @@ def allocate(
 
     Accuracies, and with --drop the choice, are those on training images that measured sensitivity does not use.
     """
-    import copy
-
-    import torch
-
     import tersify
-    from tersify.lab import dataset, normalize, resolve_target
-    from tersify.lab.allocate import FINE_POINTS, Budget, candidates, knapsack, measure, smallest_within, trade_off
-    from tersify.lab.data import Split
-    from tersify.lab.trainer import check_fits, evaluate
+    from tersify.codec.atomic import write_text
+    from tersify.lab import dataset, resolve_target
+    from tersify.lab.allocate import Budget, allocate_on
     from tersify.lab.trainer.stored import load_weights
 
     if plot is not None:
@@ -61,39 +54,16 @@ def allocate(
     options = pairs(option, "--option")
     model = load_weights(resolve_target(target, **options), weights, **allowed(max_decoded_bytes)).eval()
     loaded = dataset(data, root=data_root)
-    check_fits(model, loaded)
-    if images >= len(loaded.train):
-        raise ValueError(
-            f"--images {images} leaves none of the {len(loaded.train)} training images of {data} to measure accuracy "
-            "on; give fewer"
-        )
-    order = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))
-    seen, held = order[:images], order[images : 5 * images]
-    inputs = [normalize(part, loaded) for part in loaded.train.images[seen].split(250)]
-    table = measure(model, inputs, candidates(), typer.echo)
-    split = Split(loaded.train.images[held], loaded.train.labels[held])
-
-    def accuracy(changed: nn.Module) -> float:
-        return evaluate(changed, loaded, split, device=torch.device("cpu"), amp=False)["accuracy"]
-
-    def quality(plan: Plan) -> float:
-        changed = copy.deepcopy(model)
-        tersify.compress_(changed, plan.recipe())
-        return accuracy(changed)
-
-    before = accuracy(model)
-    if wanted.bytes is not None:
-        chosen = knapsack(table, wanted.bytes)
-        after = quality(chosen)
-    else:
-        assert wanted.drop is not None
-        chosen, after = smallest_within(trade_off(table, FINE_POINTS), quality, before - wanted.drop)
-    plans = trade_off(table)
-    for plan in plans:
+    found = allocate_on(model, loaded, wanted, images=images, tell=typer.echo)
+    for plan in found.plans:
         typer.echo(f"{plan.size_bytes:>12,} bytes   predicted damage {plan.damage:.3g}")
-    out.write_text(chosen.recipe().to_toml(), encoding="utf-8")
+    chosen = found.chosen
+    write_text(out, chosen.recipe().to_toml())
     typer.echo(f"{out}: {chosen.size_bytes:,} bytes of codes and tables, predicted damage {chosen.damage:.3g}")
-    told = f"{before:.2f} % before, {after:.2f} % after, on {len(held):,} training images that sensitivity did not see"
+    told = (
+        f"{found.before:.2f} % before, {found.after:.2f} % after, on {found.held_out:,} training images that "
+        "sensitivity did not see"
+    )
     typer.echo(told)
     if save:
         packed = tersify.compress_(model, chosen.recipe())
@@ -102,7 +72,7 @@ def allocate(
         }  # fmt: skip
         typer.echo(f"{save}: {tersify.save(packed, save):,} bytes")
     if plot:
-        _plot(plans, chosen, f"{target}: {told}", plot)
+        _plot(found.plans, chosen, f"{target}: {told}", plot)
         typer.echo(f"{plot}: the trade-off curve")
 
 
@@ -115,6 +85,8 @@ def _plotly() -> Any:
 
 
 def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
+    from tersify.codec.atomic import write_text
+
     figure = _plotly().Figure()
     sizes, damages = [p.size_bytes for p in plans], [p.damage for p in plans]
     figure.add_scatter(x=sizes, y=damages, mode="lines+markers", name="plans")
@@ -122,4 +94,4 @@ def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
     figure.update_xaxes(title="bytes of codes and tables")
     figure.update_yaxes(title="predicted damage, share of the outputs' variance", type="log", dtick=1)
     figure.update_layout(title=title, template="plotly_white", height=560)
-    figure.write_html(str(path), include_plotlyjs=True)
+    write_text(path, figure.to_html(include_plotlyjs=True))

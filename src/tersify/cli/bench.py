@@ -35,7 +35,7 @@ def bench(
 ) -> None:
     """Time FILE compiled by Tersify against PyTorch, ONNX Runtime and others that are installed."""
     from tersify.cli.tables import wide_console
-    from tersify.codec.atomic import replacing
+    from tersify.codec.atomic import write_text
     from tersify.lab.experiments.provenance import provenance
     from tersify.lab.names import unknown
     from tersify.runtime import compile as compile_network
@@ -64,8 +64,7 @@ def bench(
         record = {"rows": plain, "errors": errors, **provenance()}
         if layers:
             record |= {"layers": [layer_record(time) for time in times], "layers_batch": len(few)}
-        with replacing(json_path) as out:
-            out.write((json.dumps(record, indent=1) + "\n").encode())
+        write_text(json_path, json.dumps(record, indent=1) + "\n")
 
 
 def speed_table(rows: list[BenchRow], errors: dict[str, float]) -> Table:

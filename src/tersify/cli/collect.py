@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed, pairs, random_input, refuse_flags
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from tersify.sparse import Collection
+from tersify.cli.common import MaxDecodedBytes, allowed, pairs, refuse_flags
 
 
 def collect(
@@ -62,6 +56,7 @@ def collect(
     from tersify.cli import printable
     from tersify.cli.collect_tables import contents_table, network_lines, timing_tables, write_timings
     from tersify.cli.tables import wide_console
+    from tersify.lab.collecting import Source, collect_from
     from tersify.sparse import BACKENDS, FORMATS, Collection
     from tersify.sparse.exports import EXPORTS
 
@@ -85,13 +80,13 @@ def collect(
         )  # fmt: skip
         collection = Collection(target)
     else:
-        net, facts = _network(target, weights, pairs(option, "--option"), allowed(max_decoded_bytes))
-        example, calibration = _example(net, data, data_root, batch, shape, facts.pop("input", None))
-        collection = _collected(
-            net, example, recipe, facts, evaluate=(data, data_root) if evaluate else None,
-            out=out, name=name or _plain_name(target), format=format, columns=columns, order=order, append=append,
-            licence=licence, **({"min_sparsity": 0.0} if dense else {}),
-            metadata={"target": target, "calibration": calibration},
+        source = Source(
+            target=target, weights=weights, options=pairs(option, "--option"), recipe=recipe, data=data,
+            data_root=data_root, shape=shape, batch=batch, evaluate=evaluate, **allowed(max_decoded_bytes),
+        )  # fmt: skip
+        collection = collect_from(
+            source, out, name=name, format=format, columns=columns, order=order, append=append, licence=licence,
+            **({"min_sparsity": 0.0} if dense else {}),
         )  # fmt: skip
     console.print(contents_table(collection))
     for line in network_lines(collection):
@@ -104,85 +99,3 @@ def collect(
     for each in export or ():
         paths = collection.export(each, collection.path / f"export-{each}")
         console.print(f"{len(paths)} files in {collection.path / f'export-{each}'}", highlight=False, soft_wrap=True)
-
-
-def _network(
-    target: str, weights: Path | None, options: dict[str, Any], limit: dict[str, int]
-) -> tuple[nn.Module, dict[str, Any]]:
-    """The network in eval mode, and what its file says about it."""
-    import hashlib
-
-    from tersify import codec
-    from tersify.lab import resolve_target
-    from tersify.lab.trainer import load_network
-    from tersify.lab.trainer.stored import load_weights
-
-    file = Path(target) if target.endswith(".terse") else weights
-    if target.endswith(".terse") and weights is not None:
-        raise ValueError(f"{target} has its own weights; leave --weights away, or name the network instead of the file")
-    if file is None:
-        return resolve_target(target, **options).eval(), {}
-    known = None if target.endswith(".terse") else target
-    if file.suffix == ".terse":
-        remedy = f"name it and its file: tersify collect file.py:function --weights {file}"
-        net = load_network(file, target=known, options=options, remedy=remedy, **limit)
-        stored = codec.open(file, **limit).metadata
-    else:
-        net, stored = load_weights(resolve_target(target, **options), file, **limit).eval(), {}
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    measured = stored.get("measured")
-    metrics = file.parent / "metrics.json"
-    if file.name == "model.terse" and metrics.is_file():
-        measured = json.loads(metrics.read_text(encoding="utf-8"))
-    accuracy = measured.get("accuracy") if isinstance(measured, dict) else None
-    checkpoint = {"name": file.name, "sha256": digest}
-    return net, {"checkpoint": checkpoint, "accuracy": accuracy, "input": stored.get("input")}
-
-
-def _example(
-    net: nn.Module, data: str | None, data_root: Path | None, batch: int, shape: str | None, stored: Any
-) -> tuple[Any, str]:
-    """One batch, and where it comes from: training images, random token numbers, or noise of a known shape."""
-    import torch
-
-    from tersify.lab import dataset, normalize
-    from tersify.lab.trainer import check_fits
-
-    if data is not None:
-        loaded = dataset(data, root=data_root)
-        check_fits(net, loaded)
-        chosen = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))[:batch]
-        return normalize(loaded.train.images[chosen], loaded), f"{len(chosen)} training samples of {data}"
-    example = random_input(net, stored, shape, batch, other="--data, or ")
-    kind = "normal" if example.is_floating_point() else "token"
-    return example, f"{'×'.join(map(str, example.shape))} random {kind} numbers"
-
-
-def _collected(
-    net: nn.Module, example: Any, recipe: str | None, facts: dict[str, Any], *, evaluate: Any, **more: Any
-) -> Collection:
-    import torch
-
-    import tersify
-    from tersify.lab import dataset
-    from tersify.lab.trainer import evaluate as measure
-
-    if recipe is not None:
-        tersify.compress_(net, recipe)
-        facts = facts | {"accuracy": None}
-    if evaluate is not None:
-        if evaluate[0] is None:
-            raise ValueError("--evaluate needs --data")
-        loaded = dataset(evaluate[0], root=evaluate[1])
-        facts = facts | measure(net, loaded, loaded.test, device=torch.device("cpu"), amp=False)
-    metadata = more.pop("metadata") | {key: value for key, value in facts.items() if key == "checkpoint"}
-    return tersify.collect(net, example, recipe=recipe, accuracy=facts.get("accuracy"), metadata=metadata, **more)
-
-
-def _plain_name(target: str) -> str:
-    """A file's name without folders and endings; a network's name as it is."""
-    path, _, function = target.rpartition(":")
-    if target.endswith(".terse"):
-        path, function = target, ""
-    stem = Path(path).stem if "/" in path or "." in path else path
-    return ":".join(part for part in (stem, Path(function).name) if part)

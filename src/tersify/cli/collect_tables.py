@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from tersify.cli.tables import plain, size
+from tersify.codec.atomic import write_text
 from tersify.lab.experiments.provenance import provenance
 from tersify.sparse import Collection
 from tersify.sparse.bench import DENSE, Timing, winners
@@ -69,4 +70,4 @@ def timing_tables(timings: list[Timing]) -> list[Table]:
 def write_timings(timings: list[Timing], threads: int, path: Path | None) -> None:
     if path is not None:
         record = provenance() | {"threads": threads, "rows": [asdict(t) for t in timings], "winners": winners(timings)}
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(record, indent=1) + "\n")

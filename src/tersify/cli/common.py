@@ -1,9 +1,8 @@
-"""What several commands share: KEY=VALUE pairs, recipes by name, one input, and the way out on Ctrl-C."""
+"""What several commands share: flags, KEY=VALUE pairs, recipes by name, and the way out on Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from tersify.recipe import Recipe
 
 DATA_HELP = "digits, cifar10, cifar100, mnist, polarity, polarity-bytes, a folder or file.py:function."
-TOKENS = 32
-MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
 Target = Annotated[
     str | None, typer.Option("--target", help="What the network is, where the file does not name a reference network.")
 ]
@@ -62,48 +59,12 @@ def network_and_input(
     *,
     batch: int,
 ) -> tuple[nn.Module, Tensor]:
-    """The network of a .terse file in eval mode, and `batch` random inputs of the size that it takes."""
-    from tersify import codec
-    from tersify.lab.trainer import load_network
+    """The network of a .terse file in eval mode, and `batch` random inputs, as the flags say."""
+    from tersify.lab import inputs
 
-    limit = allowed(max_decoded_bytes)
-    net = load_network(file, target=target, options=pairs(option, "--option"), **limit)
-    return net, random_input(net, codec.open(file, **limit).metadata.get("input"), shape, batch)
-
-
-def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = "") -> Tensor:
-    """`batch` inputs, always the same: token numbers where the network looks them up, else normal numbers.
-
-    One has the size of the flag `shape`, else the `stored` one of its file, else what the network itself says;
-    `other` is a flag of the command that would do instead.
-    """
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    table = next((module for module in net.modules() if isinstance(module, torch.nn.Embedding)), None)
-    if stored is None:
-        own = getattr(net, "input_shape", None)
-        stored = list(own) if isinstance(own, (list, tuple)) else None if table is None else [TOKENS]
-    if stored is None and shape is None:
-        raise ValueError(f"what goes into the network is not known; give {other}--shape such as 3,32,32")
-    sizes = checked_shape(stored, shape)
-    if table is not None and len(sizes) == 1:
-        lowest = min(1, table.num_embeddings - 1)  # 0 is what texts are padded with
-        return torch.randint(lowest, table.num_embeddings, (batch, *sizes), generator=generator)
-    return torch.randn(batch, *sizes, generator=generator)
-
-
-def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
-    """What the flag says, or what was stored; neither may ask for too much."""
-    if shape is not None:
-        try:
-            stored = [int(n) for n in shape.split(",")]
-        except ValueError:
-            raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
-    fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
-    if not fits or math.prod(stored) > MAX_INPUT:
-        raise ValueError(f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32")
-    return tuple(stored)
+    return inputs.network_and_input(
+        file, target=target, options=pairs(option, "--option"), shape=shape, batch=batch, **allowed(max_decoded_bytes)
+    )
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:

@@ -56,16 +56,15 @@ def _in_integers(
 ) -> Tensor:
     """The signal as the circuit would give it, and a line for each node: format, extremes, saturated values."""
     import numpy as np
-    import torch
 
     from tersify import codec
-    from tersify.runtime.fixed import Monitor, fixed_speech
+    from tersify.codec.atomic import replacing
+    from tersify.lab.speech.enhance import enhance_in_integers
+    from tersify.runtime.fixed import Monitor
 
-    samples = noisy.numpy().astype(np.float64)
     opened = codec.open(model, **allowed(max_decoded_bytes))
-    speech = fixed_speech(opened, head=head, window=window, rounding=rounding, sample=samples)
     monitor = Monitor(dump=dump is not None)
-    found = speech(samples, monitor)
+    cleaner = enhance_in_integers(opened, noisy, monitor, head=head, window=window, rounding=rounding)
     typer.echo(f"{'node':24} {'bits':>4} {'fraction':>8} {'lowest':>10} {'highest':>10} {'saturated':>12}")
     for name, node in monitor.nodes.items():
         typer.echo(
@@ -74,6 +73,7 @@ def _in_integers(
         )
     if dump:
         nodes: dict[str, Any] = {name: node.dump for name, node in monitor.nodes.items()}
-        np.savez_compressed(dump, **nodes)
+        with replacing(dump) as file:
+            np.savez_compressed(file, **nodes)
         typer.echo(f"{dump}: {len(monitor.nodes)} nodes")
-    return torch.from_numpy(found * 2.0**-15).float()
+    return cleaner

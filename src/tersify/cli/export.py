@@ -68,23 +68,19 @@ def fpga(
 
 
 def _heard(model: TerseFile, sound: Path, vectors: int, rounding: str) -> tuple[FixedNetwork, npt.NDArray[np.int64]]:
-    """The network with its points set by a sound, and frames spread evenly over the sound as the network sees them."""
-    import numpy as np
-
+    """The network with its points set by a sound, and frames of the sound; what was saturated is told."""
     from tersify.lab.speech import audio
-    from tersify.runtime.fixed import Monitor, fixed_speech
+    from tersify.lab.speech.integers import hear
 
-    samples = audio.read(sound).numpy().astype(np.float64)
     stored = model.metadata.get("target")
     options = stored.get("options", {}) if isinstance(stored, dict) else {}
-    speech = fixed_speech(model, head=str(options.get("head", "mask")), rounding=rounding, sample=samples)
-    monitor = Monitor()
-    frames = speech.inputs(samples, monitor)
-    for name, count in monitor.overflows().items():
-        typer.echo(f"{sound}: {count:,} of {monitor.nodes[name].values:,} {name} beyond their format were saturated")
-    chosen = np.linspace(0, len(frames) - 1, min(max(vectors, 0), len(frames))).round().astype(np.int64)
-    typer.echo(f"{sound}{audio.conversions(sound)}: {len(chosen)} of {len(frames)} frames are golden vectors")
-    return speech.network, frames[chosen]
+    samples = audio.read(sound).double().numpy()
+    heard = hear(model, samples, head=str(options.get("head", "mask")), frames=vectors, rounding=rounding)
+    nodes = heard.monitor.nodes
+    for name, count in heard.monitor.overflows().items():
+        typer.echo(f"{sound}: {count:,} of {nodes[name].values:,} {name} beyond their format were saturated")
+    typer.echo(f"{sound}{audio.conversions(sound)}: {len(heard.frames)} of {heard.of} frames are golden vectors")
+    return heard.network, heard.frames
 
 
 @export.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,10 @@ import typer
 from tersify.cli.common import refuse_flags, resumable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
+
+    from tersify.lab.experiments import Outcome
 
 
 def reproduce(
@@ -37,64 +40,59 @@ def reproduce(
     png: Annotated[bool, typer.Option("--png", help="Also draw each figure as PNG; needs chromium.")] = False,
 ) -> None:
     """Run the rows of EXPERIMENT, print published, ours and the difference, and draw its figures."""
-    from tersify.cli.speech_tables import SPEECH_EXPERIMENTS, reproduce_speech
-    from tersify.cli.sweep import SWEEP_EXPERIMENTS, reproduce_sweep
+    from tersify.cli.sweep import sweep_display
     from tersify.cli.tables import wide_console
-    from tersify.lab import experiments as lab
-    from tersify.lab.names import unknown
+    from tersify.lab.experiments import Request, Watch, known, listed, run_experiment
     from tersify.lab.trainer import display_for
 
     if list_them:
-        for name, title in (SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS).items():
-            typer.echo(f"{name}: {title}")
-        for name in lab.experiments():
-            each = lab.Experiment.load(name)
-            typer.echo(f"{name}: {each.title} ({', '.join(r.id for r in each.rows)})")
+        for each in map(listed, known()):
+            typer.echo(f"{each.name}: {each.title}" + (f" ({', '.join(each.rows)})" if each.rows else ""))
         return
     if experiment is None:
         raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
-    untrained = f"is for experiments that train their rows; leave it out for {experiment}"
-    others = SPEECH_EXPERIMENTS | SWEEP_EXPERIMENTS
-    if experiment not in (known := [*others, *lab.experiments()]):
-        raise unknown("experiment", experiment, known)
-    if experiment in others:
-        refuse_flags({"--row": row, "--seed": seed, "--validate": validate, "--png": png}, untrained)
-    if experiment in SPEECH_EXPERIMENTS:
-        refuse_flags({"--epochs": epochs, "--device": device, "--compile": compile_mode}, untrained)
-        reproduce_speech(experiment, smoke=smoke, resume=resume, out=out, data_root=data_root)
-        return
-    if experiment in SWEEP_EXPERIMENTS:
-        reproduce_sweep(context, experiment, smoke=smoke, resume=resume, out=out, data_root=data_root, epochs=epochs,
-                        device=device, compile=compile_mode)  # fmt: skip
-        return
-    chosen = lab.Experiment.load(experiment)
-    chosen = replace((chosen.as_smoke() if smoke else chosen).chosen(row, seed), validate=validate)
+    takes = listed(experiment).takes
+    settings = {"epochs": epochs, "device": device, "compile": compile_mode}
+    flags: dict[str, Any] = {"row": row, "seed": seed, "validate": validate, "png": png, **settings}
+    refuse_flags(
+        {f"--{name}": value for name, value in flags.items() if name not in takes},
+        f"is for experiments that train their rows; leave it out for {experiment}",
+    )
     home = out or Path("runs") / f"{experiment}{'-smoke' if smoke else ''}{'-validation' if validate else ''}"
+    request = Request(
+        out=home, smoke=smoke, resume=resume, validate=validate, rows=row or (), seeds=seed or (), data_root=data_root,
+        settings={name: value for name, value in settings.items() if name in takes},
+    )  # fmt: skip
     console = wide_console()
-    with resumable(context, home):
-        results = lab.reproduce(
-            chosen,
-            home,
-            resume=resume,
-            data_root=data_root,
-            display=lambda label: display_for(console, label),
-            epochs=epochs,
-            device=device,
-            compile=compile_mode,
-        )
-    console.print(_table(results))
+    with resumable(context, home), sweep_display(console) as sweeping:
+        watch = Watch(tell=typer.echo, run=lambda label: display_for(console, label), sweep=sweeping)
+        outcome = run_experiment(experiment, request, watch)
+    _show(console, outcome)
     if smoke:
         console.print("A smoke run shows that the path works; its figures mean nothing.", highlight=False)
-    drawn = lab.draw(chosen, home)
-    if png:
-        from tersify.report.raster import write_png
-
-        drawn = [path for svg in drawn for path in (svg, write_png(svg))]
-    for path in (home / "results.json", *drawn):
+    for path in (*outcome.files, *(_pngs(outcome.files) if png else ())):
         console.print(f"{path}", highlight=False, soft_wrap=True)
 
 
-def _table(results: dict[str, Any]) -> Table:
+def _show(console: Console, outcome: Outcome) -> None:
+    from tersify.cli.speech_tables import print_speech
+    from tersify.cli.sweep import print_engines
+
+    if outcome.shows == "rows":
+        console.print(_table(outcome.results))
+    elif outcome.shows == "speech":
+        print_speech(console, outcome.results)
+    elif outcome.shows == "sweep":
+        print_engines(console, outcome.results)
+
+
+def _pngs(files: Sequence[Path]) -> list[Path]:
+    from tersify.report import raster
+
+    return [raster.write_png(path) for path in files if path.suffix == ".svg"]
+
+
+def _table(results: Mapping[str, Any]) -> Table:
     """Published | ours | difference for each column of the experiment that any row has, one line a row."""
     from rich.table import Table
 

@@ -1,56 +1,24 @@
-"""The speech network's experiments for `tersify reproduce`."""
+"""The speech network's results for a terminal."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-SPEECH_EXPERIMENTS = {
-    "lut-fig1": "the weights' distribution and the intervals of the range split",
-    "lut-table3": "STOI and bytes of the quantized speech network, each head",
-    "lut-fig3": "uniform or range split, with and without shift, one layer at a time",
-    "lut-fig4": "the same at 4 bits",
-}
 
-
-def reproduce_speech(experiment: str, *, smoke: bool, resume: bool, out: Path | None, data_root: Path | None) -> None:
-    """Train each head where it is not there yet, quantize, measure, and print published beside ours.
-
-    Figures use the networks of `lut-table3` where --out is the same.
-    """
-    from tersify.cli.tables import wide_console
-    from tersify.lab.data.roots import data_root as root_of
+def print_speech(console: Console, results: Mapping[str, Any]) -> None:
+    """A table for each head, published beside ours."""
     from tersify.lab.networks.speech import HEADS
-    from tersify.lab.speech.figures import reproduce_figure
-    from tersify.lab.speech.table3 import reproduce
 
-    speech = root_of(data_root) / "speech"
-    home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
-    if experiment == "lut-fig1":
-        from tersify.lab.speech.partitions import reproduce_partitions
-
-        reproduce_partitions(speech, home, smoke=smoke, tell=typer.echo)
-        typer.echo(f"{home / experiment}.json")
-        return
-    if experiment != "lut-table3":
-        reproduce_figure(experiment, speech, home, smoke=smoke, tell=typer.echo)
-        typer.echo(f"{home / experiment}.html")
-        return
-    results = reproduce(speech, home, smoke=smoke, resume=resume, tell=typer.echo)
-    console = wide_console()
     for head in HEADS:
         console.print(_table(head, results))
-    if smoke:
-        console.print("A smoke run shows that the path works; its figures mean nothing.", highlight=False)
-    console.print(f"{home / 'results.json'}", highlight=False, soft_wrap=True)
 
 
-def _table(head: str, results: dict[str, Any]) -> Table:
+def _table(head: str, results: Mapping[str, Any]) -> Table:
     from rich.table import Table
 
     table = Table(

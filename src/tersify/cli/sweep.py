@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from tersify.lab.sweep import SweepDisplay
 
 MOST_ROWS = 20
-SWEEP_EXPERIMENTS = {
-    "ternary-fig4": "Accuracy against sparsity and entropy for regimes f, speeds M and caps Δf (a sweep)"
-}
 
 
 def sweep(
@@ -36,7 +33,7 @@ def sweep(
 ) -> None:
     """Search the space of SWEEP.toml and show the front; killed at any moment, --resume repeats no finished trial."""
     from tersify.cli.tables import wide_console
-    from tersify.lab.sweep import Sweep
+    from tersify.lab.sweep import Sweep, check_any_complete
     from tersify.lab.sweep import sweep as run
     from tersify.report import write_report
 
@@ -49,38 +46,9 @@ def sweep(
             display=display,
         )  # fmt: skip
     print_front(console, results)
-    check_any(results)
+    check_any_complete(results)
     for path in (home / "sweep.json", *([write_report([home])] if results["front"] else [])):
         console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)
-
-
-def reproduce_sweep(
-    context: typer.Context, experiment: str, *, smoke: bool, resume: bool, out: Path | None, data_root: Path | None,
-    **overrides: Any,
-) -> None:  # fmt: skip
-    """`tersify reproduce ternary-fig4`; the smoke run goes through both engines and must find the same with both."""
-    from tersify.cli.tables import wide_console
-    from tersify.lab.sweep.fig4 import PUBLISHED, reproduce_fig4, same_trials
-    from tersify.report import write_report
-
-    home = out or Path("runs") / (f"{experiment}-smoke" if smoke else experiment)
-    console = wide_console()
-    with resumable(context, home), sweep_display(console) as display:
-        found = reproduce_fig4(home, smoke=smoke, resume=resume, data_root=data_root, display=display, **overrides)
-    first, *others = found.values()
-    print_front(console, first)
-    check_any(first)
-    _line(console, PUBLISHED)
-    for engine, other in zip(list(found)[1:], others, strict=True):
-        if not same_trials(first, other):
-            raise ValueError(f"engine {engine!r} gave other trials than this process; compare the two sweep.json")
-        _line(
-            console, f"engine {engine}: the same {len(other['trials'])} trials, the same front of {len(other['front'])}"
-        )
-    if smoke:
-        _line(console, "A smoke run shows that the path works; its figures mean nothing.")
-    for engine in found:
-        _line(console, str(write_report([home / engine])))
 
 
 def sweep_display(console: Console) -> Any:
@@ -101,19 +69,19 @@ def sweep_display(console: Console) -> Any:
             _say_trial(console, results, number)
 
     class Live(Lines):
-        def __enter__(self) -> SweepDisplay:
+        def __init__(self) -> None:
             from rich.live import Live as RichLive
 
             self._live = RichLive(console=console, refresh_per_second=2)
-            self._live.start()
-            return self
 
         def __exit__(self, *error: object) -> None:
-            self._live.update("")
-            self._live.stop()
+            if self._live.is_started:
+                self._live.update("")
+                self._live.stop()
 
         def begin(self, results: Mapping[str, Any]) -> None:
             super().begin(results)
+            self._live.start()  # not before: a console holds one live table, and a training run has its own
             self._live.update(front_table(results))
 
         def trial_done(self, results: Mapping[str, Any], number: int) -> None:
@@ -124,18 +92,22 @@ def sweep_display(console: Console) -> Any:
     return Live() if console.is_terminal else Lines()
 
 
+def print_engines(console: Console, results: Mapping[str, Any]) -> None:
+    """One front, what was published, and which engines found the same trials."""
+    first, *others = results["engines"].items()
+    print_front(console, first[1])
+    _line(console, results["published"])
+    for engine, found in others:
+        _line(
+            console, f"engine {engine}: the same {len(found['trials'])} trials, the same front of {len(found['front'])}"
+        )
+
+
 def print_front(console: Console, results: Mapping[str, Any]) -> None:
     console.print(front_table(results))
     failed = [trial for trial in results["trials"] if trial["state"] == "failed"]
     for trial in failed[:MOST_ROWS]:
         _line(console, f"trial {trial['number']} failed: {trial['reason']}")
-
-
-def check_any(results: Mapping[str, Any]) -> None:
-    """A sweep that found nothing is a mistake of somebody, and a script must see it."""
-    trials = results["trials"]
-    if trials and all(trial["state"] == "failed" for trial in trials):
-        raise ValueError(f"all {len(trials)} trials failed, the first with {trials[0]['reason']}")
 
 
 def front_table(results: Mapping[str, Any]) -> Table:

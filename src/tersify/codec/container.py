@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 import struct
 import weakref
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from typing import Any
 
 from tersify.codec.atomic import replacing
 from tersify.codec.errors import TerseFileError
+from tersify.regular import open_regular
 
 MAX_HEADER_BYTES = 1 << 24
 VERSION_KEY = "terse"
@@ -39,12 +38,9 @@ class Sections:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # The descriptor stays open, so that a file replaced in the meantime cannot mix with the old one.
-        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._file = open_regular(path)
         weakref.finalize(self, os.close, self._file)
-        facts = os.fstat(self._file)
-        if stat.S_ISDIR(facts.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        self.file_bytes = facts.st_size
+        self.file_bytes = os.fstat(self._file).st_size
         self._spans, self.version, self._data_start = self._read_header()
 
     def size_bytes(self, name: str) -> int:

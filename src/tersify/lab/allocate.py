@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import tersify
+from tersify.lab.data import Data, Split, normalize
+from tersify.lab.trainer import check_fits, evaluate
 from tersify.methods import Lookup, Method
 from tersify.recipe import Recipe, Rule
 from tersify.sites import find_sites
@@ -159,3 +161,48 @@ def smallest_within(plans: Sequence[Plan], quality: Callable[[Plan], float], flo
         else:
             low = middle + 1
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """The plan that was chosen among `plans`, and the accuracy before and after it, in percent."""
+
+    chosen: Plan
+    plans: Sequence[Plan]
+    before: float
+    after: float
+    held_out: int  # training images that the accuracies are measured on
+
+
+def allocate_on(
+    model: nn.Module, data: Data, wanted: Budget, *, images: int, tell: Callable[[str], None] = lambda line: None
+) -> Allocation:
+    """Sensitivity on `images` training images; accuracies, and with a drop the choice, on others of them."""
+    check_fits(model, data)
+    if images >= len(data.train):
+        raise ValueError(
+            f"--images {images} leaves none of the {len(data.train)} training images of {data.name} to measure "
+            "accuracy on; give fewer"
+        )
+    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
+    seen, held = order[:images], order[images : 5 * images]
+    inputs = [normalize(part, data) for part in data.train.images[seen].split(250)]
+    table = measure(model, inputs, candidates(), tell)
+    split = Split(data.train.images[held], data.train.labels[held])
+
+    def accuracy(changed: nn.Module) -> float:
+        return evaluate(changed, data, split, device=torch.device("cpu"), amp=False)["accuracy"]
+
+    def quality(plan: Plan) -> float:
+        changed = copy.deepcopy(model)
+        tersify.compress_(changed, plan.recipe())
+        return accuracy(changed)
+
+    before = accuracy(model)
+    if wanted.bytes is not None:
+        chosen = knapsack(table, wanted.bytes)
+        after = quality(chosen)
+    else:
+        assert wanted.drop is not None
+        chosen, after = smallest_within(trade_off(table, FINE_POINTS), quality, before - wanted.drop)
+    return Allocation(chosen=chosen, plans=trade_off(table), before=before, after=after, held_out=len(held))

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tersify.codec.atomic import replacing
+from tersify.codec.atomic import write_text
 
 
 def write_results(path: Path, results: Mapping[str, Any]) -> None:
-    with replacing(path) as file:
-        file.write((json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    write_text(path, json.dumps(results, indent=2, ensure_ascii=False) + "\n")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tersify.methods.offered import GROUP, load_offered, offered
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 from tersify.units import UnitGroup
@@ -205,8 +206,11 @@ def from_table(table: Mapping[str, Any]) -> Method:
 def made_from_table(table: Mapping[str, Any], known_methods: Mapping[str, Any], what: str) -> Any:
     settings = dict(table)
     name = settings.pop("method", None)
+    if isinstance(name, str) and name not in known_methods and known_methods is _METHODS:
+        _take_offered(name)
     if not isinstance(name, str) or name not in known_methods:
-        raise ValueError(f"unknown {what} {name!r}; {nearest(str(name), known_methods)}")
+        others = offered() if known_methods is _METHODS else ()
+        raise ValueError(f"unknown {what} {name!r}; {nearest(str(name), [*known_methods, *others])}")
     cls = known_methods[name]
     known = [f.name for f in fields(cls)]
     for key in settings:
@@ -217,6 +221,16 @@ def made_from_table(table: Mapping[str, Any], known_methods: Mapping[str, Any], 
             annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
             _check_type(f"{name}: {spec.name}", annotation, settings[spec.name])
     return cls(**settings)
+
+
+def _take_offered(name: str) -> None:
+    """Register the method of another package, where one offers it under this name."""
+    found = load_offered(name)
+    if found is None or name in _METHODS:  # its module may have registered it
+        return
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ValueError(f"the entry point {name!r} of {GROUP} must name a subclass of Method, got {found!r}")
+    register(name)(found)
 
 
 def _check_type(what: str, annotation: str, value: object) -> None:

@@ -16,6 +16,7 @@ def write_report(
     `figures` is a directory that also gets every figure of the page as an SVG file, and with `png` as a PNG beside it.
     Returns the page's path.
     """
+    from tersify.codec.atomic import write_text
     from tersify.report.page import Page
     from tersify.report.raster import write_png
     from tersify.report.run import find_runs
@@ -27,12 +28,12 @@ def write_report(
     places = [path for directory, sweep in found.items() for path in (sweep.runs() if sweep else []) or [directory]]
     page = Page(find_runs(places), sweeps)
     target = directories[0] / REPORT if out is None else out
-    target.write_text(page.html, encoding="utf-8")
+    write_text(target, page.html)
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
         for figure in page.figures:
             svg = figures / f"{figure.key}.svg"
-            svg.write_text(figure.drawing.standalone(figure.title), encoding="utf-8")
+            write_text(svg, figure.drawing.standalone(figure.title))
             if png:
                 write_png(svg)
     return target

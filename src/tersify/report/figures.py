@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tersify.report.charts import PERCENT, Line, Point, lines, scatter
 from tersify.report.numbers import bits, percent
-from tersify.report.published import TABLES, PublishedTable
+from tersify.report.published import PublishedTable, published_tables
 from tersify.report.run import Run
 from tersify.report.svg import Drawing
 
@@ -85,7 +85,7 @@ def plane_figures(runs: Sequence[Run]) -> list[Figure]:
     """Accuracy against sparsity and against entropy; published points where a run used their data."""
     if not any(run.is_compressed for run in runs):
         return []
-    tables = [table for table in TABLES if any(run.data == table.data for run in runs)]
+    tables = [table for table in published_tables() if any(run.data == table.data for run in runs)]
     sources = "; ".join(table.source for table in tables)
     planes = {"sparsity": ("zeros, %", 0.0), "entropy_bits": ("entropy, bits per weight", None)}
     figures = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tersify.regular import read_regular
 from tersify.report.charts import Bar, rows
 from tersify.report.figures import Figure
 from tersify.report.numbers import short
@@ -46,7 +47,7 @@ class SweepResults:
 def read_sweep(directory: Path) -> SweepResults | None:
     """The sweep in this directory; None where there is none, or nothing that could be drawn."""
     try:
-        found = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
+        found = json.loads(read_regular(directory / RESULTS))
         count = len(found["objectives"])
         complete = [
             t for t in found["trials"]

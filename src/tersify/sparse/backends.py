@@ -116,8 +116,12 @@ def _torch_bytes(weight: torch.Tensor, layout: str) -> int:
 
 
 def _scipy_weight(e: Entries, layout: str) -> Any:
-    import scipy.sparse as sp
-
+    try:
+        import scipy.sparse as sp
+    except ImportError:
+        raise MissingBackendError(
+            "the backends of scipy need the package scipy; pip install 'tersify[sparse]'"
+        ) from None
     if layout == "bsr":
         arrays = Matrix.packed(e, "bsr").arrays
         block = arrays["values"].shape[-1]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tersify.regular import read_regular
 from tersify.sparse.errors import CollectionError
 from tersify.sparse.formats import Array, Matrix
 from tersify.sparse.index import ARRAYS, OPERANDS, WEIGHT_FIRST, read_index
@@ -85,7 +86,7 @@ class Operation:
         stored = self.meta[operand]
         path = self._folder / ARRAYS / stored["file"]
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except FileNotFoundError:
             raise CollectionError(f"{self.name}: its {operand} {path} is missing; collect again") from None
         if hashlib.sha256(data).hexdigest() != stored["sha256"]:

@@ -54,7 +54,12 @@ def _digits(op: Operation) -> int:
 
 
 def _matrix_market(op: Operation, stem: Path) -> list[Path]:
-    from scipy import io, sparse
+    try:
+        from scipy import io, sparse
+    except ImportError:
+        raise ValueError(
+            "Matrix Market files are written by the package scipy; pip install 'tersify[sparse]'"
+        ) from None
 
     paths = []
     for operand, stored in (("weight", op.weight), ("input", op.input), ("output", Matrix.of(op.output, "dense"))):

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_whole
-from tersify.codec.atomic import replacing
+from tersify.codec.atomic import write_text
+from tersify.locks import alone
 from tersify.sparse.collection import Collection
 from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
 from tersify.sparse.index import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST
@@ -74,14 +75,15 @@ def collect(
         )
     text = _recipe_text(model, recipe)
     facts = _model_facts(model, records, text) | {"accuracy": accuracy, "licence": licence or "not stated"}
-    old["models"][model_name] = facts | {"skipped": skipped, **(metadata or {})}
     with _staged(folder, append=append) as staging:
+        if append:  # again: another process may have added to it while the network ran
+            old = _old_index(folder, model_name, append=True)
+        old["models"][model_name] = facts | {"skipped": skipped, **(metadata or {})}
         for number, each in enumerate(records, start=len(old["operations"])):
             stored = _operation(each, staging / ARRAYS, number, format=format, order=order)
             stored |= {"name": f"{model_name}/{each.name}", "model": model_name, **_method(text, each.parameter)}
             old["operations"].append(stored)
-        with replacing(staging / INDEX) as file:
-            file.write(json.dumps(old, indent=1).encode())
+        write_text(staging / INDEX, json.dumps(old, indent=1))
     return Collection(folder)
 
 
@@ -116,14 +118,15 @@ def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
     An empty folder stays the one it was, for the shell that stands in it or the disk that is mounted there.
     """
     if append and folder.exists():
-        before = {path.name for path in (folder / ARRAYS).iterdir()}
-        try:
-            yield folder
-        except BaseException:
-            for path in (folder / ARRAYS).iterdir():
-                if path.name not in before:
-                    path.unlink()
-            raise
+        with alone(folder):
+            before = {path.name for path in (folder / ARRAYS).iterdir()}
+            try:
+                yield folder
+            except BaseException:
+                for path in (folder / ARRAYS).iterdir():
+                    if path.name not in before:
+                        path.unlink()
+                raise
         return
     found = folder.exists()
     hidden = f".{folder.name}.{secrets.token_hex(8)}.tmp"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.inputs import METADATA, fix_inputs, read_facts
 from tersify.tensor.measures import entropy_bits, sparsity_percent
+from tersify.tensor.memory import find_sharing, memory_key
 from tersify.tensor.origin import set_file_facts, set_origins
 
 
@@ -69,10 +70,11 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
 
 def tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Each tensor once, under the first of its names, and the aliases: further name → first name."""
-    first: dict[int, str] = {}
-    for name, tensor in state.items():
-        first.setdefault(id(tensor), name)
-    aliases = {name: first[id(tensor)] for name, tensor in state.items() if first[id(tensor)] != name}
+    keys = {name: memory_key(tensor) for name, tensor in state.items()}
+    first: dict[Hashable, str] = {}
+    for name, key in keys.items():
+        first.setdefault(key, name)
+    aliases = {name: first[key] for name, key in keys.items() if first[key] != name}
     return {name: tensor for name, tensor in state.items() if name not in aliases}, aliases
 
 
@@ -87,14 +89,43 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
                 f"load into a module of the file's dtype, then convert it"
             )
     facts = read_facts(packed.metadata.get(METADATA, {}), into)
+    dense = packed.state_dict()
+    through_others = _check_sharing(dense, into)
     with torch.no_grad():
-        into.load_state_dict(packed.state_dict(), strict=False)
+        into.load_state_dict({n: t for n, t in dense.items() if n not in through_others}, strict=False)
     fix_inputs(into, facts)
     coded = packed.compressed()
     coded |= {alias: coded[name] for alias, name in packed.aliases.items() if name in coded}
     set_origins(into, coded)
     set_file_facts(into, packed.recipe, packed.metadata)
     return into
+
+
+def _check_sharing(given: Mapping[str, Tensor], into: nn.Module) -> list[str]:
+    """Tensors that share memory in the module must have the same numbers in the file, or the last would win.
+
+    Returns those that torch cannot write to, and that get their numbers through others.
+    """
+    own = into.state_dict(keep_vars=True)
+    held, aliases = tied(own)
+    sharing = find_sharing(held)
+    for name in sharing.folded:
+        if name not in sharing.views:
+            raise ValueError(
+                f"{name!r} has several entries in one place of memory in {type(into).__name__}, as expand() makes "
+                "them, and cannot be written to; give the module a clone of it"
+            )
+    wanted = {alias: (name, given[name]) for alias, name in aliases.items() if given[alias] is not given[name]}
+    for name, view in sharing.views.items():
+        wanted[name] = view.of, given[view.of].flatten()[view.index.to(given[view.of].device)]
+    for name, (other, value) in wanted.items():
+        same = (given[name] == value) | ((given[name] != given[name]) & (value != value))  # NaN is itself
+        if not bool(same.all()):
+            raise ValueError(
+                f"{name!r} and {other!r} share memory in {type(into).__name__} and have different values in the file; "
+                "load into a module whose weights do not share memory"
+            )
+    return [name for name in sharing.folded if name in sharing.views]
 
 
 def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_lack: tuple[str, ...] = ()) -> None:

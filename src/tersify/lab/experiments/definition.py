@@ -134,8 +134,8 @@ class Experiment:
     @classmethod
     def from_toml(cls, name: str, text: str) -> Experiment:
         document = read_toml(text, f"the experiment {name!r}")
-        rows = tuple(_build(Row, table) for table in document.pop("rows", ()))
-        return _build(cls, {"name": name, "rows": rows, **document})
+        rows = tuple(build(Row, table) for table in document.pop("rows", ()))
+        return build(cls, {"name": name, "rows": rows, **document})
 
     def as_smoke(self) -> Experiment:
         """The same rows on a small network and little data: shows that the path works, not the figures."""
@@ -184,12 +184,13 @@ def run_path(home: Path, row_id: str, seed: int) -> Path:
 
 
 def experiments() -> dict[str, Path]:
-    """The experiments that come with the package, by name."""
+    """The experiments that train their rows, by name; `registry.py` knows the others too."""
     folder = Path(str(files("tersify.lab.experiments")))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def _build(kind: Any, table: Mapping[str, Any]) -> Any:
+def build(kind: Any, table: Mapping[str, Any]) -> Any:
+    """A frozen description from its TOML table; an unknown key is an error."""
     known = [spec.name for spec in fields(kind)]
     for key in table:
         if key not in known:

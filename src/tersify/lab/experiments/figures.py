@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tersify.codec.atomic import write_text
 from tersify.lab.experiments.definition import Experiment, Row, run_path
 from tersify.report.charts import Bar, Line, Point, columns, lines, scatter, steps, with_legend
 from tersify.report.parts import pooled_latents
@@ -43,7 +44,7 @@ def draw(experiment: Experiment, out: Path) -> list[Path]:
         drawing = _KINDS[table["kind"]](experiment, runs, table)
         if drawing is not None:
             written.append(home / f"{table['key']}.svg")
-            written[-1].write_text(drawing.standalone(table["title"]), encoding="utf-8")
+            write_text(written[-1], drawing.standalone(table["title"]))
     return written
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from scipy.signal import resample_poly
 from torch import Tensor
 
+from tersify.codec.atomic import replacing
 from tersify.lab.speech.spectrum import RATE
 
 
@@ -27,7 +28,7 @@ def read(path: str | Path) -> Tensor:
         raise ValueError(f"{str(file)!r} holds no samples")
     mono = samples.mean(axis=1)
     if rate != RATE:
-        mono = resample_poly(mono, RATE, rate).astype(np.float32)
+        mono = _resampled(mono, rate)
     if not np.isfinite(mono).all():
         raise ValueError(f"{str(file)!r} holds samples that are not finite")
     return torch.from_numpy(mono)
@@ -44,8 +45,23 @@ def conversions(path: str | Path) -> str:
 def write(path: str | Path, signal: Tensor) -> int:
     """16-bit mono at 8 kHz; the number of samples beyond full scale, which are clipped."""
     clipped = int((signal.abs() > 1).sum())
-    _soundfile().write(str(path), signal.clamp(-1, 1).numpy(), RATE, subtype="PCM_16")
+    kind = Path(path).suffix.lstrip(".").upper() or "WAV"
+    soundfile = _soundfile()
+    if kind not in soundfile.available_formats():
+        raise ValueError(f"{str(path)!r} ends in no format that libsndfile writes; name it .wav")
+    with replacing(path) as file:
+        soundfile.write(file, signal.clamp(-1, 1).numpy(), RATE, subtype="PCM_16", format=kind)
     return clipped
+
+
+def _resampled(mono: npt.NDArray[np.float32], rate: int) -> npt.NDArray[np.float32]:
+    try:
+        from scipy.signal import resample_poly
+    except ImportError:
+        raise ValueError(
+            f"sound at {rate} Hz is resampled to {RATE} by the package scipy; pip install 'tersify[speech]'"
+        ) from None
+    return resample_poly(mono, RATE, rate).astype(np.float32)
 
 
 def _soundfile() -> Any:

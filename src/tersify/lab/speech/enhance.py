@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from tersify.lab.networks.speech import FRAMES
+from tersify.lab.speech.integers import SAMPLE, fixed_speech
 from tersify.lab.speech.spectrum import Framing, istft, stft
+from tersify.runtime.fixed import Monitor
+from tersify.tensor import CompressedTensor
 
 
 def stacked(magnitudes: Tensor) -> Tensor:
@@ -25,3 +30,18 @@ def enhance(model: nn.Module, noisy: Tensor, framing: Framing | None = None) -> 
     magnitudes = spectra.abs()
     clean = model(stacked(magnitudes))
     return istft(spectra * (clean / magnitudes.clamp(min=1e-12)), len(noisy), framing)
+
+
+def enhance_in_integers(
+    model: Mapping[str, CompressedTensor | Tensor],
+    noisy: Tensor,
+    monitor: Monitor,
+    *,
+    head: str,
+    window: int = 128,
+    rounding: str = "half-up",
+) -> Tensor:
+    """The signal as the circuit would give it; `monitor` sees every node."""
+    samples = noisy.double().numpy()
+    speech = fixed_speech(model, head=head, window=window, rounding=rounding, sample=samples)
+    return torch.from_numpy(SAMPLE.real(speech(samples, monitor))).float()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tersify.codec.atomic import write_text
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.networks.speech import HEADS
 from tersify.lab.results import write_results
@@ -97,4 +98,4 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure.update_yaxes(title="STOI (± standard error of the loss)")
     title = f"{FIGURES[results['name']]}, {results['mixtures']} test mixtures"
     figure.update_layout(title=title, template="plotly_white", legend={"orientation": "h", "y": -0.12}, height=520)
-    figure.write_html(str(path), include_plotlyjs=True)
+    write_text(path, figure.to_html(include_plotlyjs=True))

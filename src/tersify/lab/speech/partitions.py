@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tersify.codec.atomic import write_text
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.networks.speech import HEADS
 from tersify.lab.results import write_results
@@ -67,7 +68,7 @@ def reproduce_partitions(
         results[head] = layers
         for name, found in layers.items():
             file = out / f"lut-fig1-{head}-{name.partition('.')[0]}.svg"
-            file.write_text(draw(found).standalone(f"{head} head, {name}"), encoding="utf-8")
+            write_text(file, draw(found).standalone(f"{head} head, {name}"))
             low, high = found["internal"]
             tell(f"{head}: {name}: 92 % of the weights between {low:.4f} and {high:.4f}; {file}")
     write_results(out / "lut-fig1.json", results)

@@ -8,11 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from tersify.lab.experiments.registry import Request, Watch
 from tersify.lab.sweep.definition import Sweep
-from tersify.lab.sweep.runner import ENGINES, SweepDisplay, sweep
+from tersify.lab.sweep.runner import ENGINES, SweepDisplay, check_any_complete, sweep
+from tersify.report import write_report
 
 NAME = "ternary-fig4"
-TITLE = "Accuracy against sparsity and entropy for regimes f, speeds M and caps Δf"
 PUBLISHED = "Paper 1, Fig. 4: log regimes reach about 93.5 % accuracy at close to 90 % zeros and about 0.6 bit a weight"
 
 
@@ -22,6 +23,19 @@ def load(*, smoke: bool, **overrides: Any) -> Sweep:
     chosen = Sweep.from_toml(name, text)
     given = {key: value for key, value in overrides.items() if value is not None}
     return replace(chosen, train={**chosen.train, **given})
+
+
+def run(request: Request, watch: Watch) -> tuple[dict[str, Any], list[Path]]:
+    """For the registry: all engines' results, which must be the same, and a report of each."""
+    found = reproduce_fig4(
+        request.out, smoke=request.smoke, resume=request.resume, data_root=request.data_root, display=watch.sweep,
+        **request.settings,
+    )  # fmt: skip
+    for engine, results in found.items():
+        check_any_complete(results)
+        if not same_trials(found[ENGINES[0]], results):
+            raise ValueError(f"engine {engine!r} gave other trials than this process; compare the two sweep.json")
+    return {"engines": found, "published": PUBLISHED}, [write_report([request.out / engine]) for engine in found]
 
 
 def reproduce_fig4(

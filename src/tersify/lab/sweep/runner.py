@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import itertools
 import json
 import math
@@ -12,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tersify.codec.atomic import replacing
+from tersify.codec.atomic import write_text
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.sweep.definition import OBJECTIVES, Sweep
 from tersify.lab.sweep.engines import Engine, InProcess
@@ -21,6 +19,7 @@ from tersify.lab.sweep.trial import Outcome, Task
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer import Job, TrainConfig, check_fits
 from tersify.lab.trainer.directory import difference
+from tersify.locks import LOCK, alone, check_unlocked
 
 ENGINES = ("local", "ray")
 RESULTS = "sweep.json"
@@ -57,6 +56,7 @@ def sweep(
     _check_engine(engine, address)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; the output must be a directory: give another --out")
+    check_unlocked(out)
     if not resume and not _is_fresh(out):
         raise ValueError(f"{out} is not empty; add --resume to go on with the sweep in it, or give another --out")
     from tersify.lab.sweep.study import Study
@@ -64,8 +64,7 @@ def sweep(
     if address is None:  # a cluster's workers may have data and files that are not here
         _check_start(chosen, data_root)
     runner = _engine(chosen, engine, address)
-    out.mkdir(parents=True, exist_ok=True)
-    with _alone(out):
+    with alone(out):  # so that what the journal calls running is known to be dead
         _claim(out, chosen)
         study = Study(chosen, out, storage)
         results = _write(out, chosen, study, engine)
@@ -78,6 +77,13 @@ def sweep(
         judge = None if chosen.pruner == "none" else study.judge
         runner.run(_tasks(chosen, study, out, data_root), judge, done)
         return _write(out, chosen, study, engine, importance=True)
+
+
+def check_any_complete(results: Mapping[str, Any]) -> None:
+    """A sweep that found nothing is a mistake of somebody, and a script must see it."""
+    trials = results["trials"]
+    if trials and all(trial["state"] == "failed" for trial in trials):
+        raise ValueError(f"all {len(trials)} trials failed, the first with {trials[0]['reason']}")
 
 
 def _tasks(chosen: Sweep, study: Any, out: Path, data_root: Path | None) -> Iterator[Task]:
@@ -126,7 +132,7 @@ def _check_start(chosen: Sweep, data_root: Path | None) -> None:
 def _is_fresh(out: Path) -> bool:
     """Nothing is there, or only what a start leaves that never got as far as a trial."""
     kept = {path.name for path in out.iterdir()} if out.exists() else set()
-    return kept <= {".lock", IDENTITY, "study.db", "study.db-journal"}
+    return kept <= {LOCK, IDENTITY, "study.db", "study.db-journal"}
 
 
 def _check_engine(engine: str, address: str | None) -> None:
@@ -144,17 +150,6 @@ def _engine(chosen: Sweep, engine: str, address: str | None) -> Engine:
     return RayEngine(chosen.resources, address)
 
 
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """One process at a time: what the journal calls running is then known to be dead. A kill frees the lock."""
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(f"another process runs the sweep in {out}; wait for it, or give another --out") from None
-        yield
-
-
 def _claim(out: Path, chosen: Sweep) -> None:
     path = out / IDENTITY
     identity = json.loads(json.dumps(chosen.identity()))
@@ -163,8 +158,7 @@ def _claim(out: Path, chosen: Sweep) -> None:
         if changed:
             raise ValueError(f"{out} holds another sweep: {changed}; resume with the same file, or give another --out")
         return
-    with replacing(path) as file:
-        file.write(json.dumps(identity, indent=2).encode())
+    write_text(path, json.dumps(identity, indent=2))
 
 
 def _write(out: Path, chosen: Sweep, study: Any, engine: str, *, importance: bool = False) -> dict[str, Any]:
@@ -185,6 +179,5 @@ def _write(out: Path, chosen: Sweep, study: Any, engine: str, *, importance: boo
     }
     if importance:
         results |= {"importance": study.importance(), **provenance()}
-    with replacing(out / RESULTS) as file:
-        file.write((json.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
+    write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     return results

@@ -32,8 +32,10 @@ class CheckpointWriter:
             self._pending.result()
 
     def close(self) -> None:
-        self.wait()
-        self._worker.shutdown()
+        try:
+            self.wait()
+        finally:
+            self._worker.shutdown()
 
     def _save(self, state: dict[str, Any]) -> None:
         with replacing(self._path) as file:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tersify.codec.atomic import replacing
+from tersify.codec.atomic import write_text
 from tersify.lab.trainer.config import TrainConfig
+from tersify.locks import LOCK, check_unlocked
 
 # A run may move to another device, or be compiled there, and still be the same run.
 _FREE_SETTINGS = ("device", "compile", "parallel")
@@ -29,9 +30,13 @@ class RunDirectory:
         self.identity = path / "checkpoint" / "run.json"
 
     def check_usable(self, *, resume: bool) -> None:
-        """Refuse a place that holds anything but a run to be resumed; cheap, so it can come first."""
+        """Refuse a place in use, or that holds anything but a run to be resumed; cheap, so it can come first."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; the output must be a directory: give another --out")
+        check_unlocked(self.path)
+        self._check_contents(resume=resume)
+
+    def _check_contents(self, *, resume: bool) -> None:
         if self._is_empty() or self._never_got_anywhere():
             return
         if not resume:
@@ -42,12 +47,11 @@ class RunDirectory:
             raise ValueError(f"{self.path} holds no run that could be resumed; give another --out")
 
     def claim(self, identity: Mapping[str, Any], *, resume: bool) -> None:
-        """Make the directory this run's own, or say why it cannot be; nothing is overwritten then."""
-        self.check_usable(resume=resume)
+        """Make the locked directory this run's own, or say why it cannot be; nothing is overwritten then."""
+        self._check_contents(resume=resume)
         if self._is_empty() or self._never_got_anywhere():
             self.identity.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self.identity) as file:
-                file.write(json.dumps(identity, indent=2, sort_keys=True).encode())
+            write_text(self.identity, json.dumps(identity, indent=2, sort_keys=True))
             return
         for left in self.checkpoint.parent.glob(".*.tmp"):  # by a machine that stopped while it wrote
             left.unlink()
@@ -62,7 +66,7 @@ class RunDirectory:
             )
 
     def _is_empty(self) -> bool:
-        return not self.path.exists() or not any(self.path.iterdir())
+        return not self.path.exists() or all(path.name == LOCK for path in self.path.iterdir())
 
     def _never_got_anywhere(self) -> bool:
         """A run of ours that ended before its first checkpoint: nothing in it is worth keeping."""
@@ -70,8 +74,7 @@ class RunDirectory:
         return self.identity.is_file() and not any(path.exists() for path in kept)
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        with replacing(self.history) as file:
-            file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+        write_text(self.history, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
     def append_history(self, row: Mapping[str, Any]) -> None:
         with self.history.open("a", encoding="utf-8") as file:
@@ -79,7 +82,7 @@ class RunDirectory:
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
         """Written last: a run with metrics is finished."""
-        self.write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
+        write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
 
     def read_metrics(self) -> dict[str, float]:
         metrics = _read_object(self.metrics)
@@ -87,10 +90,6 @@ class RunDirectory:
             if not isinstance(metrics.get(key), (int, float)):
                 raise ValueError(f"{self.metrics} has no number for {key!r}; delete it and resume to measure again")
         return metrics
-
-    def write_text(self, path: Path, text: str) -> None:
-        with replacing(path) as file:
-            file.write(text.encode())
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from tersify import codec, ranks
+from tersify.codec.atomic import write_text
 from tersify.lab.data import Data, normalize
 from tersify.lab.trainer.board import Board
 from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
@@ -25,6 +27,7 @@ from tersify.lab.trainer.distributed import check_agreement
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.shards import load_shards_, remove_old_shards, save_shards
+from tersify.locks import DirectoryLock
 from tersify.tensor import CompressedModel, CompressedTensor
 
 if TYPE_CHECKING:
@@ -68,20 +71,34 @@ def train(
     check_agreement(identity)
     loop = Loop(model, data, config, rules)
     board = Board(directory.path / "tensorboard", enabled=tensorboard and ranks.is_first())
-    ranks.first(lambda: directory.claim(identity, resume=resume))
-    finished = ranks.first(lambda: directory.read_metrics() if directory.metrics.is_file() else None)
-    if finished is not None:
-        return finished
-    ranks.first(lambda: directory.write_text(directory.recipe, recipe_toml))
-    history = _restore(loop, directory)
-    with board, display:
-        display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
-        _run_epochs(loop, directory, history, display, board, checkpoint_seconds)
-    packed = loop.pack()
-    packed.recipe = recipe_toml or None
-    packed.metadata |= facts | {"trained_on": device_name(loop.device)}
-    histograms = loop.latent_histograms()
-    return ranks.first(lambda: _finish(directory, packed, histograms, history, loop))
+    with _locked(directory, resume=resume):
+        ranks.first(lambda: directory.claim(identity, resume=resume))
+        finished = ranks.first(lambda: directory.read_metrics() if directory.metrics.is_file() else None)
+        if finished is not None:
+            return finished
+        ranks.first(lambda: write_text(directory.recipe, recipe_toml))
+        history = _restore(loop, directory)
+        with board, display:
+            display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
+            _run_epochs(loop, directory, history, display, board, checkpoint_seconds)
+        packed = loop.pack()
+        packed.recipe = recipe_toml or None
+        packed.metadata |= facts | {"trained_on": device_name(loop.device)}
+        histograms = loop.latent_histograms()
+        return ranks.first(lambda: _finish(directory, packed, histograms, history, loop))
+
+
+@contextlib.contextmanager
+def _locked(directory: RunDirectory, *, resume: bool) -> Iterator[None]:
+    """The first rank holds the directory for all of them; where it cannot, every rank raises."""
+    held: list[DirectoryLock] = []
+    ranks.first(lambda: directory.check_usable(resume=resume))  # before a file of ours lies in it
+    ranks.first(lambda: held.append(DirectoryLock(directory.path)))
+    try:
+        yield
+    finally:
+        for lock in held:
+            lock.release()
 
 
 def device_name(device: torch.device) -> str:
@@ -98,7 +115,7 @@ def _finish(
     """The file and its figures."""
     codec.save(packed, directory.model)
     if histograms:
-        directory.write_text(directory.latents, json.dumps(histograms) + "\n")
+        write_text(directory.latents, json.dumps(histograms) + "\n")
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)

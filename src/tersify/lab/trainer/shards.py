@@ -25,13 +25,20 @@ def spread_over_ranks_(session: Training) -> None:
 
 def save_shards(loop: Loop, home: Path, epoch: int) -> dict[str, Any]:
     """Write the parts beside the checkpoint; what the checkpoint itself must hold then."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict import get_state_dict
     from torch.distributed.checkpoint.state_dict_saver import save
 
     model, optimizer = get_state_dict(loop.model, loop.optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        save({"model": model, "optimizer": optimizer}, checkpoint_id=_folder(home, epoch))
+        try:
+            save({"model": model, "optimizer": optimizer}, checkpoint_id=_folder(home, epoch))
+        except CheckpointException as error:  # torch gathers what went wrong on the ranks, with their tracebacks
+            causes = [cause for cause, _ in error.failures.values() if isinstance(cause, OSError)]
+            if not causes:
+                raise
+            raise OSError(causes[0].errno, causes[0].strerror, str(_folder(home, epoch))) from error
     return {"model": {}, "optimizer": {}, "average": {}, "session": loop.session.state_dict()}
 
 

@@ -5,7 +5,6 @@ from tersify.runtime.fixed.fft import FixedFft
 from tersify.runtime.fixed.layer import VARIANTS, FixedLayer
 from tersify.runtime.fixed.network import FixedNetwork, fixed_network
 from tersify.runtime.fixed.numbers import ROUNDINGS, Format, Ints, Monitor, Node, quantize, shift_right
-from tersify.runtime.fixed.speech import FixedSpeech, fixed_speech
 
-__all__ = ["ROUNDINGS", "VARIANTS", "Cordic", "FixedFft", "FixedLayer", "FixedNetwork", "FixedSpeech", "Format", "Ints",
-           "Monitor", "Node", "fixed_network", "fixed_speech", "quantize", "shift_right"]  # fmt: skip
+__all__ = ["ROUNDINGS", "VARIANTS", "Cordic", "FixedFft", "FixedLayer", "FixedNetwork", "Format", "Ints",
+           "Monitor", "Node", "fixed_network", "quantize", "shift_right"]  # fmt: skip

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from tersify.lab.networks.speech import BINS, FLOOR, FRAMES, HEADS, MOST, STRENGTH
 from tersify.runtime.fixed.cordic import Cordic
 from tersify.runtime.fixed.fft import FixedFft
 from tersify.runtime.fixed.network import FixedNetwork, fixed_network
 from tersify.runtime.fixed.numbers import Format, Ints, Monitor, quantize, shift_right
 from tersify.tensor import CompressedTensor
 
-FRAMES, BINS, POINTS = 8, 129, 256
+POINTS = 256
 SAMPLE = Format(width=16, fraction=15)
 WINDOW = Format(width=16, fraction=15, signed=False)
 GUARD = 8  # more fraction bits inside the transform, where 1/256 comes off
@@ -23,8 +24,6 @@ SPECTRUM = Format(width=26, fraction=15)
 LOG_FRACTION, LOG_TABLE_BITS = 12, 8
 SLOPE = Format(width=18, fraction=12)
 GAIN = Format(width=26, fraction=14, signed=False)
-STRENGTH = 0.6  # estimate^0.6 · noisy^0.4, as the network does in eval mode
-FLOOR = 1e-3  # magnitudes below it count as it, as in training
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,7 +90,7 @@ class FixedSpeech:
         level over the eight frames.
         """
         answers = list(self.network.layers.values())[-1].output.real(np.arange(-128, 128))
-        change = -np.log1p(np.exp(-answers)) if self.head == "mask" else np.clip(answers, -8, 8)
+        change = -np.log1p(np.exp(-answers)) if self.head == "mask" else np.clip(answers, -MOST, MOST)
         table = np.rint(STRENGTH * change / np.log(2) * 2**LOG_FRACTION).astype(np.int64)
         power = table[raw + 128]
         if self.head == "spectrum":
@@ -142,8 +141,8 @@ def fixed_speech(
     sample: npt.NDArray[np.floating] | None = None,
 ) -> FixedSpeech:
     """The integer enhancer of a compressed speech-mlp; `sample` is a typical signal, for the points of activations."""
-    if head not in ("mask", "spectrum"):
-        raise ValueError(f"head must be mask or spectrum, got {head!r}")
+    if head not in HEADS:
+        raise ValueError(f"head must be {' or '.join(HEADS)}, got {head!r}")
     if window not in (128, 256):
         raise ValueError(f"the window must have 128 or 256 samples, got {window}")
     if missing := {"mean", "spread"} - set(model):
@@ -164,6 +163,28 @@ def fixed_speech(
         return draft
     stack = draft.network.input.real(draft.inputs(sample))
     return replace(draft, network=fixed_network(model, rounding=rounding, sample=stack))
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """A network whose points were set by a sound, and some of the sound's frames as it sees them."""
+
+    network: FixedNetwork
+    frames: Ints
+    of: int  # frames that the sound has
+    monitor: Monitor
+
+
+def hear(
+    model: Mapping[str, CompressedTensor | Tensor], samples: npt.NDArray[np.floating], *, head: str, frames: int,
+    rounding: str,
+) -> Heard:  # fmt: skip
+    """At most `frames` of them, spread evenly over the sound."""
+    speech = fixed_speech(model, head=head, rounding=rounding, sample=samples)
+    monitor = Monitor()
+    every = speech.inputs(samples, monitor)
+    chosen = np.linspace(0, len(every) - 1, min(max(frames, 0), len(every))).round().astype(np.int64)
+    return Heard(speech.network, every[chosen], len(every), monitor)
 
 
 def _real(tensor: CompressedTensor | Tensor) -> npt.NDArray[np.float64]:

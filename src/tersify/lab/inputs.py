@@ -1,0 +1,65 @@
+"""What goes into a network when nobody gives a batch: random inputs of the size that it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify import codec
+from tersify.lab.trainer.stored import load_network
+
+TOKENS = 32
+MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
+
+
+def network_and_input(
+    file: Path,
+    *,
+    target: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    shape: str | None = None,
+    batch: int,
+    max_decoded_bytes: int = codec.DEFAULT_MAX_DECODED_BYTES,
+) -> tuple[nn.Module, Tensor]:
+    """The network of a .terse file in eval mode, and `batch` random inputs of the size that it takes."""
+    net = load_network(file, target=target, options=options, max_decoded_bytes=max_decoded_bytes)
+    stored = codec.open(file, max_decoded_bytes=max_decoded_bytes).metadata.get("input")
+    return net, random_input(net, stored, shape, batch)
+
+
+def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = "") -> Tensor:
+    """`batch` inputs, always the same: token numbers where the network looks them up, else normal numbers.
+
+    One has the size of the flag `shape`, else the `stored` one of its file, else what the network itself says;
+    `other` is a flag of the command that would do instead.
+    """
+    generator = torch.Generator().manual_seed(0)
+    table = next((module for module in net.modules() if isinstance(module, nn.Embedding)), None)
+    if stored is None:
+        own = getattr(net, "input_shape", None)
+        stored = list(own) if isinstance(own, (list, tuple)) else None if table is None else [TOKENS]
+    if stored is None and shape is None:
+        raise ValueError(f"what goes into the network is not known; give {other}--shape such as 3,32,32")
+    sizes = checked_shape(stored, shape)
+    if table is not None and len(sizes) == 1:
+        lowest = min(1, table.num_embeddings - 1)  # 0 is what texts are padded with
+        return torch.randint(lowest, table.num_embeddings, (batch, *sizes), generator=generator)
+    return torch.randn(batch, *sizes, generator=generator)
+
+
+def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
+    """What the flag says, or what was stored; neither may ask for too much."""
+    if shape is not None:
+        try:
+            stored = [int(n) for n in shape.split(",")]
+        except ValueError:
+            raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
+    fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
+    if not fits or math.prod(stored) > MAX_INPUT:
+        raise ValueError(f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32")
+    return tuple(stored)
