@@ -1,11 +1,14 @@
 // The Python face of the coders: flat numpy arrays in and out, the interpreter free while they work.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "decode.h"
 #include "encode.h"
+#include "levels.h"
 
 namespace nb = nanobind;
 using namespace tersify;
@@ -65,6 +68,30 @@ void decode(nb::bytes data, Sizes sizes, int levels, Output out, const std::stri
   decode_codes(begin, size, boxes, levels, out.data(), decoder);
 }
 
+using Found = std::tuple<std::vector<uint64_t>, std::vector<uint64_t>, std::vector<uint32_t>>;
+
+std::optional<Found> levels_of(Codes data, int width, size_t rows, size_t limit, Output codes) {
+  require(width == 1 || width == 2 || width == 4 || width == 8, "an element has 1, 2, 4 or 8 bytes");
+  require(limit >= 1 && limit <= 256, "codes have 1 to 256 levels");
+  require(rows >= 1 && codes.size() % rows == 0 && data.size() == codes.size() * static_cast<size_t>(width),
+          "the rows do not fill the array");
+  Levels found;
+  bool few;
+  {
+    nb::gil_scoped_release free;
+    few = find_levels(data.data(), width, rows, codes.size() / rows, limit, codes.data(), found);
+  }
+  if (!few) return std::nullopt;
+  return Found(std::move(found.patterns), std::move(found.counts), std::move(found.per_row));
+}
+
+void relabel_codes(Output codes, Activity table) {
+  require(table.shape(1) == 256 && table.shape(0) >= 1 && codes.size() % table.shape(0) == 0,
+          "a table has 256 entries a row");
+  nb::gil_scoped_release free;
+  relabel(codes.data(), table.shape(0), codes.size() / table.shape(0), table.data());
+}
+
 }  // namespace
 
 NB_MODULE(_codec, m) {
@@ -74,5 +101,8 @@ NB_MODULE(_codec, m) {
         nb::arg("lanes_log2") = -1);
   m.def("decode_codes", &decode, nb::arg("data"), nb::arg("boxes"), nb::arg("levels"), nb::arg("out"),
         nb::arg("path") = "");
+  m.def("find_levels", &levels_of, nb::arg("data"), nb::arg("width"), nb::arg("rows"), nb::arg("limit"),
+        nb::arg("codes"));
+  m.def("relabel", &relabel_codes, nb::arg("codes"), nb::arg("table"));
   m.def("paths", &paths);
 }

@@ -69,7 +69,7 @@ def seeds(folder: Path) -> list[bytes]:
         save(model, path)
         made.append(path.read_bytes())
         if compiled is not None:
-            wide = mock.Mock(encode_codes=functools.partial(compiled.encode_codes, lanes_log2=5))
+            wide = mock.Mock(wraps=compiled, encode_codes=functools.partial(compiled.encode_codes, lanes_log2=5))
             with mock.patch.object(native, "extension", return_value=wide):
                 save(model, path)
             made.append(path.read_bytes())

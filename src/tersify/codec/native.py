@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from tersify.codec import reference
+from tersify.codec import reference, reference_levels
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box
 
@@ -53,6 +53,35 @@ def decode_rans(data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> N
         native.decode_codes(data, _sizes(boxes), levels, out)
     except native.Malformed as problem:
         raise TerseFileError(f"a damaged stream: {problem}") from None
+
+
+def find_levels(
+    data: Codes, rows: int, limit: int, codes: Codes
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+    """The bits of the values of each row, how often each occurs, how many a row has; None where one has over `limit`.
+
+    `codes` gets the place of each element's value among those of its row.
+    """
+    width = data.size // codes.size
+    native = extension()
+    if native is None:
+        return reference_levels.find_levels(data.view(f"<u{width}").reshape(rows, -1), limit, codes)
+    found = native.find_levels(data, width, rows, limit, codes)
+    if found is None:
+        return None
+    patterns, counts, per_row = found
+    return np.array(patterns, np.uint64), np.array(counts, np.int64), np.array(per_row, np.int64)
+
+
+def relabel(codes: Codes, table: Codes) -> None:
+    """Exchange each code by the entry of its row in `table`, 256 entries a row."""
+    native = extension()
+    if native is None:
+        rows = codes.reshape(len(table), -1)
+        for row, entries in zip(rows, table, strict=True):
+            row[:] = entries[row]
+    else:
+        native.relabel(codes, table)
 
 
 def _sizes(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:

@@ -24,6 +24,7 @@ from tersify.codec.planes import decode_planes
 from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.masks import names_as_in, refresh_masked, weights_as_in
 from tersify.tensor.model import check_names, load_state
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
@@ -38,14 +39,18 @@ def load(
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
     threads: int | None = None,
 ) -> Module:
-    """Fill a plain module with the file's weights, bit-equal, and leave the packed form on it."""
+    """Fill a module with the file's weights, bit-equal, and leave the packed form on it.
+
+    The module and the file may differ in that torch.nn.utils.prune has masks on the one and not on the other.
+    """
     _check_module(into)
     file = open(path, max_decoded_bytes=max_decoded_bytes)
     with _naming(path):
-        check_names(file.shapes(), into)  # before anything is decoded
+        check_names(names_as_in(file.shapes(), into.state_dict()), into)  # before anything is decoded
     packed = file.read(threads=threads)
     with _naming(path):
-        load_state(packed, into)
+        load_state(weights_as_in(packed, into), into)
+    refresh_masked(into)
     return into
 
 

@@ -21,6 +21,7 @@ from tersify.codec.directory import Directory, Group, pack_directory
 from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
 from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
 from tersify.codec.native import Codes
+from tersify.codec.packing import halved, packed_losslessly
 from tersify.codec.planes import encode_planes
 from tersify.tensor import CompressedTensor
 
@@ -35,25 +36,28 @@ def save(
 ) -> int:
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
 
-    Lossless by default. `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
+    Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
+    `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
     in half precision; they are given back as 32-bit floats with the rounded values.
     """
     if not isinstance(model, Mapping):
         raise ValueError(
             f"save takes what session.pack() or compress_ gave, or a mapping of names to tensors, got a "
-            f"{type(model).__name__}; a plain module is saved by its state_dict()"
+            f"{type(model).__name__}; a plain module is saved by its state_dict(), or by tersify.pack(module)"
         )
     if floats not in ("as-is", "fp16"):
         raise ValueError(f"floats must be 'as-is' or 'fp16', got {floats!r}")
-    plan = _Plan(half=floats == "fp16")
-    entries = [plan.add(name, tensor) for name, tensor in model.items()]
+    half = floats == "fp16"
+    packed = packed_losslessly(model, half=half)
+    plan = _Plan(half=half)
+    entries = [plan.add(name, tensor) for name, tensor in packed.items()]
     sections, groups = plan.encode()
     directory = Directory(
         entries=entries,
         groups=groups,
-        aliases=dict(getattr(model, "aliases", {})),
-        recipe=getattr(model, "recipe", None),
-        metadata=dict(getattr(model, "metadata", {})),
+        aliases=packed.aliases,
+        recipe=packed.recipe,
+        metadata=packed.metadata,
         provenance=_provenance(),
     )
     return write_sections(path, {"directory": pack_directory(directory), **sections}, VERSION)
@@ -89,12 +93,8 @@ class _Plan:
         self._open: dict[int | str, int] = {}
 
     def add(self, name: str, tensor: CompressedTensor | Tensor) -> Entry:
-        if not isinstance(name, str):
-            raise ValueError(f"tensor names are text, got {name!r}")
         if isinstance(tensor, CompressedTensor):
             return self._add_compressed(name, tensor)
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name!r} must be a CompressedTensor or a Tensor, got {type(tensor).__name__}")
         return Entry(name=name, shape=tuple(tensor.shape), dense=self._store(name, "dense", tensor))
 
     def _add_compressed(self, name: str, tensor: CompressedTensor) -> Entry:
@@ -120,7 +120,7 @@ class _Plan:
             raise ValueError(f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPES)}")
         plain = tensor.detach().cpu()
         if self._half and plain.dtype == torch.float32:
-            plain = _halved(plain, name)
+            plain = halved(plain, name)
         dtype = DTYPE_NAMES[plain.dtype]
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         first, pieces = self._place(dtype, flat_box(plain.numel()))
@@ -158,13 +158,6 @@ class _Plan:
             sections[f"g{index}"] = data
             groups.append(Group(codec=codec, crc32=zlib.crc32(data)))
         return sections, groups
-
-
-def _halved(plain: Tensor, name: str) -> Tensor:
-    halved = plain.half()
-    if not torch.equal(halved.isinf(), plain.isinf()):
-        raise ValueError(f"{name!r} has values beyond ±65504, the range of fp16; save with floats='as-is'")
-    return halved
 
 
 def _encode_codes(pool: _Pool, levels: int) -> tuple[str, bytes]:
