@@ -8,6 +8,7 @@ namespace tersify {
 
 namespace {
 
+constexpr size_t kBoxSlice = 64;
 constexpr int kEncoderTables = 64;    // 64 tables of 16 KiB still decode out of the second-level cache
 
 // Calls `visit(box, index of the symbol, lane)` for every symbol, in the reverse of the decoder's order.
@@ -110,7 +111,28 @@ int lanes_log2_for(uint64_t symbols) {
   return symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
 }
 
-// The smaller of a coding without and one with density classes and neighbours.
+// Boxes whose symbols are distributed alike get the same offset, whatever their density is.
+std::vector<uint8_t> alike(const Job& job) {
+  std::vector<std::vector<uint32_t>> counts(job.symbols.size()), joined;
+  for (size_t b = 0; b < counts.size(); ++b) {
+    counts[b].assign(static_cast<size_t>(job.model.symbols()), 0);
+    for (const uint8_t symbol : job.symbols[b]) ++counts[b][symbol];
+  }
+  return cluster(counts, kBoxSlice, kDensities, joined);
+}
+
+std::vector<uint8_t> encode_as_modelled(Job& job, const std::vector<Box>& boxes) {
+  find_contexts(job, boxes);
+  make_tables(job);
+  return write(job, boxes);
+}
+
+void keep_smaller(std::vector<uint8_t>& best, std::vector<uint8_t> made) {
+  if (made.size() < best.size()) best = std::move(made);
+}
+
+// The smallest of three codings: without contexts, with density classes and neighbours, and with boxes that are alike
+// sharing their statistics.
 std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int arity,
                                        const Hints& hints, int lanes_log2) {
   Job job;
@@ -129,9 +151,7 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
   m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(symbols);
 
   m.boxes.assign(boxes.size(), BoxClasses());
-  find_contexts(job, boxes);
-  make_tables(job);
-  std::vector<uint8_t> plain = write(job, boxes);
+  std::vector<uint8_t> best = encode_as_modelled(job, boxes);
 
   at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
@@ -144,12 +164,13 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
   const bool one_density = std::all_of(m.boxes.begin(), m.boxes.end(), [&](const BoxClasses& box) {
     return box.filters.empty() && box.channels.empty() && box.offset == m.boxes[0].offset;
   });
-  if (one_density && !neighbours) return plain;
   if (neighbours) choose_neighbours(m, job.symbols, hints);
-  find_contexts(job, boxes);
-  make_tables(job);
-  std::vector<uint8_t> modelled = write(job, boxes);
-  return modelled.size() < plain.size() ? modelled : plain;
+  if (!one_density || neighbours) keep_smaller(best, encode_as_modelled(job, boxes));
+  const std::vector<uint8_t> offsets = alike(job);
+  if (std::all_of(offsets.begin(), offsets.end(), [&](uint8_t offset) { return offset == offsets[0]; })) return best;
+  for (size_t b = 0; b < boxes.size(); ++b) m.boxes[b] = BoxClasses{offsets[b], {}, {}};
+  keep_smaller(best, encode_as_modelled(job, boxes));
+  return best;
 }
 
 }  // namespace
