@@ -77,7 +77,8 @@ Table table_of_counts(const std::vector<uint32_t>& counts) {
   return table;
 }
 
-void make_tables(Job& job) {
+// Chooses the tables of a job; returns about the bits that its stream will take.
+uint64_t make_tables(Job& job) {
   Model& m = job.model;
   const size_t symbols = static_cast<size_t>(m.symbols()), step = static_cast<size_t>(m.contexts_per_density());
   std::vector<std::vector<uint32_t>> counts(kDensities * step, std::vector<uint32_t>(symbols, 0)), joined;
@@ -88,7 +89,13 @@ void make_tables(Job& job) {
     if (std::all_of(counts[c].begin(), counts[c].end(), [](uint32_t n) { return n == 0; }))
       m.table_of[c] = m.table_of[c - step];
   m.tables.clear();
-  for (const std::vector<uint32_t>& each : joined) m.tables.push_back(table_of_counts(each));
+  uint64_t bits = 0;                                  // in 1/65536
+  for (const std::vector<uint32_t>& each : joined) {
+    m.tables.push_back(table_of_counts(each));
+    for (size_t s = 0; s < symbols; ++s)
+      if (each[s] != 0) bits += each[s] * ((kScaleBits << 16) - uint64_t{log2_fixed(m.tables.back().widths[s])});
+  }
+  return bits >> 16;
 }
 
 std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
@@ -99,7 +106,7 @@ std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
   walk_backwards(job.cuts, m.lanes(), [&](size_t box, int64_t at, int lane) {
     const Table& table = m.tables[m.table_of[job.contexts[box][static_cast<size_t>(at)]]];
     const uint8_t symbol = job.coded[box][static_cast<size_t>(at)];
-    rans_put(states[static_cast<size_t>(lane)], table.begins[symbol], table.widths[symbol], words);
+    rans_put(states[static_cast<size_t>(lane)], table.begins[symbol], table.widths[symbol], table.inverses[symbol], words);
   });
   for (int lane = m.lanes(); lane-- > 0;) put_state(states[static_cast<size_t>(lane)], words);
   words.append_to(out);
@@ -121,14 +128,16 @@ std::vector<uint8_t> alike(const Job& job) {
   return cluster(counts, kBoxSlice, kDensities, joined);
 }
 
-std::vector<uint8_t> encode_as_modelled(Job& job, const std::vector<Box>& boxes) {
-  find_contexts(job, boxes);
-  make_tables(job);
-  return write(job, boxes);
-}
+struct Choice {
+  Model model;
+  uint64_t bits = UINT64_MAX;
+};
 
-void keep_smaller(std::vector<uint8_t>& best, std::vector<uint8_t> made) {
-  if (made.size() < best.size()) best = std::move(made);
+// Fills in the rest of a job's model, and keeps it in `best` where it needs fewer bits.
+void try_model(Job& job, const std::vector<Box>& boxes, Choice& best) {
+  find_contexts(job, boxes);
+  const uint64_t bits = make_tables(job) + 8 * write_model(job.model, boxes).size();
+  if (bits < best.bits) best = {job.model, bits};
 }
 
 // The smallest of three codings: without contexts, with density classes and neighbours, and with boxes that are alike
@@ -151,7 +160,8 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
   m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(symbols);
 
   m.boxes.assign(boxes.size(), BoxClasses());
-  std::vector<uint8_t> best = encode_as_modelled(job, boxes);
+  Choice best;
+  try_model(job, boxes, best);
 
   at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
@@ -165,12 +175,28 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
     return box.filters.empty() && box.channels.empty() && box.offset == m.boxes[0].offset;
   });
   if (neighbours) choose_neighbours(m, job.symbols, hints);
-  if (!one_density || neighbours) keep_smaller(best, encode_as_modelled(job, boxes));
+  if (!one_density || neighbours) try_model(job, boxes, best);
   const std::vector<uint8_t> offsets = alike(job);
-  if (std::all_of(offsets.begin(), offsets.end(), [&](uint8_t offset) { return offset == offsets[0]; })) return best;
-  for (size_t b = 0; b < boxes.size(); ++b) m.boxes[b] = BoxClasses{offsets[b], {}, {}};
-  keep_smaller(best, encode_as_modelled(job, boxes));
-  return best;
+  if (std::any_of(offsets.begin(), offsets.end(), [&](uint8_t offset) { return offset != offsets[0]; })) {
+    for (size_t b = 0; b < boxes.size(); ++b) m.boxes[b] = BoxClasses{offsets[b], {}, {}};
+    try_model(job, boxes, best);
+  }
+  m = std::move(best.model);
+  for (Table& table : m.tables) table.invert();
+  find_contexts(job, boxes);
+  return write(job, boxes);
+}
+
+// The largest arity that helps where nearly all codes are zero: then a symbol of few codes is too likely for the
+// grain of a table.
+int arity_of_sparse(const uint8_t* codes, const std::vector<Box>& boxes, int levels) {
+  int64_t zeros = 0, all = 0;
+  for (const Box& box : boxes) all += box.weights();
+  for (int64_t i = 0; i < all; ++i) zeros += codes[i] == 0;
+  if ((all - zeros) * 32 > all) return 1;
+  int arity = 1;
+  for (int symbols = levels * levels; symbols <= kMaxSymbols && arity < kMaxArity; symbols *= levels) ++arity;
+  return arity;
 }
 
 }  // namespace
@@ -183,8 +209,11 @@ std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& 
   const bool padded = std::any_of(boxes.begin(), boxes.end(), [](const Box& box) {
     return box.taps == 1 && box.channels % 3 != 0 && box.channels < 256;
   });
-  for (const int arity : {2, 4}) {
-    if (!few || !padded) break;
+  std::vector<int> others;
+  if (few && padded) others = {2, 4};
+  const int sparse = levels > 1 ? arity_of_sparse(codes, boxes, levels) : 1;
+  if (sparse > 1) others.push_back(sparse);
+  for (const int arity : others) {
     std::vector<uint8_t> made = encode_with_arity(codes, boxes, levels, arity, hints, lanes_log2);
     if (made.size() < best.size()) best = std::move(made);
   }

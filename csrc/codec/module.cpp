@@ -85,6 +85,25 @@ std::optional<Found> levels_of(Codes data, int width, size_t rows, size_t limit,
   return Found(std::move(found.patterns), std::move(found.counts), std::move(found.per_row));
 }
 
+// Exchanges codes by their frequent levels, and each mark by the next of the levels set aside.
+void merge_split(Output codes, Codes frequent, Codes aside) {
+  const size_t mark = frequent.size(), count = codes.size(), rare = aside.size();
+  const uint8_t* const known = frequent.data();
+  const uint8_t* next = aside.data();
+  uint8_t* const out = codes.data();
+  size_t left = rare;
+  for (size_t i = 0; i < count; ++i) {
+    if (out[i] < mark) {
+      out[i] = known[out[i]];
+    } else {
+      require(out[i] == mark && left > 0, "split codes have other marks than codes set aside");
+      --left;
+      out[i] = *next++;
+    }
+  }
+  require(left == 0, "split codes have other marks than codes set aside");
+}
+
 void relabel_codes(Output codes, Activity table) {
   require(table.shape(1) == 256 && table.shape(0) >= 1 && codes.size() % table.shape(0) == 0,
           "a table has 256 entries a row");
@@ -103,6 +122,7 @@ NB_MODULE(_codec, m) {
         nb::arg("path") = "");
   m.def("find_levels", &levels_of, nb::arg("data"), nb::arg("width"), nb::arg("rows"), nb::arg("limit"),
         nb::arg("codes"));
+  m.def("merge_split", &merge_split, nb::arg("codes"), nb::arg("frequent"), nb::arg("aside"));
   m.def("relabel", &relabel_codes, nb::arg("codes"), nb::arg("table"));
   m.def("paths", &paths);
 }

@@ -84,5 +84,16 @@ def relabel(codes: Codes, table: Codes) -> None:
         native.relabel(codes, table)
 
 
+def merge_split(codes: Codes, frequent: Codes, aside: Codes) -> None:
+    """Exchange codes by their `frequent` levels, and each mark (one code beyond these) by the next level `aside`."""
+    native = extension()
+    if native is None:
+        marked = codes == len(frequent)
+        codes[~marked] = frequent[codes[~marked]]
+        codes[marked] = aside
+    else:
+        native.merge_split(codes, frequent, aside)
+
+
 def _sizes(boxes: Sequence[Box]) -> npt.NDArray[np.int64]:
     return np.array(boxes, np.int64).reshape(-1, 4)

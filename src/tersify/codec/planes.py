@@ -6,15 +6,13 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-import zstandard
 
-from tersify.codec.codes import Meaning, decode_codes, encode_codes
+from tersify.codec.codes import THOROUGH_BYTES, Meaning, decode_codes, encode_codes
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box, boxes_of_arrays
 from tersify.codec.native import Codes
 
 METHODS = ("packed", "rans", "zstd")
-THOROUGH_BYTES = 1 << 18  # zstd tries hard up to this size
 
 
 def plane_levels(width: int, *, is_float: bool) -> list[int]:
@@ -51,10 +49,7 @@ def decode_planes(data: bytes, arrays: Sequence[tuple[str, int]], width: int, *,
             raise TerseFileError(f"a plane claims method {method} and {size} bytes, {len(coded)} are there")
         at += 5 + size
         plane = np.empty(count, np.uint8)
-        if METHODS[method] == "zstd":
-            _unzip(coded, plane, levels)
-        else:
-            decode_codes(METHODS[method], coded, boxes, levels, plane)
+        decode_codes(METHODS[method], coded, boxes, levels, plane)
         shift -= levels.bit_length() - 1
         joined |= plane.astype(unsigned) << unsigned.type(shift)
     if at != len(data):
@@ -78,10 +73,7 @@ def _encode_plane(plane: Codes, boxes: Sequence[Box], levels: int) -> tuple[str,
         order=np.arange(levels, dtype=np.uint8),
         offsets=_offsets(plane, boxes),
     )
-    best = encode_codes(plane, boxes, levels, meaning, worth_coding=_worth_coding(plane, levels))
-    level = 19 if plane.size <= THOROUGH_BYTES else 3
-    zipped = zstandard.ZstdCompressor(level=level).compress(plane.tobytes())
-    return ("zstd", zipped) if len(zipped) < len(best[1]) else best
+    return encode_codes(plane, boxes, levels, meaning, worth_coding=_worth_coding(plane, levels))
 
 
 def _worth_coding(plane: Codes, levels: int) -> bool:
@@ -103,16 +95,3 @@ def _offsets(plane: Codes, boxes: Sequence[Box]) -> Codes:
         return np.full(len(boxes), 8, np.uint8)
     return ((means - means.min()) * 15 // spread).astype(np.uint8)
 
-
-def _unzip(frame: bytes, plane: Codes, levels: int) -> None:
-    try:
-        if zstandard.frame_content_size(frame) != plane.size:
-            raise TerseFileError(f"a plane must hold {plane.size} codes")
-        raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=plane.size, allow_extra_data=False)
-    except zstandard.ZstdError as problem:
-        raise TerseFileError(f"a plane cannot be unpacked: {problem}") from None
-    if len(raw) != plane.size:
-        raise TerseFileError(f"a plane must hold {plane.size} codes, it holds {len(raw)}")
-    plane[:] = np.frombuffer(raw, np.uint8)
-    if plane.size and int(plane.max()) >= levels:
-        raise TerseFileError(f"code {int(plane.max())} is outside the {levels} levels")

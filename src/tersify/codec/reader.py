@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tersify.codec.codes import decode_codes
 from tersify.codec.container import Sections
 from tersify.codec.directory import Directory, unpack_directory
 from tersify.codec.entries import DTYPES, Entry, Stored
@@ -21,6 +20,7 @@ from tersify.codec.errors import TerseFileError
 from tersify.codec.members import ArrayGroup, CodeGroup, Contents, contents_of
 from tersify.codec.native import Codes
 from tersify.codec.planes import decode_planes
+from tersify.codec.split import decode_group
 from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
@@ -172,7 +172,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         codec = self.directory.groups[index].codec
         if isinstance(group, CodeGroup):
             out = np.empty(group.elements, np.uint8)
-            decode_codes(codec, data, group.boxes, group.levels, out)
+            decode_group(codec, data, group.boxes, group.levels, out)
             return out
         if codec != "planes":
             raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")

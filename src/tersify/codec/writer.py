@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tersify.codec.codes import Meaning, encode_codes
+from tersify.codec.codes import Meaning
 from tersify.codec.container import write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
 from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
@@ -23,6 +23,7 @@ from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_bo
 from tersify.codec.native import Codes
 from tersify.codec.packing import halved, packed_losslessly
 from tersify.codec.planes import encode_planes
+from tersify.codec.split import encode_group
 from tersify.tensor import CompressedTensor
 
 VERSION = "1.0"
@@ -166,7 +167,7 @@ def _encode_codes(pool: _Pool, levels: int) -> tuple[str, bytes]:
         activity=np.stack([_activity(codebook) for codebook in codebooks]),
         order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(np.uint8),
     )
-    return encode_codes(np.concatenate(pool.codes), pool.boxes, levels, meaning)
+    return encode_group(np.concatenate(pool.codes), pool.boxes, levels, meaning)
 
 
 def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
