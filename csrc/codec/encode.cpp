@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "classes.h"
+#include "flat.h"
 
 namespace tersify {
 
@@ -77,13 +78,11 @@ Table table_of_counts(const std::vector<uint32_t>& counts) {
   return table;
 }
 
-// Chooses the tables of a job; returns about the bits that its stream will take.
-uint64_t make_tables(Job& job) {
-  Model& m = job.model;
+}  // namespace
+
+uint64_t make_tables(Model& m, const Counts& counts) {
   const size_t symbols = static_cast<size_t>(m.symbols()), step = static_cast<size_t>(m.contexts_per_density());
-  std::vector<std::vector<uint32_t>> counts(kDensities * step, std::vector<uint32_t>(symbols, 0)), joined;
-  for (size_t b = 0; b < job.coded.size(); ++b)
-    for (size_t i = 0; i < job.coded[b].size(); ++i) ++counts[job.contexts[b][i]][job.coded[b][i]];
+  Counts joined;
   m.table_of = cluster(counts, step, kEncoderTables, joined);
   for (size_t c = step; c < counts.size(); ++c)      // where a context never occurs, the predicted table is cheapest
     if (std::all_of(counts[c].begin(), counts[c].end(), [](uint32_t n) { return n == 0; }))
@@ -97,6 +96,8 @@ uint64_t make_tables(Job& job) {
   }
   return bits >> 16;
 }
+
+namespace {
 
 std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
   const Model& m = job.model;
@@ -113,30 +114,27 @@ std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
   return out;
 }
 
-// A lane costs two bytes, so that small groups have few of them.
+}  // namespace
+
 int lanes_log2_for(uint64_t symbols) {
   return symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
 }
 
-// Boxes whose symbols are distributed alike get the same offset, whatever their density is.
-std::vector<uint8_t> alike(const Job& job) {
-  std::vector<std::vector<uint32_t>> counts(job.symbols.size()), joined;
-  for (size_t b = 0; b < counts.size(); ++b) {
-    counts[b].assign(static_cast<size_t>(job.model.symbols()), 0);
-    for (const uint8_t symbol : job.symbols[b]) ++counts[b][symbol];
-  }
+std::vector<uint8_t> alike(const Counts& counts) {
+  Counts joined;
   return cluster(counts, kBoxSlice, kDensities, joined);
 }
 
-struct Choice {
-  Model model;
-  uint64_t bits = UINT64_MAX;
-};
+namespace {
 
 // Fills in the rest of a job's model, and keeps it in `best` where it needs fewer bits.
 void try_model(Job& job, const std::vector<Box>& boxes, Choice& best) {
   find_contexts(job, boxes);
-  const uint64_t bits = make_tables(job) + 8 * write_model(job.model, boxes).size();
+  Counts counts(static_cast<size_t>(kDensities * job.model.contexts_per_density()),
+                std::vector<uint32_t>(static_cast<size_t>(job.model.symbols()), 0));
+  for (size_t b = 0; b < job.coded.size(); ++b)
+    for (size_t i = 0; i < job.coded[b].size(); ++i) ++counts[job.contexts[b][i]][job.coded[b][i]];
+  const uint64_t bits = make_tables(job.model, counts) + 8 * write_model(job.model, boxes).size();
   if (bits < best.bits) best = {job.model, bits};
 }
 
@@ -176,7 +174,10 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
   });
   if (neighbours) choose_neighbours(m, job.symbols, hints);
   if (!one_density || neighbours) try_model(job, boxes, best);
-  const std::vector<uint8_t> offsets = alike(job);
+  Counts by_box(boxes.size(), std::vector<uint32_t>(static_cast<size_t>(m.symbols()), 0));
+  for (size_t b = 0; b < boxes.size(); ++b)
+    for (const uint8_t symbol : job.symbols[b]) ++by_box[b][symbol];
+  const std::vector<uint8_t> offsets = alike(by_box);
   if (std::any_of(offsets.begin(), offsets.end(), [&](uint8_t offset) { return offset != offsets[0]; })) {
     for (size_t b = 0; b < boxes.size(); ++b) m.boxes[b] = BoxClasses{offsets[b], {}, {}};
     try_model(job, boxes, best);
@@ -204,7 +205,9 @@ int arity_of_sparse(const uint8_t* codes, const std::vector<Box>& boxes, int lev
 std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels,
                                   const Hints& hints, int lanes_log2) {
   const bool few = levels == 2 || levels == 3;
-  std::vector<uint8_t> best = encode_with_arity(codes, boxes, levels, few ? 3 : 1, hints, lanes_log2);
+  std::vector<uint8_t> best = !few && is_flat(boxes)
+                                  ? encode_flat(codes, boxes, levels, hints, lanes_log2)
+                                  : encode_with_arity(codes, boxes, levels, few ? 3 : 1, hints, lanes_log2);
   // Threes decode fastest. Where filters are short and not a multiple of three, their padding shows.
   const bool padded = std::any_of(boxes.begin(), boxes.end(), [](const Box& box) {
     return box.taps == 1 && box.channels % 3 != 0 && box.channels < 256;

@@ -9,6 +9,7 @@
 #include "decode.h"
 #include "encode.h"
 #include "levels.h"
+#include "planes.h"
 
 namespace nb = nanobind;
 using namespace tersify;
@@ -41,7 +42,9 @@ nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes 
   require(activity.shape(0) == boxes.size() && activity.shape(1) == static_cast<size_t>(levels) &&
               order.size() == static_cast<size_t>(levels),
           "activity needs a row per box and, like order, an entry per level");
-  for (size_t i = 0; i < codes.size(); ++i) require(codes(i) < levels, "a code is outside the levels");
+  uint8_t largest = 0;
+  for (const uint8_t *at = codes.data(), *end = at + codes.size(); at != end; ++at) largest = std::max(largest, *at);
+  require(largest < levels, "a code is outside the levels");
   for (size_t i = 0; i < order.size(); ++i) require(order(i) < levels, "order is not a permutation of the levels");
   require(offsets.size() == 0 || offsets.size() == boxes.size(), "offsets need an entry per box");
   for (size_t i = 0; i < offsets.size(); ++i) require(offsets(i) < kDensities, "an offset must be 0 to 15");
@@ -61,17 +64,71 @@ nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes 
 void decode(nb::bytes data, Sizes sizes, int levels, Output out, const std::string& path) {
   check_levels(levels);
   const std::vector<Box> boxes = boxes_of(sizes, out.size());
-  const RowDecoder decoder = path_named(path.empty() ? paths().front() : path);
+  const std::string chosen = path.empty() ? paths().front() : path;
+  const RowDecoder decoder = path_named(chosen);
   const uint8_t* begin = static_cast<const uint8_t*>(data.data());
   const size_t size = data.size();
   nb::gil_scoped_release free;
+  if (decode_flat(begin, size, boxes, levels, out.data(), chosen)) return;
   decode_codes(begin, size, boxes, levels, out.data(), decoder);
+}
+
+void check_width(int width) {
+  require(width == 1 || width == 2 || width == 4 || width == 8, "an element has 1, 2, 4 or 8 bytes");
+}
+
+using Planes = std::vector<Output>;
+
+std::vector<std::vector<uint64_t>> split(Codes data, int width, bool is_float, Planes planes) {
+  check_width(width);
+  require(planes.size() == plane_bits(width, is_float).size(), "elements have another number of planes");
+  uint8_t* outs[kMaxPlanes];
+  for (size_t p = 0; p < planes.size(); ++p) {
+    require(planes[p].size() * static_cast<size_t>(width) == data.size(), "a plane has one code per element");
+    outs[p] = planes[p].data();
+  }
+  std::vector<std::vector<uint64_t>> counts;
+  nb::gil_scoped_release free;
+  split_planes(data.data(), data.size() / static_cast<size_t>(width), width, is_float, outs, counts);
+  return counts;
+}
+
+void join(const std::vector<int>& methods, const std::vector<Codes>& data, Sizes sizes, int width, bool is_float,
+          Output out, const std::string& path) {
+  check_width(width);
+  require(methods.size() == data.size() && out.size() % static_cast<size_t>(width) == 0, "a plane lacks its method");
+  const std::vector<Box> boxes = boxes_of(sizes, out.size() / static_cast<size_t>(width));
+  std::vector<CodedPlane> planes;
+  for (size_t p = 0; p < methods.size(); ++p) {
+    require(methods[p] >= 0 && methods[p] <= 2, "a plane has an unknown method");
+    planes.push_back({static_cast<Coding>(methods[p]), data[p].data(), data[p].size()});
+  }
+  const std::string chosen = path.empty() ? paths().front() : path;
+  nb::gil_scoped_release free;
+  join_planes(planes, boxes, width, is_float, out.data(), chosen);
+}
+
+void check_bits(int bits, size_t codes, size_t bytes) {
+  require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits");
+  require(bytes == (codes * static_cast<size_t>(bits) + 7) / 8, "packed codes do not fill their bytes");
+}
+
+void pack(Codes codes, int bits, Output out) {
+  check_bits(bits, codes.size(), out.size());
+  nb::gil_scoped_release free;
+  pack_codes(codes.data(), codes.size(), bits, out.data());
+}
+
+void unpack(Codes data, int bits, Output codes) {
+  check_bits(bits, codes.size(), data.size());
+  nb::gil_scoped_release free;
+  unpack_codes(data.data(), data.size(), codes.size(), bits, codes.data());
 }
 
 using Found = std::tuple<std::vector<uint64_t>, std::vector<uint64_t>, std::vector<uint32_t>>;
 
 std::optional<Found> levels_of(Codes data, int width, size_t rows, size_t limit, Output codes) {
-  require(width == 1 || width == 2 || width == 4 || width == 8, "an element has 1, 2, 4 or 8 bytes");
+  check_width(width);
   require(limit >= 1 && limit <= 256, "codes have 1 to 256 levels");
   require(rows >= 1 && codes.size() % rows == 0 && data.size() == codes.size() * static_cast<size_t>(width),
           "the rows do not fill the array");
@@ -122,6 +179,11 @@ NB_MODULE(_codec, m) {
         nb::arg("path") = "");
   m.def("find_levels", &levels_of, nb::arg("data"), nb::arg("width"), nb::arg("rows"), nb::arg("limit"),
         nb::arg("codes"));
+  m.def("split_planes", &split, nb::arg("data"), nb::arg("width"), nb::arg("is_float"), nb::arg("planes"));
+  m.def("join_planes", &join, nb::arg("methods"), nb::arg("data"), nb::arg("boxes"), nb::arg("width"),
+        nb::arg("is_float"), nb::arg("out"), nb::arg("path") = "");
+  m.def("pack_codes", &pack, nb::arg("codes"), nb::arg("bits"), nb::arg("out"));
+  m.def("unpack_codes", &unpack, nb::arg("data"), nb::arg("bits"), nb::arg("codes"));
   m.def("merge_split", &merge_split, nb::arg("codes"), nb::arg("frequent"), nb::arg("aside"));
   m.def("relabel", &relabel_codes, nb::arg("codes"), nb::arg("table"));
   m.def("paths", &paths);

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 import zstandard
 
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box
-from tersify.codec.native import Codes, decode_rans, encode_rans
-from tersify.tensor import bits_for, bytes_for, pack_bits, unpack_bits
+from tersify.codec.native import Codes, decode_rans, encode_rans, pack_codes, unpack_codes
+from tersify.tensor import bits_for, bytes_for
 
 THOROUGH_BYTES = 1 << 18  # zstd tries hard up to this size, and beyond it where quicker tries come near
 QUICK_TRIES = ((3, 1.05), (9, 1.005))  # level, and the share of the best size that is near
@@ -30,9 +29,18 @@ class Meaning:
 
 
 def encode_codes(
-    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, *, worth_coding: bool = True
+    codes: Codes,
+    boxes: Sequence[Box],
+    levels: int,
+    meaning: Meaning,
+    *,
+    worth_coding: bool = True,
+    repeats: bool = True,
 ) -> tuple[str, bytes]:
-    """The codec's name and the bytes, for the flat codes of all boxes; no entropy coder if not `worth_coding`."""
+    """The codec's name and the bytes, for the flat codes of all boxes.
+
+    The entropy coder is tried where codes are `worth_coding`, and zstd where they may have `repeats`.
+    """
     bits = bits_for(levels)
     best = ("packed", b"")
     best_bytes = bytes_for(codes.size, bits)
@@ -40,10 +48,10 @@ def encode_codes(
         coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
         if coded is not None and len(coded) < best_bytes:
             best, best_bytes = ("rans", coded), len(coded)
-    zipped = _zipped(codes, best_bytes)
+    zipped = _zipped(codes, best_bytes) if repeats else None
     if zipped is not None:
         return "zstd", zipped
-    return best if best[0] == "rans" else ("packed", pack_bits(torch.from_numpy(codes), bits).numpy().tobytes())
+    return best if best[0] == "rans" else ("packed", pack_codes(codes, bits))
 
 
 def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
@@ -51,7 +59,7 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
     if codec == "rans":
         decode_rans(data, boxes, levels, out)
     elif codec == "packed":
-        _unpack(data, levels, out)
+        unpack_codes(data, levels, out)
     elif codec == "zstd":
         _unzip(data, out)
     else:
@@ -60,23 +68,12 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
         raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")
 
 
-def _unpack(data: bytes, levels: int, out: Codes) -> None:
-    bits = bits_for(levels)
-    if len(data) != bytes_for(out.size, bits):
-        raise TerseFileError(f"{out.size} codes of {bits} bits do not fill {len(data)} bytes")
-    used = out.size * bits % 8
-    if used and data[-1] >> used:
-        raise TerseFileError(f"the last byte of {out.size} codes of {bits} bits is not filled up with zero bits")
-    if out.size:
-        out[:] = unpack_bits(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), bits, out.size).numpy()
-
-
 def _zipped(codes: Codes, limit: int) -> bytes | None:
     """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of single codes."""
     for level, near in QUICK_TRIES if codes.size > THOROUGH_BYTES else ():
-        if len(zstandard.ZstdCompressor(level=level).compress(codes)) > near * limit:
+        if len(zstandard.ZstdCompressor(level=level).compress(codes.data)) > near * limit:
             return None
-    frame = zstandard.ZstdCompressor(level=19).compress(codes)
+    frame = zstandard.ZstdCompressor(level=19).compress(codes.data)
     return frame if len(frame) < limit else None
 
 

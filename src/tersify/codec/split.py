@@ -115,7 +115,7 @@ def _decode_part(data: bytes, at: int, boxes: Sequence[Box], levels: int, out: C
 
 
 def _choices(counts: np.ndarray) -> list[np.ndarray]:
-    """Sets of levels that may be worth setting aside: all but the most frequent, and those the tables have no room for."""
+    """Sets of levels to set aside: all but the most frequent one, and those that the tables have no room for."""
     total, used = counts.sum(), counts > 0
     most = counts == counts.max()
     below = counts * GRAIN < total

@@ -82,7 +82,7 @@ class _Pool:
     boxes: list[Box] = field(default_factory=list)
     codes: list[Codes] = field(default_factory=list)
     codebooks: list[Tensor | None] = field(default_factory=list)
-    arrays: list[tuple[str, bytes]] = field(default_factory=list)
+    arrays: list[tuple[str, Codes]] = field(default_factory=list)
 
 
 class _Plan:
@@ -127,7 +127,7 @@ class _Plan:
         first, pieces = self._place(dtype, flat_box(plain.numel()))
         width = plain.dtype.itemsize
         for pool, box, at in pieces:
-            pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width].tobytes()))
+            pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width]))
         return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
 
     def _place(self, key: int | str, whole: Box) -> tuple[int, list[tuple[_Pool, Box, int]]]:
@@ -187,5 +187,5 @@ def _encode_arrays(pool: _Pool, dtype: str) -> tuple[str, bytes]:
     arrays = sorted(pool.arrays, key=lambda array: array[0].encode())
     width = DTYPES[dtype].itemsize
     kinds = [(kind, len(data) // width) for kind, data in arrays]
-    joined = b"".join(data for _, data in arrays)
+    joined = arrays[0][1] if len(arrays) == 1 else np.concatenate([data for _, data in arrays])
     return "planes", encode_planes(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)
