@@ -10,7 +10,7 @@ constexpr int kMaxPlanes = 9;
 // The bits of each plane, the most significant first: a sign, bytes and seven bits, or bytes alone.
 std::vector<int> plane_bits(int width, bool is_float);
 
-// One byte per element into each plane, and how often each code occurs.
+// One byte per element into each plane, and how often each code occurs; of large arrays in every eighth piece.
 void split_planes(const uint8_t* data, size_t count, int width, bool is_float, uint8_t* const* planes,
                   std::vector<std::vector<uint64_t>>& counts);
 

@@ -84,7 +84,7 @@ def unpack_codes(data: bytes | Codes, levels: int, out: Codes) -> None:
 
 
 def split_planes(data: Codes, width: int, levels: Sequence[int]) -> list[tuple[Codes, npt.NDArray[np.int64]]]:
-    """Each plane with one byte per element, and how often each of its codes occurs."""
+    """Each plane with one byte per element, and how often each of its codes occurs in a sample."""
     native = extension()
     if native is None:
         planes = reference_planes.split_planes(data.view(f"<u{width}"), levels)

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tersify.codec.arrays import decode_arrays
 from tersify.codec.container import Sections
 from tersify.codec.directory import Directory, unpack_directory
 from tersify.codec.entries import DTYPES, Entry, Stored
 from tersify.codec.errors import TerseFileError
-from tersify.codec.members import ArrayGroup, CodeGroup, Contents, contents_of
+from tersify.codec.members import CodeGroup, Contents, contents_of
 from tersify.codec.native import Codes
-from tersify.codec.planes import decode_planes
 from tersify.codec.split import decode_group
 from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
@@ -174,9 +174,8 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
             out = np.empty(group.elements, np.uint8)
             decode_group(codec, data, group.boxes, group.levels, out)
             return out
-        if codec != "planes":
-            raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")
-        return _decode_arrays(data, group)
+        dtype = DTYPES[group.dtype]
+        return decode_arrays(codec, data, group.arrays, dtype.itemsize, is_float=dtype.is_floating_point)
 
     def _allow(self, size_bytes: int, what: str) -> None:
         if size_bytes > self._max_decoded_bytes:
@@ -195,11 +194,6 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise TerseFileError(f"{os.fspath(path)}: {problem}") from None
     except ValueError as problem:
         raise ValueError(f"{os.fspath(path)}: {problem}") from None
-
-
-def _decode_arrays(data: bytes, group: ArrayGroup) -> Codes:
-    dtype = DTYPES[group.dtype]
-    return decode_planes(data, group.arrays, dtype.itemsize, is_float=dtype.is_floating_point)
 
 
 def _array(raw: Codes, stored: Stored, name: str) -> Tensor:

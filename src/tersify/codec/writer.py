@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tersify.codec.arrays import encode_arrays
 from tersify.codec.codes import Meaning
 from tersify.codec.container import write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
@@ -22,8 +24,8 @@ from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
 from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
 from tersify.codec.native import Codes
 from tersify.codec.packing import halved, packed_losslessly
-from tersify.codec.planes import encode_planes
 from tersify.codec.split import encode_group
+from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedTensor
 
 VERSION = "1.0"
@@ -152,13 +154,14 @@ class _Plan:
         return index, placed
 
     def encode(self) -> tuple[dict[str, bytes], list[Group]]:
-        sections: dict[str, bytes] = {}
-        groups = []
-        for index, (key, pool) in enumerate(self._groups):
-            codec, data = _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key)
-            sections[f"g{index}"] = data
-            groups.append(Group(codec=codec, crc32=zlib.crc32(data)))
-        return sections, groups
+        with ThreadPoolExecutor(max(1, min(usable_cpus(), len(self._groups)))) as pool:
+            coded = list(pool.map(_encode, *zip(*self._groups, strict=True))) if self._groups else []
+        sections = {f"g{index}": data for index, (_, data) in enumerate(coded)}
+        return sections, [Group(codec=codec, crc32=zlib.crc32(data)) for codec, data in coded]
+
+
+def _encode(key: int | str, pool: _Pool) -> tuple[str, bytes]:
+    return _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key)
 
 
 def _encode_codes(pool: _Pool, levels: int) -> tuple[str, bytes]:
@@ -188,4 +191,4 @@ def _encode_arrays(pool: _Pool, dtype: str) -> tuple[str, bytes]:
     width = DTYPES[dtype].itemsize
     kinds = [(kind, len(data) // width) for kind, data in arrays]
     joined = arrays[0][1] if len(arrays) == 1 else np.concatenate([data for _, data in arrays])
-    return "planes", encode_planes(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)
+    return encode_arrays(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)
