@@ -99,6 +99,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def coders(self, entry: Entry) -> str:
         """The coder of a tensor's codes, or of its values where it is dense."""
+        entry = self._origin(entry)
         spans = self.contents.spans(entry, "codes" if entry.dense is None else "dense")
         return "+".join(sorted({self.directory.groups[group].codec for group, _, _ in spans})) or "none"
 
@@ -117,7 +118,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         return name in self._entries or name in self.aliases
 
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
-        entry = self._entries[self.aliases.get(name, name)]
+        entry = self._origin(self._entries[self.aliases.get(name, name)])
         groups = self.contents.groups_of(entry)
         with _naming(self._path):
             self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
@@ -133,7 +134,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def _read(self, threads: int | None) -> CompressedModel:
         groups = self.contents.all_groups()
-        total = sum(entry.decoded_bytes for entry in self._entries.values())
+        total = sum(self._origin(entry).decoded_bytes for entry in self._entries.values())
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
         workers = min(threads or usable_cpus(), len(groups))
         if workers > 1:
@@ -141,8 +142,20 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
                 decoded = dict(zip(groups, pool.map(self._decode, groups), strict=True))
         else:
             decoded = {group: self._decode(group) for group in groups}
-        tensors = {name: self._tensor(entry, decoded, copy=False) for name, entry in self._entries.items()}
+        stored = {
+            name: self._tensor(entry, decoded, copy=False)
+            for name, entry in self._entries.items()
+            if entry.same is None
+        }
+        tensors = {
+            name: stored[name] if entry.same is None else _copy(stored[entry.same])
+            for name, entry in self._entries.items()
+        }
         return CompressedModel(tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata)
+
+    def _origin(self, entry: Entry) -> Entry:
+        """The tensor that holds the content of this one."""
+        return entry if entry.same is None else self._entries[entry.same]
 
     def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, copy: bool) -> CompressedTensor | Tensor:
         parts = {
@@ -194,6 +207,10 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise TerseFileError(f"{os.fspath(path)}: {problem}") from None
     except ValueError as problem:
         raise ValueError(f"{os.fspath(path)}: {problem}") from None
+
+
+def _copy(tensor: CompressedTensor | Tensor) -> CompressedTensor | Tensor:
+    return tensor if isinstance(tensor, CompressedTensor) else tensor.clone()
 
 
 def _array(raw: Codes, stored: Stored, name: str) -> Tensor:

@@ -20,6 +20,7 @@ from tersify.codec.arrays import encode_arrays
 from tersify.codec.codes import Meaning
 from tersify.codec.container import write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
+from tersify.codec.duplicates import equal_tensors
 from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
 from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
 from tersify.codec.native import Codes
@@ -28,7 +29,8 @@ from tersify.codec.split import encode_group
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedTensor
 
-VERSION = "1.0"
+VERSION = "1.1"
+FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
 
 
 def save(
@@ -53,7 +55,11 @@ def save(
     half = floats == "fp16"
     packed = packed_losslessly(model, half=half)
     plan = _Plan(half=half)
-    entries = [plan.add(name, tensor) for name, tensor in packed.items()]
+    same = equal_tensors(packed)
+    entries = [
+        Entry(name=name, shape=tuple(tensor.shape), same=same[name]) if name in same else plan.add(name, tensor)
+        for name, tensor in packed.items()
+    ]
     sections, groups = plan.encode()
     directory = Directory(
         entries=entries,
@@ -63,7 +69,13 @@ def save(
         metadata=packed.metadata,
         provenance=_provenance(),
     )
-    return write_sections(path, {"directory": pack_directory(directory), **sections}, VERSION)
+    return write_sections(path, {"directory": pack_directory(directory), **sections}, _version(directory))
+
+
+def _version(directory: Directory) -> str:
+    """The first version that has all the file needs, so that older readers read what they can."""
+    old = all(group.codec in FIRST_CODECS for group in directory.groups)
+    return FIRST_VERSION if old and all(entry.same is None for entry in directory.entries) else VERSION
 
 
 def _provenance() -> dict[str, Any]:
@@ -108,7 +120,7 @@ class _Plan:
             pool.codes.append(flat[at : at + box.elements])
             pool.codebooks.append(tensor.codebook)
         fields = {"codebook": tensor.codebook, "values": tensor.values, "scale": tensor.scale}
-        parts = {part: self._store(name, part, t) for part, t in fields.items() if t is not None}
+        parts: dict[str, Any] = {part: self._store(name, part, t) for part, t in fields.items() if t is not None}
         return Entry(
             name=name,
             shape=tensor.shape,
