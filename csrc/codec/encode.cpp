@@ -61,27 +61,10 @@ void find_contexts(Job& job, const std::vector<Box>& boxes) {
   }
 }
 
-// Three significant bits of each count, scaled so that the largest fits into 15 bits.
-Table table_of_counts(const std::vector<uint32_t>& counts) {
-  int shift = 0;
-  const uint32_t largest = *std::max_element(counts.begin(), counts.end());
-  while ((largest >> shift) > 28672) ++shift;
-  Table table;
-  for (const uint32_t count : counts) {
-    uint32_t weight = count == 0 ? 0 : std::max(1u, (count + (shift ? 1u << (shift - 1) : 0)) >> shift);
-    int drop = 0;
-    while ((weight >> drop) > 7) ++drop;
-    if (drop > 0) weight = (weight + (1u << (drop - 1))) >> drop << drop;
-    table.weights.push_back(static_cast<uint16_t>(std::min(weight, 28672u)));
-  }
-  table.build();
-  return table;
-}
-
 }  // namespace
 
 uint64_t make_tables(Model& m, const Counts& counts) {
-  const size_t symbols = static_cast<size_t>(m.symbols()), step = static_cast<size_t>(m.contexts_per_density());
+  const size_t step = static_cast<size_t>(m.contexts_per_density());
   Counts joined;
   m.table_of = cluster(counts, step, kEncoderTables, joined);
   for (size_t c = step; c < counts.size(); ++c)      // where a context never occurs, the predicted table is cheapest
@@ -91,8 +74,7 @@ uint64_t make_tables(Model& m, const Counts& counts) {
   uint64_t bits = 0;                                  // in 1/65536
   for (const std::vector<uint32_t>& each : joined) {
     m.tables.push_back(table_of_counts(each));
-    for (size_t s = 0; s < symbols; ++s)
-      if (each[s] != 0) bits += each[s] * ((kScaleBits << 16) - uint64_t{log2_fixed(m.tables.back().widths[s])});
+    bits += coded_bits(m.tables.back(), each);
   }
   return bits >> 16;
 }
@@ -116,13 +98,23 @@ std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
 
 }  // namespace
 
-int lanes_log2_for(uint64_t symbols) {
-  return symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
+int lanes_log2_for(uint64_t bits) {
+  const uint64_t bytes = bits / 8;
+  return bytes >= 1 << 16 ? 5 : bytes >= 1 << 13 ? 3 : bytes >= 1 << 12 ? 2 : bytes >= 1 << 10 ? 1 : 0;
 }
 
 std::vector<uint8_t> alike(const Counts& counts) {
-  Counts joined;
-  return cluster(counts, kBoxSlice, kDensities, joined);
+  // Symbols that occur nowhere do not decide, and exponents have many of them.
+  std::vector<size_t> used;
+  for (size_t s = 0; !counts.empty() && s < counts[0].size(); ++s)
+    if (std::any_of(counts.begin(), counts.end(), [s](const std::vector<uint32_t>& each) { return each[s] != 0; }))
+      used.push_back(s);
+  Counts dense, joined;
+  for (const std::vector<uint32_t>& each : counts) {
+    dense.emplace_back();
+    for (const size_t s : used) dense.back().push_back(each[s]);
+  }
+  return cluster(dense, kBoxSlice, kDensities, joined);
 }
 
 namespace {
@@ -146,17 +138,14 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
   Model& m = job.model;
   m.levels = levels;
   m.arity = arity;
-  uint64_t group_activity = 0, group_weights = 0, symbols = 0;
+  uint64_t group_activity = 0, group_weights = 0;
   const uint8_t* at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
     job.cuts.emplace_back(boxes[b], arity);
     job.symbols.push_back(symbols_of_box(at, boxes[b], job.cuts[b], levels, arity));
-    symbols += job.symbols[b].size();
     for (int64_t i = 0; i < boxes[b].weights(); ++i) group_activity += hints.activity[b][*at++];
     group_weights += static_cast<uint64_t>(boxes[b].weights());
   }
-  m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(symbols);
-
   m.boxes.assign(boxes.size(), BoxClasses());
   Choice best;
   try_model(job, boxes, best);
@@ -165,7 +154,6 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
   for (size_t b = 0; b < boxes.size(); ++b) {
     m.boxes[b] = classes_of_box(at, boxes[b], job.cuts[b], job.symbols[b], m.symbols(), arity, hints.activity[b],
                                 group_activity, group_weights);
-    if (!hints.offsets.empty()) m.boxes[b].offset = hints.offsets[b];
     at += boxes[b].weights();
   }
   const bool neighbours = std::any_of(job.cuts.begin(), job.cuts.end(), [](const Cut& cut) { return cut.rows > 1; });
@@ -183,40 +171,51 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
     try_model(job, boxes, best);
   }
   m = std::move(best.model);
+  m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(best.bits);
   for (Table& table : m.tables) table.invert();
   find_contexts(job, boxes);
   return write(job, boxes);
 }
 
-// The largest arity that helps where nearly all codes are zero: then a symbol of few codes is too likely for the
-// grain of a table.
-int arity_of_sparse(const uint8_t* codes, const std::vector<Box>& boxes, int levels) {
-  int64_t zeros = 0, all = 0;
-  for (const Box& box : boxes) all += box.weights();
-  for (int64_t i = 0; i < all; ++i) zeros += codes[i] == 0;
-  if ((all - zeros) * 32 > all) return 1;
-  int arity = 1;
-  for (int symbols = levels * levels; symbols <= kMaxSymbols && arity < kMaxArity; symbols *= levels) ++arity;
-  return arity;
+// About the bits of all boxes, in 1/65536: how well symbols of that many codes suit them. Up to kBoxSlice boxes have a
+// table each, more of them share one.
+uint64_t bits_with_arity(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int arity) {
+  const std::vector<uint32_t> none(static_cast<size_t>(symbols_of(levels, arity)), 0);
+  Counts counts(boxes.size() <= kBoxSlice ? boxes.size() : 1, none);
+  for (size_t b = 0; b < boxes.size(); ++b) {
+    std::vector<uint32_t>& own = counts[b % counts.size()];
+    for (const uint8_t symbol : symbols_of_box(codes, boxes[b], Cut(boxes[b], arity), levels, arity)) ++own[symbol];
+    codes += boxes[b].weights();
+  }
+  uint64_t bits = 0;
+  for (const std::vector<uint32_t>& each : counts) bits += coded_bits(table_of_counts(each), each);
+  return bits;
+}
+
+// Arities that promise at least a fivehundredth. Short filters show the padding of their last symbol, and where one
+// code is very frequent a symbol of few codes is too likely for the grain of a table.
+std::vector<int> better_arities(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int usual) {
+  std::vector<int> better;
+  if (boxes.empty() || levels < 2 || levels * levels > kMaxSymbols) return better;
+  const uint64_t known = bits_with_arity(codes, boxes, levels, usual);
+  int64_t symbols = levels;
+  for (int arity = 1; arity <= kMaxArity && symbols <= kMaxSymbols; ++arity, symbols *= levels) {
+    if (arity == usual) continue;
+    const uint64_t bits = bits_with_arity(codes, boxes, levels, arity);
+    if (bits < known - known / 500) better.push_back(arity);
+  }
+  return better;
 }
 
 }  // namespace
 
 std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels,
                                   const Hints& hints, int lanes_log2) {
-  const bool few = levels == 2 || levels == 3;
-  std::vector<uint8_t> best = !few && is_flat(boxes)
-                                  ? encode_flat(codes, boxes, levels, hints, lanes_log2)
-                                  : encode_with_arity(codes, boxes, levels, few ? 3 : 1, hints, lanes_log2);
-  // Threes decode fastest. Where filters are short and not a multiple of three, their padding shows.
-  const bool padded = std::any_of(boxes.begin(), boxes.end(), [](const Box& box) {
-    return box.taps == 1 && box.channels % 3 != 0 && box.channels < 256;
-  });
-  std::vector<int> others;
-  if (few && padded) others = {2, 4};
-  const int sparse = levels > 1 ? arity_of_sparse(codes, boxes, levels) : 1;
-  if (sparse > 1) others.push_back(sparse);
-  for (const int arity : others) {
+  const int usual = levels == 2 || levels == 3 ? 3 : 1;     // threes decode fastest
+  std::vector<uint8_t> best = usual == 1 && is_flat(boxes)
+                                  ? encode_flat(codes, boxes, levels, lanes_log2)
+                                  : encode_with_arity(codes, boxes, levels, usual, hints, lanes_log2);
+  for (const int arity : better_arities(codes, boxes, levels, usual)) {
     std::vector<uint8_t> made = encode_with_arity(codes, boxes, levels, arity, hints, lanes_log2);
     if (made.size() < best.size()) best = std::move(made);
   }

@@ -8,7 +8,6 @@ namespace tersify {
 struct Hints {
   std::vector<std::vector<uint8_t>> activity;   // per box and code: how far the level is from zero
   std::vector<uint8_t> order;                   // the codes sorted by their level
-  std::vector<uint8_t> offsets;                 // per box: its density class, where the caller knows better
 };
 
 // The smallest of the codings this encoder knows; `lanes_log2` below zero leaves the lanes to it.
@@ -29,8 +28,13 @@ uint64_t make_tables(Model& model, const Counts& counts);
 // Boxes whose symbols are distributed alike get the same offset, whatever their density is.
 std::vector<uint8_t> alike(const Counts& counts);
 
-// A lane costs two bytes, so that small groups have few of them.
-int lanes_log2_for(uint64_t symbols);
+// A lane costs two bytes, so that small streams have few of them.
+int lanes_log2_for(uint64_t bits);
+
+// The table that suits the counts best, of those that can be sent.
+Table table_of_counts(const std::vector<uint32_t>& counts);
+// What the counted symbols take with a table, in 1/65536 bits.
+uint64_t coded_bits(const Table& table, const std::vector<uint32_t>& counts);
 
 // Joins contexts whose symbols are distributed alike, as long as that saves bits: within slices of `slice`
 // contexts first, then among all. Integer arithmetic only.

@@ -165,26 +165,20 @@ void FlatReader::finish() const {
     require(states_[lane] == kStateLow, "a stream does not end in the state it must");
 }
 
-std::vector<uint8_t> encode_flat(const uint8_t* codes, const std::vector<Box>& boxes, int levels, const Hints& hints,
-                                 int lanes_log2) {
+std::vector<uint8_t> encode_flat(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int lanes_log2) {
   Counts counts(boxes.size(), std::vector<uint32_t>(static_cast<size_t>(levels), 0));
   const uint8_t* at = codes;
-  uint64_t total = 0;
   for (size_t b = 0; b < boxes.size(); ++b) {
     uint64_t totals[kMaxSymbols];
     const int64_t size = boxes[b].channels;
     count_codes(at, static_cast<size_t>(size), totals);
     std::copy(totals, totals + levels, counts[b].begin());
     at += size;
-    total += static_cast<uint64_t>(size);
   }
   Choice best;
-  for (const std::vector<uint8_t>& offsets :
-       {std::vector<uint8_t>(boxes.size(), kNeutral), hints.offsets, alike(counts)}) {
-    if (offsets.empty()) continue;
+  for (const std::vector<uint8_t>& offsets : {std::vector<uint8_t>(boxes.size(), kNeutral), alike(counts)}) {
     Model m;
     m.levels = levels;
-    m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(total);
     Counts by_density(kDensities, std::vector<uint32_t>(static_cast<size_t>(levels), 0));
     for (size_t b = 0; b < boxes.size(); ++b) {
       m.boxes.push_back(BoxClasses{offsets[b], {}, {}});
@@ -193,6 +187,7 @@ std::vector<uint8_t> encode_flat(const uint8_t* codes, const std::vector<Box>& b
     const uint64_t bits = make_tables(m, by_density) + 8 * write_model(m, boxes).size();
     if (bits < best.bits) best = {std::move(m), bits};
   }
+  best.model.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(best.bits);
   std::vector<uint8_t> out = write_model(best.model, boxes);
   write_stream(best.model, codes, boxes, out);
   return out;

@@ -71,8 +71,7 @@ bool decode_flat(const uint8_t* data, size_t bytes, const std::vector<Box>& boxe
 // How often each byte occurs; `totals` has 256 entries. Fewer than 2^32 codes.
 void count_codes(const uint8_t* codes, size_t count, uint64_t* totals);
 
-// The smallest coding of flat boxes: with one table, with the caller's offsets, with boxes that are alike together.
-std::vector<uint8_t> encode_flat(const uint8_t* codes, const std::vector<Box>& boxes, int levels, const Hints& hints,
-                                 int lanes_log2);
+// The smaller coding of flat boxes: with one table, or with boxes that are alike together.
+std::vector<uint8_t> encode_flat(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int lanes_log2);
 
 }  // namespace tersify

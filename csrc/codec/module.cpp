@@ -34,8 +34,7 @@ std::vector<Box> boxes_of(const Sizes& sizes, size_t codes) {
 
 void check_levels(int levels) { require(levels >= 1 && levels <= 256, "levels must be 1 to 256"); }
 
-nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes order, Codes offsets,
-                 int lanes_log2) {
+nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes order, int lanes_log2) {
   check_levels(levels);
   require(lanes_log2 <= 5, "at most 32 lanes");
   const std::vector<Box> boxes = boxes_of(sizes, codes.size());
@@ -46,13 +45,10 @@ nb::bytes encode(Codes codes, Sizes sizes, int levels, Activity activity, Codes 
   for (const uint8_t *at = codes.data(), *end = at + codes.size(); at != end; ++at) largest = std::max(largest, *at);
   require(largest < levels, "a code is outside the levels");
   for (size_t i = 0; i < order.size(); ++i) require(order(i) < levels, "order is not a permutation of the levels");
-  require(offsets.size() == 0 || offsets.size() == boxes.size(), "offsets need an entry per box");
-  for (size_t i = 0; i < offsets.size(); ++i) require(offsets(i) < kDensities, "an offset must be 0 to 15");
   Hints hints;
   for (size_t b = 0; b < boxes.size(); ++b)
     hints.activity.emplace_back(&activity(b, 0), &activity(b, 0) + levels);
   hints.order.assign(order.data(), order.data() + order.size());
-  hints.offsets.assign(offsets.data(), offsets.data() + offsets.size());
   std::vector<uint8_t> out;
   {
     nb::gil_scoped_release free;
@@ -173,8 +169,7 @@ void relabel_codes(Output codes, Activity table) {
 NB_MODULE(_codec, m) {
   nb::exception<Malformed>(m, "Malformed", PyExc_ValueError);
   m.def("encode_codes", &encode, nb::arg("codes"), nb::arg("boxes"), nb::arg("levels"), nb::arg("activity"),
-        nb::arg("order"), nb::arg("offsets"),
-        nb::arg("lanes_log2") = -1);
+        nb::arg("order"), nb::arg("lanes_log2") = -1);
   m.def("decode_codes", &decode, nb::arg("data"), nb::arg("boxes"), nb::arg("levels"), nb::arg("out"),
         nb::arg("path") = "");
   m.def("find_levels", &levels_of, nb::arg("data"), nb::arg("width"), nb::arg("rows"), nb::arg("limit"),

@@ -1,7 +1,8 @@
-"""Groups of arrays: as planes, or with their zeros set aside (codec `zeros`), whichever is smaller.
+"""Groups of arrays: as planes, of large arrays in pieces, or with their zeros set aside, whichever is smaller.
 
-A zero has no mantissa, but in a plane its bits lie among those of others and look like noise. Weights that were
-multiplied by a mask hold zeros of both signs, which are kept.
+Exponents drift along a large array, as the rows of an embedding do: pieces have statistics of their own. A zero has
+no mantissa, but in a plane its bits lie among those of others and look like noise. Weights that were multiplied by a
+mask hold zeros of both signs, which are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from tersify.codec.codes import Meaning, decode_codes, encode_codes
 from tersify.codec.errors import TerseFileError
-from tersify.codec.layout import boxes_of_arrays
+from tersify.codec.layout import BLOCK_ELEMENTS, PIECE_ELEMENTS, Box, boxes_of_arrays
 from tersify.codec.native import Codes
 from tersify.codec.planes import METHODS, decode_planes, encode_planes
 
@@ -26,7 +27,8 @@ Arrays = Sequence[tuple[str, int]]  # kind, elements
 
 def encode_arrays(data: Codes, arrays: Arrays, width: int, *, is_float: bool) -> tuple[str, bytes]:
     """The name and the bytes of the smaller coding; `data` holds the arrays one after the other."""
-    best = ("planes", encode_planes(data, arrays, width, is_float=is_float))
+    name = "pieces" if any(elements >= 2 * PIECE_ELEMENTS for _, elements in arrays) else "planes"
+    best = (name, encode_planes(data, _boxes(name, arrays), width, is_float=is_float))
     if is_float and width > 1 and _has_zeros(data.view(f"<u{width}"), width):
         made = _encode_zeros(data, arrays, width)
         if len(made) < len(best[1]):
@@ -36,8 +38,8 @@ def encode_arrays(data: Codes, arrays: Arrays, width: int, *, is_float: bool) ->
 
 def decode_arrays(codec: str, data: bytes, arrays: Arrays, width: int, *, is_float: bool) -> Codes:
     """The bytes of all arrays."""
-    if codec == "planes":
-        return decode_planes(data, arrays, width, is_float=is_float)
+    if codec in ("planes", "pieces"):
+        return decode_planes(data, _boxes(codec, arrays), width, is_float=is_float)
     if codec != "zeros" or not is_float:
         raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")
     if len(data) < 5:
@@ -50,7 +52,7 @@ def decode_arrays(codec: str, data: bytes, arrays: Arrays, width: int, *, is_flo
     out = np.where(codes == 1, _sign(width), _sign(width).dtype.type(0))
     others = _others(codes, arrays)
     if others:
-        rest = decode_planes(data[5 + length :], others, width, is_float=True)
+        rest = decode_planes(data[5 + length :], _boxes("pieces", others), width, is_float=True)
         out[codes == OTHER] = rest.view(f"<u{width}")
     elif len(data) != 5 + length:
         raise TerseFileError("a group of arrays that are all zero has bytes behind its zeros")
@@ -69,7 +71,12 @@ def _encode_zeros(data: Codes, arrays: Arrays, width: int) -> bytes:
     others = _others(codes, arrays)
     if not others:
         return head
-    return head + encode_planes(elements[codes == OTHER].view(np.uint8), others, width, is_float=True)
+    rest = elements[codes == OTHER].view(np.uint8)
+    return head + encode_planes(rest, _boxes("pieces", others), width, is_float=True)
+
+
+def _boxes(codec: str, arrays: Arrays) -> list[Box]:
+    return boxes_of_arrays(arrays, piece_elements=PIECE_ELEMENTS if codec == "pieces" else BLOCK_ELEMENTS)
 
 
 def _others(codes: Codes, arrays: Arrays) -> list[tuple[str, int]]:

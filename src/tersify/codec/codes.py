@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import zstandard
@@ -23,9 +23,6 @@ class Meaning:
 
     activity: Codes  # (boxes, levels): how far each level is from zero
     order: Codes  # the codes, sorted by level
-    offsets: Codes = field(
-        default_factory=lambda: np.zeros(0, np.uint8)
-    )  # per box, 0..15: boxes that should share statistics have equal offsets
 
 
 def encode_codes(
@@ -45,7 +42,7 @@ def encode_codes(
     best = ("packed", b"")
     best_bytes = bytes_for(codes.size, bits)
     if worth_coding:
-        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
+        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order)
         if coded is not None and len(coded) < best_bytes:
             best, best_bytes = ("rans", coded), len(coded)
     zipped = _zipped(codes, best_bytes) if repeats else None

@@ -35,14 +35,12 @@ def extension() -> ModuleType | None:
     return _codec
 
 
-def encode_rans(
-    codes: Codes, boxes: Sequence[Box], levels: int, activity: Codes, order: Codes, offsets: Codes
-) -> bytes | None:
+def encode_rans(codes: Codes, boxes: Sequence[Box], levels: int, activity: Codes, order: Codes) -> bytes | None:
     """The stream of docs/format.md, section 6; None where the extension is missing."""
     native = extension()
     if native is None:
         return None
-    return native.encode_codes(codes, _sizes(boxes), levels, activity, order, offsets)
+    return native.encode_codes(codes, _sizes(boxes), levels, activity, order)
 
 
 def decode_rans(data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:

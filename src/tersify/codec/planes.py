@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tersify.codec.codes import THOROUGH_BYTES, Meaning, decode_codes, encode_codes
 from tersify.codec.errors import TerseFileError
-from tersify.codec.layout import Box, boxes_of_arrays
+from tersify.codec.layout import Box
 from tersify.codec.native import Codes, join_planes, split_planes
 
 METHODS = ("packed", "rans", "zstd")
@@ -26,9 +26,8 @@ def plane_levels(width: int, *, is_float: bool) -> list[int]:
     return [2, *[256] * (width - 1), 128] if is_float else [256] * width
 
 
-def encode_planes(data: Codes, arrays: Sequence[tuple[str, int]], width: int, *, is_float: bool) -> bytes:
-    """`data` holds the arrays, given as (kind, elements), one after the other."""
-    boxes = boxes_of_arrays(arrays)
+def encode_planes(data: Codes, boxes: Sequence[Box], width: int, *, is_float: bool) -> bytes:
+    """The planes of the elements of all boxes."""
     levels = plane_levels(width, is_float=is_float)
     planes = split_planes(data, width, levels)
     repeats = len(data) <= THOROUGH_BYTES * width or _repeats(data.view(f"<u{width}"), planes[-1][0])
@@ -37,7 +36,6 @@ def encode_planes(data: Codes, arrays: Sequence[tuple[str, int]], width: int, *,
         meaning = Meaning(
             activity=np.zeros((len(boxes), size), np.uint8),
             order=np.arange(size, dtype=np.uint8),
-            offsets=_offsets(plane, boxes),
         )
         coded = plane.size <= THOROUGH_BYTES or not _is_noise(counts)
         method, made = encode_codes(plane, boxes, size, meaning, worth_coding=coded, repeats=repeats)
@@ -45,10 +43,9 @@ def encode_planes(data: Codes, arrays: Sequence[tuple[str, int]], width: int, *,
     return b"".join(out)
 
 
-def decode_planes(data: bytes, arrays: Sequence[tuple[str, int]], width: int, *, is_float: bool) -> Codes:
-    """The bytes of all arrays; every length is checked before it is believed."""
-    boxes = boxes_of_arrays(arrays)
-    count = sum(elements for _, elements in arrays)
+def decode_planes(data: bytes, boxes: Sequence[Box], width: int, *, is_float: bool) -> Codes:
+    """The bytes of all elements; every length is checked before it is believed."""
+    count = sum(box.elements for box in boxes)
     levels = plane_levels(width, is_float=is_float)
     at = 0
     coded: list[tuple[str, Codes]] = []
@@ -93,16 +90,3 @@ def _repeats(elements: npt.NDArray[np.unsignedinteger], low: Codes) -> bool:
         mixed = (mixed ^ elements[starts + place].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return len(np.unique(mixed)) < len(starts) * (1 - REPEATED_SHARE)
-
-
-def _offsets(plane: Codes, boxes: Sequence[Box]) -> Codes:
-    """Boxes with about the same mean share statistics: exponents of one kind lie close together."""
-    if len(boxes) < 2:
-        return np.full(len(boxes), 8, np.uint8)
-    ends = np.cumsum([box.elements for box in boxes])
-    sums = np.add.reduceat(plane, np.concatenate([[0], ends[:-1]]), dtype=np.int64)
-    means = (sums * 256) // np.array([box.elements for box in boxes])
-    spread = int(means.max() - means.min())
-    if spread == 0:
-        return np.full(len(boxes), 8, np.uint8)
-    return ((means - means.min()) * 15 // spread).astype(np.uint8)

@@ -28,7 +28,7 @@ def encode_group(
 ) -> tuple[str, bytes]:
     """The name and the bytes of the smallest coding."""
     best = encode_codes(codes, boxes, levels, meaning)
-    if depth == 0 or levels < 3 or codes.size == 0 or best[0] == "zstd":
+    if depth == 0 or levels < 3 or codes.size == 0:
         return best
     counts = np.bincount(codes, minlength=levels)
     ideal, grained = _bits(codes, boxes, levels)
