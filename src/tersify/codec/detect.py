@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+import zstandard
 from torch import Tensor
 
 from tersify.codec.grid import scales_of
@@ -20,12 +21,13 @@ from tersify.codec.levels import (
     order0_bits,
     to_bits,
 )
-from tersify.tensor import CompressedTensor
+from tersify.tensor import CompressedTensor, bits_for, code_counts
 
 MIN_ELEMENTS = 64
 MIN_SAVED_BITS = 8 * 64  # what a tensor must save before its kind changes
 MIN_ZERO_SHARE = 1 / 64
 ZERO_SAMPLE = 1 << 14
+MAX_TABLE_SHARE = 0.1
 FEW_LEVELS = 16  # up to here one table is the best there is; beyond, rows may have fewer levels each
 
 Form = tuple[float, Callable[[], CompressedTensor]]  # the bits it saves, about, and how it is made
@@ -41,7 +43,10 @@ def detect(tensor: Tensor, *, scales: bool = True) -> CompressedTensor | Tensor:
         return tensor
     dense = tensor.detach().cpu().contiguous()
     saved, make = max(_forms(dense, scales=scales), key=lambda form: form[0], default=(0.0, None))
-    return tensor if make is None or saved < MIN_SAVED_BITS else make()
+    if make is None or saved < MIN_SAVED_BITS:
+        return tensor
+    made = make()
+    return tensor if _rather_repeats(dense, made) else made
 
 
 def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
@@ -50,10 +55,22 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
         yield from _one_table(dense, whole)
         if whole.most <= FEW_LEVELS:
             return
-    if dense.ndim > 1:
-        for axis in (0, 1):
-            yield from _by_rows(dense, axis, scales=scales)
-    yield from _pruned(dense)
+    by_axis = {axis: rows for axis in range(2) if dense.ndim > 1 and (rows := _rows_of(dense, axis)) is not None}
+    for axis, rows in by_axis.items():
+        yield from _by_rows(dense, axis, rows, scales=scales)
+    if whole is None:  # survivors of few levels are better off as levels
+        yield from _pruned(dense, next(iter(by_axis.values()), None))
+
+
+def _rather_repeats(dense: Tensor, made: CompressedTensor) -> bool:
+    """Whether zstd is smaller than a form that is mostly codebooks: rows that repeat look like rows of few levels."""
+    if made.codebook is None or made.levels is None:
+        return False
+    if _bits(made.codebook) < MAX_TABLE_SHARE * made.numel() * bits_for(made.levels):
+        return False
+    kept = 8 * len(zstandard.ZstdCompressor(level=3).compress(dense.reshape(-1).view(torch.uint8).numpy().data))
+    tables = [made.codebook, *([] if made.scale is None else [made.scale])]
+    return kept < order0_bits(code_counts(made).numpy()) + sum(map(_bits, tables))
 
 
 def _one_table(dense: Tensor, found: Levels) -> Iterator[Form]:
@@ -64,15 +81,18 @@ def _one_table(dense: Tensor, found: Levels) -> Iterator[Form]:
     yield saved, lambda: _compressed(dense, found, new, codebook=book[0])
 
 
-def _by_rows(dense: Tensor, axis: int, *, scales: bool) -> Iterator[Form]:
-    """A scale or a codebook for each slice of an axis."""
+def _rows_of(dense: Tensor, axis: int) -> Levels | None:
+    """The values of each slice of an axis, if they are few."""
     size = dense.shape[axis]
     limit = min(MAX_LEVELS, dense.numel() // size * 3 // 4)
     if limit < 2 or levels_of(dense.select(axis, 0).reshape(1, -1), limit) is None:
-        return
-    found = levels_of(dense.movedim(axis, 0).reshape(size, -1), limit)
-    if found is None:
-        return
+        return None
+    return levels_of(dense.movedim(axis, 0).reshape(size, -1), limit)
+
+
+def _by_rows(dense: Tensor, axis: int, found: Levels, *, scales: bool) -> Iterator[Form]:
+    """A scale or a codebook for each slice of an axis."""
+    size = dense.shape[axis]
     dense_bits = found.dense_bits()
     scaled = _scaled(found) if scales else None
     if scaled is not None:
@@ -105,8 +125,8 @@ def _scaled(found: Levels) -> tuple[Ints, Tensor, Tensor] | None:
     return new[inverse.reshape(-1)], from_bits(book[0], found.dtype), scale
 
 
-def _pruned(dense: Tensor) -> Iterator[Form]:
-    """A mask and the survivors; −0.0 survives, for its sign."""
+def _pruned(dense: Tensor, found: Levels | None) -> Iterator[Form]:
+    """A mask and the survivors; −0.0 survives, for its sign. `found` holds the values, where rows have few."""
     flat = dense.reshape(-1)
     if flat.numel() > 4 * ZERO_SAMPLE:  # most tensors have no zeros at all, and need not be read to the end
         sample = flat[:: flat.numel() // ZERO_SAMPLE | 1]
@@ -118,12 +138,12 @@ def _pruned(dense: Tensor) -> Iterator[Form]:
     if zeros < flat.numel() * MIN_ZERO_SHARE:
         return
     # The mask costs what the zeros cost among the exponents; the other bits of a zero are saved.
-    yield (
-        zeros * 8 * (dense.dtype.itemsize - 1),
-        lambda: CompressedTensor(
-            shape=tuple(dense.shape), codes=kept.to(torch.uint8).reshape(dense.shape), values=flat[kept]
-        ),
-    )
+    saved = zeros * 8.0 * (dense.dtype.itemsize - 1)
+    if found is not None:
+        mask = np.array([zeros, flat.numel() - zeros])
+        saved = found.dense_bits() - found.without_zero().dense_bits() - order0_bits(mask)
+    codes = kept.to(torch.uint8).reshape(dense.shape)
+    yield saved, lambda: CompressedTensor(shape=tuple(dense.shape), codes=codes, values=flat[kept])
 
 
 def _compressed(

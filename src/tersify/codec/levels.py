@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,12 @@ class Levels:
             plane = (self.patterns >> np.uint64(shift)) & np.uint64(levels - 1)
             bits += order0_bits(np.bincount(plane.astype(np.int64), weights=self.counts))
         return bits
+
+    def without_zero(self) -> Levels:
+        """The other values, for an estimate of what they take."""
+        kept = self.patterns != 0
+        parts = {part: getattr(self, part)[kept] for part in ("row", "place", "patterns", "counts")}
+        return replace(self, **parts)
 
     def relabelled(self, new: Ints) -> Codes:
         """The codes of all elements, where the values get the codes `new`."""
