@@ -14,8 +14,7 @@ from tersify.codec.native import Codes, decode_rans, encode_rans, pack_codes, un
 from tersify.tensor import bits_for, bytes_for
 
 THOROUGH_BYTES = 1 << 18  # zstd tries hard up to this size, and beyond it where quicker tries come near
-QUICK_TRIES = ((3, 1.05), (9, 1.005))  # level, and the share of the best size that is near
-SHORT_ALPHABET = 16  # in codes of so few levels a quick search is lost among short matches
+QUICK_TRIES = ((3, 1.05), (12, 1.005))  # level, and the share of the best size that is near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ def encode_codes(
         coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order)
         if coded is not None and len(coded) < best_bytes:
             best, best_bytes = ("rans", coded), len(coded)
-    zipped = _zipped(codes, levels, best_bytes) if repeats else None
+    zipped = _zipped(codes, best_bytes) if repeats else None
     if zipped is not None:
         return "zstd", zipped
     return best if best[0] == "rans" else ("packed", pack_codes(codes, bits))
@@ -66,12 +65,14 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
         raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")
 
 
-def _zipped(codes: Codes, levels: int, limit: int) -> bytes | None:
+def _zipped(codes: Codes, limit: int) -> bytes | None:
     """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of single codes."""
-    tries = QUICK_TRIES[levels <= SHORT_ALPHABET :] if codes.size > THOROUGH_BYTES else ()
-    for level, near in tries:
-        if len(zstandard.ZstdCompressor(level=level).compress(codes.data)) > near * limit:
+    for level, near in QUICK_TRIES if codes.size > THOROUGH_BYTES else ():
+        quick = len(zstandard.ZstdCompressor(level=level).compress(codes.data))
+        if quick > near * limit:
             return None
+        if quick < limit:
+            break
     frame = zstandard.ZstdCompressor(level=19).compress(codes.data)
     return frame if len(frame) < limit else None
 
