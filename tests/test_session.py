@@ -187,7 +187,7 @@ def test_the_public_names_are_these():
     assert sorted(tersify.__all__) == [
         "Collection", "CompressedModel", "CompressedTensor", "Method", "Recipe", "Rule", "Session", "TerseFileError",
         "Transform",
-        "attach", "collect", "compile", "compress_", "load", "open", "register", "save", "shrink",
+        "attach", "collect", "compile", "compress_", "load", "open", "pack", "register", "save", "shrink",
     ]  # fmt: skip
     assert all(hasattr(tersify, name) for name in tersify.__all__)
 

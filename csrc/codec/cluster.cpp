@@ -126,8 +126,7 @@ uint64_t ideal_bits(const uint32_t* counts, size_t size) {
   return n_log_n(total) - sum;
 }
 
-std::vector<uint8_t> cluster(const std::vector<std::vector<uint32_t>>& counts, size_t slice, int max_tables,
-                             std::vector<std::vector<uint32_t>>& tables) {
+std::vector<uint8_t> cluster(const Counts& counts, size_t slice, int max_tables, Counts& tables) {
   std::vector<Cluster> clusters;
   if (counts.size() <= kFewContexts) slice = counts.size();
   for (size_t begin = 0; begin < counts.size(); begin += slice) {

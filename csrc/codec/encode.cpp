@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "classes.h"
+#include "flat.h"
 
 namespace tersify {
 
 namespace {
 
+constexpr size_t kBoxSlice = 64;
 constexpr int kEncoderTables = 64;    // 64 tables of 16 KiB still decode out of the second-level cache
 
 // Calls `visit(box, index of the symbol, lane)` for every symbol, in the reverse of the decoder's order.
@@ -59,36 +61,25 @@ void find_contexts(Job& job, const std::vector<Box>& boxes) {
   }
 }
 
-// Three significant bits of each count, scaled so that the largest fits into 15 bits.
-Table table_of_counts(const std::vector<uint32_t>& counts) {
-  int shift = 0;
-  const uint32_t largest = *std::max_element(counts.begin(), counts.end());
-  while ((largest >> shift) > 28672) ++shift;
-  Table table;
-  for (const uint32_t count : counts) {
-    uint32_t weight = count == 0 ? 0 : std::max(1u, (count + (shift ? 1u << (shift - 1) : 0)) >> shift);
-    int drop = 0;
-    while ((weight >> drop) > 7) ++drop;
-    if (drop > 0) weight = (weight + (1u << (drop - 1))) >> drop << drop;
-    table.weights.push_back(static_cast<uint16_t>(std::min(weight, 28672u)));
-  }
-  table.build();
-  return table;
-}
+}  // namespace
 
-void make_tables(Job& job) {
-  Model& m = job.model;
-  const size_t symbols = static_cast<size_t>(m.symbols()), step = static_cast<size_t>(m.contexts_per_density());
-  std::vector<std::vector<uint32_t>> counts(kDensities * step, std::vector<uint32_t>(symbols, 0)), joined;
-  for (size_t b = 0; b < job.coded.size(); ++b)
-    for (size_t i = 0; i < job.coded[b].size(); ++i) ++counts[job.contexts[b][i]][job.coded[b][i]];
+uint64_t make_tables(Model& m, const Counts& counts) {
+  const size_t step = static_cast<size_t>(m.contexts_per_density());
+  Counts joined;
   m.table_of = cluster(counts, step, kEncoderTables, joined);
   for (size_t c = step; c < counts.size(); ++c)      // where a context never occurs, the predicted table is cheapest
     if (std::all_of(counts[c].begin(), counts[c].end(), [](uint32_t n) { return n == 0; }))
       m.table_of[c] = m.table_of[c - step];
   m.tables.clear();
-  for (const std::vector<uint32_t>& each : joined) m.tables.push_back(table_of_counts(each));
+  uint64_t bits = 0;                                  // in 1/65536
+  for (const std::vector<uint32_t>& each : joined) {
+    m.tables.push_back(table_of_counts(each));
+    bits += coded_bits(m.tables.back(), each);
+  }
+  return bits >> 16;
 }
+
+namespace {
 
 std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
   const Model& m = job.model;
@@ -98,72 +89,133 @@ std::vector<uint8_t> write(const Job& job, const std::vector<Box>& boxes) {
   walk_backwards(job.cuts, m.lanes(), [&](size_t box, int64_t at, int lane) {
     const Table& table = m.tables[m.table_of[job.contexts[box][static_cast<size_t>(at)]]];
     const uint8_t symbol = job.coded[box][static_cast<size_t>(at)];
-    rans_put(states[static_cast<size_t>(lane)], table.begins[symbol], table.widths[symbol], words);
+    rans_put(states[static_cast<size_t>(lane)], table.begins[symbol], table.widths[symbol], table.inverses[symbol], words);
   });
   for (int lane = m.lanes(); lane-- > 0;) put_state(states[static_cast<size_t>(lane)], words);
   words.append_to(out);
   return out;
 }
 
-// A lane costs two bytes, so that small groups have few of them.
-int lanes_log2_for(uint64_t symbols) {
-  return symbols >= 1 << 17 ? 5 : symbols >= 1 << 15 ? 3 : symbols >= 1 << 12 ? 2 : symbols >= 1 << 9 ? 1 : 0;
+}  // namespace
+
+int lanes_log2_for(uint64_t bits) {
+  const uint64_t bytes = bits / 8;
+  return bytes >= 1 << 16 ? 5 : bytes >= 1 << 13 ? 3 : bytes >= 1 << 12 ? 2 : bytes >= 1 << 10 ? 1 : 0;
 }
 
-// The smaller of a coding without and one with density classes and neighbours.
+std::vector<uint8_t> alike(const Counts& counts) {
+  // Symbols that occur nowhere do not decide, and exponents have many of them.
+  std::vector<size_t> used;
+  for (size_t s = 0; !counts.empty() && s < counts[0].size(); ++s)
+    if (std::any_of(counts.begin(), counts.end(), [s](const std::vector<uint32_t>& each) { return each[s] != 0; }))
+      used.push_back(s);
+  Counts dense, joined;
+  for (const std::vector<uint32_t>& each : counts) {
+    dense.emplace_back();
+    for (const size_t s : used) dense.back().push_back(each[s]);
+  }
+  return cluster(dense, kBoxSlice, kDensities, joined);
+}
+
+namespace {
+
+// Fills in the rest of a job's model, and keeps it in `best` where it needs fewer bits.
+void try_model(Job& job, const std::vector<Box>& boxes, Choice& best) {
+  find_contexts(job, boxes);
+  Counts counts(static_cast<size_t>(kDensities * job.model.contexts_per_density()),
+                std::vector<uint32_t>(static_cast<size_t>(job.model.symbols()), 0));
+  for (size_t b = 0; b < job.coded.size(); ++b)
+    for (size_t i = 0; i < job.coded[b].size(); ++i) ++counts[job.contexts[b][i]][job.coded[b][i]];
+  const uint64_t bits = make_tables(job.model, counts) + 8 * write_model(job.model, boxes).size();
+  if (bits < best.bits) best = {job.model, bits};
+}
+
+// The smallest of three codings: without contexts, with density classes and neighbours, and with boxes that are alike
+// sharing their statistics.
 std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int arity,
                                        const Hints& hints, int lanes_log2) {
   Job job;
   Model& m = job.model;
   m.levels = levels;
   m.arity = arity;
-  uint64_t group_activity = 0, group_weights = 0, symbols = 0;
+  uint64_t group_activity = 0, group_weights = 0;
   const uint8_t* at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
     job.cuts.emplace_back(boxes[b], arity);
     job.symbols.push_back(symbols_of_box(at, boxes[b], job.cuts[b], levels, arity));
-    symbols += job.symbols[b].size();
     for (int64_t i = 0; i < boxes[b].weights(); ++i) group_activity += hints.activity[b][*at++];
     group_weights += static_cast<uint64_t>(boxes[b].weights());
   }
-  m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(symbols);
-
   m.boxes.assign(boxes.size(), BoxClasses());
-  find_contexts(job, boxes);
-  make_tables(job);
-  std::vector<uint8_t> plain = write(job, boxes);
+  Choice best;
+  try_model(job, boxes, best);
 
   at = codes;
   for (size_t b = 0; b < boxes.size(); ++b) {
     m.boxes[b] = classes_of_box(at, boxes[b], job.cuts[b], job.symbols[b], m.symbols(), arity, hints.activity[b],
                                 group_activity, group_weights);
-    if (!hints.offsets.empty()) m.boxes[b].offset = hints.offsets[b];
     at += boxes[b].weights();
   }
   const bool neighbours = std::any_of(job.cuts.begin(), job.cuts.end(), [](const Cut& cut) { return cut.rows > 1; });
   const bool one_density = std::all_of(m.boxes.begin(), m.boxes.end(), [&](const BoxClasses& box) {
     return box.filters.empty() && box.channels.empty() && box.offset == m.boxes[0].offset;
   });
-  if (one_density && !neighbours) return plain;
   if (neighbours) choose_neighbours(m, job.symbols, hints);
+  if (!one_density || neighbours) try_model(job, boxes, best);
+  Counts by_box(boxes.size(), std::vector<uint32_t>(static_cast<size_t>(m.symbols()), 0));
+  for (size_t b = 0; b < boxes.size(); ++b)
+    for (const uint8_t symbol : job.symbols[b]) ++by_box[b][symbol];
+  const std::vector<uint8_t> offsets = alike(by_box);
+  if (std::any_of(offsets.begin(), offsets.end(), [&](uint8_t offset) { return offset != offsets[0]; })) {
+    for (size_t b = 0; b < boxes.size(); ++b) m.boxes[b] = BoxClasses{offsets[b], {}, {}};
+    try_model(job, boxes, best);
+  }
+  m = std::move(best.model);
+  m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(best.bits);
+  for (Table& table : m.tables) table.invert();
   find_contexts(job, boxes);
-  make_tables(job);
-  std::vector<uint8_t> modelled = write(job, boxes);
-  return modelled.size() < plain.size() ? modelled : plain;
+  return write(job, boxes);
+}
+
+// About the bits of all boxes, in 1/65536: how well symbols of that many codes suit them. Up to kBoxSlice boxes have a
+// table each, more of them share one.
+uint64_t bits_with_arity(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int arity) {
+  const std::vector<uint32_t> none(static_cast<size_t>(symbols_of(levels, arity)), 0);
+  Counts counts(boxes.size() <= kBoxSlice ? boxes.size() : 1, none);
+  for (size_t b = 0; b < boxes.size(); ++b) {
+    std::vector<uint32_t>& own = counts[b % counts.size()];
+    for (const uint8_t symbol : symbols_of_box(codes, boxes[b], Cut(boxes[b], arity), levels, arity)) ++own[symbol];
+    codes += boxes[b].weights();
+  }
+  uint64_t bits = 0;
+  for (const std::vector<uint32_t>& each : counts) bits += coded_bits(table_of_counts(each), each);
+  return bits;
+}
+
+// Arities that promise at least a fivehundredth. Short filters show the padding of their last symbol, and where one
+// code is very frequent a symbol of few codes is too likely for the grain of a table.
+std::vector<int> better_arities(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int usual) {
+  std::vector<int> better;
+  if (boxes.empty() || levels < 2 || levels * levels > kMaxSymbols) return better;
+  const uint64_t known = bits_with_arity(codes, boxes, levels, usual);
+  int64_t symbols = levels;
+  for (int arity = 1; arity <= kMaxArity && symbols <= kMaxSymbols; ++arity, symbols *= levels) {
+    if (arity == usual) continue;
+    const uint64_t bits = bits_with_arity(codes, boxes, levels, arity);
+    if (bits < known - known / 500) better.push_back(arity);
+  }
+  return better;
 }
 
 }  // namespace
 
 std::vector<uint8_t> encode_codes(const uint8_t* codes, const std::vector<Box>& boxes, int levels,
                                   const Hints& hints, int lanes_log2) {
-  const bool few = levels == 2 || levels == 3;
-  std::vector<uint8_t> best = encode_with_arity(codes, boxes, levels, few ? 3 : 1, hints, lanes_log2);
-  // Threes decode fastest. Where filters are short and not a multiple of three, their padding shows.
-  const bool padded = std::any_of(boxes.begin(), boxes.end(), [](const Box& box) {
-    return box.taps == 1 && box.channels % 3 != 0 && box.channels < 256;
-  });
-  for (const int arity : {2, 4}) {
-    if (!few || !padded) break;
+  const int usual = levels == 2 || levels == 3 ? 3 : 1;     // threes decode fastest
+  std::vector<uint8_t> best = usual == 1 && is_flat(boxes)
+                                  ? encode_flat(codes, boxes, levels, lanes_log2)
+                                  : encode_with_arity(codes, boxes, levels, usual, hints, lanes_log2);
+  for (const int arity : better_arities(codes, boxes, levels, usual)) {
     std::vector<uint8_t> made = encode_with_arity(codes, boxes, levels, arity, hints, lanes_log2);
     if (made.size() < best.size()) best = std::move(made);
   }

@@ -101,6 +101,11 @@ void Table::build() {
   }
 }
 
+void Table::invert() {
+  inverses.clear();
+  for (const uint16_t width : widths) inverses.push_back(width == 0 ? 0 : ((1ull << 44) + width - 1) / width);
+}
+
 namespace {
 
 struct SideModel {
@@ -182,7 +187,7 @@ Model read_model(const uint8_t* data, size_t bytes, const std::vector<Box>& boxe
   require(data[0] <= 5, "a stream has more than 32 lanes");
   model.lanes_log2 = data[0];
   model.arity = data[1];
-  require(model.arity >= 1 && model.arity <= 8, "a symbol must have 1 to 8 codes");
+  require(model.arity >= 1 && model.arity <= kMaxArity, "a symbol must have 1 to 8 codes");
   require(data[2] < 8, "a stream has unknown flags");
   model.mirror = data[2] & 1;
   model.left = data[2] & 2;

@@ -9,6 +9,7 @@ constexpr int kDensities = 16;     // joint density classes, and classes of a fi
 constexpr int kNeutral = 8;        // the class of a filter or channel whose box has no classes
 constexpr int kMaxClasses = 16;    // classes of a neighbour
 constexpr int kMaxTables = 128;
+constexpr int kMaxArity = 8;
 constexpr int kMaxLanes = 32;
 constexpr int kMaxSymbols = 256;
 constexpr int64_t kMaxWeights = 1 << 22;
@@ -38,7 +39,9 @@ struct Table {
   std::vector<uint16_t> weights;     // as transmitted: three significant bits each
   std::vector<uint16_t> widths;      // out of 4096
   std::vector<uint16_t> begins;
+  std::vector<uint64_t> inverses;    // 2^44 / width, rounded up: what a state divided by the width is found with
   void build();
+  void invert();                     // for the encoder
 };
 
 struct Model {

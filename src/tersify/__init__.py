@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tersify.codec import TerseFileError as TerseFileError
     from tersify.codec import load as load
     from tersify.codec import open as open
+    from tersify.codec import pack as pack
     from tersify.codec import save as save
     from tersify.methods import Method as Method
     from tersify.methods import Transform as Transform
@@ -45,6 +46,7 @@ _HOMES = {
     "save": "codec",
     "load": "codec",
     "open": "codec",
+    "pack": "codec",
     "TerseFileError": "codec",
     "compile": "runtime",
     "shrink": "shrinking",

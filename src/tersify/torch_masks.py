@@ -9,20 +9,9 @@ from torch import Tensor
 
 from tersify.methods.pruning.mask import MaskTransform
 from tersify.session import Session
+from tersify.tensor.masks import MASK, ORIGINAL, masked_stems, merge_torch_masks
 
-ORIGINAL, MASK = "_orig", "_mask"
-
-
-def merge_torch_masks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict with each pair NAME_orig, NAME_mask made one NAME, zero where the mask is."""
-    merged: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        stem = name.removesuffix(ORIGINAL)
-        if name != stem and stem + MASK in state:
-            merged[stem] = torch.where(_mask(state, stem), tensor, 0.0)
-        elif not (name.endswith(MASK) and name.removesuffix(MASK) + ORIGINAL in state):
-            merged[name] = tensor
-    return merged
+__all__ = ["load_torch_masks", "merge_torch_masks", "torch_masks"]
 
 
 @torch.no_grad()
@@ -32,8 +21,7 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
     The session prunes the weights that the checkpoint has masks for, best with schedule = "frozen".
     """
     state = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}  # no extra states
-    stems = [name.removesuffix(ORIGINAL) for name in state if name.endswith(ORIGINAL)]
-    originals = {name: state[name + ORIGINAL] for name in stems if name + MASK in state}
+    originals = {name: state[name + ORIGINAL] for name in masked_stems(state)}
     parts = {name + part for name in originals for part in (ORIGINAL, MASK)}
     values = {name: tensor for name, tensor in state.items() if name not in parts} | originals
     masks = _first_masks(session)

@@ -39,7 +39,7 @@ def groups(draw):
 def encode(codes, boxes, levels, activity, lanes_log2):
     order = np.arange(levels, dtype=np.uint8)
     sizes = np.array(boxes, np.int64)
-    return compiled.encode_codes(codes, sizes, levels, activity, order, np.zeros(0, np.uint8), lanes_log2), sizes
+    return compiled.encode_codes(codes, sizes, levels, activity, order, lanes_log2), sizes
 
 
 @given(groups())

@@ -104,7 +104,13 @@ def _decoders() -> list[SimpleNamespace | None]:
     if compiled is None:
         return [None]
     return [
-        SimpleNamespace(Malformed=compiled.Malformed, decode_codes=functools.partial(compiled.decode_codes, path=path))
+        SimpleNamespace(
+            Malformed=compiled.Malformed,
+            decode_codes=functools.partial(compiled.decode_codes, path=path),
+            join_planes=functools.partial(compiled.join_planes, path=path),
+            unpack_codes=compiled.unpack_codes,
+            merge_split=compiled.merge_split,
+        )
         for path in compiled.paths()
     ]
 

@@ -40,6 +40,23 @@ def _pruned(*shape: int) -> CompressedTensor:
     return CompressedTensor(shape=shape, codes=mask, values=weights[mask.bool()])
 
 
+def _skewed(*shape: int) -> CompressedTensor:
+    """Many codes too rare for the tables, which are split off."""
+    codes = torch.multinomial(0.5 ** torch.arange(150.0).clamp(max=13), torch.Size(shape).numel(), replacement=True)
+    return CompressedTensor(shape=shape, codes=codes.to(torch.uint8).reshape(shape), codebook=torch.arange(150.0))
+
+
+def _tiled() -> CompressedTensor:
+    """Codes that repeat, which zstd codes."""
+    codes = torch.randint(0, 5, (4, 100), dtype=torch.uint8).repeat(20, 1)
+    return CompressedTensor(shape=(80, 100), codes=codes, codebook=torch.arange(5.0))
+
+
+def _signed_zeros(*shape: int) -> torch.Tensor:
+    weights = torch.randn(shape)
+    return weights * (weights.abs() > 1)
+
+
 def _models() -> list[CompressedModel]:
     per_row = CompressedTensor(
         shape=(4, 6),
@@ -56,6 +73,9 @@ def _models() -> list[CompressedModel]:
         CompressedModel({"w": per_row, "steps": torch.tensor(3), "on": torch.tensor([True, False])}),
         CompressedModel({"w": _ternary(64, 64)}, aliases={"tied": "w"}),
         CompressedModel({"h": torch.randn(600).half(), "b": torch.randn(9).bfloat16(), "d": torch.randn(3).double()}),
+        CompressedModel({"w": _skewed(100, 90), "v": _skewed(7000)}),
+        CompressedModel({"w": _signed_zeros(60, 40), "b": torch.randn(30).repeat(9), "same": _signed_zeros(50, 20)}),
+        CompressedModel({"a": (equal := torch.randn(70)), "b": equal.clone(), "c": _ternary(9, 9), "t": _tiled()}),
     ]
 
 
@@ -69,7 +89,7 @@ def seeds(folder: Path) -> list[bytes]:
         save(model, path)
         made.append(path.read_bytes())
         if compiled is not None:
-            wide = mock.Mock(encode_codes=functools.partial(compiled.encode_codes, lanes_log2=5))
+            wide = mock.Mock(wraps=compiled, encode_codes=functools.partial(compiled.encode_codes, lanes_log2=5))
             with mock.patch.object(native, "extension", return_value=wide):
                 save(model, path)
             made.append(path.read_bytes())

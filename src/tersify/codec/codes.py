@@ -1,17 +1,20 @@
-"""Groups of codes: the encoder keeps the smallest of several codings, the directory names it."""
+"""Blocks of codes: the encoder keeps the smallest of several codings, the file names it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import torch
+import zstandard
 
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box
-from tersify.codec.native import Codes, decode_rans, encode_rans
-from tersify.tensor import bits_for, bytes_for, pack_bits, unpack_bits
+from tersify.codec.native import Codes, decode_rans, encode_rans, pack_codes, unpack_codes
+from tersify.tensor import bits_for, bytes_for
+
+THOROUGH_BYTES = 1 << 18  # zstd tries hard up to this size, and beyond it where quicker tries come near
+QUICK_TRIES = ((3, 1.05), (12, 1.005))  # level, and the share of the best size that is near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,22 +23,32 @@ class Meaning:
 
     activity: Codes  # (boxes, levels): how far each level is from zero
     order: Codes  # the codes, sorted by level
-    offsets: Codes = field(
-        default_factory=lambda: np.zeros(0, np.uint8)
-    )  # per box, 0..15: boxes that should share statistics have equal offsets
 
 
 def encode_codes(
-    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, *, worth_coding: bool = True
+    codes: Codes,
+    boxes: Sequence[Box],
+    levels: int,
+    meaning: Meaning,
+    *,
+    worth_coding: bool = True,
+    repeats: bool = True,
 ) -> tuple[str, bytes]:
-    """The codec's name and the bytes, for the flat codes of all boxes; packed if not `worth_coding`."""
+    """The codec's name and the bytes, for the flat codes of all boxes.
+
+    The entropy coder is tried where codes are `worth_coding`, and zstd where they may have `repeats`.
+    """
     bits = bits_for(levels)
-    coded = None
+    best = ("packed", b"")
+    best_bytes = bytes_for(codes.size, bits)
     if worth_coding:
-        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order, meaning.offsets)
-    if coded is not None and len(coded) < bytes_for(codes.size, bits):
-        return "rans", coded
-    return "packed", pack_bits(torch.from_numpy(codes), bits).numpy().tobytes()
+        coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order)
+        if coded is not None and len(coded) < best_bytes:
+            best, best_bytes = ("rans", coded), len(coded)
+    zipped = _zipped(codes, best_bytes) if repeats else None
+    if zipped is not None:
+        return "zstd", zipped
+    return best if best[0] == "rans" else ("packed", pack_codes(codes, bits))
 
 
 def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
@@ -43,15 +56,34 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
     if codec == "rans":
         decode_rans(data, boxes, levels, out)
     elif codec == "packed":
-        bits = bits_for(levels)
-        if len(data) != bytes_for(out.size, bits):
-            raise TerseFileError(f"{out.size} codes of {bits} bits do not fill {len(data)} bytes")
-        used = out.size * bits % 8
-        if used and data[-1] >> used:
-            raise TerseFileError(f"the last byte of {out.size} codes of {bits} bits is not filled up with zero bits")
-        if out.size:
-            out[:] = unpack_bits(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), bits, out.size).numpy()
+        unpack_codes(data, levels, out)
+    elif codec == "zstd":
+        _unzip(data, out)
     else:
         raise TerseFileError(f"unknown codec {codec!r}; a newer tersify may know it")
     if out.size and int(out.max()) >= levels:
         raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")
+
+
+def _zipped(codes: Codes, limit: int) -> bytes | None:
+    """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of single codes."""
+    for level, near in QUICK_TRIES if codes.size > THOROUGH_BYTES else ():
+        quick = len(zstandard.ZstdCompressor(level=level).compress(codes.data))
+        if quick > near * limit:
+            return None
+        if quick < limit:
+            break
+    frame = zstandard.ZstdCompressor(level=19).compress(codes.data)
+    return frame if len(frame) < limit else None
+
+
+def _unzip(frame: bytes, out: Codes) -> None:
+    try:
+        if zstandard.frame_content_size(frame) != out.size:
+            raise TerseFileError(f"a zstd frame must hold {out.size} codes")
+        raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=out.size, allow_extra_data=False)
+    except zstandard.ZstdError as problem:
+        raise TerseFileError(f"codes cannot be unpacked: {problem}") from None
+    if len(raw) != out.size:
+        raise TerseFileError(f"a zstd frame must hold {out.size} codes, it holds {len(raw)}")
+    out[:] = np.frombuffer(raw, np.uint8)

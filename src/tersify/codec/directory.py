@@ -55,9 +55,13 @@ def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Di
     plain = parse_json(_unzip(data, max_bytes), "directory")
     groups = [_group(item) for item in typed(plain.get("groups"), list, "groups")]
     entries = [entry_from_json(item, len(groups)) for item in typed(plain.get("tensors"), list, "tensors")]
-    names = {entry.name for entry in entries}
+    names = {entry.name: entry for entry in entries}
     if len(names) != len(entries):
         raise TerseFileError("two tensors have the same name")
+    for entry in entries:
+        other = names.get(entry.same) if entry.same is not None else None
+        if entry.same is not None and (other is None or other.same is not None or other.shape != entry.shape):
+            raise TerseFileError(f"{entry.name!r} must equal a tensor of its shape that is there, got {entry.same!r}")
     aliases = typed(plain.get("aliases", {}), dict, "aliases")
     for alias, name in aliases.items():
         if not isinstance(name, str) or name not in names or alias in names:

@@ -58,10 +58,11 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One tensor: dense (`dense` alone), or `codes` with a codebook or with values."""
+    """One tensor: dense (`dense` alone), codes with a codebook or with values, or equal to another (`same` alone)."""
 
     name: str
     shape: tuple[int, ...]
+    same: str | None = None
     dense: Stored | None = None
     code_group: int = 0
     codebook: Stored | None = None
@@ -96,6 +97,8 @@ def kind_of(part: str, name: str) -> str:
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
     made: dict[str, Any] = {"n": entry.name, "s": list(entry.shape)}
+    if entry.same is not None:
+        return made | {"e": entry.same}
     for part, stored in entry.parts().items():
         dtype = stored.dtype if stored.dtype == stored.given else f"{stored.dtype}>{stored.given}"
         sizes = {"dense": (), "codebook": (entry.levels,)}.get(part, stored.shape)
@@ -113,6 +116,11 @@ def entry_from_json(item: Any, groups: int) -> Entry:
     plain = typed(item, dict, "a tensor")
     name = typed(plain.get("n"), str, "a tensor's name")
     shape = _shape(plain.get("s"), name)
+    if "e" in plain:
+        _require(
+            not plain.keys() & {"d", *_COMPRESSED_KEYS}, f"{name!r} equals another tensor and has parts of its own"
+        )
+        return Entry(name=name, shape=shape, same=typed(plain["e"], str, f"what {name!r} equals"))
     if "d" in plain:
         dtypes, group, sizes = _reference(plain["d"], name)
         _require(not sizes, f"{name!r} has a dense part with sizes")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 BLOCK_ELEMENTS = 1 << 22
 MAX_TAPS = 1 << 12
 OWN_BOX_ELEMENTS = 512
+PIECE_ELEMENTS = 1 << 16
 
 
 class Box(NamedTuple):
@@ -61,8 +62,8 @@ def blocks_of(box: Box) -> list[Box]:
     return row * filters
 
 
-def boxes_of_arrays(arrays: Sequence[tuple[str, int]]) -> list[Box]:
-    """The boxes of a group of arrays, given as (kind, elements): small arrays of a kind share one."""
+def boxes_of_arrays(arrays: Sequence[tuple[str, int]], *, piece_elements: int = BLOCK_ELEMENTS) -> list[Box]:
+    """The boxes of a group of arrays, given as (kind, elements); small arrays of a kind share one."""
     boxes: list[Box] = []
     pooled_kind: str | None = None
     for kind, elements in arrays:
@@ -72,4 +73,8 @@ def boxes_of_arrays(arrays: Sequence[tuple[str, int]]) -> list[Box]:
         else:
             boxes.append(flat_box(elements))
         pooled_kind = kind if small else None
-    return boxes
+    return [
+        flat_box(min(piece_elements, box.elements - at))
+        for box in boxes
+        for at in range(0, box.elements, piece_elements)
+    ]

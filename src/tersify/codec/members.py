@@ -92,14 +92,14 @@ class Contents:
 
 def parts_of(entry: Entry) -> dict[str, Box]:
     """Every part of a tensor with its whole box."""
-    codes = {} if entry.dense is not None else {"codes": entry.box}
+    codes = {"codes": entry.box} if entry.dense is None and entry.same is None else {}
     return codes | {part: stored.box for part, stored in entry.parts().items()}
 
 
 def contents_of(directory: Directory) -> Contents:
     groups: dict[int, CodeGroup | ArrayGroup] = {}
     for entry in directory.entries:
-        if entry.dense is None:
+        if "codes" in parts_of(entry):
             for block, box in enumerate(blocks_of(entry.box)):
                 code_group = groups.setdefault(entry.code_group + block, CodeGroup(entry.levels))
                 if not isinstance(code_group, CodeGroup) or code_group.levels != entry.levels:

@@ -6,15 +6,19 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-import zstandard
+import numpy.typing as npt
 
-from tersify.codec.codes import Meaning, decode_codes, encode_codes
+from tersify.codec.codes import THOROUGH_BYTES, Meaning, decode_codes, encode_codes
 from tersify.codec.errors import TerseFileError
-from tersify.codec.layout import Box, boxes_of_arrays
-from tersify.codec.native import Codes
+from tersify.codec.layout import Box
+from tersify.codec.native import Codes, join_planes, split_planes
 
 METHODS = ("packed", "rans", "zstd")
-THOROUGH_BYTES = 1 << 18  # zstd tries hard up to this size
+NOISE_SHARE = 0.99  # of the bits of a plane: with more entropy than this it is stored as it is
+SAMPLE_MARK = 0x55  # repeats are looked for where the last plane has this code
+SAMPLE = 1 << 13
+REPEATED_SHARE = 1 / 64
+WINDOW = 8
 
 
 def plane_levels(width: int, *, is_float: bool) -> list[int]:
@@ -22,97 +26,67 @@ def plane_levels(width: int, *, is_float: bool) -> list[int]:
     return [2, *[256] * (width - 1), 128] if is_float else [256] * width
 
 
-def encode_planes(data: bytes, arrays: Sequence[tuple[str, int]], width: int, *, is_float: bool) -> bytes:
-    """`data` holds the arrays, given as (kind, elements), one after the other."""
-    boxes = boxes_of_arrays(arrays)
+def encode_planes(data: Codes, boxes: Sequence[Box], width: int, *, is_float: bool) -> bytes:
+    """The planes of the elements of all boxes."""
+    levels = plane_levels(width, is_float=is_float)
+    planes = split_planes(data, width, levels)
+    repeats = len(data) <= THOROUGH_BYTES * width or _repeats(data.view(f"<u{width}"), planes[-1][0])
     out = []
-    for levels, plane in zip(
-        plane_levels(width, is_float=is_float), _split(data, width, is_float=is_float), strict=True
-    ):
-        method, coded = _encode_plane(plane, boxes, levels)
-        out.append(struct.pack("<BI", METHODS.index(method), len(coded)) + coded)
+    for (plane, counts), size in zip(planes, levels, strict=True):
+        meaning = Meaning(
+            activity=np.zeros((len(boxes), size), np.uint8),
+            order=np.arange(size, dtype=np.uint8),
+        )
+        coded = plane.size <= THOROUGH_BYTES or not _is_noise(counts)
+        method, made = encode_codes(plane, boxes, size, meaning, worth_coding=coded, repeats=repeats)
+        out.append(struct.pack("<BI", METHODS.index(method), len(made)) + made)
     return b"".join(out)
 
 
-def decode_planes(data: bytes, arrays: Sequence[tuple[str, int]], width: int, *, is_float: bool) -> Codes:
-    """The bytes of all arrays; every length is checked before it is believed."""
-    boxes = boxes_of_arrays(arrays)
-    count = sum(elements for _, elements in arrays)
-    unsigned = np.dtype(f"<u{width}")
-    joined = np.zeros(count, unsigned)
+def decode_planes(data: bytes, boxes: Sequence[Box], width: int, *, is_float: bool) -> Codes:
+    """The bytes of all elements; every length is checked before it is believed."""
+    count = sum(box.elements for box in boxes)
+    levels = plane_levels(width, is_float=is_float)
     at = 0
-    shift = 8 * width
-    for levels in plane_levels(width, is_float=is_float):
+    coded: list[tuple[str, Codes]] = []
+    for size in levels:
         if len(data) < at + 5:
             raise TerseFileError("a group of arrays ends inside a plane's header")
-        method, size = struct.unpack_from("<BI", data, at)
-        coded = data[at + 5 : at + 5 + size]
-        if len(coded) != size or method >= len(METHODS):
-            raise TerseFileError(f"a plane claims method {method} and {size} bytes, {len(coded)} are there")
-        at += 5 + size
-        plane = np.empty(count, np.uint8)
+        method, length = struct.unpack_from("<BI", data, at)
+        plane = np.frombuffer(data, np.uint8)[at + 5 : at + 5 + length]
+        if len(plane) != length or method >= len(METHODS):
+            raise TerseFileError(f"a plane claims method {method} and {length} bytes, {len(plane)} are there")
+        at += 5 + length
         if METHODS[method] == "zstd":
-            _unzip(coded, plane, levels)
+            codes = np.empty(count, np.uint8)
+            decode_codes("zstd", plane.tobytes(), boxes, size, codes)
+            coded.append(("codes", codes))
         else:
-            decode_codes(METHODS[method], coded, boxes, levels, plane)
-        shift -= levels.bit_length() - 1
-        joined |= plane.astype(unsigned) << unsigned.type(shift)
+            coded.append((METHODS[method], plane))
     if at != len(data):
         raise TerseFileError(f"a group of arrays has {len(data) - at} bytes too many")
-    return joined.view(np.uint8)
+    out = np.empty(count * width, np.uint8)
+    join_planes(coded, boxes, levels, out)
+    return out
 
 
-def _split(data: bytes, width: int, *, is_float: bool) -> list[Codes]:
-    elements = np.frombuffer(data, f"<u{width}")
-    shift = 8 * width
-    planes = []
-    for levels in plane_levels(width, is_float=is_float):
-        shift -= levels.bit_length() - 1
-        planes.append(((elements >> elements.dtype.type(shift)) & elements.dtype.type(levels - 1)).astype(np.uint8))
-    return planes
+def _is_noise(counts: npt.NDArray[np.int64]) -> bool:
+    """Whether a plane is as even as the low bits of a mantissa are."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log2(shares)).sum()) >= NOISE_SHARE * np.log2(len(counts))
 
 
-def _encode_plane(plane: Codes, boxes: Sequence[Box], levels: int) -> tuple[str, bytes]:
-    meaning = Meaning(
-        activity=np.zeros((len(boxes), levels), np.uint8),
-        order=np.arange(levels, dtype=np.uint8),
-        offsets=_offsets(plane, boxes),
-    )
-    best = encode_codes(plane, boxes, levels, meaning, worth_coding=_worth_coding(plane, levels))
-    level = 19 if plane.size <= THOROUGH_BYTES else 3
-    zipped = zstandard.ZstdCompressor(level=level).compress(plane.tobytes())
-    return ("zstd", zipped) if len(zipped) < len(best[1]) else best
-
-
-def _worth_coding(plane: Codes, levels: int) -> bool:
-    """Whether a large plane is not just noise, as the low bits of a mantissa are; small ones are simply tried."""
-    if plane.size <= THOROUGH_BYTES:
+def _repeats(elements: npt.NDArray[np.unsignedinteger], low: Codes) -> bool:
+    """Whether runs of elements occur again, by a sample that finds them wherever they stand."""
+    starts = np.flatnonzero(low[: elements.size - WINDOW + 1] == SAMPLE_MARK)
+    if len(starts) < 64:  # few or no such elements: they are not noise, and anything may be
         return True
-    shares = np.bincount(plane, minlength=levels) / plane.size
-    entropy = -(shares * np.log2(np.maximum(shares, 1e-12))).sum()
-    return bool(entropy < 0.99 * (levels.bit_length() - 1))
-
-
-def _offsets(plane: Codes, boxes: Sequence[Box]) -> Codes:
-    """Boxes with about the same mean share statistics: exponents of one kind lie close together."""
-    ends = np.cumsum([box.elements for box in boxes])
-    sums = np.add.reduceat(plane.astype(np.int64), np.concatenate([[0], ends[:-1]]))
-    means = (sums * 256) // np.array([box.elements for box in boxes])
-    spread = int(means.max() - means.min())
-    if spread == 0:
-        return np.full(len(boxes), 8, np.uint8)
-    return ((means - means.min()) * 15 // spread).astype(np.uint8)
-
-
-def _unzip(frame: bytes, plane: Codes, levels: int) -> None:
-    try:
-        if zstandard.frame_content_size(frame) != plane.size:
-            raise TerseFileError(f"a plane must hold {plane.size} codes")
-        raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=plane.size, allow_extra_data=False)
-    except zstandard.ZstdError as problem:
-        raise TerseFileError(f"a plane cannot be unpacked: {problem}") from None
-    if len(raw) != plane.size:
-        raise TerseFileError(f"a plane must hold {plane.size} codes, it holds {len(raw)}")
-    plane[:] = np.frombuffer(raw, np.uint8)
-    if plane.size and int(plane.max()) >= levels:
-        raise TerseFileError(f"code {int(plane.max())} is outside the {levels} levels")
+    if len(starts) > 2 * SAMPLE:  # again by content, so that both of two equal runs are kept or neither
+        next_codes = low[starts + 1]
+        starts = starts[next_codes < 128 * SAMPLE // len(starts)]
+    # Products of odd numbers mix a window into one word; different windows meet in it once in 2^64.
+    mixed = np.zeros(len(starts), np.uint64)
+    for place in range(WINDOW):
+        mixed = (mixed ^ elements[starts + place].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return len(np.unique(mixed)) < len(starts) * (1 - REPEATED_SHARE)

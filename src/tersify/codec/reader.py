@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tersify.codec.codes import decode_codes
+from tersify.codec.arrays import decode_arrays
 from tersify.codec.container import Sections
 from tersify.codec.directory import Directory, unpack_directory
 from tersify.codec.entries import DTYPES, Entry, Stored
 from tersify.codec.errors import TerseFileError
-from tersify.codec.members import ArrayGroup, CodeGroup, Contents, contents_of
+from tersify.codec.members import CodeGroup, Contents, contents_of
 from tersify.codec.native import Codes
-from tersify.codec.planes import decode_planes
+from tersify.codec.split import decode_group
 from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA, read_facts
+from tersify.tensor.masks import names_as_in, refresh_masked, weights_as_in
 from tersify.tensor.model import check_names, load_state
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
@@ -39,18 +40,22 @@ def load(
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
     threads: int | None = None,
 ) -> Module:
-    """Fill a plain module with the file's weights, bit-equal, and leave the packed form on it."""
+    """Fill a module with the file's weights, bit-equal, and leave the packed form on it.
+
+    The module and the file may differ in that torch.nn.utils.prune has masks on the one and not on the other.
+    """
     _check_module(into)
     file = open(path, max_decoded_bytes=max_decoded_bytes)
     with _naming(path):
-        check_names(file.shapes(), into)  # before anything is decoded
+        check_names(names_as_in(file.shapes(), into.state_dict()), into)  # before anything is decoded
         try:
             read_facts(file.metadata.get(METADATA, {}), into)
         except ValueError as problem:
             raise TerseFileError(str(problem)) from None
     packed = file.read(threads=threads)
     with _naming(path):
-        load_state(packed, into)
+        load_state(weights_as_in(packed, into), into)
+    refresh_masked(into)
     return into
 
 
@@ -99,6 +104,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def coders(self, entry: Entry) -> str:
         """The coder of a tensor's codes, or of its values where it is dense."""
+        entry = self._origin(entry)
         spans = self.contents.spans(entry, "codes" if entry.dense is None else "dense")
         return "+".join(sorted({self.directory.groups[group].codec for group, _, _ in spans})) or "none"
 
@@ -117,7 +123,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         return name in self._entries or name in self.aliases
 
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
-        entry = self._entries[self.aliases.get(name, name)]
+        entry = self._origin(self._entries[self.aliases.get(name, name)])
         groups = self.contents.groups_of(entry)
         with _naming(self._path):
             self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
@@ -133,7 +139,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def _read(self, threads: int | None) -> CompressedModel:
         groups = self.contents.all_groups()
-        total = sum(entry.decoded_bytes for entry in self._entries.values())
+        total = sum(self._origin(entry).decoded_bytes for entry in self._entries.values())
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
         workers = min(threads or usable_cpus(), len(groups))
         if workers > 1:
@@ -141,8 +147,20 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
                 decoded = dict(zip(groups, pool.map(self._decode, groups), strict=True))
         else:
             decoded = {group: self._decode(group) for group in groups}
-        tensors = {name: self._tensor(entry, decoded, copy=False) for name, entry in self._entries.items()}
+        stored = {
+            name: self._tensor(entry, decoded, copy=False)
+            for name, entry in self._entries.items()
+            if entry.same is None
+        }
+        tensors = {
+            name: stored[name] if entry.same is None else _copy(stored[entry.same])
+            for name, entry in self._entries.items()
+        }
         return CompressedModel(tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata)
+
+    def _origin(self, entry: Entry) -> Entry:
+        """The tensor that holds the content of this one."""
+        return entry if entry.same is None else self._entries[entry.same]
 
     def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, copy: bool) -> CompressedTensor | Tensor:
         parts = {
@@ -172,11 +190,10 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         codec = self.directory.groups[index].codec
         if isinstance(group, CodeGroup):
             out = np.empty(group.elements, np.uint8)
-            decode_codes(codec, data, group.boxes, group.levels, out)
+            decode_group(codec, data, group.boxes, group.levels, out)
             return out
-        if codec != "planes":
-            raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")
-        return _decode_arrays(data, group)
+        dtype = DTYPES[group.dtype]
+        return decode_arrays(codec, data, group.arrays, dtype.itemsize, is_float=dtype.is_floating_point)
 
     def _allow(self, size_bytes: int, what: str) -> None:
         if size_bytes > self._max_decoded_bytes:
@@ -197,9 +214,8 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ValueError(f"{os.fspath(path)}: {problem}") from None
 
 
-def _decode_arrays(data: bytes, group: ArrayGroup) -> Codes:
-    dtype = DTYPES[group.dtype]
-    return decode_planes(data, group.arrays, dtype.itemsize, is_float=dtype.is_floating_point)
+def _copy(tensor: CompressedTensor | Tensor) -> CompressedTensor | Tensor:
+    return tensor if isinstance(tensor, CompressedTensor) else tensor.clone()
 
 
 def _array(raw: Codes, stored: Stored, name: str) -> Tensor:

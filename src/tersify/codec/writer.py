@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,16 +16,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tersify.codec.codes import Meaning, encode_codes
+from tersify.codec.arrays import encode_arrays
+from tersify.codec.codes import Meaning
 from tersify.codec.container import write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
+from tersify.codec.duplicates import equal_tensors
 from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
 from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
 from tersify.codec.native import Codes
-from tersify.codec.planes import encode_planes
+from tersify.codec.packing import halved, packed_losslessly
+from tersify.codec.split import encode_group
+from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedTensor
 
-VERSION = "1.0"
+VERSION = "1.1"
+FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
 
 
 def save(
@@ -35,28 +41,41 @@ def save(
 ) -> int:
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
 
-    Lossless by default. `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
+    Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
+    `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
     in half precision; they are given back as 32-bit floats with the rounded values.
     """
     if not isinstance(model, Mapping):
         raise ValueError(
             f"save takes what session.pack() or compress_ gave, or a mapping of names to tensors, got a "
-            f"{type(model).__name__}; a plain module is saved by its state_dict()"
+            f"{type(model).__name__}; a plain module is saved by its state_dict(), or by tersify.pack(module)"
         )
     if floats not in ("as-is", "fp16"):
         raise ValueError(f"floats must be 'as-is' or 'fp16', got {floats!r}")
-    plan = _Plan(half=floats == "fp16")
-    entries = [plan.add(name, tensor) for name, tensor in model.items()]
+    half = floats == "fp16"
+    packed = packed_losslessly(model, half=half)
+    plan = _Plan(half=half)
+    same = equal_tensors(packed)
+    entries = [
+        Entry(name=name, shape=tuple(tensor.shape), same=same[name]) if name in same else plan.add(name, tensor)
+        for name, tensor in packed.items()
+    ]
     sections, groups = plan.encode()
     directory = Directory(
         entries=entries,
         groups=groups,
-        aliases=dict(getattr(model, "aliases", {})),
-        recipe=getattr(model, "recipe", None),
-        metadata=dict(getattr(model, "metadata", {})),
+        aliases=packed.aliases,
+        recipe=packed.recipe,
+        metadata=packed.metadata,
         provenance=_provenance(),
     )
-    return write_sections(path, {"directory": pack_directory(directory), **sections}, VERSION)
+    return write_sections(path, {"directory": pack_directory(directory), **sections}, _version(directory))
+
+
+def _version(directory: Directory) -> str:
+    """The first version that has all the file needs, so that older readers read what they can."""
+    old = all(group.codec in FIRST_CODECS for group in directory.groups)
+    return FIRST_VERSION if old and all(entry.same is None for entry in directory.entries) else VERSION
 
 
 def _provenance() -> dict[str, Any]:
@@ -77,7 +96,7 @@ class _Pool:
     boxes: list[Box] = field(default_factory=list)
     codes: list[Codes] = field(default_factory=list)
     codebooks: list[Tensor | None] = field(default_factory=list)
-    arrays: list[tuple[str, bytes]] = field(default_factory=list)
+    arrays: list[tuple[str, Codes]] = field(default_factory=list)
 
 
 class _Plan:
@@ -89,12 +108,8 @@ class _Plan:
         self._open: dict[int | str, int] = {}
 
     def add(self, name: str, tensor: CompressedTensor | Tensor) -> Entry:
-        if not isinstance(name, str):
-            raise ValueError(f"tensor names are text, got {name!r}")
         if isinstance(tensor, CompressedTensor):
             return self._add_compressed(name, tensor)
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name!r} must be a CompressedTensor or a Tensor, got {type(tensor).__name__}")
         return Entry(name=name, shape=tuple(tensor.shape), dense=self._store(name, "dense", tensor))
 
     def _add_compressed(self, name: str, tensor: CompressedTensor) -> Entry:
@@ -105,7 +120,7 @@ class _Plan:
             pool.codes.append(flat[at : at + box.elements])
             pool.codebooks.append(tensor.codebook)
         fields = {"codebook": tensor.codebook, "values": tensor.values, "scale": tensor.scale}
-        parts = {part: self._store(name, part, t) for part, t in fields.items() if t is not None}
+        parts: dict[str, Any] = {part: self._store(name, part, t) for part, t in fields.items() if t is not None}
         return Entry(
             name=name,
             shape=tensor.shape,
@@ -120,13 +135,13 @@ class _Plan:
             raise ValueError(f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPES)}")
         plain = tensor.detach().cpu()
         if self._half and plain.dtype == torch.float32:
-            plain = _halved(plain, name)
+            plain = halved(plain, name)
         dtype = DTYPE_NAMES[plain.dtype]
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         first, pieces = self._place(dtype, flat_box(plain.numel()))
         width = plain.dtype.itemsize
         for pool, box, at in pieces:
-            pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width].tobytes()))
+            pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width]))
         return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
 
     def _place(self, key: int | str, whole: Box) -> tuple[int, list[tuple[_Pool, Box, int]]]:
@@ -151,20 +166,14 @@ class _Plan:
         return index, placed
 
     def encode(self) -> tuple[dict[str, bytes], list[Group]]:
-        sections: dict[str, bytes] = {}
-        groups = []
-        for index, (key, pool) in enumerate(self._groups):
-            codec, data = _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key)
-            sections[f"g{index}"] = data
-            groups.append(Group(codec=codec, crc32=zlib.crc32(data)))
-        return sections, groups
+        with ThreadPoolExecutor(max(1, min(usable_cpus(), len(self._groups)))) as pool:
+            coded = list(pool.map(_encode, *zip(*self._groups, strict=True))) if self._groups else []
+        sections = {f"g{index}": data for index, (_, data) in enumerate(coded)}
+        return sections, [Group(codec=codec, crc32=zlib.crc32(data)) for codec, data in coded]
 
 
-def _halved(plain: Tensor, name: str) -> Tensor:
-    halved = plain.half()
-    if not torch.equal(halved.isinf(), plain.isinf()):
-        raise ValueError(f"{name!r} has values beyond ±65504, the range of fp16; save with floats='as-is'")
-    return halved
+def _encode(key: int | str, pool: _Pool) -> tuple[str, bytes]:
+    return _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key)
 
 
 def _encode_codes(pool: _Pool, levels: int) -> tuple[str, bytes]:
@@ -173,7 +182,7 @@ def _encode_codes(pool: _Pool, levels: int) -> tuple[str, bytes]:
         activity=np.stack([_activity(codebook) for codebook in codebooks]),
         order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(np.uint8),
     )
-    return encode_codes(np.concatenate(pool.codes), pool.boxes, levels, meaning)
+    return encode_group(np.concatenate(pool.codes), pool.boxes, levels, meaning)
 
 
 def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
@@ -193,5 +202,5 @@ def _encode_arrays(pool: _Pool, dtype: str) -> tuple[str, bytes]:
     arrays = sorted(pool.arrays, key=lambda array: array[0].encode())
     width = DTYPES[dtype].itemsize
     kinds = [(kind, len(data) // width) for kind, data in arrays]
-    joined = b"".join(data for _, data in arrays)
-    return "planes", encode_planes(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)
+    joined = arrays[0][1] if len(arrays) == 1 else np.concatenate([data for _, data in arrays])
+    return encode_arrays(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)

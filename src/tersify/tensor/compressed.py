@@ -121,7 +121,7 @@ class CompressedTensor:
             and self.axis == other.axis
             and dict(self.format) == dict(other.format)
             and all(
-                _same_bits(getattr(self, part), getattr(other, part))
+                same_bits(getattr(self, part), getattr(other, part))
                 for part in ("codes", "codebook", "values", "scale")
             )
         )
@@ -138,7 +138,8 @@ class CompressedTensor:
         return f"CompressedTensor({'×'.join(map(str, self.shape))}, {kind})"
 
 
-def _same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    """Equal in dtype, shape and every bit; −0.0 is not 0.0, and NaN equals itself."""
     if a is None or b is None:
         return a is b
     if a.dtype != b.dtype or a.shape != b.shape:

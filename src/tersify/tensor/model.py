@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.inputs import METADATA, fix_inputs, read_facts
+from tersify.tensor.masks import MASK, ORIGINAL
 from tersify.tensor.measures import entropy_bits, sparsity_percent
 from tersify.tensor.memory import find_sharing, memory_key
 from tersify.tensor.origin import set_file_facts, set_origins
@@ -137,10 +138,20 @@ def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_l
         raise ValueError(
             f"the file and {type(into).__name__} name different tensors: "
             f"missing in the file {_some(missing)}, unknown to the module {_some(unknown)}"
+            + _mask_remedy([*missing, *unknown])
         )
     for name, shape in shapes.items():
         if not is_lazy(own[name]) and shape != tuple(own[name].shape):
             raise ValueError(f"{name!r} has shape {shape} in the file, {tuple(own[name].shape)} in the module")
+
+
+def _mask_remedy(names: list[str]) -> str:
+    if not any(name.endswith((ORIGINAL, MASK)) for name in names):
+        return ""
+    return (
+        f"; NAME{ORIGINAL} and NAME{MASK} are what torch.nn.utils.prune makes of a weight: "
+        "tersify.torch_masks.merge_torch_masks(state) makes one tensor of each pair, and prune.remove of a module's"
+    )
 
 
 def _some(names: list[str]) -> str:

@@ -1,0 +1,96 @@
+"""Groups of arrays: as planes, of large arrays in pieces, or with their zeros set aside, whichever is smaller.
+
+Exponents drift along a large array, as the rows of an embedding do: pieces have statistics of their own. A zero has
+no mantissa, but in a plane its bits lie among those of others and look like noise. Weights that were multiplied by a
+mask hold zeros of both signs, which are kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tersify.codec.codes import Meaning, decode_codes, encode_codes
+from tersify.codec.errors import TerseFileError
+from tersify.codec.layout import BLOCK_ELEMENTS, PIECE_ELEMENTS, Box, boxes_of_arrays
+from tersify.codec.native import Codes
+from tersify.codec.planes import METHODS, decode_planes, encode_planes
+
+MIN_ZERO_SHARE = 1 / 64
+SAMPLE = 1 << 16
+OTHER = 2  # the code of what is no zero
+Arrays = Sequence[tuple[str, int]]  # kind, elements
+
+
+def encode_arrays(data: Codes, arrays: Arrays, width: int, *, is_float: bool) -> tuple[str, bytes]:
+    """The name and the bytes of the smaller coding; `data` holds the arrays one after the other."""
+    name = "pieces" if any(elements >= 2 * PIECE_ELEMENTS for _, elements in arrays) else "planes"
+    best = (name, encode_planes(data, _boxes(name, arrays), width, is_float=is_float))
+    if is_float and width > 1 and _has_zeros(data.view(f"<u{width}"), width):
+        made = _encode_zeros(data, arrays, width)
+        if len(made) < len(best[1]):
+            return "zeros", made
+    return best
+
+
+def decode_arrays(codec: str, data: bytes, arrays: Arrays, width: int, *, is_float: bool) -> Codes:
+    """The bytes of all arrays."""
+    if codec in ("planes", "pieces"):
+        return decode_planes(data, _boxes(codec, arrays), width, is_float=is_float)
+    if codec != "zeros" or not is_float:
+        raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")
+    if len(data) < 5:
+        raise TerseFileError("a group of arrays with zeros ends inside its header")
+    method, length = struct.unpack_from("<BI", data)
+    if len(data) < 5 + length or method >= len(METHODS):
+        raise TerseFileError(f"zeros claim method {method} and {length} bytes, {len(data) - 5} are there")
+    codes = np.empty(sum(elements for _, elements in arrays), np.uint8)
+    decode_codes(METHODS[method], data[5 : 5 + length], boxes_of_arrays(arrays), 3, codes)
+    out = np.where(codes == 1, _sign(width), _sign(width).dtype.type(0))
+    others = _others(codes, arrays)
+    if others:
+        rest = decode_planes(data[5 + length :], _boxes("pieces", others), width, is_float=True)
+        out[codes == OTHER] = rest.view(f"<u{width}")
+    elif len(data) != 5 + length:
+        raise TerseFileError("a group of arrays that are all zero has bytes behind its zeros")
+    return out.view(np.uint8)
+
+
+def _encode_zeros(data: Codes, arrays: Arrays, width: int) -> bytes:
+    elements = data.view(f"<u{width}")
+    codes = np.where(elements == 0, 0, np.where(elements == _sign(width), 1, OTHER)).astype(np.uint8)
+    boxes = boxes_of_arrays(arrays)
+    meaning = Meaning(
+        activity=np.tile(np.array([0, 0, 255], np.uint8), (len(boxes), 1)), order=np.arange(3, dtype=np.uint8)
+    )
+    method, coded = encode_codes(codes, boxes, 3, meaning)
+    head = struct.pack("<BI", METHODS.index(method), len(coded)) + coded
+    others = _others(codes, arrays)
+    if not others:
+        return head
+    rest = elements[codes == OTHER].view(np.uint8)
+    return head + encode_planes(rest, _boxes("pieces", others), width, is_float=True)
+
+
+def _boxes(codec: str, arrays: Arrays) -> list[Box]:
+    return boxes_of_arrays(arrays, piece_elements=PIECE_ELEMENTS if codec == "pieces" else BLOCK_ELEMENTS)
+
+
+def _others(codes: Codes, arrays: Arrays) -> list[tuple[str, int]]:
+    """The arrays without their zeros; those that hold nothing else are left out."""
+    ends = np.cumsum([elements for _, elements in arrays])
+    counts = [int(np.count_nonzero(part == OTHER)) for part in np.split(codes, ends[:-1])]
+    return [(kind, count) for (kind, _), count in zip(arrays, counts, strict=True) if count]
+
+
+def _has_zeros(elements: npt.NDArray[np.unsignedinteger], width: int) -> bool:
+    sample = elements[:: max(1, elements.size // SAMPLE)]
+    return int(np.count_nonzero((sample & ~_sign(width)) == 0)) >= max(1, MIN_ZERO_SHARE * sample.size)
+
+
+def _sign(width: int) -> np.unsignedinteger:
+    """The bits of −0.0."""
+    return np.dtype(f"<u{width}").type(1 << (8 * width - 1))

@@ -1,0 +1,70 @@
+"""Rows that are whole steps of their own scale: `value = whole number × scale`, exact to the last bit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MAX_STEPS = 255  # the largest whole number that is looked for
+SAMPLE_ROWS = 8
+MAX_WORK = 1 << 28  # quotients that are rounded and compared before the search gives up
+CHUNK = 1 << 20
+
+
+def scales_of(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Per row of `values` a scale, and the whole numbers; `known` says which entries count.
+
+    None where a row has no such scale. The largest value of a row is some number of steps; as its product was
+    rounded, the scale is its quotient or a neighbour of that.
+    """
+    if not bool(values.isfinite().all()):
+        return None
+    scale = torch.zeros(len(values), dtype=values.dtype)
+    sample = torch.linspace(0, len(values) - 1, min(SAMPLE_ROWS, len(values))).long()
+    every = torch.arange(1, MAX_STEPS + 1)
+    for rows in (sample[:1], sample):
+        steps = _solve(values, known, scale, rows, every)
+        if not bool((scale[rows] != 0).all()):
+            return None
+    _solve(values, known, scale, _unsolved(scale), steps.unique())
+    left = _unsolved(scale)
+    if len(left) * values.shape[1] * MAX_STEPS > MAX_WORK:
+        return None
+    _solve(values, known, scale, left, every)
+    if len(_unsolved(scale)):
+        return None
+    return scale, torch.where(known, _steps(values, scale[:, None]), 0)
+
+
+def _solve(values: Tensor, known: Tensor, scale: Tensor, rows: Tensor, numbers: Tensor) -> Tensor:
+    """Fill in `scale` for the rows whose largest value is one of `numbers` steps, and give the numbers met."""
+    met = [numbers[:0]]
+    for some in rows.split(max(1, CHUNK // (3 * len(numbers) * values.shape[1]))):
+        top = torch.where(known[some], values[some].abs(), 0).amax(1, keepdim=True)
+        top = torch.where(top == 0, torch.ones_like(top), top)
+        quotient = (top.double() / numbers).to(values.dtype)
+        tried = torch.stack([_neighbour(quotient, places) for places in (0, 1, -1)], 2).flatten(1)[:, :, None]
+        wanted = values[some][:, None]
+        fits = (_as_ints(_steps(wanted, tried) * tried) == _as_ints(wanted)) | ~known[some][:, None]
+        solved = fits.all(2) & (tried[:, :, 0] > 0)
+        first = solved.to(torch.uint8).argmax(1)
+        found = solved.any(1)
+        scale[some[found]] = tried[found, first[found], 0]
+        met.append(numbers[first[found] // 3])
+    return torch.cat(met)
+
+
+def _steps(values: Tensor, scale: Tensor) -> Tensor:
+    return (values.double() / scale.double()).round().to(values.dtype)
+
+
+def _neighbour(values: Tensor, places: int) -> Tensor:
+    return (_as_ints(values) + places).view(values.dtype)
+
+
+def _as_ints(values: Tensor) -> Tensor:
+    return values.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize])
+
+
+def _unsolved(scale: Tensor) -> Tensor:
+    return torch.nonzero(scale == 0).reshape(-1)
