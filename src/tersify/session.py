@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from tersify.calibration import Calibration, input_norms, squared_gradients
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
+from tersify.methods.prepare import Preparations
 from tersify.ranks import whole
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
-from tersify.sites import find_sites, install, uninstall
+from tersify.sites import find_sites, install, uninstall, watched_slot
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
 from tersify.units import Example, find_units
@@ -110,6 +111,8 @@ class Session:
         for site, transform in links:
             transform.start_(site.latent)
         self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
+        slots = [watched_slot(site) for site in self.sites]
+        self._preparations = Preparations([(w.method, w.bound) for w in self._work], self.sites, slots)
 
     def _detach(self) -> None:
         """The modules hold the latents themselves again."""
@@ -165,6 +168,8 @@ class Session:
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
         self._move_to(self._steps_done, inputs, targets)
+        with torch.no_grad():
+            self._preparations.run()
         self._steps_done += 1
 
     def advance_to_end(self) -> None:
@@ -179,6 +184,7 @@ class Session:
             epoch=1 + at / self.steps_per_epoch, epochs=self.epochs,
         )  # fmt: skip
         step = Step(progress, self.model, inputs, targets, without_training)
+        self._preparations.forget()  # a search may read the weights while the step is made
         for work in self._work:
             work.method.project_(work.bound)
         for work in self._work:
@@ -238,6 +244,7 @@ class Session:
             uninstall(site)
             site.latent.copy_(value)
         self.sites, self._work, self._penalized = [], [], []
+        self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:
         return {

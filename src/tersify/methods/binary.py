@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Method, Site, Transform, dense, register, straight_through
+from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through
+from tersify.methods.flat import FlatWeights
 from tersify.tensor import CompressedTensor
 
 
@@ -23,16 +24,32 @@ class BinaryConnect(Method):
     def transform(self, site: Site) -> Transform:
         return BinaryTransform(self.stochastic)
 
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
+        # Latents were clipped when the step began, so the gradient passes everywhere.
+        if self.stochastic:
+            positive = weights.flatten([drawn_positive(t) for t in weights.tensors])
+        else:
+            positive = weights.values >= 0
+        return torch.where(positive, 1.0, -1.0).to(weights.values.dtype)
+
+
+def drawn_positive(latent: Tensor) -> Tensor:
+    return torch.rand_like(latent) < (latent + 1) / 2
+
 
 class BinaryTransform(Transform):
     def __init__(self, stochastic: bool) -> None:
         super().__init__()
         self.stochastic = stochastic
 
+    @property
+    def is_exact(self) -> bool:
+        return True
+
     def forward(self, latent: Tensor) -> Tensor:
         fixed = latent.detach()
         drawn = self.stochastic and self.training
-        positive = torch.rand_like(fixed) < (fixed + 1) / 2 if drawn else fixed >= 0
+        positive = drawn_positive(fixed) if drawn else fixed >= 0
         return straight_through(torch.where(positive, 1.0, -1.0).to(latent.dtype), latent.clamp(-1.0, 1.0))
 
     def project_(self, latent: Tensor) -> None:

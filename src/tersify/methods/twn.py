@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import (
+    Bound,
     Method,
     Site,
     Transform,
@@ -18,6 +19,7 @@ from tersify.methods.base import (
     straight_through,
     ternary_tensor,
 )
+from tersify.methods.flat import FlatWeights
 from tersify.tensor import CompressedTensor
 
 
@@ -35,6 +37,19 @@ class TernaryWeightNetwork(Method):
     def transform(self, site: Site) -> Transform:
         return TwnTransform(self.factor, self.per_channel)
 
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | None:
+        each = self.per_channel
+        if each and any(t.ndim < 2 for t in weights.tensors):
+            return None  # the transform says what is wrong
+        size = weights.values.abs()
+        members = weights.constant("members", lambda: torch.tensor(weights.members(per_channel=each)))
+        limit = self.factor * (weights.norms(size, 1, per_channel=each) / members.to(size.dtype))
+        kept = size > weights.spread(limit, per_channel=each)
+        above = torch.where(kept, size, 0.0)
+        count = weights.norms(kept.to(size.dtype), 1, per_channel=each).clamp(min=1)
+        scale = weights.norms(above, 1, per_channel=each) / count
+        return torch.where(kept, weights.values.sign(), 0.0) * weights.spread(scale, per_channel=each)
+
 
 class TwnTransform(Transform):
     def __init__(self, factor: float, per_channel: bool) -> None:
@@ -43,10 +58,15 @@ class TwnTransform(Transform):
 
     def pattern_and_scale(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         dims = over_channels(latent, self.per_channel)
+        members = latent.numel() // (len(latent) if self.per_channel else 1)
         size = latent.abs()
-        kept = size > self.factor * size.mean(dims, keepdim=self.per_channel)
+
+        def total(of: Tensor) -> Tensor:
+            return torch.linalg.vector_norm(of, 1, dims, keepdim=self.per_channel)
+
+        kept = size > self.factor * (total(size) / members)
         count = kept.sum(dims, keepdim=self.per_channel).clamp(min=1)
-        scale = (size * kept).sum(dims, keepdim=self.per_channel) / count
+        scale = total(torch.where(kept, size, 0.0)) / count
         return torch.where(kept, latent.sign(), 0.0), scale
 
     def forward(self, latent: Tensor) -> Tensor:

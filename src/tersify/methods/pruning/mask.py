@@ -19,8 +19,14 @@ class MaskTransform(Transform):
         super().__init__()
         self.register_buffer("mask", torch.ones_like(latent, dtype=torch.bool))
 
+    def scored(self) -> Tensor | None:
+        """The parameter, or what it makes, that gets each weight's gradient times the weight."""
+        return None
+
     def forward(self, latent: Tensor) -> Tensor:
-        return torch.where(self.mask, latent, 0.0)
+        masked = torch.where(self.mask, latent, 0.0)
+        scored = self.scored()
+        return masked if scored is None else masked + (scored - scored.detach()) * latent.detach()
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         return pack_kept(upstream, ranks.whole(self.mask))
@@ -59,9 +65,8 @@ class LearnedMask(MaskTransform):
             total = total + self.lines * score
         return total
 
-    def forward(self, latent: Tensor) -> Tensor:
-        worth = self.worth()
-        return super().forward(latent) + (worth - worth.detach()) * latent.detach()
+    def scored(self) -> Tensor:
+        return self.worth()
 
 
 def _line_of(weight: Tensor, dim: int) -> list[int]:
@@ -89,8 +94,8 @@ class GatheredMask(MaskTransform):
         self.probe = nn.Parameter(torch.zeros_like(latent))
         self.probe.register_post_accumulate_grad_hook(self._gather_)
 
-    def forward(self, latent: Tensor) -> Tensor:
-        return super().forward(latent) + (self.probe - self.probe.detach()) * latent.detach()
+    def scored(self) -> Tensor:
+        return self.probe
 
     @torch.no_grad()
     def _gather_(self, probe: Tensor) -> None:

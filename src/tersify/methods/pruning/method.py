@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Network, Site, Step, register
+from tersify.methods.flat import FlatWeights
 from tersify.methods.pruning.choice import (
     SCOPES,
     choose_globally,
@@ -213,6 +215,17 @@ class Prune(Method):
                 mask.pressure.fill_(self.lam * self._pace.done(step.progress))
         if self._pace.is_due(step):
             self._choose_(bound, step)
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor]:
+        masks = bound.each(MaskTransform)
+        kept = weights.flatten([mask.mask for mask in masks])
+        masked = torch.where(kept, weights.values, 0.0)
+        scored = [mask.scored() for mask in masks]
+        if all(each is None for each in scored):
+            return masked, kept
+        like = zip(scored, weights.tensors, strict=True)
+        worth = weights.flatten([torch.zeros_like(t) if each is None else each for each, t in like])
+        return masked + (worth - worth.detach()) * weights.values.detach()
 
     def _choose_(self, bound: PruneBound, step: Step) -> None:
         score = self._score

@@ -1,0 +1,118 @@
+"""Many tensors end to end in one vector, so that one call serves all of them.
+
+An eager step of a small network is bound by its host: by calls, not by arithmetic. A method that computes on the
+vector makes as many calls for fifty layers as for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+# Between the dimensions as they are named and as they lie in memory, for torch's channels-last layouts.
+_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+class FlatWeights:
+    """The tensors that enter a method's transforms, as one vector `values`.
+
+    Each tensor lies in the order of its own memory, so that a convolution in channels-last layout gets its weight in
+    that layout. Statistics are those of torch's own reductions of each tensor, to the bit on a CPU.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], constants: dict[str, Tensor] | None = None) -> None:
+        self.tensors = tensors
+        self._last = [_is_channels_last(t) for t in tensors]
+        self._molds = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
+        self._constants = {} if constants is None else constants
+        self.values = self.flatten(tensors)
+
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of the same shapes as one vector, in the same order."""
+        if any(self._last):
+            tensors = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
+        return _flatten_dense_tensors(tensors)
+
+    def pieces(self, flat: Tensor) -> list[Tensor]:
+        """The vector's parts in the shapes and layouts of the tensors."""
+        parts = _unflatten_dense_tensors(flat, self._molds)
+        if any(self._last):
+            return [_from_memory(p) if last else p for p, last in zip(parts, self._last, strict=True)]
+        return list(parts)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [t.numel() for t in self.tensors]
+
+    @property
+    def rows(self) -> list[int]:
+        """The output channels of each tensor."""
+        return [len(t) for t in self.tensors]
+
+    def norms(self, flat: Tensor, order: float, *, per_channel: bool = False) -> Tensor:
+        """One norm for each tensor, or for each output channel of all of them."""
+        if per_channel:
+            parts = zip(flat.split(self.sizes), self.rows, strict=True)
+            return torch.cat([torch.linalg.vector_norm(p.view(rows, -1), order, 1) for p, rows in parts])
+        return torch.stack(torch._foreach_norm(flat.split(self.sizes), order))
+
+    def spread(self, numbers: Tensor, *, per_channel: bool = False) -> Tensor:
+        """One number for each tensor (or output channel) → one for each weight."""
+        return _Spread.apply(numbers, self.owners(per_channel=per_channel), self.members(per_channel=per_channel))
+
+    def members(self, *, per_channel: bool = False) -> list[int]:
+        """How many weights share each number that is spread."""
+        if not per_channel:
+            return self.sizes
+        each = zip(self.sizes, self.rows, strict=True)
+        return [size // rows for size, rows in each for _ in range(rows)]
+
+    def owners(self, *, per_channel: bool = False) -> Tensor:
+        """For each weight the index of its tensor, or of its output channel among all of them."""
+
+        def counted() -> Tensor:
+            members = torch.tensor(self.members(per_channel=per_channel))
+            return torch.repeat_interleave(torch.arange(len(members), dtype=torch.int32), members)
+
+        return self.constant("channels" if per_channel else "tensors", counted)
+
+    def constant(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """What stays the same from step to step, made once."""
+        found = self._constants.get(name)
+        if found is None or found.device != self.values.device:
+            found = self._constants[name] = make().to(self.values.device)
+        return found
+
+
+class _Spread(torch.autograd.Function):
+    """Backward each part is summed up by itself: a scattered sum differs from run to run on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: Tensor, owners: Tensor, members: list[int]) -> Tensor:
+        ctx.members = members
+        return numbers.index_select(0, owners)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        members = ctx.members
+        if len(set(members)) == 1:
+            return gradient.view(-1, members[0]).sum(1), None, None
+        return torch.stack([part.sum() for part in gradient.split(members)]), None, None
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    if tensor.ndim not in _LAST_FORMATS or tensor.is_contiguous():
+        return False
+    return tensor.is_contiguous(memory_format=_LAST_FORMATS[tensor.ndim])
+
+
+def _as_in_memory(tensor: Tensor) -> Tensor:
+    return tensor.movedim(1, -1)
+
+
+def _from_memory(tensor: Tensor) -> Tensor:
+    return tensor.movedim(-1, 1)

@@ -1,0 +1,102 @@
+"""Where a prepared weight waits for its module, and how long it stays true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+from torch.nn.utils.parametrize import ParametrizationList
+
+
+class Slot:
+    """A weight that was computed before it is read, and that holds while nothing it was made of has changed.
+
+    What it was made of are the latent and every parameter and buffer of its transforms. Torch counts the edits in
+    place of each of them, be they the optimizer's, `load_state_dict`'s or the user's; a tensor put in another's place
+    is another object, or lies elsewhere. An edit through `.data` passes unseen, as it does by autograd.
+
+    `castable` says that only layers read the weight that autocast casts for, and that it is exact in any type: then
+    it is made at once in the type that autocast made of the last one, `cast`, which spares a cast for each.
+    """
+
+    def __init__(self, *, castable: bool = False) -> None:
+        self._sources: list[tuple[dict[str, Any], str]] = []
+        self._weight: Tensor | None = None
+        self._seen: list[tuple[Tensor, int, int]] = []
+        self._asked = True
+        self.castable = castable
+        self.cast: torch.dtype | None = None
+        self._made_in: torch.dtype | None = None
+
+    def watch(self, chain: ParametrizationList) -> None:
+        """From here on the weight is made of all that this chain holds."""
+        modules: list[nn.Module] = list(chain.modules())
+        self._sources = [
+            (held, key)
+            for m in modules for held in (m._parameters, m._buffers) for key, tensor in held.items()
+            if tensor is not None
+        ]  # fmt: skip
+
+    def fill(self, weight: Tensor) -> None:
+        self._weight = weight
+        self._seen = [(t := held[key], t._version, t.data_ptr()) for held, key in self._sources]
+        self._made_in = None if weight.dtype is self._seen[0][0].dtype else weight.dtype
+
+    def clear(self) -> None:
+        self._weight, self._seen = None, []
+
+    def take_asked(self) -> bool:
+        """Whether anybody read the weight since this was asked last."""
+        asked, self._asked = self._asked, False
+        return asked
+
+    def read(self, latent: Tensor | None) -> Tensor | None:
+        """The weight, if it is ready and true for this latent."""
+        self._asked = True
+        weight = self._weight
+        if weight is not None and latent is self._seen[0][0] and self._holds():
+            if not self.castable:
+                return weight
+            self.cast = self._autocast(weight)
+            return weight if self._made_in in (None, self.cast) else None
+        if self.castable and latent is not None:
+            self.cast = self._autocast(latent)
+        return None
+
+    def _holds(self) -> bool:
+        for (held, key), (tensor, version, pointer) in zip(self._sources, self._seen, strict=True):
+            if held.get(key) is not tensor or tensor._version != version or tensor.data_ptr() != pointer:
+                self.clear()
+                return False
+        return True
+
+    @staticmethod
+    def _autocast(tensor: Tensor) -> torch.dtype | None:
+        device = tensor.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Slot:
+        """A copied network has latents of its own, and nobody prepares its weights."""
+        return Slot()
+
+
+def forget_prepared(model: nn.Module) -> None:
+    """Every weight of the model is computed anew when it is read: something else than a tensor has changed."""
+    for module in model.modules():
+        if isinstance(module, SlottedChain):
+            module.slot.clear()
+
+
+class SlottedChain(ParametrizationList):
+    """Torch's list of a weight's parametrizations, which gives the prepared weight where there is one."""
+
+    slot: Slot
+
+    def forward(self) -> Tensor:
+        if self.training and not is_compiling():
+            weight = self.slot.read(self._parameters.get("original"))
+            if weight is not None:
+                return weight
+        return super().forward()
