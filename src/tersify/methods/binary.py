@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, clip_
 from tersify.tensor import CompressedTensor
 
 
@@ -23,6 +23,9 @@ class BinaryConnect(Method):
 
     def transform(self, site: Site) -> Transform:
         return BinaryTransform(self.stochastic)
+
+    def project_(self, bound: Bound) -> None:
+        clip_([site.latent for site in bound.sites])
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
         # Latents were clipped when the step began, so the gradient passes everywhere.
@@ -51,9 +54,6 @@ class BinaryTransform(Transform):
         drawn = self.stochastic and self.training
         positive = drawn_positive(fixed) if drawn else fixed >= 0
         return straight_through(torch.where(positive, 1.0, -1.0).to(latent.dtype), latent.clamp(-1.0, 1.0))
-
-    def project_(self, latent: Tensor) -> None:
-        latent.clamp_(-1.0, 1.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         weight = dense(upstream)

@@ -23,8 +23,7 @@ class BitNet(Method):
         return BitNetTransform()
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
-        numbers = weights.constant("numbers", lambda: torch.tensor(weights.sizes)).to(weights.values.dtype)
-        scale = weights.spread((weights.norms(weights.values, 1) / numbers).clamp(min=LEAST_SCALE))
+        scale = weights.spread((weights.norms(weights.values, 1) / weights.members()).clamp(min=LEAST_SCALE))
         return rounded(weights.values, scale) * scale
 
 

@@ -115,7 +115,8 @@ def cheapest_level(
     zero = latent.square() / unit + bits_0
     up = (latent - plus).square() / unit + bits_plus
     down = (latent + minus).square() / unit + bits_minus
-    return torch.where((up < zero) & (up <= down), 1.0, torch.where(down < zero, -1.0, 0.0)).to(latent.dtype)
+    is_up = (up < zero) & (up <= down)
+    return is_up.to(latent.dtype) - ((down < zero) & ~is_up).to(latent.dtype)
 
 
 class Ec2tTransform(Transform):

@@ -7,14 +7,25 @@ vector makes as many calls for fifty layers as for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 # Between the dimensions as they are named and as they lie in memory, for torch's channels-last layouts.
 _LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+LARGE = 1 << 14  # numbers in a tensor that a core's nearest cache does not hold
+
+
+class Learned(NamedTuple):
+    """Parameters in one vector, one (or none) for each tensor, and how a gradient of the vector falls apart."""
+
+    vector: Tensor
+    parameters: Sequence[nn.Parameter | None]
+    split: Callable[[Tensor], Sequence[Tensor]]
 
 
 class FlatWeights:
@@ -30,6 +41,7 @@ class FlatWeights:
         self._molds = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
         self._constants = {} if constants is None else constants
         self.values = self.flatten(tensors)
+        self.learned: list[Learned] = []
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the same shapes as one vector, in the same order."""
@@ -43,6 +55,25 @@ class FlatWeights:
         if any(self._last):
             return [_from_memory(p) if last else p for p, last in zip(parts, self._last, strict=True)]
         return list(parts)
+
+    def learn(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """A parameter of each tensor, all as one vector through which their gradients go back to them."""
+        with torch.no_grad():
+            vector = _flatten_dense_tensors(parameters)
+        return self._learn(Learned(vector, parameters, lambda flat: _unflatten_dense_tensors(flat, parameters)))
+
+    def learn_scores(self, scores: Sequence[nn.Parameter | None]) -> Tensor:
+        """The same for parameters of the tensors' own shapes; zeros stand where a tensor has none."""
+        each = zip(scores, self.tensors, strict=True)
+        with torch.no_grad():
+            vector = self.flatten([torch.zeros_like(t) if score is None else score for score, t in each])
+        return self._learn(Learned(vector, scores, self.pieces))
+
+    def _learn(self, learned: Learned) -> Tensor:
+        if any(p is not None and p.requires_grad for p in learned.parameters):
+            learned.vector.requires_grad_()
+            self.learned.append(learned)
+        return learned.vector
 
     @property
     def sizes(self) -> list[int]:
@@ -64,19 +95,23 @@ class FlatWeights:
         """One number for each tensor (or output channel) → one for each weight."""
         return _Spread.apply(numbers, self.owners(per_channel=per_channel), self.members(per_channel=per_channel))
 
-    def members(self, *, per_channel: bool = False) -> list[int]:
+    def members(self, *, per_channel: bool = False) -> Tensor:
         """How many weights share each number that is spread."""
-        if not per_channel:
-            return self.sizes
-        each = zip(self.sizes, self.rows, strict=True)
-        return [size // rows for size, rows in each for _ in range(rows)]
+
+        def counted() -> Tensor:
+            if not per_channel:
+                return torch.tensor(self.sizes)
+            each = zip(self.sizes, self.rows, strict=True)
+            return torch.tensor([size // rows for size, rows in each for _ in range(rows)])
+
+        return self.constant("members of a channel" if per_channel else "members of a tensor", counted)
 
     def owners(self, *, per_channel: bool = False) -> Tensor:
         """For each weight the index of its tensor, or of its output channel among all of them."""
 
         def counted() -> Tensor:
-            members = torch.tensor(self.members(per_channel=per_channel))
-            return torch.repeat_interleave(torch.arange(len(members), dtype=torch.int32), members)
+            members = self.members(per_channel=per_channel)
+            return torch.arange(len(members), dtype=torch.int32, device=members.device).repeat_interleave(members)
 
         return self.constant("channels" if per_channel else "tensors", counted)
 
@@ -89,19 +124,39 @@ class FlatWeights:
 
 
 class _Spread(torch.autograd.Function):
-    """Backward each part is summed up by itself: a scattered sum differs from run to run on a GPU."""
+    """Backward each part is summed up by itself: a scattered sum differs from run to run on a GPU.
+
+    In double precision, since the sum of a segment goes from its first element to its last.
+    """
 
     @staticmethod
-    def forward(ctx: Any, numbers: Tensor, owners: Tensor, members: list[int]) -> Tensor:
+    def forward(ctx: Any, numbers: Tensor, owners: Tensor, members: Tensor) -> Tensor:
         ctx.members = members
         return numbers.index_select(0, owners)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        members = ctx.members
-        if len(set(members)) == 1:
-            return gradient.view(-1, members[0]).sum(1), None, None
-        return torch.stack([part.sum() for part in gradient.split(members)]), None, None
+        sums = torch.segment_reduce(gradient.double(), "sum", lengths=ctx.members, unsafe=True)
+        return sums.to(gradient.dtype), None, None
+
+
+def clip_(tensors: list[Tensor]) -> None:
+    """Pull every number into [-1, 1]."""
+    if tensors[0].is_cpu and sum(t.numel() for t in tensors) > LARGE * len(tensors):
+        for tensor in tensors:  # where launches cost little, a second pass through memory does not
+            tensor.clamp_(-1.0, 1.0)
+        return
+    torch._foreach_clamp_min_(tensors, -1.0)
+    torch._foreach_clamp_max_(tensors, 1.0)
+
+
+def signs_beyond(values: Tensor, limit: Tensor) -> Tensor:
+    """sign(x) where |x| > limit, else 0, without a choice, which takes several times as long as arithmetic.
+
+    A quotient of a half is rounded to the even zero, and with it the limit itself. A limit of zero parts zero from the
+    rest by the smallest normal number.
+    """
+    return (values / (2 * limit).clamp(min=torch.finfo(values.dtype).tiny)).round_().sign_()
 
 
 def _is_channels_last(tensor: Tensor) -> bool:

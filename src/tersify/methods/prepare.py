@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tersify import ranks
 from tersify.methods.base import Bound, Method, Site, Transform
@@ -24,43 +24,42 @@ class Preparation:
     def __init__(self, method: Method, bound: Bound, slots: Sequence[Slot]) -> None:
         self._method, self._bound, self._slots = method, bound, slots
         self._constants: dict[str, Tensor] = {}
-        self._learned = [(i, p) for i, t in enumerate(bound.transforms) for p in t.parameters()]
+        self._parameters = [p for t in bound.transforms for p in t.parameters()]
         self._is_last = all(s.chain[-1] is t for s, t in zip(bound.sites, bound.transforms, strict=True))
 
     def run(self, values: dict[Slot, Tensor]) -> None:
         """Each slot's value becomes what the method makes of it; slots it cannot serve are taken out."""
-        chosen = [i for i, t in enumerate(self._bound.transforms) if not t.passes_in_training]
-        slots = [self._slots[i] for i in chosen]
-        entering = [values[slot] for slot in slots if slot in values]
-        made = self._make(chosen, slots, entering) if len(entering) == len(slots) else None
-        for at, slot in enumerate(slots):
-            if made is None:
+        bound, slots = self._bound, self._slots
+        if any(t.passes_in_training for t in bound.transforms):
+            each = zip(bound.sites, bound.transforms, slots, strict=True)
+            chosen = [(site, t, slot) for site, t, slot in each if not t.passes_in_training]
+            bound = Bound([site for site, _, _ in chosen], [t for _, t, _ in chosen], bound.shared)
+            slots = [slot for _, _, slot in chosen]
+        made = None
+        if slots and all(slot in values for slot in slots):
+            made = self._make(bound, [values[slot] for slot in slots], slots)
+        if made is None:
+            for slot in slots:
                 values.pop(slot, None)
-            else:
-                values[slot] = made[at]
+        else:
+            values.update(zip(slots, made, strict=True))
 
-    def _make(
-        self, chosen: Sequence[int], slots: Sequence[Slot], entering: Sequence[Tensor]
-    ) -> Sequence[Tensor] | None:
-        if not entering or len({(t.device, t.dtype) for t in entering}) > 1:
+    def _make(self, bound: Bound, entering: Sequence[Tensor], slots: Sequence[Slot]) -> Sequence[Tensor] | None:
+        first = entering[0]
+        if any(t.dtype is not first.dtype or t.device != first.device for t in entering):
             return None
-        bound = self._bound
-        if len(chosen) < len(bound.sites):
-            bound = Bound([bound.sites[i] for i in chosen], [bound.transforms[i] for i in chosen], bound.shared)
-        place = {index: at for at, index in enumerate(chosen)}
-        learned = [(place[i], p) for i, p in self._learned if i in place and p.requires_grad]
+        learns = any(p.requires_grad for p in self._parameters)
         weights = FlatWeights(entering, self._constants)
-        weights.values.requires_grad_(bool(learned))
-        with torch.set_grad_enabled(bool(learned)):
+        weights.values.requires_grad_(learns)
+        with torch.set_grad_enabled(learns):
             made = self._method.prepare(bound, weights)
         if made is None:
             return None
         value, gain = made if isinstance(made, tuple) else (made, None)
-        casts = {slot.cast for slot in slots} if self._is_last and entering[0].dtype is torch.float32 else set()
-        cast = casts.pop() if len(casts) == 1 else None
-        record = _Record(bound.transforms, weights, value, gain, learned, cast)
+        casts = {slot.cast for slot in slots} if self._is_last and first.dtype is torch.float32 else set()
+        record = _Record(bound.transforms, weights, value, gain, casts.pop() if len(casts) == 1 else None)
         with torch.enable_grad():
-            return _AllAtOnce.apply(record, *entering, *(p for _, p in learned))
+            return _AllAtOnce.apply(record, *entering, *(p for _, p in record.learned))
 
 
 class _Record:
@@ -72,28 +71,33 @@ class _Record:
         weights: FlatWeights,
         value: Tensor,
         gain: Tensor | None,
-        learned: Sequence[tuple[int, nn.Parameter]],
         cast: torch.dtype | None,
     ) -> None:
-        self.transforms, self.weights, self.value, self.gain = transforms, weights, value, gain
-        self.learned, self.cast = learned, cast
+        self.transforms, self.weights, self.value, self.gain, self.cast = transforms, weights, value, gain, cast
+        # Parameters with the index of the tensor they belong to, in the order in which their gradients are found.
+        self.learned = [
+            (i, p) for learned in weights.learned for i, p in enumerate(learned.parameters) if p is not None
+        ]
 
     def gradients(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """For what entered, then for the parameters; None where no gradient came."""
         weights = self.weights
         whole = [torch.zeros_like(t) if g is None else g for g, t in zip(given, weights.tensors, strict=True)]
         flat = weights.flatten(whole).to(weights.values.dtype)
-        theirs: Sequence[Tensor | None] = ()
+        theirs: list[Tensor] = []
         if self.value.requires_grad:
-            wanted = [weights.values, *(p for _, p in self.learned)]
-            own, *theirs = torch.autograd.grad(self.value, wanted, flat, retain_graph=True, allow_unused=True)
-            flat = torch.zeros_like(flat) if own is None else own
+            wanted = [weights.values, *(learned.vector for learned in weights.learned)]
+            flat, *vectors = torch.autograd.grad(self.value, wanted, flat, retain_graph=True)
+            for vector, learned in zip(vectors, weights.learned, strict=True):
+                parts = zip(learned.split(vector), learned.parameters, strict=True)
+                theirs += [part for part, p in parts if p is not None]
         elif self.gain is not None:
             flat = torch.where(self.gain, flat, 0.0) if self.gain.dtype is torch.bool else flat * self.gain
         back = weights.pieces(flat)
+        if all(g is not None for g in given):
+            return [*back, *theirs]
         entered = [None if g is None else piece for g, piece in zip(given, back, strict=True)]
-        theirs = [None if given[i] is None else g for (i, _), g in zip(self.learned, theirs, strict=True)]
-        return [*entered, *theirs]
+        return [*entered, *(None if given[i] is None else g for (i, _), g in zip(self.learned, theirs, strict=True))]
 
     def differentiable_gradients(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The same by way of each transform's own forward, for whoever differentiates a gradient again."""
@@ -147,8 +151,9 @@ class Preparations:
             return
         if sum(site.latent.numel() for site in self._sites) > MOST_PREPARED:
             return
-        values: dict[Slot, Tensor] = {slot: site.latent for site, slot in zip(self._sites, self._slots, strict=True)}
+        latents: dict[Slot, Tensor] = {slot: site.latent for site, slot in zip(self._sites, self._slots, strict=True)}
+        values = dict(latents)
         for step in self._steps:
             step.run(values)
         for slot, value in values.items():
-            slot.fill(value)
+            slot.fill(value, latents[slot])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 from tersify.methods.base import scale_gradient
 from tersify.methods.flat import FlatWeights
@@ -40,6 +42,7 @@ def keep_positive_(every: Sequence[RelativeLevels]) -> None:
 def all_levels(every: Sequence[RelativeLevels], weights: FlatWeights) -> Tensor:
     """The levels of all of them end to end, with the same values and gradients as one by one."""
     gains = weights.constant("gains", lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]))
-    start = torch.cat([e.start.reshape(-1) for e in every])
-    factor = torch.cat([e.factor.reshape(-1) for e in every])
+    # Past the modules' own look-ups, which would be half of the time this takes.
+    start = _flatten_dense_tensors([e._buffers["start"] for e in every])
+    factor = weights.learn([cast("nn.Parameter", e._parameters["factor"]) for e in every])
     return start * scale_gradient(factor, gains.to(factor.dtype))

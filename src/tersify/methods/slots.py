@@ -21,31 +21,33 @@ class Slot:
     it is made at once in the type that autocast made of the last one, `cast`, which spares a cast for each.
     """
 
-    def __init__(self, *, castable: bool = False) -> None:
+    __slots__ = ("_asked", "_latent", "_made_in", "_seen", "_sources", "_weight", "cast", "castable")
+
+    def __init__(self) -> None:
         self._sources: list[tuple[dict[str, Any], str]] = []
+        self._latent: Tensor | None = None
         self._weight: Tensor | None = None
-        self._seen: list[tuple[Tensor, int, int]] = []
-        self._asked = True
-        self.castable = castable
-        self.cast: torch.dtype | None = None
+        self._seen: list[tuple[dict[str, Any], str, Tensor, int, int]] = []
         self._made_in: torch.dtype | None = None
+        self._asked = True
+        self.castable = False
+        self.cast: torch.dtype | None = None
 
     def watch(self, chain: ParametrizationList) -> None:
         """From here on the weight is made of all that this chain holds."""
-        modules: list[nn.Module] = list(chain.modules())
         self._sources = [
             (held, key)
-            for m in modules for held in (m._parameters, m._buffers) for key, tensor in held.items()
-            if tensor is not None
+            for module in chain.modules() for held in (module._parameters, module._buffers)
+            for key, tensor in held.items() if tensor is not None
         ]  # fmt: skip
 
-    def fill(self, weight: Tensor) -> None:
-        self._weight = weight
-        self._seen = [(t := held[key], t._version, t.data_ptr()) for held, key in self._sources]
-        self._made_in = None if weight.dtype is self._seen[0][0].dtype else weight.dtype
+    def fill(self, weight: Tensor, latent: Tensor) -> None:
+        self._weight, self._latent = weight, latent
+        self._seen = [(held, key, t := held[key], t._version, t.data_ptr()) for held, key in self._sources]
+        self._made_in = None if weight.dtype is latent.dtype else weight.dtype
 
     def clear(self) -> None:
-        self._weight, self._seen = None, []
+        self._weight = None
 
     def take_asked(self) -> bool:
         """Whether anybody read the weight since this was asked last."""
@@ -53,33 +55,31 @@ class Slot:
         return asked
 
     def read(self, latent: Tensor | None) -> Tensor | None:
-        """The weight, if it is ready and true for this latent."""
+        """The weight, if it is ready and true for this latent. Every layer asks in every step: each look counts."""
         self._asked = True
         weight = self._weight
-        if weight is not None and latent is self._seen[0][0] and self._holds():
-            if not self.castable:
-                return weight
-            self.cast = self._autocast(weight)
-            return weight if self._made_in in (None, self.cast) else None
-        if self.castable and latent is not None:
-            self.cast = self._autocast(latent)
-        return None
-
-    def _holds(self) -> bool:
-        for (held, key), (tensor, version, pointer) in zip(self._sources, self._seen, strict=True):
-            if held.get(key) is not tensor or tensor._version != version or tensor.data_ptr() != pointer:
-                self.clear()
-                return False
-        return True
-
-    @staticmethod
-    def _autocast(tensor: Tensor) -> torch.dtype | None:
-        device = tensor.device.type
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        if weight is None or latent is not self._latent:
+            if self.castable and latent is not None:
+                self.cast = _autocast_type(latent)
+            return None
+        for held, key, tensor, version, pointer in self._seen:
+            if held[key] is not tensor or tensor._version != version or tensor.data_ptr() != pointer:
+                self._weight = None
+                return None
+        if self.castable:
+            self.cast = _autocast_type(weight)
+            if self._made_in is not None and self._made_in is not self.cast:
+                return None
+        return weight
 
     def __deepcopy__(self, memo: dict[int, object]) -> Slot:
         """A copied network has latents of its own, and nobody prepares its weights."""
         return Slot()
+
+
+def _autocast_type(tensor: Tensor) -> torch.dtype | None:
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def forget_prepared(model: nn.Module) -> None:
@@ -94,9 +94,9 @@ class SlottedChain(ParametrizationList):
 
     slot: Slot
 
-    def forward(self) -> Tensor:
+    def __call__(self) -> Tensor:
         if self.training and not is_compiling():
             weight = self.slot.read(self._parameters.get("original"))
             if weight is not None:
                 return weight
-        return super().forward()
+        return super().__call__()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tersify import ranks
 from tersify.methods.base import Bound, straight_through
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, clip_, signs_beyond
 from tersify.methods.relative import all_levels
 from tersify.methods.threshold import TernaryTransform
 
@@ -23,14 +23,7 @@ class TernaryBound(Bound):
 
     def clip_(self) -> None:
         latents: list[Tensor] = [site.latent for site in self.sites]
-        if ranks.together():
-            latents = [ranks.own_part(latent) for latent in latents]
-        if latents[0].is_cpu:  # where launches cost nothing, and a second pass through memory does
-            for latent in latents:
-                latent.clamp_(-1.0, 1.0)
-            return
-        torch._foreach_clamp_min_(latents, -1.0)
-        torch._foreach_clamp_max_(latents, 1.0)
+        clip_([ranks.own_part(latent) for latent in latents] if ranks.together() else latents)
 
     def _thresholds(self) -> list[Tensor]:
         # Past the module's own look-up, which would be the slower half of what is done with them.
@@ -59,9 +52,7 @@ class TernaryBound(Bound):
             return None
         transforms = self.each(TernaryTransform)
         first, latents = transforms[0], weights.values.detach()
-        # A half is rounded to the even zero, and with it the threshold itself; the smallest number, not zero, divides.
-        width = (2 * threshold).clamp(min=torch.finfo(threshold.dtype).tiny)
-        pattern = (latents / width).round_().sign_()
+        pattern = signs_beyond(latents, threshold)
         outside = first.saturate and not first.clip  # a clipped latent is inside, where all gradients pass (eq. 2)
         if first.factor is None:
             return (pattern, latents.abs() <= 1.0) if outside else pattern

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, signs_beyond
 from tersify.methods.relative import RelativeLevels, all_levels, keep_positive_
 from tersify.tensor import CompressedTensor
 
@@ -26,7 +26,8 @@ class TernaryResidual(Method):
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
         alpha = weights.spread(all_levels([t.alpha for t in bound.each(TrqTransform)], weights))
-        return straight_through(stem_plus_residual(weights.values.detach(), alpha.detach()) * alpha, weights.values)
+        pattern = signs_beyond(weights.values.detach(), alpha.detach())
+        return straight_through(2.0 * pattern * alpha, weights.values)
 
 
 def stem_plus_residual(latent: Tensor, alpha: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from tersify.methods.base import (
     straight_through,
     ternary_tensor,
 )
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, signs_beyond
 from tersify.tensor import CompressedTensor
 
 
@@ -42,13 +42,11 @@ class TernaryWeightNetwork(Method):
         if each and any(t.ndim < 2 for t in weights.tensors):
             return None  # the transform says what is wrong
         size = weights.values.abs()
-        members = weights.constant("members", lambda: torch.tensor(weights.members(per_channel=each)))
-        limit = self.factor * (weights.norms(size, 1, per_channel=each) / members.to(size.dtype))
-        kept = size > weights.spread(limit, per_channel=each)
-        above = torch.where(kept, size, 0.0)
-        count = weights.norms(kept.to(size.dtype), 1, per_channel=each).clamp(min=1)
-        scale = weights.norms(above, 1, per_channel=each) / count
-        return torch.where(kept, weights.values.sign(), 0.0) * weights.spread(scale, per_channel=each)
+        limit = self.factor * (weights.norms(size, 1, per_channel=each) / weights.members(per_channel=each))
+        pattern = signs_beyond(weights.values, weights.spread(limit, per_channel=each))
+        count = weights.norms(pattern, 1, per_channel=each).clamp(min=1)
+        scale = weights.norms(pattern * size, 1, per_channel=each) / count
+        return pattern * weights.spread(scale, per_channel=each)
 
 
 class TwnTransform(Transform):

@@ -77,6 +77,11 @@ class Lookup(Method):
     def needs_calibration(self) -> bool:
         return self.fit == "sensitivity"
 
+    @property
+    def has_own_edges(self) -> bool:
+        """Whether codes are told by the intervals that the words were fitted in, and not by the nearest word."""
+        return self.fit == "paper" and self.placement == "range-split"
+
     def transform(self, site: Site) -> Transform:
         return LookupTransform(self, site)
 
@@ -92,10 +97,10 @@ class Lookup(Method):
         transforms = bound.each(LookupTransform)
         levels = all_levels([t.levels for t in transforms], weights).view(-1, 2**self.n)
         words = stored_words(self, levels, torch.cat([t.steps for t in transforms]))
-        tables = words.detach().split([len(t.steps) for t in transforms])
-        parts = weights.values.detach().split(weights.sizes)
-        each = zip(transforms, parts, tables, strict=True)
-        codes = torch.cat([t.codes(part.view(len(own), -1), own).view(-1) for t, part, own in each])
+        edges = torch.cat([t.edges for t in transforms]) if self.has_own_edges else middles(words.detach())
+        tables = [len(t._buffers["edges"]) for t in transforms]  # type: ignore[arg-type]
+        parts = zip(weights.values.detach().split(weights.sizes), edges.split(tables), strict=True)
+        codes = torch.cat([torch.searchsorted(e, part.view(len(e), -1), right=True).view(-1) for part, e in parts])
         table_of = weights.owners(per_channel=self.per_channel)
         chosen = words.view(-1).index_select(0, codes + table_of * words.shape[1])
         return straight_through(chosen, weights.values)
@@ -170,8 +175,7 @@ class LookupTransform(Transform):
         return stored_words(self.method, self.levels(), self.steps)
 
     def codes(self, rows: Tensor, words: Tensor) -> Tensor:
-        own_intervals = self.method.fit == "paper" and self.method.placement == "range-split"
-        edges = self.edges if own_intervals else (words[:, 1:] + words[:, :-1]) / 2
+        edges = self.edges if self.method.has_own_edges else middles(words)
         return torch.searchsorted(edges.contiguous(), rows.contiguous(), right=True)
 
     def forward(self, latent: Tensor) -> Tensor:
@@ -201,6 +205,10 @@ def stored_words(method: Lookup, levels: Tensor, steps: Tensor) -> Tensor:
     lowest, highest = word_range(method)
     stored = (levels.detach() / steps).round().clamp(lowest, highest) * steps
     return straight_through(stored, levels).sort(dim=1).values
+
+
+def middles(words: Tensor) -> Tensor:
+    return (words[:, 1:] + words[:, :-1]) / 2
 
 
 def word_range(method: Lookup) -> tuple[int, int]:

@@ -14,19 +14,23 @@ class MaskTransform(Transform):
     """The latent where the mask is true, zero elsewhere."""
 
     mask: Tensor
+    gain: float = 1.0
 
     def __init__(self, latent: Tensor) -> None:
         super().__init__()
         self.register_buffer("mask", torch.ones_like(latent, dtype=torch.bool))
 
-    def scored(self) -> Tensor | None:
-        """The parameter, or what it makes, that gets each weight's gradient times the weight."""
+    @property
+    def score_parameter(self) -> nn.Parameter | None:
+        """What gets, `gain` times, each weight's gradient times the weight."""
         return None
 
+    def worth(self) -> Tensor | None:
+        return self.score_parameter
+
     def forward(self, latent: Tensor) -> Tensor:
-        masked = torch.where(self.mask, latent, 0.0)
-        scored = self.scored()
-        return masked if scored is None else masked + (scored - scored.detach()) * latent.detach()
+        masked, worth = torch.where(self.mask, latent, 0.0), self.worth()
+        return masked if worth is None else masked + (worth - worth.detach()) * latent.detach()
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         return pack_kept(upstream, ranks.whole(self.mask))
@@ -65,8 +69,9 @@ class LearnedMask(MaskTransform):
             total = total + self.lines * score
         return total
 
-    def scored(self) -> Tensor:
-        return self.worth()
+    @property
+    def score_parameter(self) -> nn.Parameter:
+        return self.score
 
 
 def _line_of(weight: Tensor, dim: int) -> list[int]:
@@ -94,7 +99,8 @@ class GatheredMask(MaskTransform):
         self.probe = nn.Parameter(torch.zeros_like(latent))
         self.probe.register_post_accumulate_grad_hook(self._gather_)
 
-    def scored(self) -> Tensor:
+    @property
+    def score_parameter(self) -> nn.Parameter:
         return self.probe
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from tersify.methods.pruning.choice import (
     least_kept,
     lowest_of_shards,
 )
-from tersify.methods.pruning.mask import MaskTransform, SoftMask
+from tersify.methods.pruning.mask import LearnedMask, MaskTransform, SoftMask
 from tersify.methods.pruning.schedule import Pace
 from tersify.methods.pruning.scores import SCORES, Score, score_named
 from tersify.methods.pruning.structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
@@ -216,15 +216,16 @@ class Prune(Method):
         if self._pace.is_due(step):
             self._choose_(bound, step)
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor]:
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
         masks = bound.each(MaskTransform)
         kept = weights.flatten([mask.mask for mask in masks])
         masked = torch.where(kept, weights.values, 0.0)
-        scored = [mask.scored() for mask in masks]
-        if all(each is None for each in scored):
+        scores = [mask.score_parameter for mask in masks]
+        if all(score is None for score in scores):
             return masked, kept
-        like = zip(scored, weights.tensors, strict=True)
-        worth = weights.flatten([torch.zeros_like(t) if each is None else each for each, t in like])
+        if any(isinstance(mask, LearnedMask) and len(mask.line_scores) for mask in masks):
+            return None
+        worth = next(m.gain for m in masks if m.score_parameter is not None) * weights.learn_scores(scores)
         return masked + (worth - worth.detach()) * weights.values.detach()
 
     def _choose_(self, bound: PruneBound, step: Step) -> None:
