@@ -8,6 +8,7 @@ from tersify.lab import dataset, network
 from tersify.lab.data import Data, Split
 from tersify.lab.trainer import Display, Job, TrainConfig, check_fits, evaluate, run, train
 from tersify.lab.trainer.loop import Loop
+from tersify.lab.trainer.rate import learning_rate
 from tersify.methods import Prune
 from tersify.recipe import Recipe, Rule
 
@@ -175,3 +176,14 @@ def test_latents_that_outgrow_one_are_seen_in_their_histograms():
     for histogram in trained.latent_histograms().values():
         assert histogram["edges"][-1] > 2
         assert max(histogram["counts"][0], histogram["counts"][-1]) < 0.01 * sum(histogram["counts"])
+
+
+def test_the_rate_follows_its_schedule_in_every_step_of_an_epoch():
+    trained = loop(optimizer="sgd", lr=0.1, schedule="cosine")
+    rates = []
+    trained.optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    for epoch in (1, 2):
+        trained.run_epoch(epoch, Display())
+    steps = trained.feed.steps
+    assert rates == [learning_rate(trained.config, step / steps) for step in range(2 * steps)]
+    assert len(set(rates)) == 2 * steps

@@ -46,10 +46,11 @@ def test_any_function_of_the_epoch_can_be_the_regime(tmp_path):
 
 
 def test_a_stretched_regime_ends_where_the_long_one_ended():
-    long = Ternary(regime="log", cap=1.0).schedule(500)
-    short = Ternary(regime="log", cap=1.0, over=500).schedule(50)
-    assert short(at_epoch(50, 50)) == pytest.approx(long(at_epoch(500)))
-    assert short(at_epoch(1, 50)) == pytest.approx(long(at_epoch(1)))
+    long = Ternary(regime="log", cap=1.0, speed=0.5).schedule(500)
+    short = Ternary(regime="log", cap=1.0, speed=0.5, over=500).schedule(50)
+    assert long(at_epoch(500)) < 0.5  # far from the cap, where any two would meet
+    for share in (0.0, 0.25, 0.5, 1.0):
+        assert short(at_epoch(1 + 49 * share, 50)) == pytest.approx(long(at_epoch(1 + 499 * share)))
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,13 @@ def test_a_ternary_linear_layer_rounds_every_vector_to_127_steps():
         error = (fast(x) - layer((x / step).round() * step)).abs() / step
     assert error.max() < 1.1
     assert not torch.equal(fast(x), compile(layer, x, threads=2)(x))
+
+
+def test_every_calibration_batch_counts_for_the_range_of_a_value():
+    node = narrow_plan(2, 3, (5, 5), THREE, (torch.rand(1, 2, 5, 5),)).nodes[0]
+    plan = plan_of(node, inputs={"x": (2, 5, 5)})
+    batches = [(torch.full((1, 2, 5, 5), value),) for value in (-2.0, 3.0, 1.0)]
+    for order in (batches, batches[::-1]):
+        quant = quantize(plan, order).quants["x"]
+        assert (quant.low, quant.high) == (-127, 127)
+        assert quant.scale == pytest.approx(3.0 / 127)
