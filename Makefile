@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow lint format readme fuzz clean
+.PHONY: demo test test-slow lint format readme fuzz mutants clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -38,6 +38,10 @@ readme: .venv/.product
 fuzz: .venv/.checks
 	$(PIP) cmake ninja nanobind
 	tests/hostile/terse_fuzz.sh $(BIN)/python
+
+# Small bugs planted one at a time in a copy of the package; it goes on where it stopped.
+mutants: .venv/.checks
+	$(BIN)/python tools/mutants.py
 
 clean:
 	rm -rf .venv build

@@ -22,8 +22,7 @@ class TernaryBound(Bound):
     _equal_at: list[int] = field(default_factory=list)  # the thresholds' versions when they were known to be equal
 
     def clip_(self) -> None:
-        latents: list[Tensor] = [site.latent for site in self.sites]
-        clip_([ranks.own_part(latent) for latent in latents] if ranks.together() else latents)
+        clip_([ranks.own_part(site.latent) for site in self.sites])
 
     def _thresholds(self) -> list[Tensor]:
         # Past the module's own look-up, which would be the slower half of what is done with them.
