@@ -1,10 +1,13 @@
 """A weight that the step has prepared is the one its module would compute, until something it is made of changes."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from loops import labels, start, train
+from tersify.methods import from_table
 from tersify.methods.slots import SlottedChain, forget_prepared
 from zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 
@@ -110,6 +113,25 @@ def test_a_weight_that_nobody_reads_gets_no_gradient(chain):
     assert all(p.grad is None for p in unused.parameters())
 
 
+@EVERY_CHAIN
+def test_a_copy_of_a_network_and_its_session_trains_on_like_the_original(chain):
+    skip_if_stochastic(chain)
+    model, x = make("conv2d")
+    session, optimizer = start(model, recipe_of(chain))
+    train(model, session, optimizer, x, 3)
+    twin, its_session = copy.deepcopy((model, session))
+    for network, own in ((model, session), (twin, its_session)):
+        network.zero_grad()
+        own.step(x, labels(x))
+        with torch.no_grad():
+            for site in own.sites:
+                site.latent.mul_(-1.1)
+        network(x).square().mean().backward()
+    for mine, other in zip(session.sites, its_session.sites, strict=True):
+        assert mine.latent is not other.latent
+        assert torch.equal(mine.latent.grad, other.latent.grad)
+
+
 def test_channels_last_weights_stay_so():
     model, x = make("conv2d")
     model.to(memory_format=torch.channels_last)
@@ -121,6 +143,16 @@ def test_channels_last_weights_stay_so():
         assert weight.stride() == module.original.stride()
         weight.sum().backward()
         assert module.original.grad.stride() == module.original.stride()
+
+
+@pytest.mark.parametrize("name", ["binary", "bitnet", "ternary", "twn", "uniform"])
+def test_a_network_without_memory_has_its_shapes(name):
+    """As a large one is built before its weights are loaded, where the method does not look at them."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to("meta")
+    session, _ = start(model, recipe_of((from_table({"method": name}),), "*.weight"))
+    for _ in range(2):
+        session.step()
+        assert model(torch.empty(2, 4, device="meta")).shape == (2, 3)
 
 
 def test_a_compiled_network_is_not_prepared_for_again():

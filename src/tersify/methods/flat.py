@@ -97,23 +97,22 @@ class FlatWeights:
 
     def members(self, *, per_channel: bool = False) -> Tensor:
         """How many weights share each number that is spread."""
-
-        def counted() -> Tensor:
-            if not per_channel:
-                return torch.tensor(self.sizes)
-            each = zip(self.sizes, self.rows, strict=True)
-            return torch.tensor([size // rows for size, rows in each for _ in range(rows)])
-
-        return self.constant("members of a channel" if per_channel else "members of a tensor", counted)
+        name = "members of a channel" if per_channel else "members of a tensor"
+        return self.constant(name, lambda: torch.tensor(self._counts(per_channel)))
 
     def owners(self, *, per_channel: bool = False) -> Tensor:
         """For each weight the index of its tensor, or of its output channel among all of them."""
 
-        def counted() -> Tensor:
-            members = self.members(per_channel=per_channel)
-            return torch.arange(len(members), dtype=torch.int32, device=members.device).repeat_interleave(members)
+        def numbered() -> Tensor:
+            counts = torch.tensor(self._counts(per_channel))
+            return torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
 
-        return self.constant("channels" if per_channel else "tensors", counted)
+        return self.constant("channels" if per_channel else "tensors", numbered)
+
+    def _counts(self, per_channel: bool) -> list[int]:
+        if not per_channel:
+            return self.sizes
+        return [size // rows for size, rows in zip(self.sizes, self.rows, strict=True) for _ in range(rows)]
 
     def constant(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         """What stays the same from step to step, made once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -73,13 +74,18 @@ class Slot:
         return weight
 
     def __deepcopy__(self, memo: dict[int, object]) -> Slot:
-        """A copied network has latents of its own, and nobody prepares its weights."""
-        return Slot()
+        """A copied network has tensors of its own, of which nothing is prepared yet."""
+        twin = memo[id(self)] = Slot()
+        twin._sources = copy.deepcopy(self._sources, memo)
+        twin.castable = self.castable
+        return twin
 
 
 def _autocast_type(tensor: Tensor) -> torch.dtype | None:
     device = tensor.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None
+    return torch.get_autocast_dtype(device)
 
 
 def forget_prepared(model: nn.Module) -> None:
