@@ -1,6 +1,7 @@
 """Plants small bugs in copies of the package and counts how many of them the tests notice.
 
-usage: python tools/mutants.py [--only methods,session,…] [--sample N] [--seed N] [--results FILE] [--redo-survivors]
+usage: python tools/mutants.py [--only methods,session,…] [--sample N] [--seed N] [--results FILE] [--backwards]
+                               [--redo-survivors]
 
 Each mutant runs the test files that mirror its module, then the laws of its method, until one fails. Results are
 kept in FILE (build/mutants.jsonl), so that a stopped run goes on; a mutant whose file has changed since is new.
@@ -37,14 +38,17 @@ GROUPS = {
 }
 # The first pattern that fits a module says which tests mirror it.
 MIRRORS = (
-    ("methods/energy/*", "tests/methods/test_energy*.py"),
-    ("methods/pruning/*", "tests/methods/test_prune*.py tests/methods/test_selection.py tests/test_torch_masks.py"),
-    ("methods/lookup/*", "tests/methods/test_lookup.py"),
-    ("methods/kmeans.py", "tests/methods/test_kmeans.py"),
+    ("methods/energy/*", "tests/methods/test_settings.py tests/methods/test_energy*.py"),
+    ("methods/pruning/*", "tests/methods/test_settings.py tests/methods/test_prune*.py tests/test_torch_masks.py"),
+    ("methods/lookup/*", "tests/methods/test_settings.py tests/methods/test_lookup.py"),
+    ("methods/kmeans.py", "tests/methods/test_settings.py tests/methods/test_kmeans.py"),
     ("methods/selection.py", "tests/methods/test_selection.py tests/methods/test_prune_schedule.py"),
     ("methods/following.py", "tests/methods/test_energy*.py tests/methods/test_prune_structures.py"),
-    ("methods/t*r*.py", "tests/methods/test_ternary*.py tests/methods/test_other_quantizers.py"),
-    ("methods/*", "tests/methods/test_other_quantizers.py tests/methods/test_prepare_cost.py tests/test_recipe.py"),
+    (
+        "methods/t*r*.py",
+        "tests/methods/test_settings.py tests/methods/test_ternary*.py tests/methods/test_other_quantizers.py",
+    ),
+    ("methods/*", "tests/methods/test_settings.py tests/methods/test_other_quantizers.py tests/test_recipe.py"),
     ("schedules.py", "tests/methods/test_ternary.py tests/methods/test_ternary_target.py"),
     ("calibration.py", "tests/methods/test_lookup.py tests/methods/test_prune_scores.py tests/test_session.py"),
     ("recipe.py", "tests/test_recipe.py tests/test_session.py"),
@@ -69,7 +73,8 @@ def chosen(groups: list[str], count: int, seed: int) -> list[Mutant]:
     patterns = [pattern for group in groups for pattern in GROUPS[group]]
     files = sorted(p for p in SOURCES.rglob("*.py") if any(fnmatch(str(p.relative_to(SOURCES)), x) for x in patterns))
     every = [m for p in files for m in mutants_of(str(p.relative_to(SOURCES)), p.read_text(encoding="utf-8"))]
-    return random.Random(seed).sample(every, min(count, len(every)))
+    drawn = random.Random(seed).sample(every, min(count, len(every)))
+    return [mutant for mutant in drawn if not mutant.tuned]
 
 
 def runs_of(mutant: Mutant) -> list[list[str]]:
@@ -138,23 +143,30 @@ def _tested(arguments: list[str], package: Path) -> int:
     return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *arguments]))
 
 
+def _known(results: Path) -> dict[str, bool]:
+    """What was found out before, the latest word on each mutant."""
+    if not results.exists():
+        return {}
+    records = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {record["key"]: record["killed"] for record in records}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(GROUPS), help=f"groups among {', '.join(GROUPS)}")
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
+    parser.add_argument(
+        "--backwards", action="store_true", help="from the last one: a second runner with the same file"
+    )
     parser.add_argument("--redo-survivors", action="store_true", help="run those again that lived, against new tests")
     args = parser.parse_args()
     if unknown := set(args.only.split(",")) - GROUPS.keys():
         parser.error(f"no group {', '.join(sorted(unknown))}; known: {', '.join(GROUPS)}")
     mutants = chosen(args.only.split(","), args.sample, args.seed)
     args.results.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[str, bool] = {}
-    if args.results.exists():
-        for line in args.results.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            known[record["key"]] = record["killed"]
+    lived = {key for key, killed in _known(args.results).items() if not killed} if args.redo_survivors else set()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import pytest  # noqa: F401  (loaded once, for every child)
     import torch  # noqa: F401
@@ -166,12 +178,14 @@ def main() -> int:
             (package / beside).symlink_to(ROOT / beside)
         if _fails(["tests/test_recipe.py"], package):
             raise RuntimeError(f"the tests fail without any mutant:\n{(package / 'log.txt').read_text()[-2000:]}")
-        for index, mutant in enumerate(mutants, 1):
-            if mutant.key not in known or (args.redo_survivors and not known[mutant.key]):
+        for index, mutant in list(enumerate(mutants, 1))[:: -1 if args.backwards else 1]:
+            known = _known(args.results)  # which another runner may have added to
+            if mutant.key not in known or (mutant.key in lived and not known[mutant.key]):
                 known[mutant.key] = is_killed(mutant, package)
                 print(json.dumps({"key": mutant.key, "killed": known[mutant.key]}), file=file, flush=True)
             what = f"{mutant.path}:{mutant.line}  {mutant.before!r} → {mutant.after!r}"
             print(f"{index:4d}/{len(mutants)} {'killed  ' if known[mutant.key] else 'SURVIVED'} {what}", flush=True)
+    known = _known(args.results)
     killed = sum(known[mutant.key] for mutant in mutants)
     percent = 100.0 * killed / max(len(mutants), 1)
     print(f"{killed} of {len(mutants)} mutants killed: {percent:.1f} %")

@@ -24,6 +24,7 @@ class Mutant:
     before: str
     after: str
     source: str  # the whole file, changed
+    tuned: bool = False  # a number with a name of its own at the top of a file: another would be as right
 
     @property
     def key(self) -> str:
@@ -35,15 +36,20 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    text = source.encode()
-    for node in _mutable(ast.parse(source)):
+    text, tree = source.encode(), ast.parse(source)
+    tuned = {
+        id(node)
+        for statement in tree.body if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).isupper()
+        for node in ast.walk(statement)
+    }  # fmt: skip
+    for node in _mutable(tree):
         for after in _changes(node):
             assert node.end_lineno is not None
             assert node.end_col_offset is not None
             begin = starts[node.lineno - 1] + node.col_offset
             end = starts[node.end_lineno - 1] + node.end_col_offset
             changed = text[:begin] + after.encode() + text[end:]
-            yield Mutant(path, node.lineno, text[begin:end].decode(), after, changed.decode())
+            yield Mutant(path, node.lineno, text[begin:end].decode(), after, changed.decode(), id(node) in tuned)
 
 
 def _mutable(tree: ast.AST) -> Iterator[ast.expr]:

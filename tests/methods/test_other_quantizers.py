@@ -184,3 +184,24 @@ def test_per_channel_on_a_bias_is_refused_in_words():
 def test_uniform_bits_outside_2_to_8_are_refused():
     with pytest.raises(ValueError, match=r"bits must be 2\.\.8, got 11"):
         Uniform(bits=11)
+
+
+@pytest.mark.parametrize(
+    ("method", "weights", "pattern"),
+    [
+        (TrainedTernary(t=0.5), [1.0, 0.5, -0.5, 0.5001, -1.0, 0.0], [1, 0, 0, 1, -1, 0]),
+        (TernaryWeightNetwork(factor=1.0), [1.0, -1.0, 1.0, 3.0, -3.0, 3.0], [0, 0, 0, 1, -1, 1]),  # |w| = 2 on average
+        (TernaryWeightNetwork(factor=1.0), [2.0, -2.0, 1.0, 3.0, -2.0, 2.0], [0, 0, 0, 1, 0, 0]),
+        (TernaryResidual(), [2.0, -2.0, 1.0, 3.0, -2.0, 2.0], [0, 0, 0, 1, 0, 0]),  # α starts at the mean magnitude
+        (BitNet(), [1.0, -1.0, 3.0, 1.0001, 3.0, -2.9999], [0, 0, 1, 1, 1, -1]),  # a half of γ = 2 is rounded to even
+        (BinaryConnect(), [0.0, -0.1, 1.0, -1.0, 0.5, -0.0], [1, -1, 1, -1, 1, 1]),
+    ],
+)
+def test_a_weight_on_the_border_itself_is_the_lesser(method, weights, pattern):
+    model = nn.Linear(6, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([weights]))
+    session = tersify.attach(model, recipe_of((method,)))
+    assert session.pack()["weight"].to_dense().sign().tolist() == [pattern]
+    session.step()
+    assert model.weight.sign().tolist() == [pattern]
