@@ -157,9 +157,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
-    parser.add_argument(
-        "--backwards", action="store_true", help="from the last one: a second runner with the same file"
-    )
+    parser.add_argument("--backwards", action="store_true", help="from the last one, beside another runner")
     parser.add_argument("--redo-survivors", action="store_true", help="run those again that lived, against new tests")
     args = parser.parse_args()
     if unknown := set(args.only.split(",")) - GROUPS.keys():
