@@ -1,5 +1,7 @@
 """The searches of the energy method, on a landscape whose best state is known, and the bounds on states."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -161,3 +163,17 @@ def test_the_best_parent_of_a_genetic_search_takes_the_place_of_the_worst_child(
     better = Generation(children.states, -children.energies)
     after = search.select(parents, better, draws(torch.Generator()), torch.tensor(1.0))
     assert torch.equal(after.states, ~parents.states)
+
+
+def test_a_tournament_of_all_is_always_won_by_the_best():
+    everybody = dataclasses.replace(SETTINGS, tournament=STATES, flip=1e-9)
+    parents = Generation(torch.eye(STATES, UNITS).bool(), torch.arange(STATES, 0, -1).float())
+    for seed in range(5):
+        children = SEARCHES["genetic"](everybody).propose(parents, draws(torch.Generator().manual_seed(seed)))
+        assert torch.equal(children, parents.states[-1:].expand(STATES, -1))
+
+
+def test_a_tournament_of_two_has_losers_among_its_winners():
+    parents = Generation(torch.eye(STATES, UNITS).bool(), torch.arange(STATES, 0, -1).float())
+    children = SEARCHES["genetic"](SETTINGS).propose(parents, draws(torch.Generator().manual_seed(0)))
+    assert not torch.equal(children, parents.states[-1:].expand(STATES, -1))
