@@ -39,7 +39,7 @@ GROUPS = {
 # The first pattern that fits a module says which tests mirror it.
 MIRRORS = (
     ("methods/energy/*", "tests/methods/test_settings.py tests/methods/test_energy*.py"),
-    ("methods/pruning/*", "tests/methods/test_settings.py tests/methods/test_prune*.py tests/test_torch_masks.py"),
+    ("methods/pruning/*", "tests/methods/test_[ps]*.py tests/test_torch_masks.py tests/lab/test_sharding.py"),
     ("methods/lookup/*", "tests/methods/test_settings.py tests/methods/test_lookup.py"),
     ("methods/kmeans.py", "tests/methods/test_settings.py tests/methods/test_kmeans.py"),
     ("methods/selection.py", "tests/methods/test_selection.py tests/methods/test_prune_schedule.py"),
