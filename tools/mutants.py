@@ -57,6 +57,7 @@ MIRRORS = (
     ("runtime/*", "tests/runtime/*.py"),
     ("lab/trainer/distributed.py", "tests/lab/test_ranks.py tests/lab/test_sharding.py"),
     ("lab/trainer/shards.py", "tests/lab/test_sharding.py"),
+    ("lab/trainer/stored.py", "tests/lab/test_trainer_stored.py tests/shrinking/test_shrunk_files.py"),
     ("lab/trainer/*", "tests/lab/test_trainer_*.py"),
 )
 LAWS = [f"tests/laws/test_{law}.py" for law in ("prepared_weights", "pack_is_the_eval_weight", "stop_and_go_on")]
