@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-torch lint format readme fuzz fuzz-runtime sanitize-runtime clean
+.PHONY: demo test test-slow test-torch lint format readme fuzz fuzz-runtime sanitize-runtime mutants clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -56,6 +56,10 @@ fuzz-runtime: .venv/.checks
 sanitize-runtime: .venv/.checks
 	$(PIP) cmake ninja nanobind
 	tests/runtime/sanitize_runtime.sh $(BIN)/python
+
+# Small bugs planted one at a time in a copy of the package; it goes on where it stopped.
+mutants: .venv/.checks
+	$(BIN)/python tools/mutants.py
 
 clean:
 	rm -rf .venv build

@@ -1,5 +1,6 @@
 """Settings that must stand before torch is imported, and the data that only some machines have."""
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -10,15 +11,41 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # The tests' tensors are small, and OpenMP's barriers collapse where cores are shared.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis.core
 import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("tersify", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("tersify")
+IN_CI = bool(os.environ.get("CI"))
+SEED = "TERSIFY_HYPOTHESIS_SEED"  # in the environment, so that all workers of one run draw by the same
+EXTENSIONS = ("tersify._codec", "tersify._runtime")
+
+# At a desk the same examples every time; in CI others in every run.
+settings.register_profile("desk", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile("ci" if IN_CI else "desk")
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not IN_CI:
+        return
+    # Elsewhere the tests of compiled code skip themselves where it is missing; here that would hide them.
+    for name in EXTENSIONS:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise pytest.UsageError(f"{name} is not built, and in CI its tests must run: {error}") from error
+    if config.getoption("--hypothesis-seed", None) is None:
+        os.environ.setdefault(SEED, str(int.from_bytes(os.urandom(4), "little")))
+        hypothesis.core.global_force_seed = int(os.environ[SEED])
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = hypothesis.core.global_force_seed
+    return "hypothesis draws the same every time" if seed is None else f"repeat with --hypothesis-seed={seed}"
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,11 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from tersify.calibration import Calibration, input_norms, seen_inputs, squared_gradients
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.methods.inputs import TrainedInput
+from tersify.methods.prepare import Preparations
 from tersify.ranks import whole
 from tersify.recipe import Recipe, Rule
 from tersify.schedules import Progress
-from tersify.sites import find_sites, install, plain_name, uninstall
+from tersify.sites import find_sites, install, plain_name, uninstall, watched_slot
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import LAYERS, METADATA, FixedInput, facts_of, leave_input, quantize_input, quantizer_of
 from tersify.tensor.model import tied
@@ -118,6 +119,8 @@ class Session:
         for site, transform in links:
             transform.start_(site.latent)
         self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
+        slots = [watched_slot(site) for site in self.sites]
+        self._preparations = Preparations([(w.method, w.bound) for w in self._work], self.sites, slots)
 
     def _detach(self) -> None:
         """The modules hold the latents themselves again."""
@@ -200,6 +203,8 @@ class Session:
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
         self._move_to(self._steps_done, inputs, targets)
+        with torch.no_grad():
+            self._preparations.run()
         self._steps_done += 1
 
     def advance_to_end(self) -> None:
@@ -214,6 +219,7 @@ class Session:
             epoch=1 + at / self.steps_per_epoch, epochs=self.epochs,
         )  # fmt: skip
         step = Step(progress, self.model, inputs, targets, without_training)
+        self._preparations.forget()  # a search may read the weights while the step is made
         for work in self._work:
             work.method.project_(work.bound)
         for work in self._work:
@@ -291,6 +297,7 @@ class Session:
             quantize_input(layer, fixed)
         self.views.release_()
         self.sites, self._work, self._penalized, self._inputs = [], [], [], []
+        self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -6,14 +6,15 @@ import re
 from typing import Any
 
 from torch import nn
-from torch.compiler import is_compiling
 from torch.nn.utils import parametrize
 
 from tersify.methods import Site, Transform
+from tersify.methods.slots import Slot, SlottedChain
 
 _HOOKS = "tersify_hooks"
-_READY = "tersify_ready_"
 _ORDER = "tersify_order"
+# Wherever one of these reads its weight, autocast casts it.
+CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def find_sites(model: nn.Module) -> list[Site]:
@@ -43,40 +44,34 @@ def _refuse_second_session(prefix: str, parametrizations: nn.Module) -> None:
 
 def install(site: Site, transform: Transform) -> None:
     """Append a transform to the site's chain, in every module that holds the weight."""
+    slot = Slot()
     for module, attribute in site.owners:
         module.__dict__.setdefault(_ORDER, list(module._parameters))
         if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
             _follow_parametrizations(module)
         parametrize.register_parametrization(module, attribute, transform, unsafe=True)
-        if not site.chain and getattr(transform.ready, "__func__", None) is not Transform.ready:
-            _ask_whether_ready(module, attribute, transform)
+        if not site.chain:
+            _put_in_slot(module, attribute, slot)
     site.chain.append(transform)
 
 
-def _ask_whether_ready(module: nn.Module, attribute: str, transform: Transform) -> None:
-    """A weight that the step has made already skips the calls of torch's property, a good part of an eager step.
+def _put_in_slot(module: nn.Module, attribute: str, slot: Slot) -> None:
+    """Our own list of parametrizations takes the place of torch's, with the same contents under the same names."""
+    lists: Any = module.parametrizations
+    chain = SlottedChain(list(lists[attribute]), lists[attribute].original, unsafe=True)
+    chain.slot = slot
+    lists[attribute] = chain.train(module.training)
 
-    So do the look-ups on the way to it: what they would find lies in the module's own dictionary. A deep copy has its
-    own of all of it; a shallow one, as nn.DataParallel makes, is told by its modules, which are not those looked up.
-    """
-    owner = type(module)  # torch gives every parametrized module a class of its own
-    through_the_chain: property = vars(owner)[attribute]
-    assert through_the_chain.fget is not None
-    key = _READY + attribute
-    chain: Any = module.parametrizations[attribute]  # type: ignore[index]
-    module.__dict__[key] = module._modules, chain._parameters, transform.ready
 
-    def weight(self: nn.Module) -> Any:
-        held = self.__dict__
-        if held["training"] and not is_compiling():
-            modules, parameters, ready = held[key]
-            if modules is held["_modules"]:
-                value = ready(parameters["original"])
-                if value is not None:
-                    return value
-        return through_the_chain.fget(self)  # type: ignore[misc]
-
-    setattr(owner, attribute, property(weight, through_the_chain.fset))
+def watched_slot(site: Site) -> Slot:
+    """Where the site's weight waits between a step and its forward pass, once the site's chain is complete."""
+    (module, attribute), *others = site.owners
+    lists: Any = module.parametrizations
+    chain = lists[attribute]
+    kind = type(module).__mro__[1]  # behind the class that torch made for the parametrized module
+    chain.slot.castable = site.chain[-1].is_exact and not others and kind in CAST_LAYERS
+    chain.slot.watch(chain)
+    return chain.slot
 
 
 def uninstall(site: Site) -> None:
@@ -85,7 +80,6 @@ def uninstall(site: Site) -> None:
         if not parametrize.is_parametrized(module, attribute):
             continue  # an installation that was interrupted
         _give_own_class(module)
-        module.__dict__.pop(_READY + attribute, None)
         parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
         _restore_order(module)
         if isinstance(module, nn.RNNBase):

@@ -172,3 +172,21 @@ def test_a_folder_that_is_not_there_is_named_without_the_temporary_file(tmp_path
         replacing(tmp_path / "no" / "x"),
     ):
         pass
+
+
+def test_the_file_is_on_the_disk_before_its_name_and_the_name_before_the_call_returns(tmp_path, monkeypatch):
+    done = []
+
+    def fsync(descriptor, sync=os.fsync):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def replace(source, target, move=os.replace):
+        done.append("name")
+        move(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    with replacing(tmp_path / "file") as file:
+        file.write(b"new")
+    assert done == ["file", "name", "folder"]

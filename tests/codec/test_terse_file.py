@@ -1,7 +1,9 @@
 """The container: a safetensors file, written whole or not at all, that says what it is."""
 
+import gc
 import json
 import os
+import struct
 import warnings
 
 import numpy as np
@@ -229,3 +231,43 @@ def test_a_dense_tensor_with_a_key_of_a_compressed_one_is_refused(key):
     entry_from_json({"n": "w", "s": [2], "d": ["F32", 0], "later": 1}, 1)
     with pytest.raises(TerseFileError, match="is dense and has keys of a compressed tensor"):
         entry_from_json({"n": "w", "s": [2], "d": ["F32", 0], key: 0}, 1)
+
+
+def test_a_file_of_halves_gives_back_the_types_it_was_given(tmp_path):
+    state = {"a": torch.tensor([1.0, 2.5]), "b": torch.tensor([1.0]).double(), "c": torch.tensor([2.0]).half()}
+    save(state, tmp_path / "m.terse", floats="fp16")
+    found = open(tmp_path / "m.terse")
+    assert {name: (t.dtype, t.tolist()) for name, t in found.items()} == {
+        name: (t.dtype, t.tolist()) for name, t in state.items()
+    }
+
+
+def test_a_gap_between_two_sections_is_refused(tmp_path):
+    header = {
+        "__metadata__": {"terse": "1.0"},
+        "directory": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        "g0": {"dtype": "U8", "shape": [4], "data_offsets": [5, 9]},
+    }
+    text = json.dumps(header).encode()
+    (tmp_path / "m.terse").write_bytes(struct.pack("<Q", len(text)) + text + b"abc??defg")
+    with pytest.raises(TerseFileError, match="'g0' begins at 5, the one before it ends at 3"):
+        container.Sections(tmp_path / "m.terse")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_descriptor_stays_open(model, whole, tmp_path, monkeypatch):
+    save(model, tmp_path / "m.terse")
+    if not whole:
+        (tmp_path / "m.terse").write_bytes((tmp_path / "m.terse").read_bytes()[:-1])
+    opened = []
+    monkeypatch.setattr(os, "open", lambda *args, real=os.open: opened.append(real(*args)) or opened[-1])
+    if whole:
+        open(tmp_path / "m.terse").read()
+    else:
+        with pytest.raises(TerseFileError):
+            open(tmp_path / "m.terse")
+    gc.collect()
+    assert opened
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

@@ -111,3 +111,46 @@ def test_an_override_of_none_leaves_the_recipe_s_own_value():
 def test_a_config_survives_the_way_through_plain_values():
     config = TrainConfig.from_mapping(PAPER_1, epochs=9, over=240, augmentation={"cutout": 4})
     assert TrainConfig.from_mapping(config.to_dict()) == config
+
+
+DEFAULTS = {
+    "epochs": 3, "batch_size": 256, "optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9,
+    "nesterov": False, "schedule": "constant", "milestones": [], "rates": [], "gamma": 0.1, "step_epochs": 30,
+    "over": None, "final_lr": 0.0, "warmup_epochs": 0.0, "label_smoothing": 0.0, "mixup": 0.0, "freeze": "",
+    "teacher": "", "teacher_weight": 0.5, "teacher_temperature": 4.0, "augment": True, "augmentation": {},
+    "amp": None, "channels_last": None, "compile": "off", "ema": 0.0, "seed": 0, "device": "auto",
+    "parallel": "replicated",
+}  # fmt: skip
+ENDS = [
+    ("epochs", (1,), (0,)), ("batch_size", (1,), (0,)), ("step_epochs", (1,), (0,)), ("over", (1,), (0,)),
+    ("lr", (1e-9,), (0.0,)), ("gamma", (1e-9,), (0.0,)), ("teacher_temperature", (1e-9,), (0.0,)),
+    ("weight_decay", (0.0,), (-1e-9,)), ("final_lr", (0.0,), (-1e-9,)), ("warmup_epochs", (0.0,), (-1e-9,)),
+    ("seed", (0,), (-1,)), ("momentum", (0.0, 0.999), (-1e-9, 1.0)), ("label_smoothing", (0.0, 0.999), (-1e-9, 1.0)),
+    ("ema", (0.0, 0.999), (-1e-9, 1.0)), ("teacher_weight", (0.0, 1.0), (-1e-9, 1.01)),
+    ("mixup", (0.0, 1.0), (-1e-9, 1.01)),
+]  # fmt: skip
+
+
+def test_what_a_training_is_when_nothing_is_said():
+    assert TrainConfig(epochs=3).to_dict() == DEFAULTS
+
+
+@pytest.mark.parametrize(("setting", "ends", "beyond"), ENDS, ids=[end[0] for end in ENDS])
+def test_a_setting_goes_to_its_ends_and_no_further(setting, ends, beyond):
+    for value in ends:
+        assert getattr(TrainConfig(**{"epochs": 3, setting: value}), setting) == value
+    for value in beyond:
+        with pytest.raises(ValueError, match=setting):
+            TrainConfig(**{"epochs": 3, setting: value})
+
+
+def test_milestones_rise_from_the_second_epoch_on():
+    def with_milestones(*milestones, rates=()):
+        return TrainConfig(epochs=9, schedule="multistep", milestones=milestones, rates=rates)
+
+    assert with_milestones(2, 3, rates=(0.1, 1e-9)).milestones == (2, 3)
+    for milestones in ((1, 3), (3, 2), (3, 3)):
+        with pytest.raises(ValueError, match="milestones must rise and start at 2 or later"):
+            with_milestones(*milestones)
+    with pytest.raises(ValueError, match="rates must be above 0"):
+        with_milestones(2, rates=(0.0,))

@@ -9,6 +9,7 @@ from tersify.lab.data import Data, Split
 from tersify.lab.trainer import Display, Job, TrainConfig, check_fits, evaluate, run, train
 from tersify.lab.trainer.batch_norm import reestimated
 from tersify.lab.trainer.loop import Loop
+from tersify.lab.trainer.rate import learning_rate
 from tersify.methods import Prune
 from tersify.recipe import Recipe, Rule
 
@@ -198,3 +199,14 @@ def test_reestimated_batch_norms_hold_the_statistics_of_the_batches_they_were_sh
     assert norm.running_mean.eq(0).all()
     assert norm.running_var.eq(1).all()
     assert norm.momentum == 0.1
+
+
+def test_the_rate_follows_its_schedule_in_every_step_of_an_epoch():
+    trained = loop(optimizer="sgd", lr=0.1, schedule="cosine")
+    rates = []
+    trained.optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    for epoch in (1, 2):
+        trained.run_epoch(epoch, Display())
+    steps = trained.feed.steps
+    assert rates == [learning_rate(trained.config, step / steps) for step in range(2 * steps)]
+    assert len(set(rates)) == 2 * steps

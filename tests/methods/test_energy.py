@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from searching import batch, evaluator_of, session_of, trained_a_little, work_of
 
 from tersify.methods.energy.gates import GateTransform
+from tersify.methods.slots import forget_prepared
 
 
 def loss_and_gradients(model, session):
@@ -73,20 +74,18 @@ def test_leaving_a_covered_weight_unmasked_in_training_changes_no_output_and_no_
         assert torch.equal(a, b)
 
 
-def test_tensors_masked_ahead_are_those_of_the_chain_with_the_same_gradients():
+def test_prepared_tensors_are_those_of_the_chain_with_the_same_gradients():
     results = []
-    for ahead in (True, False):
+    for prepared in (True, False):
         model = trained_a_little()
         model.drop.p = 0.0
         session = session_of(model)
         session.step(*batch())
-        gates = [site.chain[0] for site in session.sites if hasattr(site.chain[0], "ahead")]
+        gates = [link for site in session.sites for link in site.chain if isinstance(link, GateTransform)]
         assert any(not gate.covered for gate in gates)
-        assert all(gate.covered or gate.ahead.get(site.latent) is not None
-                   for site in session.sites if (gate := site.chain[0]) in gates)  # fmt: skip
-        if not ahead:
-            for gate in gates:
-                gate.ahead.drop()
+        assert any(gate.covered for gate in gates)
+        if not prepared:
+            forget_prepared(model)
         results.append(loss_and_gradients(model, session))
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
@@ -174,15 +173,6 @@ def test_the_last_smaller_batch_of_an_epoch_is_welcome():
     for size in (6, 3, 1):
         session.step(*batch(size=size))
         assert work_of(session).population.energies.isfinite().all()
-
-
-def test_a_large_network_is_not_masked_ahead(monkeypatch):
-    monkeypatch.setattr("tersify.methods.ahead.MOST_AHEAD", 10)
-    session = session_of(trained_a_little())
-    session.step(*batch())
-    gates = [link for site in session.sites for link in site.chain if isinstance(link, GateTransform)]
-    assert gates
-    assert not any(gate.ahead._weight is not None for gate in gates)
 
 
 def test_the_search_improves_the_energy_of_a_network_that_does_not_train():

@@ -1,5 +1,7 @@
 """The searches of the energy method, on a landscape whose best state is known, and the bounds on states."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -139,3 +141,39 @@ def test_an_objective_may_return_the_mean_instead():
     per_sample = group_energies(cross_entropy, logits, targets, 3)
     mean = group_energies(lambda a, b: cross_entropy(a, b).mean(), logits, targets, 3)
     assert torch.allclose(per_sample, mean)
+
+
+def test_annealing_takes_a_worse_state_while_it_is_hot_and_none_when_it_is_cold():
+    search = SEARCHES["annealing"](SETTINGS)
+    parents = Generation(torch.zeros(STATES, UNITS, dtype=torch.bool), torch.zeros(STATES))
+    worse = Generation(~parents.states, torch.full((STATES,), SETTINGS.temperature))
+    tosses = draws(torch.Generator().manual_seed(0))
+    tosses.pairs[0, 0] = 0.2  # below exp(−1), and far above exp(−100)
+    assert search.select(parents, worse, tosses, torch.tensor(1.0)).states.all()
+    assert not search.select(parents, worse, tosses, torch.tensor(0.01)).states.any()
+
+
+def test_the_best_parent_of_a_genetic_search_takes_the_place_of_the_worst_child():
+    search = SEARCHES["genetic"](SETTINGS)
+    parents = Generation(torch.eye(STATES, UNITS).bool(), torch.arange(STATES).float())
+    children = Generation(~parents.states, 10 + torch.arange(STATES).float())
+    after = search.select(parents, children, draws(torch.Generator()), torch.tensor(1.0))
+    assert torch.equal(after.states[-1], parents.states[0])
+    assert after.energies.tolist() == [*range(10, 10 + STATES - 1), 0]
+    better = Generation(children.states, -children.energies)
+    after = search.select(parents, better, draws(torch.Generator()), torch.tensor(1.0))
+    assert torch.equal(after.states, ~parents.states)
+
+
+def test_a_tournament_of_all_is_always_won_by_the_best():
+    everybody = dataclasses.replace(SETTINGS, tournament=STATES, flip=1e-9)
+    parents = Generation(torch.eye(STATES, UNITS).bool(), torch.arange(STATES, 0, -1).float())
+    for seed in range(5):
+        children = SEARCHES["genetic"](everybody).propose(parents, draws(torch.Generator().manual_seed(seed)))
+        assert torch.equal(children, parents.states[-1:].expand(STATES, -1))
+
+
+def test_a_tournament_of_two_has_losers_among_its_winners():
+    parents = Generation(torch.eye(STATES, UNITS).bool(), torch.arange(STATES, 0, -1).float())
+    children = SEARCHES["genetic"](SETTINGS).propose(parents, draws(torch.Generator().manual_seed(0)))
+    assert not torch.equal(children, parents.states[-1:].expand(STATES, -1))

@@ -270,3 +270,19 @@ def test_a_table_that_is_not_learned_stays():
     end = session.pack()["weight"]
     assert torch.equal(start.codebook, end.codebook)
     assert not torch.equal(start.codes, end.codes)
+
+
+@pytest.mark.parametrize(("integer_bits", "k", "step"), [(0, 0, 1 / 4), (0, 2, 1 / 16), (-1, 1, 1 / 16), (1, 0, 1 / 2)])
+def test_a_uniform_placement_is_fixed_point_with_steps_of_the_shifted_format(integer_bits, k, step):
+    method = Lookup(n=3, m=8, placement="uniform", fit="nearest", k=k, integer_bits=integer_bits)
+    fitted = fit_table(weights(size=100, scale=0.02)[None], method)
+    assert fitted.levels[0].tolist() == [step * number for number in range(-4, 4)]
+
+
+@pytest.mark.parametrize("fit", ["paper", "nearest", "lloyd"])
+def test_weights_beyond_the_format_count_as_its_ends(fit):
+    method = Lookup(n=3, m=8, fit=fit, integer_bits=0, k=0)
+    rows = np.concatenate([weights(size=500, scale=0.3), [-5.0, -3.0, 4.0]])[None]
+    beyond, inside = fit_table(rows, method), fit_table(rows.clip(-1.0, 127 / 128), method)
+    assert (beyond.saturated, inside.saturated) == (3, 0)
+    assert np.array_equal(beyond.levels, inside.levels)

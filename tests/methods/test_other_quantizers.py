@@ -233,3 +233,24 @@ def test_plain_ec2t_is_equation_4_as_printed():
     codes = torch.stack([(model.weight == level).float().mean() for level in levels])
     session.step()  # P counts the codes that λ itself has moved
     assert torch.allclose(transform.prior, codes)
+
+
+@pytest.mark.parametrize(
+    ("method", "weights", "pattern"),
+    [
+        (TrainedTernary(t=0.5), [1.0, 0.5, -0.5, 0.5001, -1.0, 0.0], [1, 0, 0, 1, -1, 0]),
+        (TernaryWeightNetwork(factor=1.0), [1.0, -1.0, 1.0, 3.0, -3.0, 3.0], [0, 0, 0, 1, -1, 1]),  # |w| = 2 on average
+        (TernaryWeightNetwork(factor=1.0), [2.0, -2.0, 1.0, 3.0, -2.0, 2.0], [0, 0, 0, 1, 0, 0]),
+        (TernaryResidual(), [2.0, -2.0, 1.0, 3.0, -2.0, 2.0], [0, 0, 0, 1, 0, 0]),  # α starts at the mean magnitude
+        (BitNet(), [1.0, -1.0, 3.0, 1.0001, 3.0, -2.9999], [0, 0, 1, 1, 1, -1]),  # a half of γ = 2 is rounded to even
+        (BinaryConnect(), [0.0, -0.1, 1.0, -1.0, 0.5, -0.0], [1, -1, 1, -1, 1, 1]),
+    ],
+)
+def test_a_weight_on_the_border_itself_is_the_lesser(method, weights, pattern):
+    model = nn.Linear(6, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([weights]))
+    session = tersify.attach(model, recipe_of((method,)))
+    assert session.pack()["weight"].to_dense().sign().tolist() == [pattern]
+    session.step()
+    assert model.weight.sign().tolist() == [pattern]

@@ -10,7 +10,7 @@ from pruning import begin, zero_share
 from torch import nn
 
 from tersify.methods import Prune, from_table
-from tersify.methods.pruning.choice import choose_globally, lowest
+from tersify.methods.pruning.choice import choose_globally, least_kept, lowest
 from tersify.schedules import Progress, cubic_ramp
 
 
@@ -181,3 +181,10 @@ def test_steps_after_the_planned_end_leave_the_mask_alone():
         session.sites[0].latent.copy_(torch.randn(10, 10))
     session.step()
     assert torch.equal(session.sites[0].chain[0].mask, mask)
+
+
+@pytest.mark.parametrize(("units", "floor", "kept"), [(10, 0.25, 3), (10, 0.3, 3), (10, 0.0, 1), (7, 0.5, 4)])
+def test_a_floor_is_rounded_up(units, floor, kept):
+    assert least_kept(units, floor) == kept
+    (chosen,) = choose_globally([torch.arange(1.0, units + 1)], lambda count: count - kept, floor)
+    assert int(chosen.sum()) == kept

@@ -208,3 +208,16 @@ def test_the_scores_of_lines_cost_one_number_a_row_and_a_column():
     begin(model, score="movement", sparsity=0.5, lines=1.0)
     shapes = [tuple(p.shape) for name, p in model.named_parameters() if "line_scores" in name]
     assert shapes == [(5, 1, 1, 1), (1, 3, 1, 1)]
+
+
+def test_taylor_counts_a_loss_and_a_gain_alike():
+    """Moving the second weight to zero would change the loss more, and downwards."""
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.ones_(model.weight)
+    session = begin(model, epochs=20, score="taylor", sparsity=0.5, schedule="linear")
+    for _ in range(20):
+        session.step()
+        (model.weight * torch.tensor([[3.0, -5.0]])).sum().backward()
+    gathered = (1 - 0.9**20) * torch.tensor([[3.0, 5.0]])
+    assert torch.allclose(session.sites[0].chain[0].score, gathered)
+    assert session.pack()["weight"].to_dense().tolist() == [[0.0, 1.0]]

@@ -11,6 +11,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Ternary
+from tersify.methods.slots import forget_prepared
 from tersify.methods.threshold import TernaryTransform
 from tersify.schedules import Progress
 from tersify.tensor import sparsity_percent
@@ -45,10 +46,11 @@ def test_any_function_of_the_epoch_can_be_the_regime(tmp_path):
 
 
 def test_a_stretched_regime_ends_where_the_long_one_ended():
-    long = Ternary(regime="log", cap=1.0).schedule(500)
-    short = Ternary(regime="log", cap=1.0, over=500).schedule(50)
-    assert short(at_epoch(50, 50)) == pytest.approx(long(at_epoch(500)))
-    assert short(at_epoch(1, 50)) == pytest.approx(long(at_epoch(1)))
+    long = Ternary(regime="log", cap=1.0, speed=0.5).schedule(500)
+    short = Ternary(regime="log", cap=1.0, speed=0.5, over=500).schedule(50)
+    assert long(at_epoch(500)) < 0.5  # far from the cap, where any two would meet
+    for share in (0.0, 0.25, 0.5, 1.0):
+        assert short(at_epoch(1 + 49 * share, 50)) == pytest.approx(long(at_epoch(1 + 499 * share)))
 
 
 @pytest.mark.parametrize(
@@ -166,23 +168,8 @@ def test_a_weight_of_zeros_with_a_scale_can_learn():
     assert session.sites[0].latent.grad.abs().sum() > 0
 
 
-def test_patterns_computed_ahead_are_those_computed_when_asked_for_and_pass_the_same_gradient():
-    model = nn.Linear(20, 30, bias=False)
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]))
-    session.step()
-    transform, latent = session.sites[0].chain[0], session.sites[0].latent
-    assert not transform.ahead.wanted  # it holds a pattern that nobody has asked for
-    weight = model.weight
-    weight.square().sum().backward()
-    ahead, latent.grad = latent.grad.clone(), None
-    fresh = TernaryTransform(latent.detach().clone(), threshold=0.1)(latent)
-    fresh.square().sum().backward()
-    assert torch.equal(weight, fresh)
-    assert torch.equal(latent.grad, ahead)
-
-
 @given(threshold=st.floats(0.01, 0.99), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
-def test_patterns_computed_ahead_are_exact_at_the_threshold_itself(threshold, dtype):
+def test_prepared_patterns_are_exact_at_the_threshold_itself(threshold, dtype):
     edge = torch.tensor(threshold, dtype=dtype)
     above, below = (torch.nextafter(edge, torch.tensor(to, dtype=dtype)) for to in (2.0, 0.0))
     latent = torch.stack([edge, above, below, torch.ones_like(edge), torch.zeros_like(edge)])
@@ -202,15 +189,6 @@ def test_a_latent_changed_after_the_step_is_looked_at_anew():
     with torch.no_grad():
         session.sites[0].latent.neg_()
     assert torch.equal(model.weight, -before)
-
-
-def test_nothing_is_computed_ahead_for_a_network_that_never_asks():
-    session = tersify.attach(nn.Linear(4, 4), Recipe(rules=[Rule(methods=[Ternary(spread=0.3)])]), epochs=9)
-    ahead = session.sites[0].chain[0].ahead
-    session.step()
-    first = ahead._weight
-    session.step()
-    assert ahead._weight is first
 
 
 def test_parts_of_a_network_may_run_and_learn_one_after_the_other_in_one_step():
@@ -239,9 +217,9 @@ def test_functional_calls_work_after_a_step_and_give_the_same_gradients():
     assert torch.equal(functional["parametrizations.weight.original"], session.sites[0].latent.grad)
 
 
-def test_under_autocast_the_weights_made_ahead_come_in_its_type_and_give_the_same_training():
+def test_under_autocast_prepared_weights_come_in_its_type_and_give_the_same_training():
     weights, types = [], []
-    for ahead in (True, False):
+    for prepared in (True, False):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
         session = tersify.attach(
@@ -251,9 +229,8 @@ def test_under_autocast_the_weights_made_ahead_come_in_its_type_and_give_the_sam
         x = torch.randn(32, 12)
         for _ in range(6):
             session.step()
-            if not ahead:
-                for site in session.sites:
-                    site.chain[0].ahead.drop()
+            if not prepared:
+                forget_prepared(model)
             with torch.autocast("cpu", torch.bfloat16):
                 types.append(model[0].weight.dtype)
                 loss = model(x).float().square().mean()

@@ -1,4 +1,4 @@
-"""Weights made ahead in autocast's type, and gradients that go back through what the step left over."""
+"""Weights prepared in autocast's type, and gradients that go back through them more than once."""
 
 import copy
 
@@ -9,6 +9,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Ternary
+from tersify.methods.slots import forget_prepared
 
 X = torch.linspace(-1, 1, 24).view(4, 6)
 
@@ -35,11 +36,6 @@ def grads(session):
     return [site.latent.grad.clone() for site in session.sites]
 
 
-def without_ahead(session):
-    for site in session.sites:
-        site.chain[0].ahead.drop()
-
-
 @pytest.mark.parametrize("passes", ["one by one", "both forward first", "one graph twice"])
 def test_gradients_of_two_backward_passes_in_one_step_add_up(passes):
     model, session = begun()
@@ -55,7 +51,7 @@ def test_gradients_of_two_backward_passes_in_one_step_add_up(passes):
         value.backward()
     both = grads(session)
     model.zero_grad()
-    without_ahead(session)
+    forget_prepared(model)
     loss(model).backward()
     for twice, once in zip(both, grads(session), strict=True):
         assert torch.equal(twice, 2 * once)
@@ -74,10 +70,10 @@ def test_a_gradient_given_once_is_not_written_to_again():
 
 def test_a_gradient_can_be_differentiated_again():
     second = []
-    for ahead in (True, False):
+    for prepared in (True, False):
         model, session = begun()
-        if not ahead:
-            without_ahead(session)
+        if not prepared:
+            forget_prepared(model)
         latents = [site.latent for site in session.sites]
         first = torch.autograd.grad(loss(model), latents, create_graph=True)
         second.append(torch.autograd.grad(sum(gradient.square().sum() for gradient in first), latents))

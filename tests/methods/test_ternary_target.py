@@ -68,3 +68,14 @@ def test_quantile_of_a_large_network_comes_from_a_sample_and_is_close():
 def test_a_wrong_setting_is_refused_at_birth(settings, message):
     with pytest.raises(ValueError, match=message):
         TernaryTarget(**settings)
+
+
+def test_the_share_is_measured_before_the_last_step_whatever_its_number():
+    steps = 830  # measured every 16 steps, and the last is none of them
+    session = tersify.attach(nn.Linear(20, 20), recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), epochs=steps)
+    for step in range(steps):
+        if step == steps - 1:
+            with torch.no_grad():
+                session.sites[0].latent.mul_(1.5)
+        session.step()
+    assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.3)

@@ -13,6 +13,7 @@ from torch import nn
 from tersify.lab import network
 from tersify.runtime import BenchRow, bench, speedup
 from tersify.runtime.passes import serves_fp16
+from tersify.runtime.peers import _times
 
 extension = pytest.importorskip("tersify._runtime")
 
@@ -84,3 +85,9 @@ def test_speedup_is_the_median_of_the_rounds():
     ours = BenchRow(peer="a", batch=1, threads=1, round_medians=[1.0, 2.0, 4.0])
     theirs = BenchRow(peer="b", batch=1, threads=1, round_medians=[3.0, 4.0, 40.0])
     assert speedup(ours, theirs) == 3.0
+
+
+def test_the_first_call_makes_ready_and_is_not_timed():
+    calls = []
+    answer = _times(lambda images: calls.append(images), "images", seconds=0.0)
+    assert len(calls) == len(answer["ms"]) + 1 == 3

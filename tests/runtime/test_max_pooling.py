@@ -12,8 +12,8 @@ from runtime_plans import KINDS, ONE, RELU, TOLERANCE, conv_plan, in_int8, netwo
 from torch import nn
 
 from tersify.runtime import compile, run_reference
-from tersify.runtime.ops import Window
 from tersify.runtime.op_profile import profile
+from tersify.runtime.ops import Window
 
 extension = pytest.importorskip("tersify._runtime")
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import tersify
 from tersify.sparse import BACKENDS, FORMATS, CollectionError
-from tersify.sparse.index import ARRAYS
+from tersify.sparse.index import ARRAYS, WEIGHT_FIRST
 from tersify.sparse.lowering import Geometry, lower_input, lower_weight, multiply
 
 
@@ -248,3 +248,11 @@ def test_the_same_network_gives_the_same_files(tmp_path):
         path = tersify.collect(model, tokens, out=tmp_path / name, name="every").path
         digests.append([hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(path.rglob("*.*"))])
     assert digests[0] == digests[1]
+
+
+def test_the_tolerance_is_a_hundred_thousandth_of_the_largest_sum_of_magnitudes(collection):
+    op = collection["every/conv"]
+    weight, given = (torch.from_numpy(m.to_dense()).double().abs() for m in (op.weight, op.input))
+    columns = given if op.meta["order"] == WEIGHT_FIRST else given.T
+    largest = float(multiply(weight, columns, op.groups).max())
+    assert op.meta["tolerance"] == pytest.approx(1e-5 * largest, rel=1e-6)

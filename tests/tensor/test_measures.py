@@ -62,3 +62,11 @@ def test_histograms_count_every_weight():
     histogram = latent_histogram(torch.tensor([-3.0, -0.5, 0.0, 0.5, 3.0]), bins=4)
     assert histogram["counts"] == [1, 1, 1, 2]
     assert histogram["edges"] == [-1, -0.5, 0, 0.5, 1]
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float16, 16), (torch.float32, 32), (torch.float64, 64)])
+def test_a_survivor_counts_the_bits_of_its_own_type(dtype, bits):
+    pruned = CompressedTensor(
+        shape=(4,), codes=torch.ones(4, dtype=torch.uint8), values=torch.arange(1, 5, dtype=dtype)
+    )
+    assert entropy_bits([pruned]) == bits

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tersify.methods.flat import FlatWeights
 from tersify.methods.offered import GROUP, load_offered, offered
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
@@ -77,9 +78,15 @@ class Transform(nn.Module):
     def forward(self, latent: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def ready(self, latent: Tensor) -> Tensor | None:
-        """What `forward` would give in training, where the step has made it already."""
-        return None
+    @property
+    def is_exact(self) -> bool:
+        """Whether every value it gives is the same number in any floating type, as −1, 0 and 1 are."""
+        return False
+
+    @property
+    def passes_in_training(self) -> bool:
+        """Whether training uses the latent as it comes."""
+        return False
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
@@ -160,6 +167,16 @@ class Method:
 
     def update(self, bound: Bound, step: Step) -> None:
         """Move schedules and searches on; called before each batch."""
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+        """All its weights for the coming forward pass at once: `forward` of each transform, end to end in one vector.
+
+        Called at the end of every step. `weights.values` is what enters the transforms. Where they have parameters to
+        learn, torch records what happens here and differentiates it. Where they have none, a gradient passes to
+        `weights.values` as it comes; return (weights, gain) to multiply it, or keep it where `gain` is true.
+        None: each transform computes its weight when its module reads it, which is always right and slower.
+        """
+        return None
 
     def status(self, bound: Bound) -> dict[str, float]:
         """Figures for a progress display, such as the threshold."""
@@ -273,7 +290,7 @@ def straight_through(value: Tensor, latent: Tensor, gain: Tensor | float = 1.0) 
     return value + (passed if isinstance(gain, float) and gain == 1.0 else passed * gain)
 
 
-def scale_gradient(x: Tensor, gain: float) -> Tensor:
+def scale_gradient(x: Tensor, gain: Tensor | float) -> Tensor:
     """Exactly `x` forward; its gradient times `gain` backward."""
     return x.detach() + (x - x.detach()) * gain
 

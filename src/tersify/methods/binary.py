@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_choice
-from tersify.methods.base import Method, Site, Transform, dense, over_channels, register, straight_through
+from tersify.methods.base import Bound, Method, Site, Transform, dense, over_channels, register, straight_through
+from tersify.methods.flat import FlatWeights, clip_
 from tersify.tensor import CompressedTensor
 
 
@@ -31,24 +32,42 @@ class BinaryConnect(Method):
     def transform(self, site: Site) -> Transform:
         return BinaryTransform(self.stochastic, scaled=self.scale == "channel")
 
+    def project_(self, bound: Bound) -> None:
+        clip_([site.latent for site in bound.sites])
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | None:
+        if self.scale != "none":
+            return None  # the transform takes the mean of each channel
+        # Latents were clipped when the step began, so the gradient passes everywhere.
+        if self.stochastic:
+            positive = weights.flatten([drawn_positive(t) for t in weights.tensors])
+        else:
+            positive = weights.values >= 0
+        return torch.where(positive, 1.0, -1.0).to(weights.values.dtype)
+
+
+def drawn_positive(latent: Tensor) -> Tensor:
+    return torch.rand_like(latent) < (latent + 1) / 2
+
 
 class BinaryTransform(Transform):
     def __init__(self, stochastic: bool, *, scaled: bool = False) -> None:
         super().__init__()
         self.stochastic, self.scaled = stochastic, scaled
 
+    @property
+    def is_exact(self) -> bool:
+        return not self.scaled
+
     def forward(self, latent: Tensor) -> Tensor:
         fixed = latent.detach()
         drawn = self.stochastic and self.training
-        positive = torch.rand_like(fixed) < (fixed + 1) / 2 if drawn else fixed >= 0
+        positive = drawn_positive(fixed) if drawn else fixed >= 0
         signs = torch.where(positive, 1.0, -1.0).to(latent.dtype)
         return straight_through(signs * self.factor(fixed) if self.scaled else signs, latent.clamp(-1.0, 1.0))
 
     def factor(self, latent: Tensor) -> Tensor:
         return latent.abs().mean(over_channels(latent, per_channel=True), keepdim=True)
-
-    def project_(self, latent: Tensor) -> None:
-        latent.clamp_(-1.0, 1.0)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         weight = dense(upstream)

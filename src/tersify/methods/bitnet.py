@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from tersify.methods.base import Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.methods.flat import FlatWeights
 from tersify.tensor import CompressedTensor
+
+LEAST_SCALE = 1e-8
 
 
 @register("bitnet")
@@ -18,11 +22,19 @@ class BitNet(Method):
     def transform(self, site: Site) -> Transform:
         return BitNetTransform()
 
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
+        scale = weights.spread((weights.norms(weights.values, 1) / weights.members()).clamp(min=LEAST_SCALE))
+        return rounded(weights.values, scale) * scale
+
+
+def rounded(latent: Tensor, scale: Tensor) -> Tensor:
+    return (latent / scale).round().clamp(-1, 1)
+
 
 class BitNetTransform(Transform):
     def pattern_and_scale(self, latent: Tensor) -> tuple[Tensor, Tensor]:
-        scale = latent.abs().mean().clamp(min=1e-8)
-        return (latent / scale).round().clamp(-1, 1), scale
+        scale = (torch.linalg.vector_norm(latent, 1) / latent.numel()).clamp(min=LEAST_SCALE)
+        return rounded(latent, scale), scale
 
     def forward(self, latent: Tensor) -> Tensor:
         pattern, scale = self.pattern_and_scale(latent.detach())

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, ternary_tensor
-from tersify.methods.relative import RelativeLevels
+from tersify.methods.flat import FlatWeights
+from tersify.methods.relative import RelativeLevels, all_levels, keep_positive_
 from tersify.methods.threshold import is_measured_at
-from tersify.methods.ttq import side_means, signed_codebook, signed_levels
+from tersify.methods.ttq import all_signed_levels, side_means, signed_codebook, signed_levels
 from tersify.tensor import CompressedTensor
 
 LEAST_SHARE_OF_ZERO = 0.5  # in P: a bit between zero and the levels, so that λ always pulls towards zero
@@ -80,6 +81,20 @@ class EntropyConstrainedTernary(Method):
             missing = wanted - zeros / weights
             set_lambda(transforms, (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0))
 
+    def project_(self, bound: Bound) -> None:
+        keep_positive_([t.levels for t in bound.each(Ec2tTransform)])
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
+        transforms = bound.each(Ec2tTransform)
+        levels = all_levels([t.levels for t in transforms], weights).view(-1, 2)
+        lam, part = (torch.stack([t._buffers[name] for t in transforms]) for name in ("lam", "part"))  # type: ignore[misc]
+        bits = level_bits(torch.stack([t.prior for t in transforms]), lam[:, None] * part[:, None])
+        plus, minus = levels.detach().unbind(1)
+        unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
+        sides = (weights.spread(each) for each in (plus, minus, unit, *bits.unbind(1)))
+        pattern = cheapest_level(weights.values.detach(), *sides)
+        return all_signed_levels(pattern, levels, weights)
+
     def status(self, bound: Bound) -> dict[str, float]:
         return {"λ": float(bound.each(Ec2tTransform)[0].lam)}
 
@@ -87,6 +102,25 @@ class EntropyConstrainedTernary(Method):
 def set_lambda(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None:
     for transform in transforms:
         transform.lam.fill_(lam)
+
+
+def level_unit(plus: Tensor, minus: Tensor) -> Tensor:
+    """The mean squared level, which distances are measured in."""
+    return ((plus.square() + minus.square()) / 2).clamp(min=1e-12)
+
+
+def level_bits(prior: Tensor, lam: Tensor) -> Tensor:
+    return -prior.clamp(min=1e-6).log2() * lam
+
+
+def cheapest_level(
+    latent: Tensor, plus: Tensor, minus: Tensor, unit: Tensor, bits_0: Tensor, bits_plus: Tensor, bits_minus: Tensor
+) -> Tensor:  # eq. 4
+    zero = latent.square() / unit + bits_0
+    up = (latent - plus).square() / unit + bits_plus
+    down = (latent + minus).square() / unit + bits_minus
+    is_up = (up < zero) & (up <= down)
+    return is_up.to(latent.dtype) - ((down < zero) & ~is_up).to(latent.dtype)
 
 
 class Ec2tTransform(Transform):
@@ -103,14 +137,11 @@ class Ec2tTransform(Transform):
         self.register_buffer("part", torch.ones((), dtype=latent.dtype, device=latent.device))
         self.register_buffer("prior", torch.full((3,), 1 / 3, dtype=latent.dtype, device=latent.device))
 
-    def pattern(self, latent: Tensor) -> Tensor:  # eq. 4
+    def pattern(self, latent: Tensor) -> Tensor:
         plus, minus = self.levels().detach().unbind()
-        unit = 1.0 if self.plain else ((plus.square() + minus.square()) / 2).clamp(min=1e-12)
-        bits = -self.prior.clamp(min=1e-6).log2() * (self.lam * self.part)
-        zero = latent.square() / unit + bits[0]
-        up = (latent - plus).square() / unit + bits[1]
-        down = (latent + minus).square() / unit + bits[2]
-        return torch.where((up < zero) & (up <= down), 1.0, torch.where(down < zero, -1.0, 0.0)).to(latent.dtype)
+        unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
+        bits = level_bits(self.prior, self.lam * self.part)
+        return cheapest_level(latent, plus, minus, unit, *bits.unbind())
 
     @torch.no_grad()
     def count_(self, latent: Tensor) -> Tensor:
@@ -127,10 +158,8 @@ class Ec2tTransform(Transform):
         return latent.numel() - sides.sum()
 
     def forward(self, latent: Tensor) -> Tensor:
-        return signed_levels(self.pattern(latent.detach()), self.levels(), latent)
-
-    def project_(self, latent: Tensor) -> None:
-        self.levels.keep_positive_()
+        plus, minus = self.levels().unbind()
+        return signed_levels(self.pattern(latent.detach()), (plus, minus), latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         return ternary_tensor(self.pattern(dense(upstream)), levels=signed_codebook(self.levels()))

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from tersify.checks import check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
+from tersify.methods.flat import FlatWeights
 from tersify.methods.pruning.schedule import first_step
-from tersify.methods.relative import RelativeLevels
+from tersify.methods.relative import RelativeLevels, all_levels
 from tersify.tensor import CompressedTensor
 
 ITERATIONS = 60
@@ -41,6 +42,15 @@ class KMeans(Method):
             for site, transform in zip(bound.sites, bound.each(SharedTransform), strict=True):
                 if not (step.without_training and bool(transform.clustered)):
                     transform.cluster_(site.entering(transform))
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
+        transforms, latents = bound.each(SharedTransform), weights.values.detach()
+        levels = all_levels([t.levels for t in transforms], weights).view(len(transforms), -1)
+        codebooks = torch.cat([levels.new_zeros(len(levels), 1), levels], 1)
+        places = weights.flatten([t.codes for t in transforms]) + weights.owners() * codebooks.shape[1]
+        shared = torch.where(latents == 0, 0.0, codebooks.view(-1).index_select(0, places))
+        clustered = torch.stack([t.clustered for t in transforms])[weights.owners()]
+        return torch.where(clustered, straight_through(shared, weights.values), weights.values)
 
 
 class SharedTransform(Transform):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 from tersify.methods.base import scale_gradient
+from tersify.methods.flat import FlatWeights
 
 
 class RelativeLevels(nn.Module):
@@ -26,6 +31,18 @@ class RelativeLevels(nn.Module):
     def forward(self) -> Tensor:
         return self.start * scale_gradient(self.factor, self.gain)
 
-    @torch.no_grad()
-    def keep_positive_(self, least: float = 1e-3) -> None:
-        self.factor.clamp_(min=least)
+
+LEAST_FACTOR = 1e-3
+
+
+def keep_positive_(every: Sequence[RelativeLevels]) -> None:
+    torch._foreach_clamp_min_([levels.factor for levels in every], LEAST_FACTOR)
+
+
+def all_levels(every: Sequence[RelativeLevels], weights: FlatWeights) -> Tensor:
+    """The levels of all of them end to end, with the same values and gradients as one by one."""
+    gains = weights.constant("gains", lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]))
+    # Past the modules' own look-ups, which would be half of the time this takes.
+    start = _flatten_dense_tensors([e._buffers["start"] for e in every])
+    factor = weights.learn([cast("nn.Parameter", e._parameters["factor"]) for e in every])
+    return start * scale_gradient(factor, gains.to(factor.dtype))

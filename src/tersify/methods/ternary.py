@@ -7,15 +7,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, register
+from tersify.methods.flat import FlatWeights
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
     TernaryTransform,
     check_latent_settings,
     is_measured_at,
     magnitude_quantile,
-    read_by_cast_layers,
 )
 from tersify.schedules import REGIMES, Schedule, growth
 from tersify.userfile import load_function, names_function
@@ -82,7 +84,6 @@ class Ternary(Method):
             saturate=self.sparsity is None,
             spread=self.spread,
             scale=self.scale,
-            only_cast=read_by_cast_layers(site),
         )
 
     def bind(self, sites: Sequence[Site]) -> TernaryBound:
@@ -101,7 +102,10 @@ class Ternary(Method):
                 return
             threshold = min(threshold, float(magnitude_quantile(bound.entering(), self.sparsity)))
         bound.set_thresholds_(threshold)
-        bound.ternarize_ahead(threshold)
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+        assert isinstance(bound, TernaryBound)
+        return bound.ternarized(weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}

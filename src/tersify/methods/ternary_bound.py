@@ -1,82 +1,61 @@
-"""What a step does for ternary weights, done for all of them at once.
-
-An eager step on a GPU is bound by its host: by calls, not by arithmetic. What would be a few kernels for each site is
-a few for all of them, and what never changes is looked up once.
-"""
+"""What a step does for ternary weights, done for all of them at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from tersify import ranks
-from tersify.methods.ahead import Ahead, affordable, hand_to_keepers
-from tersify.methods.base import Bound, Site
+from tersify.methods.base import Bound, straight_through
+from tersify.methods.flat import FlatWeights, clip_, signs_beyond
+from tersify.methods.relative import all_levels
 from tersify.methods.threshold import TernaryTransform
 
 
 @dataclass(frozen=True, eq=False)
 class TernaryBound(Bound):
-    @cached_property
-    def _alone(self) -> list[tuple[Site, Ahead]]:
-        """The sites with a clipped latent and one transform, and who keeps what is made ahead of them.
+    """Transforms that share their settings and, as long as nobody edits one of them, their threshold."""
 
-        Asked for when the whole recipe stands.
-        """
-        pairs = zip(self.sites, self.each(TernaryTransform), strict=True)
-        alone = [(site, transform.ahead) for site, transform in pairs if len(site.chain) == 1 and transform.clip]
-        return alone if affordable([site.latent for site, _ in alone]) else []
+    _equal_at: list[int] = field(default_factory=list)  # the thresholds' versions when they were known to be equal
 
     def clip_(self) -> None:
-        latents: list[Tensor] = [site.latent for site in self.sites]
-        if ranks.together():
-            latents = [ranks.own_part(latent) for latent in latents]
-        if latents[0].is_cpu:  # where launches cost nothing, and a second pass through memory does
-            for latent in latents:
-                latent.clamp_(-1.0, 1.0)
-            return
-        torch._foreach_clamp_min_(latents, -1.0)
-        torch._foreach_clamp_max_(latents, 1.0)
+        clip_([ranks.own_part(site.latent) for site in self.sites])
 
-    def set_thresholds_(self, threshold: float) -> None:
-        # Past the module's own look-up, which is the slower half of this.
-        thresholds = [transform._buffers["threshold"] for transform in self.transforms]
-        first, *others = cast("list[Tensor]", thresholds)
-        first.fill_(threshold)
-        if others:
-            torch._foreach_copy_(others, [first] * len(others))
+    def _thresholds(self) -> list[Tensor]:
+        # Past the module's own look-up, which would be the slower half of what is done with them.
+        return cast("list[Tensor]", [transform._buffers["threshold"] for transform in self.transforms])
 
-    def ternarize_ahead(self, threshold: float) -> None:
-        """The weights the coming forward pass will ask for, of those that it asked for last time.
+    def set_thresholds_(self, threshold: Tensor | float) -> None:
+        thresholds = self._thresholds()
+        thresholds[0].fill_(threshold)
+        if len(thresholds) > 1:
+            torch._foreach_copy_(thresholds[1:], [thresholds[0]] * (len(thresholds) - 1))
+        self._equal_at[:] = [each._version for each in thresholds]
 
-        Latents are inside [-1, 1] after the step's projection, so the gradient passes everywhere (eq. 2): no mask.
-        Between several ranks nothing is made ahead: gradients must come one by one, to overlap with their exchange.
-        """
-        wanted = [pair for pair in self._alone if pair[1].wanted]
-        if not wanted or ranks.together():
-            return
-        for dtype in {keeper.cast for _, keeper in wanted}:
-            _ternarize([pair for pair in wanted if pair[1].cast is dtype], threshold, casting=dtype is not None)
+    def _one_threshold(self) -> Tensor | None:
+        """The threshold of all of them, or None where somebody gave them several."""
+        thresholds = self._thresholds()
+        versions = [each._version for each in thresholds]
+        if versions != self._equal_at:
+            if bool((torch.stack(thresholds) != thresholds[0]).any()):
+                return None
+            self._equal_at[:] = versions
+        return thresholds[0]
 
-
-def _ternarize(pairs: Sequence[tuple[Site, Ahead]], threshold: float, *, casting: bool) -> None:
-    latents: list[Tensor] = [site.latent for site, _ in pairs]
-    keepers = [keeper for _, keeper in pairs]
-    if (own := latents[0].dtype) not in (torch.float32, torch.float64):  # which round the scalar by themselves
-        threshold = float(torch.tensor(threshold, dtype=own))
-    patterns = torch._foreach_div(latents, 2.0 * threshold)
-    torch._foreach_round_(patterns)  # a half goes to the even zero, and with it the threshold itself
-    if not casting:
-        torch._foreach_sign_(patterns)
-        hand_to_keepers(latents, patterns, keepers)
-        return
-    # One call makes the memory of all signs, where their values lie in the right type already. What these were
-    # computed in serves the gradients later.
-    molds = [keeper.mold(latent) for latent, keeper in zip(latents, keepers, strict=True)]
-    torch._foreach_copy_(molds, patterns)
-    hand_to_keepers(latents, torch._foreach_sign(molds), keepers, patterns)
+    def ternarized(self, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+        threshold = self._one_threshold()
+        if threshold is None:
+            return None
+        transforms = self.each(TernaryTransform)
+        first, latents = transforms[0], weights.values.detach()
+        pattern = signs_beyond(latents, threshold)
+        outside = first.saturate and not first.clip  # a clipped latent is inside, where all gradients pass (eq. 2)
+        if first.factor is None:
+            return (pattern, latents.abs() <= 1.0) if outside else pattern
+        factors = all_levels([t.factor for t in transforms if t.factor is not None], weights)
+        passed = weights.values.clamp(-1.0, 1.0) if outside else weights.values
+        per_channel = first.factor.start.ndim > 0
+        return straight_through(pattern, passed) * weights.spread(factors, per_channel=per_channel)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Step, Transform, register
+from tersify.methods.flat import FlatWeights
+from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import TernaryTransform, check_latent_settings, is_measured_at, magnitude_quantile
 from tersify.schedules import cubic_ramp
 
@@ -41,13 +46,22 @@ class TernaryTarget(Method):
             site.latent, threshold=0.1, clip=False, saturate=False, spread=self.spread, scale=self.scale
         )
 
+    def bind(self, sites: Sequence[Site]) -> TernaryBound:
+        return TernaryBound(sites, [self.transform(site) for site in sites])
+
+    def project_(self, bound: Bound) -> None:
+        """Nothing: the threshold follows the latents wherever they go."""
+
     def update(self, bound: Bound, step: Step) -> None:
         if not is_measured_at(step.progress):
             return
         share = cubic_ramp(self.start, self.sparsity, self.begin, self.end)(step.progress)
-        threshold = magnitude_quantile(bound.entering(), share)
-        for transform in bound.each(TernaryTransform):
-            transform.threshold.copy_(threshold)
+        assert isinstance(bound, TernaryBound)
+        bound.set_thresholds_(magnitude_quantile(bound.entering(), share))
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+        assert isinstance(bound, TernaryBound)
+        return bound.ternarized(weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}

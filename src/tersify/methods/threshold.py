@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch import Tensor
 
 from tersify.checks import check_choice, check_range
-from tersify.methods.ahead import Ahead
-from tersify.methods.base import Site, Transform, dense, straight_through, ternary_tensor
+from tersify.methods.base import Transform, dense, straight_through, ternary_tensor
 from tersify.methods.relative import RelativeLevels
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
@@ -20,7 +18,6 @@ SCALES = ("none", "tensor", "channel")
 # run): the cost stays the same for a network of any size, and the share is met within about 0.1 points.
 SAMPLED_LATENTS = 1 << 20
 MOST_STEPS_BETWEEN = 16
-CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
@@ -42,13 +39,6 @@ def magnitude_quantile(latents: Sequence[Tensor], share: float) -> Tensor:
     return sample.kthvalue(max(1, round(share * sample.numel()))).values
 
 
-def read_by_cast_layers(site: Site) -> bool:
-    """Whether autocast casts the weight wherever it is read."""
-    (module, _), *others = site.owners
-    kind = type(module).__mro__[1] if parametrize.is_parametrized(module) else type(module)
-    return not others and kind in CAST_LAYERS
-
-
 class TernaryTransform(Transform):
     threshold: Tensor
 
@@ -61,11 +51,9 @@ class TernaryTransform(Transform):
         saturate: bool = True,
         spread: float | None = None,
         scale: str = "none",
-        only_cast: bool = False,
     ) -> None:
         super().__init__()
         self.clip, self.saturate = clip, saturate
-        self.ahead = Ahead(castable=only_cast and scale == "none")
         self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
         with torch.no_grad():
             size = latent.std(correction=0)
@@ -81,8 +69,10 @@ class TernaryTransform(Transform):
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
                 )
-        if self.factor is None:
-            self.__dict__["ready"] = self.ahead.get  # asked in every step: not by way of a method
+
+    @property
+    def is_exact(self) -> bool:
+        return self.factor is None
 
     @torch.no_grad()
     def start_(self, latent: Tensor) -> None:
@@ -93,14 +83,10 @@ class TernaryTransform(Transform):
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
 
     def forward(self, latent: Tensor) -> Tensor:
-        value = None
-        if self.training and not torch.compiler.is_compiling():
-            value = self.ahead.get(latent)
-        if value is None:
-            # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
-            # latent could otherwise never come back. A weight made ahead belongs to a latent inside.
-            passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
-            value = straight_through(self.pattern(latent.detach()), passed)
+        # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
+        # latent could otherwise never come back.
+        passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
+        value = straight_through(self.pattern(latent.detach()), passed)
         return value if self.factor is None else value * self.factor()
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:

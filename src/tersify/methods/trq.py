@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Method, Site, Transform, dense, register, straight_through, ternary_tensor
-from tersify.methods.relative import RelativeLevels
+from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.methods.flat import FlatWeights, signs_beyond
+from tersify.methods.relative import RelativeLevels, all_levels, keep_positive_
 from tersify.tensor import CompressedTensor
 
 
@@ -20,23 +21,30 @@ class TernaryResidual(Method):
     def transform(self, site: Site) -> Transform:
         return TrqTransform(site.entering())
 
+    def project_(self, bound: Bound) -> None:
+        keep_positive_([t.alpha for t in bound.each(TrqTransform)])
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
+        alpha = weights.spread(all_levels([t.alpha for t in bound.each(TrqTransform)], weights))
+        pattern = signs_beyond(weights.values.detach(), alpha.detach())
+        return straight_through(2.0 * pattern * alpha, weights.values)
+
+
+def stem_plus_residual(latent: Tensor, alpha: Tensor) -> Tensor:
+    """In units of α: the two signs agree (±2) beyond α and cancel below it."""
+    return torch.where(latent.abs() > alpha, 2 * latent.sign(), 0.0)
+
 
 class TrqTransform(Transform):
     def __init__(self, latent: Tensor) -> None:
         super().__init__()
         self.alpha = RelativeLevels(latent.abs().mean().clamp(min=1e-8), members=latent.numel())
 
-    def stem_plus_residual(self, latent: Tensor) -> Tensor:
-        """In units of α: the two signs agree (±2) beyond α and cancel below it."""
-        return torch.where(latent.abs() > self.alpha().detach(), 2 * latent.sign(), 0.0)
-
     def forward(self, latent: Tensor) -> Tensor:
-        return straight_through(self.stem_plus_residual(latent.detach()) * self.alpha(), latent)
-
-    def project_(self, latent: Tensor) -> None:
-        self.alpha.keep_positive_()
+        alpha = self.alpha()
+        return straight_through(stem_plus_residual(latent.detach(), alpha.detach()) * alpha, latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        pattern = self.stem_plus_residual(dense(upstream))
+        pattern = stem_plus_residual(dense(upstream), self.alpha().detach())
         levels = torch.tensor([0.0, 2.0, -2.0], dtype=pattern.dtype, device=pattern.device)
         return ternary_tensor(pattern, levels=levels, scale=self.alpha())

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import Method, Site, Transform, dense, register, straight_through, ternary_tensor
-from tersify.methods.relative import RelativeLevels
+from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.methods.flat import FlatWeights, signs_beyond
+from tersify.methods.relative import RelativeLevels, all_levels, keep_positive_
 from tersify.tensor import CompressedTensor
 
 
@@ -26,6 +27,15 @@ class TrainedTernary(Method):
     def transform(self, site: Site) -> Transform:
         return TtqTransform(self.t, site.entering())
 
+    def project_(self, bound: Bound) -> None:
+        keep_positive_([t.levels for t in bound.each(TtqTransform)])
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
+        latents = weights.values.detach()
+        pattern = signs_beyond(latents, weights.spread(self.t * weights.norms(latents, torch.inf)))
+        levels = all_levels([t.levels for t in bound.each(TtqTransform)], weights).view(-1, 2)
+        return all_signed_levels(pattern, levels, weights)
+
 
 class TtqTransform(Transform):
     def __init__(self, t: float, latent: Tensor) -> None:
@@ -39,10 +49,8 @@ class TtqTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         pattern = self.pattern(latent.detach())
-        return signed_levels(pattern, self.levels(), latent)
-
-    def project_(self, latent: Tensor) -> None:
-        self.levels.keep_positive_()
+        plus, minus = self.levels().unbind()
+        return signed_levels(pattern, (plus, minus), latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         return ternary_tensor(self.pattern(dense(upstream)), levels=signed_codebook(self.levels()))
@@ -62,9 +70,17 @@ def signed_codebook(levels: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(levels[0]), levels[0], -levels[1]])
 
 
-def signed_levels(pattern: Tensor, levels: Tensor, latent: Tensor) -> Tensor:
+def all_signed_levels(pattern: Tensor, levels: Tensor, weights: FlatWeights) -> Tensor:
+    """The weights of all tensors, with a row (Wp, Wn) for each."""
+    plus, minus = (weights.spread(each) for each in levels.unbind(1))
+    # The numbers of `signed_levels` without its choices, which take several times as long as products.
+    value = pattern.clamp(min=0.0) * plus + pattern.clamp(max=0.0) * minus
+    return straight_through(value, weights.values, value.detach().abs() + (1.0 - pattern.abs()))
+
+
+def signed_levels(pattern: Tensor, levels: tuple[Tensor, Tensor], latent: Tensor) -> Tensor:
     """The weight, with gradients for the levels and, scaled by a weight's own level, for the latent."""
-    plus, minus = levels.unbind()
+    plus, minus = levels
     value = torch.where(pattern > 0, plus, torch.where(pattern < 0, -minus, 0.0))
     gain = torch.where(pattern > 0, plus, torch.where(pattern < 0, minus, 1.0)).detach()
     return straight_through(value, latent, gain)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import (
+    Bound,
     Method,
     Site,
     Transform,
@@ -18,6 +19,7 @@ from tersify.methods.base import (
     straight_through,
     ternary_tensor,
 )
+from tersify.methods.flat import FlatWeights, signs_beyond
 from tersify.tensor import CompressedTensor
 
 
@@ -41,6 +43,17 @@ class TernaryWeightNetwork(Method):
     def transform(self, site: Site) -> Transform:
         return TwnTransform(None if self.exact else self.factor, self.per_channel)
 
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | None:
+        each = self.per_channel
+        if self.exact or (each and any(t.ndim < 2 for t in weights.tensors)):
+            return None  # the transform sorts, or says what is wrong
+        size = weights.values.abs()
+        limit = self.factor * (weights.norms(size, 1, per_channel=each) / weights.members(per_channel=each))
+        pattern = signs_beyond(weights.values, weights.spread(limit, per_channel=each))
+        count = weights.norms(pattern, 1, per_channel=each).clamp(min=1)
+        scale = weights.norms(pattern * size, 1, per_channel=each) / count
+        return pattern * weights.spread(scale, per_channel=each)
+
 
 class TwnTransform(Transform):
     def __init__(self, factor: float | None, per_channel: bool) -> None:
@@ -49,13 +62,18 @@ class TwnTransform(Transform):
 
     def pattern_and_scale(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         dims = over_channels(latent, self.per_channel)
+        members = latent.numel() // (len(latent) if self.per_channel else 1)
         size = latent.abs()
+
+        def total(of: Tensor) -> Tensor:
+            return torch.linalg.vector_norm(of, 1, dims, keepdim=self.per_channel)
+
         if self.factor is None:
             kept = size >= _least_kept_magnitude(size, self.per_channel)
         else:
-            kept = size > self.factor * size.mean(dims, keepdim=self.per_channel)
+            kept = size > self.factor * (total(size) / members)
         count = kept.sum(dims, keepdim=self.per_channel).clamp(min=1)
-        scale = (size * kept).sum(dims, keepdim=self.per_channel) / count
+        scale = total(torch.where(kept, size, 0.0)) / count
         return torch.where(kept, latent.sign(), 0.0), scale
 
     def forward(self, latent: Tensor) -> Tensor:

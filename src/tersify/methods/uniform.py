@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import (
+    Bound,
     Method,
     Site,
     Transform,
@@ -17,6 +18,7 @@ from tersify.methods.base import (
     register,
     straight_through,
 )
+from tersify.methods.flat import FlatWeights
 from tersify.tensor import CompressedTensor
 
 
@@ -46,6 +48,34 @@ class Uniform(Method):
     def transform(self, site: Site) -> Transform:
         return UniformTransform(self)
 
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | None:
+        each, values = self.per_channel, weights.values
+        if each and any(t.ndim < 2 for t in weights.tensors):
+            return None  # the transform says what is wrong
+        if self.symmetric:
+            scale, low, top = self.symmetric_grid(weights.norms(values, torch.inf, per_channel=each))
+        else:
+            lowest = -weights.norms(values.clamp(max=0), torch.inf, per_channel=each)
+            highest = weights.norms(values.clamp(min=0), torch.inf, per_channel=each)
+            scale, low, top = self.asymmetric_grid(lowest, highest)
+        scale, low, top = (weights.spread(x, per_channel=each) for x in (scale, low, top))
+        return (values / scale).round().clamp(low, top) * scale
+
+    def symmetric_grid(self, largest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scale, and the lowest and highest integer, each of the shape of `largest`, the greatest magnitudes."""
+        top = torch.full_like(largest, 2.0 ** (self.bits - 1) - 1)
+        reach = self.clip * largest
+        scale, low = (2 * reach / (2.0**self.bits - 1), -top - 1) if self.printed else (reach / top, -top)
+        return torch.where(scale > 0, scale, 1.0), low, top
+
+    def asymmetric_grid(self, lowest: Tensor, highest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for a range that includes zero."""
+        steps = 2.0**self.bits - 1
+        scale = self.clip * (highest - lowest) / steps
+        scale = torch.where(scale > 0, scale, 1.0)
+        low = (self.clip * lowest / scale).round()
+        return scale, low, low + steps
+
 
 class UniformTransform(Transform):
     def __init__(self, method: Uniform) -> None:
@@ -55,17 +85,10 @@ class UniformTransform(Transform):
     def grid(self, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scale, and the lowest and highest integer, each () or one per channel."""
         keep, dims = self.method.per_channel, over_channels(latent, self.method.per_channel)
-        steps, clip = 2.0**self.method.bits - 1, self.method.clip
         if self.method.symmetric:
-            largest = clip * latent.abs().amax(dims, keepdim=keep)
-            top = torch.full_like(largest, 2.0 ** (self.method.bits - 1) - 1)
-            scale, low = (2 * largest / steps, -top - 1) if self.method.printed else (largest / top, -top)
-        else:
-            lowest = clip * latent.amin(dims, keepdim=keep).clamp(max=0)
-            scale = (clip * latent.amax(dims, keepdim=keep).clamp(min=0) - lowest) / steps
-            low = (lowest / torch.where(scale > 0, scale, 1.0)).round()
-            top = low + steps
-        return torch.where(scale > 0, scale, 1.0), low, top
+            return self.method.symmetric_grid(latent.abs().amax(dims, keepdim=keep))
+        lowest = latent.amin(dims, keepdim=keep).clamp(max=0)
+        return self.method.asymmetric_grid(lowest, latent.amax(dims, keepdim=keep).clamp(min=0))
 
     def integers(self, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale, low, top = self.grid(latent)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.ahead import Ahead
 from tersify.methods.base import Transform, Units, pack_kept
+from tersify.methods.slots import forget_prepared
 from tersify.tensor import CompressedTensor
 
 
@@ -49,7 +49,6 @@ class GateTransform(Transform):
         self.gate = gate
         self.dim = units.dim
         self.covered = False
-        self.ahead = Ahead()
         self.register_buffer("unit", spread_index(units.unit, units.count, gate.mask), persistent=False)
 
     def keep(self, dims: int) -> Tensor:
@@ -61,10 +60,9 @@ class GateTransform(Transform):
         shape[self.dim] = -1
         return mask.view(shape)
 
-    def ready(self, latent: Tensor) -> Tensor | None:
-        if self.gate.open:
-            return None
-        return latent if self.covered else self.ahead.get(latent)
+    @property
+    def passes_in_training(self) -> bool:
+        return self.covered
 
     def forward(self, latent: Tensor) -> Tensor:
         if self.gate.open or (self.covered and self.training):
@@ -82,6 +80,7 @@ def full_network(model: nn.Module) -> Iterator[int]:
     Gives the number of layers that have gates.
     """
     gates = [module for module in model.modules() if isinstance(module, Gate)]
+    forget_prepared(model)
     try:
         for gate in gates:
             gate.open = True
@@ -93,6 +92,10 @@ def full_network(model: nn.Module) -> Iterator[int]:
 
 class Whole(Transform):
     """A weight without units: it stays as it is."""
+
+    @property
+    def passes_in_training(self) -> bool:
+        return True
 
     def forward(self, latent: Tensor) -> Tensor:
         return latent

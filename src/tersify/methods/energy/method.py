@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, register
-from tersify.methods.energy.ahead import mask_ahead
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.engine import Engine
 from tersify.methods.energy.fold import Evaluator, SearchedLayer
@@ -21,6 +20,7 @@ from tersify.methods.energy.objectives import OBJECTIVES, objective_of
 from tersify.methods.energy.population import Population
 from tersify.methods.energy.searches import SEARCHES, Settings
 from tersify.methods.energy.units import UnitSite, gather_units
+from tersify.methods.flat import FlatWeights
 from tersify.userfile import names_function
 
 
@@ -135,7 +135,7 @@ class Energy(Method):
         work = bound.shared
         assert isinstance(work, Work)
         progress = step.progress
-        pairs = work.gated(bound)
+        work.leave_out_covered_gates(bound)
         if step.without_training and not work.population.judged:
             raise ValueError(
                 "energy searches while the network trains; attach it and call session.step(inputs, targets)"
@@ -146,7 +146,14 @@ class Energy(Method):
         if work.population.searching and progress.step % self.every == 0:
             heat = 1.0 - progress.share / self.stagnation
             work.engine(step.model).run(step.inputs, step.targets, step=progress.step, heat=heat)
-        mask_ahead(pairs)
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> tuple[Tensor, Tensor] | None:
+        gates = bound.each(GateTransform)
+        if any(gate.gate.open for gate in gates):
+            return None
+        each = zip(gates, weights.tensors, strict=True)
+        mask = weights.flatten([gate.keep(latent.ndim).expand_as(latent) for gate, latent in each])
+        return weights.values * mask, mask
 
     def status(self, bound: Bound) -> dict[str, float]:
         assert isinstance(bound.shared, Work)
@@ -166,7 +173,7 @@ class Work(nn.Module):
         self.costs = costs.to(device)
         self.bounds = self._bounds()
         self._engine: Engine | None = None
-        self._gated: list[tuple[Site, GateTransform]] = []
+        self._knows_covered = False
 
     def _bounds(self) -> Bounds:
         method, sizes = self.method, [layer.size for layer in self.layers]
@@ -184,17 +191,16 @@ class Work(nn.Module):
             )
         return replace(bounds, budget=method.keep * whole - without)
 
-    def gated(self, bound: Bound) -> list[tuple[Site, GateTransform]]:
-        """The sites that have units. A weight that γ and β silence needs no mask of its own in training.
+    def leave_out_covered_gates(self, bound: Bound) -> None:
+        """A weight that γ and β silence needs no mask of its own in training.
 
         Unless something behind it in its chain looks at the weight, which is known when the first step comes.
         """
-        if not self._gated:
-            each = zip(bound.sites, bound.transforms, strict=True)
-            self._gated = [(site, gate) for site, gate in each if isinstance(gate, GateTransform)]
-            for site, gate in self._gated:
-                gate.covered = isinstance(site, UnitSite) and site.is_covered and len(site.chain) == 1
-        return self._gated
+        if not self._knows_covered:
+            self._knows_covered = True
+            for site, gate in zip(bound.sites, bound.transforms, strict=True):
+                if isinstance(gate, GateTransform):
+                    gate.covered = isinstance(site, UnitSite) and site.is_covered and len(site.chain) == 1
 
     def engine(self, model: nn.Module) -> Engine:
         device = self.layers[0].gate.mask.device

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tersify.checks import check_choice, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
+from tersify.methods.flat import FlatWeights
 from tersify.methods.lookup.fit import MOST_FRACTION_BITS, Fitted, fit_table
 from tersify.methods.lookup.split import interval_counts
-from tersify.methods.relative import RelativeLevels
+from tersify.methods.relative import RelativeLevels, all_levels
 from tersify.tensor import CompressedTensor, TableFormat
 
 FITS = ("paper", "nearest", "lloyd", "optimal", "sensitivity")
@@ -76,6 +77,11 @@ class Lookup(Method):
     def needs_calibration(self) -> bool:
         return self.fit == "sensitivity"
 
+    @property
+    def has_own_edges(self) -> bool:
+        """Whether codes are told by the intervals that the words were fitted in, and not by the nearest word."""
+        return self.fit == "paper" and self.placement == "range-split"
+
     def transform(self, site: Site) -> Transform:
         return LookupTransform(self, site)
 
@@ -86,6 +92,18 @@ class Lookup(Method):
                 transform.in_training.fill_(True)
             elif site.chain[0] is not transform and not transform.in_training:
                 transform.take_(self.fitted(site, site.entering(transform)))
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
+        transforms = bound.each(LookupTransform)
+        levels = all_levels([t.levels for t in transforms], weights).view(-1, 2**self.n)
+        words = stored_words(self, levels, torch.cat([t.steps for t in transforms]))
+        edges = torch.cat([t.edges for t in transforms]) if self.has_own_edges else middles(words.detach())
+        tables = [len(t._buffers["edges"]) for t in transforms]  # type: ignore[arg-type]
+        parts = zip(weights.values.detach().split(weights.sizes), edges.split(tables), strict=True)
+        codes = torch.cat([torch.searchsorted(e, part.view(len(e), -1), right=True).view(-1) for part, e in parts])
+        table_of = weights.owners(per_channel=self.per_channel)
+        chosen = words.view(-1).index_select(0, codes + table_of * words.shape[1])
+        return straight_through(chosen, weights.values)
 
     def status(self, bound: Bound) -> dict[str, float]:
         saturated = sum(int(t.saturated) for t in bound.each(LookupTransform))
@@ -154,14 +172,10 @@ class LookupTransform(Transform):
 
     def words(self) -> Tensor:
         """The levels as the words can store them, ascending; a learned level stays in its partition."""
-        lowest, highest = word_range(self.method)
-        levels = self.levels()
-        stored = (levels.detach() / self.steps).round().clamp(lowest, highest) * self.steps
-        return straight_through(stored, levels).sort(dim=1).values
+        return stored_words(self.method, self.levels(), self.steps)
 
     def codes(self, rows: Tensor, words: Tensor) -> Tensor:
-        own_intervals = self.method.fit == "paper" and self.method.placement == "range-split"
-        edges = self.edges if own_intervals else (words[:, 1:] + words[:, :-1]) / 2
+        edges = self.edges if self.method.has_own_edges else middles(words)
         return torch.searchsorted(edges.contiguous(), rows.contiguous(), right=True)
 
     def forward(self, latent: Tensor) -> Tensor:
@@ -184,6 +198,17 @@ class LookupTransform(Transform):
             shape=tuple(weight.shape), codes=codes, codebook=codebook[0] if one_table else codebook,
             axis=None if one_table else 0, format=self.format().to_mapping(saturated=int(self.saturated)),
         )  # fmt: skip
+
+
+def stored_words(method: Lookup, levels: Tensor, steps: Tensor) -> Tensor:
+    """Rows of levels as words in those steps, ascending."""
+    lowest, highest = word_range(method)
+    stored = (levels.detach() / steps).round().clamp(lowest, highest) * steps
+    return straight_through(stored, levels).sort(dim=1).values
+
+
+def middles(words: Tensor) -> Tensor:
+    return (words[:, 1:] + words[:, :-1]) / 2
 
 
 def word_range(method: Lookup) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from tersify.methods.selection import kth_smallest
 from tersify.ranks import gather, rank, sum_over_ranks
 
+SHORT_ROW = 1 << 16  # counting a number's two halves takes tables of that length
 SCOPES = ("layer", "global", "row")
 
 
@@ -32,7 +33,7 @@ def _smallest(scores: Tensor, k: int) -> Tensor:
     """The k-th smallest of each row. Torch's own selection is slow for one long row, on a CPU as on CUDA."""
     if scores.is_cuda:
         return scores.sort(dim=-1).values[..., k - 1 : k]
-    if len(scores) == 1 and scores.dtype == torch.float32:
+    if len(scores) == 1 and scores.dtype == torch.float32 and scores.shape[1] > SHORT_ROW:
         return kth_smallest(scores, k).view(1, 1)
     return scores.kthvalue(k, dim=-1, keepdim=True).values
 

@@ -14,13 +14,23 @@ class MaskTransform(Transform):
     """The latent where the mask is true, zero elsewhere."""
 
     mask: Tensor
+    gain: float = 1.0
 
     def __init__(self, latent: Tensor) -> None:
         super().__init__()
         self.register_buffer("mask", torch.ones_like(latent, dtype=torch.bool))
 
+    @property
+    def score_parameter(self) -> nn.Parameter | None:
+        """What gets, `gain` times, each weight's gradient times the weight."""
+        return None
+
+    def worth(self) -> Tensor | None:
+        return self.score_parameter
+
     def forward(self, latent: Tensor) -> Tensor:
-        return torch.where(self.mask, latent, 0.0)
+        masked, worth = torch.where(self.mask, latent, 0.0), self.worth()
+        return masked if worth is None else masked + (worth - worth.detach()) * latent.detach()
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         return pack_kept(upstream, ranks.whole(self.mask))
@@ -59,9 +69,9 @@ class LearnedMask(MaskTransform):
             total = total + self.lines * score
         return total
 
-    def forward(self, latent: Tensor) -> Tensor:
-        worth = self.worth()
-        return super().forward(latent) + (worth - worth.detach()) * latent.detach()
+    @property
+    def score_parameter(self) -> nn.Parameter:
+        return self.score
 
 
 def _line_of(weight: Tensor, dim: int) -> list[int]:
@@ -89,8 +99,9 @@ class GatheredMask(MaskTransform):
         self.probe = nn.Parameter(torch.zeros_like(latent))
         self.probe.register_post_accumulate_grad_hook(self._gather_)
 
-    def forward(self, latent: Tensor) -> Tensor:
-        return super().forward(latent) + (self.probe - self.probe.detach()) * latent.detach()
+    @property
+    def score_parameter(self) -> nn.Parameter:
+        return self.probe
 
     @torch.no_grad()
     def _gather_(self, probe: Tensor) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Network, Site, Step, register
+from tersify.methods.flat import FlatWeights
 from tersify.methods.pruning.choice import (
     SCOPES,
     choose_globally,
@@ -18,7 +20,7 @@ from tersify.methods.pruning.choice import (
     least_kept,
     lowest_of_shards,
 )
-from tersify.methods.pruning.mask import MaskTransform, SoftMask
+from tersify.methods.pruning.mask import LearnedMask, MaskTransform, SoftMask
 from tersify.methods.pruning.schedule import Pace
 from tersify.methods.pruning.scores import SCORES, Score, score_named
 from tersify.methods.pruning.structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
@@ -214,6 +216,18 @@ class Prune(Method):
                 mask.pressure.fill_(self.lam * self._pace.done(step.progress))
         if self._pace.is_due(step):
             self._choose_(bound, step)
+
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+        masks = bound.each(MaskTransform)
+        kept = weights.flatten([mask.mask for mask in masks])
+        masked = torch.where(kept, weights.values, 0.0)
+        scores = [mask.score_parameter for mask in masks]
+        if all(score is None for score in scores):
+            return masked, kept
+        if any(isinstance(mask, LearnedMask) and len(mask.line_scores) for mask in masks):
+            return None
+        worth = next(m.gain for m in masks if m.score_parameter is not None) * weights.learn_scores(scores)
+        return masked + (worth - worth.detach()) * weights.values.detach()
 
     def _choose_(self, bound: PruneBound, step: Step) -> None:
         score = self._score

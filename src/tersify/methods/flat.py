@@ -1,0 +1,172 @@
+"""Many tensors end to end in one vector, so that one call serves all of them.
+
+An eager step of a small network is bound by its host: by calls, not by arithmetic. A method that computes on the
+vector makes as many calls for fifty layers as for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+# Between the dimensions as they are named and as they lie in memory, for torch's channels-last layouts.
+_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+LARGE = 1 << 14  # numbers in a tensor that a core's nearest cache does not hold
+
+
+class Learned(NamedTuple):
+    """Parameters in one vector, one (or none) for each tensor, and how a gradient of the vector falls apart."""
+
+    vector: Tensor
+    parameters: Sequence[nn.Parameter | None]
+    split: Callable[[Tensor], Sequence[Tensor]]
+
+
+class FlatWeights:
+    """The tensors that enter a method's transforms, as one vector `values`.
+
+    Each tensor lies in the order of its own memory, so that a convolution in channels-last layout gets its weight in
+    that layout. Statistics are those of torch's own reductions of each tensor, to the bit on a CPU.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], constants: dict[str, Tensor] | None = None) -> None:
+        self.tensors = tensors
+        self._last = [_is_channels_last(t) for t in tensors]
+        self._molds = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
+        self._constants = {} if constants is None else constants
+        self.values = self.flatten(tensors)
+        self.learned: list[Learned] = []
+
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of the same shapes as one vector, in the same order."""
+        if any(self._last):
+            tensors = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
+        return _flatten_dense_tensors(tensors)
+
+    def pieces(self, flat: Tensor) -> list[Tensor]:
+        """The vector's parts in the shapes and layouts of the tensors."""
+        parts = _unflatten_dense_tensors(flat, self._molds)
+        if any(self._last):
+            return [_from_memory(p) if last else p for p, last in zip(parts, self._last, strict=True)]
+        return list(parts)
+
+    def learn(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """A parameter of each tensor, all as one vector through which their gradients go back to them."""
+        with torch.no_grad():
+            vector = _flatten_dense_tensors(parameters)
+        return self._learn(Learned(vector, parameters, lambda flat: _unflatten_dense_tensors(flat, parameters)))
+
+    def learn_scores(self, scores: Sequence[nn.Parameter | None]) -> Tensor:
+        """The same for parameters of the tensors' own shapes; zeros stand where a tensor has none."""
+        each = zip(scores, self.tensors, strict=True)
+        with torch.no_grad():
+            vector = self.flatten([torch.zeros_like(t) if score is None else score for score, t in each])
+        return self._learn(Learned(vector, scores, self.pieces))
+
+    def _learn(self, learned: Learned) -> Tensor:
+        if any(p is not None and p.requires_grad for p in learned.parameters):
+            learned.vector.requires_grad_()
+            self.learned.append(learned)
+        return learned.vector
+
+    @property
+    def sizes(self) -> list[int]:
+        return [t.numel() for t in self.tensors]
+
+    @property
+    def rows(self) -> list[int]:
+        """The output channels of each tensor."""
+        return [len(t) for t in self.tensors]
+
+    def norms(self, flat: Tensor, order: float, *, per_channel: bool = False) -> Tensor:
+        """One norm for each tensor, or for each output channel of all of them."""
+        if per_channel:
+            parts = zip(flat.split(self.sizes), self.rows, strict=True)
+            return torch.cat([torch.linalg.vector_norm(p.view(rows, -1), order, 1) for p, rows in parts])
+        return torch.stack(torch._foreach_norm(flat.split(self.sizes), order))
+
+    def spread(self, numbers: Tensor, *, per_channel: bool = False) -> Tensor:
+        """One number for each tensor (or output channel) → one for each weight."""
+        return _Spread.apply(numbers, self.owners(per_channel=per_channel), self.members(per_channel=per_channel))
+
+    def members(self, *, per_channel: bool = False) -> Tensor:
+        """How many weights share each number that is spread."""
+        name = "members of a channel" if per_channel else "members of a tensor"
+        return self.constant(name, lambda: torch.tensor(self._counts(per_channel)))
+
+    def owners(self, *, per_channel: bool = False) -> Tensor:
+        """For each weight the index of its tensor, or of its output channel among all of them."""
+
+        def numbered() -> Tensor:
+            counts = torch.tensor(self._counts(per_channel))
+            return torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
+
+        return self.constant("channels" if per_channel else "tensors", numbered)
+
+    def _counts(self, per_channel: bool) -> list[int]:
+        if not per_channel:
+            return self.sizes
+        return [size // rows for size, rows in zip(self.sizes, self.rows, strict=True) for _ in range(rows)]
+
+    def constant(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """What stays the same from step to step, made once."""
+        found = self._constants.get(name)
+        if found is None or found.device != self.values.device:
+            found = self._constants[name] = make().to(self.values.device)
+        return found
+
+
+class _Spread(torch.autograd.Function):
+    """Backward each part is summed up by itself: a scattered sum differs from run to run on a GPU.
+
+    In double precision, since the sum of a segment goes from its first element to its last.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, numbers: Tensor, owners: Tensor, members: Tensor) -> Tensor:
+        ctx.members = members
+        return numbers.index_select(0, owners)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        sums = torch.segment_reduce(gradient.double(), "sum", lengths=ctx.members, unsafe=True)
+        return sums.to(gradient.dtype), None, None
+
+
+def clip_(tensors: list[Tensor]) -> None:
+    """Pull every number into [-1, 1]."""
+    if tensors[0].is_cpu and sum(t.numel() for t in tensors) > LARGE * len(tensors):
+        for tensor in tensors:  # where launches cost little, a second pass through memory does not
+            tensor.clamp_(-1.0, 1.0)
+        return
+    torch._foreach_clamp_min_(tensors, -1.0)
+    torch._foreach_clamp_max_(tensors, 1.0)
+
+
+def signs_beyond(values: Tensor, limit: Tensor) -> Tensor:
+    """sign(x) where |x| > limit, else 0, without a choice, which takes several times as long as arithmetic.
+
+    A quotient of a half is rounded to the even zero, and with it the limit itself. A limit of zero parts zero from the
+    rest by the smallest normal number.
+    """
+    return (values / (2 * limit).clamp(min=torch.finfo(values.dtype).tiny)).round_().sign_()
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    if tensor.ndim not in _LAST_FORMATS or tensor.is_contiguous():
+        return False
+    return tensor.is_contiguous(memory_format=_LAST_FORMATS[tensor.ndim])
+
+
+def _as_in_memory(tensor: Tensor) -> Tensor:
+    return tensor.movedim(1, -1)
+
+
+def _from_memory(tensor: Tensor) -> Tensor:
+    return tensor.movedim(-1, 1)

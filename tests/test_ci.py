@@ -1,0 +1,42 @@
+"""What is allowed at a desk and not in CI: extensions that are missing, and examples that never change."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PROGRAM = """
+import sys
+for name in sys.argv[2:]:
+    sys.modules[name] = None
+import pytest
+sys.exit(pytest.main(["-p", "no:cacheprovider", "-o", "addopts=", sys.argv[1]]))
+"""
+
+
+def run(*missing, ci, test="test_checks.py"):
+    environment = {k: v for k, v in os.environ.items() if k not in ("CI", "TERSIFY_HYPOTHESIS_SEED")}
+    environment |= {"CI": "true"} if ci else {}
+    command = [sys.executable, "-c", PROGRAM, str(HERE / test), *missing]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
+
+
+@pytest.mark.parametrize("missing", ["tersify._runtime", "tersify._codec"])
+def test_a_missing_extension_stops_ci(missing):
+    done = run(missing, ci=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"{missing} is not built, and in CI its tests must run" in done.stderr
+
+
+def test_a_missing_extension_is_borne_at_a_desk():
+    assert run("tersify._runtime", "tersify._codec", ci=False).returncode == 0
+
+
+def test_ci_draws_other_examples_in_every_run_and_says_how_to_repeat_them():
+    seeds = {re.search(r"repeat with --hypothesis-seed=(\d+)", run(ci=True).stdout)[1] for _ in range(2)}
+    assert len(seeds) == 2
+    assert "hypothesis draws the same every time" in run(ci=False).stdout
