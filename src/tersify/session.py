@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tersify.batchnorm import recalibrate_
 from tersify.calibration import Calibration, input_norms, squared_gradients
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.ranks import whole
@@ -25,26 +27,46 @@ def attach(
     model: nn.Module,
     recipe: str | Path | Recipe,
     *,
-    epochs: int = 1,
-    steps_per_epoch: int = 1,
+    epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    steps: int | None = None,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
     example: Example | None = None,
+    **settings: Any,
 ) -> Session:
     """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
 
+    A recipe with schedules must know how long training takes: `epochs` and `steps_per_epoch`, or `steps`.
+    `settings` go before the recipe's own: `attach(model, "ternary-target", sparsity=0.8, steps=1000)`.
     `calibration` holds batches (inputs, targets) for methods that ask how much each weight matters; with a
     loss other than cross-entropy, give a `Calibration`. `example` is an input of the model, for methods that prune
     filters, neurons or heads: it tells which of them go together, as those that meet in a residual addition must.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}")
-    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
-        if value < 1:
-            raise ValueError(f"{what} must be at least 1, got {value}")
+    chosen = Recipe.load(recipe).with_settings(settings)
+    length = _length(chosen, epochs, steps_per_epoch, steps)
     return Session(
-        model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch,
+        model, chosen, epochs=length[0], steps_per_epoch=length[1],
         calibration=None if calibration is None else Calibration.of(calibration), example=example,
     )  # fmt: skip
+
+
+def _length(recipe: Recipe, epochs: int | None, steps_per_epoch: int | None, steps: int | None) -> tuple[int, int]:
+    """Epochs and steps in each; a run that is given in steps counts as one epoch."""
+    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch), ("steps", steps)):
+        if value is not None and value < 1:
+            raise ValueError(f"{what} must be at least 1, got {value}")
+    if steps is not None:
+        if epochs is not None or steps_per_epoch is not None:
+            raise ValueError("the length of training is steps, or epochs and steps_per_epoch; give one of these")
+        return 1, steps
+    if recipe.needs_length and steps_per_epoch is None:
+        raise ValueError(
+            "the recipe has schedules, which must know how long training takes; "
+            "give epochs= and steps_per_epoch=, or steps="
+        )
+    return epochs or 1, steps_per_epoch or 1
 
 
 @torch.no_grad()
@@ -54,17 +76,23 @@ def compress_(
     *,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
     example: Example | None = None,
+    **settings: Any,
 ) -> CompressedModel:
-    """Compress without training: the model's weights become the compressed ones, in place."""
-    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
-    session = attach(model, recipe, calibration=calibration, example=example)
+    """Compress without training: the model's weights become the compressed ones, in place.
+
+    `settings` are those of `attach`. With `calibration` batches, batch norms get the statistics of the new weights.
+    """
+    before = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    data = None if calibration is None else Calibration.of(calibration)
+    chosen = Recipe.load(recipe).with_settings(settings)
+    session = Session(model, chosen, epochs=1, steps_per_epoch=1, calibration=data, example=example)
     try:
         session.advance_to_end()
-        packed = session.pack()
+        packed = session.pack(calibration=data)
     except BaseException:
         session._detach()
-        for parameter, value in before:
-            parameter.copy_(value)
+        for tensor, value in before:
+            tensor.copy_(value)
         raise
     session.bake_()
     return packed
@@ -153,6 +181,11 @@ class Session:
         self.sites += sites
 
     @property
+    def steps(self) -> int:
+        """The length of training that the session was told."""
+        return self.epochs * self.steps_per_epoch
+
+    @property
     def methods(self) -> list[Method]:
         """The methods at work, in the recipe's order."""
         return [work.method for work in self._work]
@@ -164,18 +197,24 @@ class Session:
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
+        if self._steps_done == self.steps and self.recipe.needs_length:
+            warnings.warn(
+                f"training goes on past the {self.steps} steps that attach was told; the schedules stay at their end, "
+                "so give attach the length that training has",
+                stacklevel=2,
+            )
         self._move_to(self._steps_done, inputs, targets)
         self._steps_done += 1
 
     def advance_to_end(self) -> None:
         """Let every schedule reach its final value, for compression without training."""
-        self._steps_done = self.epochs * self.steps_per_epoch
+        self._steps_done = self.steps
         self._move_to(self._steps_done, without_training=True)
 
     @torch.no_grad()
     def _move_to(self, at: int, inputs: Any = None, targets: Any = None, *, without_training: bool = False) -> None:
         progress = Progress(
-            step=at, steps=self.epochs * self.steps_per_epoch,
+            step=at, steps=self.steps,
             epoch=1 + at / self.steps_per_epoch, epochs=self.epochs,
         )  # fmt: skip
         step = Step(progress, self.model, inputs, targets, without_training)
@@ -201,8 +240,20 @@ class Session:
         return self._zero
 
     @torch.no_grad()
-    def pack(self) -> CompressedModel:
-        """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
+    def pack(self, *, calibration: Calibration | Iterable[tuple[Any, Any]] | None = None) -> CompressedModel:
+        """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says.
+
+        With `calibration` batches (inputs, targets) the model's batch norms first get the statistics of the weights
+        as they are. Those of training lag behind by a hundred batches, which is much where training was short.
+        """
+        if self._steps_done == 0 and self.recipe.needs_length:
+            warnings.warn(
+                "session.step was never called, so the recipe's schedules are where they begin; "
+                "call it at the start of each batch, or use tersify.compress_ where there is no training",
+                stacklevel=3,  # past torch.no_grad
+            )
+        if calibration is not None:
+            recalibrate_(self.model, Calibration.of(calibration))
         by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
         held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self.names})

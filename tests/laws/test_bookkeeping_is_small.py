@@ -11,7 +11,7 @@ from tersify.methods import Prune, Ternary
 @pytest.mark.parametrize(("method", "most"), [(Ternary(scale="channel"), 0.3), (Prune(sparsity=0.9), 1.2)])
 def test_state_beside_the_latents_is_small(method, most):
     model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(3)))
-    session = tersify.attach(model, Recipe(rules=(Rule(methods=(method,)),)))
+    session = tersify.attach(model, Recipe(rules=(Rule(methods=(method,)),)), steps=10)
     latents = {id(site.latent) for site in session.sites}
     state = [t for t in model.state_dict(keep_vars=True).values() if id(t) not in latents]
     weights = sum(site.latent.numel() for site in session.sites)

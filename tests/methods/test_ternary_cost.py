@@ -29,7 +29,9 @@ def _ops_of_a_step(layers, *, ternary, autocast):
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Conv2d(4, 4, 1, bias=False) for _ in range(layers)])
     session = (
-        tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(regime="log")])]), epochs=9) if ternary else None
+        tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(regime="log")])]), epochs=9, steps_per_epoch=1)
+        if ternary
+        else None
     )
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     for _ in range(3):
@@ -63,7 +65,7 @@ def test_off_the_cpu_the_calls_of_a_step_are_the_same_for_any_number_of_layers()
     counts = []
     for layers in (2, 12):
         model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(layers)]).to("meta")
-        session = tersify.attach(model, GROWING, epochs=9)
+        session = tersify.attach(model, GROWING, epochs=9, steps_per_epoch=1)
         with _CountedOps() as ops:
             session.step()
         counts.append(ops.counts)

@@ -76,6 +76,10 @@ class Lookup(Method):
     def needs_calibration(self) -> bool:
         return self.fit == "sensitivity"
 
+    @property
+    def needs_length(self) -> bool:
+        return False
+
     def transform(self, site: Site) -> Transform:
         return LookupTransform(self, site)
 
