@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tersify.calibration import Calibration
 from tersify.modes import eval_mode
 
-LEAST_VALUES = 256  # of a channel: fewer tell its variance worse than the running average of training does
+LEAST_VALUES = 128  # of a channel: fewer tell its variance worse than the running average of training does
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 

@@ -184,6 +184,25 @@ class Recipe:
             raise ValueError(f"{path.name}: {error}") from None
 
 
+def training_length(
+    recipe: Recipe, epochs: int | None, steps_per_epoch: int | None, steps: int | None
+) -> tuple[int, int]:
+    """Epochs and steps in each; a run that is given in steps counts as one epoch."""
+    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch), ("steps", steps)):
+        if value is not None and value < 1:
+            raise ValueError(f"{what} must be at least 1, got {value}")
+    if steps is not None:
+        if epochs is not None or steps_per_epoch is not None:
+            raise ValueError("the length of training is steps, or epochs and steps_per_epoch; give one of these")
+        return 1, steps
+    if recipe.needs_length and steps_per_epoch is None:
+        raise ValueError(
+            "the recipe has schedules, which must know how long training takes; "
+            "give epochs= and steps_per_epoch=, or steps="
+        )
+    return epochs or 1, steps_per_epoch or 1
+
+
 def ready_recipes() -> list[Path]:
     """The recipes that come with Tersify: inside the package when installed, beside src in a checkout."""
     here = Path(__file__).parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from tersify.batchnorm import recalibrate_
-from tersify.calibration import Calibration, input_norms, squared_gradients
+from tersify.calibration import Calibration, measured
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.ranks import whole
-from tersify.recipe import Recipe, Rule
+from tersify.recipe import Recipe, Rule, training_length
 from tersify.schedules import Progress
 from tersify.sites import find_sites, install, uninstall
+from tersify.story import session_story
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
 from tersify.units import Example, find_units
@@ -45,28 +46,11 @@ def attach(
     if not isinstance(model, nn.Module):
         raise ValueError(f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}")
     chosen = Recipe.load(recipe).with_settings(settings)
-    length = _length(chosen, epochs, steps_per_epoch, steps)
+    length = training_length(chosen, epochs, steps_per_epoch, steps)
     return Session(
         model, chosen, epochs=length[0], steps_per_epoch=length[1],
         calibration=None if calibration is None else Calibration.of(calibration), example=example,
     )  # fmt: skip
-
-
-def _length(recipe: Recipe, epochs: int | None, steps_per_epoch: int | None, steps: int | None) -> tuple[int, int]:
-    """Epochs and steps in each; a run that is given in steps counts as one epoch."""
-    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch), ("steps", steps)):
-        if value is not None and value < 1:
-            raise ValueError(f"{what} must be at least 1, got {value}")
-    if steps is not None:
-        if epochs is not None or steps_per_epoch is not None:
-            raise ValueError("the length of training is steps, or epochs and steps_per_epoch; give one of these")
-        return 1, steps
-    if recipe.needs_length and steps_per_epoch is None:
-        raise ValueError(
-            "the recipe has schedules, which must know how long training takes; "
-            "give epochs= and steps_per_epoch=, or steps="
-        )
-    return epochs or 1, steps_per_epoch or 1
 
 
 @torch.no_grad()
@@ -151,7 +135,8 @@ class Session:
             self.model, every, find_units(self.model, example) if wanted and example is not None else None
         )
         # All of them before anything is installed: data tells about the network as it is.
-        calibrated = [(rule, _calibrated(self.model, rule, found, calibration)) for rule, found in assigned]
+        calibrated = [(rule, measured(self.model, rule.methods, found, calibration)) for rule, found in assigned]
+        self._rules = calibrated
         for rule, sites in calibrated:
             if not rule.methods:
                 continue
@@ -254,6 +239,9 @@ class Session:
             )
         if calibration is not None:
             recalibrate_(self.model, Calibration.of(calibration))
+        return self._packed()
+
+    def _packed(self) -> CompressedModel:
         by_name = {name: site for site in self.sites for name in (site.name, *site.aliases)}
         state = self.model.state_dict(keep_vars=True)
         held, aliases = tied({n: by_name[n].latent if n in by_name else state[n] for n in self.names})
@@ -275,7 +263,31 @@ class Session:
         return {site.name: whole(site.latent.detach()) for site in self.sites}
 
     def status(self) -> dict[str, float]:
-        """Figures of the methods for a progress display, such as {"Δ": 0.31}."""
+        """How far training is and how many weights are zero, both in percent, the entropy in bits a weight, and
+        the methods' own figures, such as {"progress": 50.0, "zeros": 81.3, "entropy": 0.88, "Δ": 0.31}.
+        """
+        with torch.no_grad():
+            packed = self._packed()
+        progress = {"progress": 100.0 * min(self._steps_done / self.steps, 1.0)} if self._has_length else {}
+        return progress | {"zeros": packed.sparsity_percent(), "entropy": packed.entropy_bits()} | self.figures()
+
+    def __str__(self) -> str:
+        of_sites = {name for site in self.sites for name in (site.name, *site.aliases)}
+        return session_story(
+            self._rules if self.sites else [],
+            description=self.recipe.description,
+            steps_done=self._steps_done,
+            steps=self.steps if self._has_length else None,
+            figures=self.status(),
+            untouched=[name for name in self.names if name not in of_sites],
+        )
+
+    @property
+    def _has_length(self) -> bool:
+        return self.recipe.needs_length or self.steps > 1
+
+    def figures(self) -> dict[str, float]:
+        """The methods' own figures alone, which cost little."""
         figures: dict[str, float] = {}
         for work in self._work:
             figures |= work.method.status(work.bound)
@@ -312,27 +324,6 @@ class Session:
         for work, shared in zip(self._work, state["shared"], strict=True):
             if work.bound.shared is not None:
                 work.bound.shared.load_state_dict(shared)
-
-
-def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Calibration | None) -> list[Site]:
-    """The sites with their sensitivity and input norms, where a method of the rule needs them."""
-    gradients = any(method.needs_calibration for method in rule.methods)
-    inputs = any(method.needs_inputs for method in rule.methods)
-    needing = [method.name for method in rule.methods if method.needs_calibration or method.needs_inputs]
-    if not needing or not sites:
-        return sites
-    if calibration is None:
-        raise ValueError(
-            f"rule {rule.weights!r}: {needing[0]!r} as set there needs data; "
-            "give calibration= batches of (inputs, targets)"
-        )
-    if gradients:
-        measured = squared_gradients(model, sites, calibration)
-        sites = [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
-    if inputs:
-        norms = input_norms(model, sites, calibration)
-        sites = [replace(site, input_norm=norm) for site, norm in zip(sites, norms, strict=True)]
-    return sites
 
 
 def _pack_site(site: Site) -> CompressedTensor:

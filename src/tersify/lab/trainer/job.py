@@ -54,9 +54,11 @@ class Job:
         resume: bool = False,
         display: Display | None = None,
         tensorboard: bool = False,
+        data: Data | None = None,
     ) -> dict[str, float]:
+        """Train into `out`; `data` is what `load_data` gave, where it is at hand."""
         ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
-        data = self.load_data()
+        data = self.load_data() if data is None else data
         options = self.network_options(data)
         metadata: dict[str, Any] = {
             "target": {"name": self.target, "options": options},
@@ -79,10 +81,6 @@ class Job:
             display=display,
             tensorboard=tensorboard,
         )
-
-    def dense_twin(self) -> Job:
-        """The same network, data and settings without compression."""
-        return replace(self, recipe=None)
 
     def load_data(self) -> Data:
         data = dataset(self.data, root=self.data_root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from tersify import ranks
+from tersify.batchnorm import LEAST_VALUES, recalibrate_
+from tersify.calibration import Calibration
 from tersify.lab.data import Augmentation, Data, normalize
 from tersify.lab.names import unknown
 from tersify.lab.seeds import set_seed
@@ -46,6 +49,9 @@ if TYPE_CHECKING:
 
 CALIBRATION_IMAGES = 512
 CALIBRATION_BATCH = 16
+STATISTICS_BATCH = 256
+STATISTICS_BATCHES = 16
+STATISTICS_NUMBERS = 1 << 26  # in all images together: 256 MB
 
 
 class Loop:
@@ -109,12 +115,16 @@ class Loop:
             example=normalize(self.data.test.images[:1].to(self.device), self.data),
         )
 
-    def _calibration(self) -> list[tuple[Tensor, Tensor]]:
-        """A few batches of the training images as they are."""
-        kept = min(len(self.data.train), CALIBRATION_IMAGES)
-        images = normalize(self.data.train.images[:kept].to(self.device), self.data)
-        labels = self.data.train.labels[:kept].to(self.device)
-        return list(zip(images.split(CALIBRATION_BATCH), labels.split(CALIBRATION_BATCH), strict=True))
+    def _calibration(
+        self, most: int = CALIBRATION_IMAGES, batch: int = CALIBRATION_BATCH
+    ) -> list[tuple[Tensor, Tensor]]:
+        """A few batches of the training images as they are, spread over all of them, which may be sorted by class."""
+        picked = torch.linspace(0, len(self.data.train) - 1, min(len(self.data.train), most)).long()
+        picked = picked[torch.randperm(len(picked), generator=torch.Generator().manual_seed(0))]
+        images = normalize(self.data.train.images[picked].to(self.device), self.data)
+        labels = self.data.train.labels[picked].to(self.device)
+        whole = max(len(picked) // batch, 1) * batch  # a last small batch would count as much as the others
+        return list(zip(images[:whole].split(batch), labels[:whole].split(batch), strict=True))
 
     def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
         """Train the epoch (from 1) and measure the network after it: one row of the history."""
@@ -153,7 +163,7 @@ class Loop:
             "train_accuracy": 100.0 * total["hits"] / (self.feed.steps * self.feed.batch_size),
             "lr": learning_rate(self.config, epoch - 1),
         }
-        row |= self.measure() | self.session.status()
+        row |= self.measure() | self.session.figures()
         return row | {"seconds": time.perf_counter() - start}
 
     def measure(self) -> dict[str, float]:
@@ -171,6 +181,16 @@ class Loop:
 
         with self._averaged(), full_network(self.model) as gates:
             return evaluate(self.model, self.data, self._test, device=self.device, amp=False) if gates else {}
+
+    def recalibrate_(self) -> None:
+        """Batch norms get the statistics of the weights as they are at the end of training, where data suffice."""
+        if len(self.data.train) < LEAST_VALUES:
+            return
+        with self._averaged():
+            fitting = STATISTICS_NUMBERS // (math.prod(self.data.shape) * STATISTICS_BATCH)
+            batches = min(max(fitting, 1), STATISTICS_BATCHES)
+            recalibrate_(self.model, Calibration(self._calibration(batches * STATISTICS_BATCH, STATISTICS_BATCH)))
+            average_batch_norms_(self.model)
 
     def pack(self) -> CompressedModel:
         with self._averaged():
@@ -248,6 +268,11 @@ def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
         raise ValueError(
             f"augmentation is for images (C, H, W) and {data.name!r} holds {'×'.join(map(str, data.shape))}; "
             "leave it out, or set augment=false"
+        )
+    if 2 * wanted.cutout > (side := min(data.shape[-2:], default=0)):
+        raise ValueError(
+            f"augmentation cutout = {wanted.cutout} pixels covers more than half the side of {data.name!r}'s "
+            f"images, {side} pixels; set it to {side // 2} or less"
         )
     return wanted
 

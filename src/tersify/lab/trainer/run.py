@@ -74,11 +74,14 @@ def train(
     with board, display:
         display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
         _run_epochs(loop, directory, history, display, board)
+    full = loop.measure_full()  # with the statistics of training, which saw all units
+    if config.recalibrate:
+        loop.recalibrate_()
     packed = loop.pack()
     packed.recipe = recipe_toml or None
     packed.metadata |= facts | {"trained_on": device_name(loop.device)}
     histograms = loop.latent_histograms()
-    return ranks.first(lambda: _finish(directory, packed, histograms, history, loop))
+    return ranks.first(lambda: _finish(directory, packed, histograms, history, loop, full))
 
 
 def device_name(device: torch.device) -> str:
@@ -91,6 +94,7 @@ def _finish(
     histograms: Mapping[str, Any],
     history: list[dict[str, Any]],
     loop: Loop,
+    full: Mapping[str, float],
 ) -> dict[str, float]:
     """The file and its figures."""
     codec.save(packed, directory.model)
@@ -99,8 +103,7 @@ def _finish(
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)
-    if full := loop.measure_full():
-        metrics |= {f"full_{name}": value for name, value in full.items()}
+    metrics |= {f"full_{name}": value for name, value in full.items()}
     if loop.session.drops_units:
         metrics |= _shrunk(loop)
     directory.write_metrics(metrics)
