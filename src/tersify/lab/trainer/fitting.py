@@ -9,7 +9,9 @@ from typing import Any
 from tersify.lab.trainer.config import TrainConfig
 
 # How a dense network is trained from scratch. The warm-up is a twentieth of the run, however long that is.
-DENSE: Mapping[str, Any] = {"optimizer": "adam", "lr": 1e-2, "schedule": "cosine", "warmup_epochs": 5, "over": 100}
+DENSE: Mapping[str, Any] = {
+    "optimizer": "adam", "lr": 5e-3, "lr_size": 0.06, "schedule": "cosine", "warmup_epochs": 5, "over": 100
+}  # fmt: skip
 WRITTEN_FOR = 256  # the batch size that a rate belongs to, where a recipe names none
 SMALLEST_BATCH, LARGEST_BATCH = 16, 256
 STEPS = 1100  # of a run whose length nobody gave, within so many epochs:
@@ -24,6 +26,8 @@ def fitted(table: Mapping[str, Any], samples: int, **given: Any) -> TrainConfig:
     """
     given = {key: value for key, value in given.items() if value is not None}
     settings = dict(table) | given
+    if "lr" in given:
+        settings.pop("lr_size", None)
     batch = settings.setdefault("batch_size", fitting_batch(samples))
     settings.setdefault("epochs", fitting_epochs(samples, batch))
     if settings.get("optimizer") == "sgd":

@@ -21,6 +21,7 @@ from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.feed import seed_of
+from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.run import train
 from tersify.lab.trainer.stored import load_weights
 from tersify.userfile import names_function
@@ -81,6 +82,10 @@ class Job:
             display=display,
             tensorboard=tensorboard,
         )
+
+    def check(self, data: Data) -> None:
+        """Raise what `run` would raise at its start, before hours go into what it needs."""
+        Loop(self._model(self.network_options(data)), data, self.config, self.recipe)
 
     def load_data(self) -> Data:
         data = dataset(self.data, root=self.data_root)

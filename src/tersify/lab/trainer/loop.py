@@ -38,7 +38,7 @@ from tersify.lab.trainer.feed import Feed, seed_of, to_device
 from tersify.lab.trainer.mixup import mix
 from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
-from tersify.lab.trainer.rate import learning_rate
+from tersify.lab.trainer.rate import learning_rate, with_rate_of
 from tersify.lab.trainer.shards import spread_over_ranks_
 from tersify.methods.threshold import magnitude_quantile
 from tersify.tensor import CompressedModel, latent_histogram
@@ -62,9 +62,9 @@ class Loop:
         if config.mixup and data.train.is_text:
             raise ValueError(f"mixup lays images over each other and {data.name!r} holds texts; leave mixup out")
         teacher = load_teacher(config, data, self._outputs)
-        self.config = config
         if config.freeze:
             freeze_(model, config.freeze)
+        self.config = config = with_rate_of(model, config)
         # The finished file goes into it. Lazy layers have their shapes only after the check.
         self.blank = copy.deepcopy(model)
         self.device = pick_device(config.device)

@@ -51,6 +51,7 @@ def run_with_twin(
     rows: dict[str, dict[str, float]] = {}
     starts_there = job.recipe is not None and job.recipe.start == "trained" and job.weights is None
     if job.recipe is not None and (wanted or starts_there):
+        job.check(data)
         twin = dense_twin(job, len(data.train))
         rows["dense twin"] = twin.run(out / TWIN, resume=resume, display=display("dense twin"), data=data)
     if starts_there:
