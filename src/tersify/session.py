@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tersify.batchnorm import recalibrate_
 from tersify.calibration import Calibration, measured
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
+from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
 from tersify.recipe import Recipe, Rule, training_length
 from tersify.schedules import Progress
@@ -112,6 +113,7 @@ class Session:
         # Of the plain network; what the session adds is not part of what it makes.
         self.names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self._work: list[_Work] = []
+        self._hooks: list[Any] = []
         self.sites: list[Site] = []
         try:
             self._install(calibration, example)
@@ -121,10 +123,13 @@ class Session:
         links = [(site, transform) for site in self.sites for transform in site.chain]
         for site, transform in links:
             transform.start_(site.latent)
+        self._hooks = install_plain_names(model)
         self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
 
     def _detach(self) -> None:
         """The modules hold the latents themselves again."""
+        for hook in self._hooks:
+            hook.remove()
         for site in self.sites:
             uninstall(site)
 
@@ -300,7 +305,9 @@ class Session:
             value = _pack_site(site).to_dense()
             uninstall(site)
             site.latent.copy_(value)
-        self.sites, self._work, self._penalized = [], [], []
+        for hook in self._hooks:
+            hook.remove()
+        self.sites, self._work, self._penalized, self._hooks = [], [], [], []
 
     def state_dict(self) -> dict[str, Any]:
         return {

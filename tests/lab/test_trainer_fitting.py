@@ -25,7 +25,7 @@ def one_thread():
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch", "epochs"), [(100, 16, 60), (1350, 32, 26), (10_000, 128, 14), (60_000, 256, 10)]
+    ("samples", "batch", "epochs"), [(100, 16, 60), (1350, 32, 30), (10_000, 128, 16), (60_000, 256, 10)]
 )
 def test_batch_and_length_come_from_the_number_of_samples(samples, batch, epochs):
     config = fitted({}, samples)

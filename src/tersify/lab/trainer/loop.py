@@ -41,6 +41,7 @@ from tersify.lab.trainer.plain import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate, with_rate_of
 from tersify.lab.trainer.shards import spread_over_ranks_
 from tersify.methods.threshold import magnitude_quantile
+from tersify.plain_names import without_plain_names
 from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Loop:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "model": dict(self.model.state_dict()),
+            "model": without_plain_names(self.model, self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "session": self.session.state_dict(),
             "average": self.average.state_dict() if self.average else {},
