@@ -59,7 +59,7 @@ class Bench:
         samples = len(self.data.train)
         config = fitted(chosen.train, samples, epochs=self.args.epochs, seed=seed, device=self.args.device)
         job = Job(target=self.target, data=self.args.data, config=config, recipe=chosen, data_root=self.args.data_root)
-        twin = dense_twin(job, samples)
+        twin = dense_twin(job, self.data)
         key = json.dumps(twin.config.to_dict(), sort_keys=True)
         kept = self.home / f"twin-{len(self.twin_seconds)}"
         if key not in self.twin_seconds:

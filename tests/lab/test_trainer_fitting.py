@@ -12,7 +12,7 @@ from tersify.lab.trainer import DENSE, Job, RunDirectory, TrainConfig, fitted, r
 from tersify.lab.trainer.directory import TWIN
 from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.rate import learning_rate
-from tersify.lab.trainer.twin import dense_twin
+from tersify.lab.trainer.twin import dense_twin, starts_from_twin
 from tersify.recipe import Recipe, ready_recipes
 
 
@@ -100,7 +100,7 @@ def test_a_recipe_that_starts_from_a_trained_network_starts_from_its_dense_twin(
 
 def test_a_run_that_stopped_after_its_twin_goes_on_from_it(tmp_path):
     job, data = job_of(Recipe.load("twn"))
-    dense_twin(job, len(data.train)).run(tmp_path / "run" / TWIN, data=data)
+    dense_twin(job, data).run(tmp_path / "run" / TWIN, data=data)
     made = RunDirectory(tmp_path / "run" / TWIN).model.stat().st_mtime_ns
     run_with_twin(job, tmp_path / "run", data=data, label="twn", resume=True)
     assert RunDirectory(tmp_path / "run" / TWIN).model.stat().st_mtime_ns == made
@@ -110,7 +110,7 @@ def test_a_run_that_stopped_after_its_twin_goes_on_from_it(tmp_path):
 def test_a_recipe_from_scratch_has_a_twin_of_its_own_settings_and_only_where_it_is_wanted(tmp_path):
     recipe = replace(Recipe.load("twn"), start="scratch", train={"lr": 0.004})
     job, data = job_of(recipe)
-    assert dense_twin(job, len(data.train)).config == job.config
+    assert dense_twin(job, data).config == job.config
     rows = run_with_twin(job, tmp_path / "run", data=data, label="twn", wanted=False)
     assert [*rows] == ["twn"]
     assert "dense_accuracy" not in rows["twn"]
@@ -121,6 +121,21 @@ def test_with_weights_of_ones_own_the_twin_starts_from_them_too(tmp_path):
     start = replace(job, recipe=None)
     start.run(tmp_path / "start", data=data)
     job = replace(job, weights=RunDirectory(tmp_path / "start").model)
-    twin = dense_twin(job, len(data.train))
+    twin = dense_twin(job, data)
     assert (twin.weights, twin.config, twin.recipe) == (job.weights, job.config, None)
     assert [*run_with_twin(job, tmp_path / "run", data=data, label="twn", wanted=False)] == ["twn"]
+
+
+def test_a_target_that_is_trained_already_is_not_trained_from_scratch(tmp_path):
+    job, data = job_of(Recipe.load("twn"))
+    options = job.network_options(data)
+    replace(job, recipe=None, config=fitted(DENSE, 200, epochs=12, device="cpu")).run(tmp_path / "start", data=data)
+    made = f"network('digits-cnn', **{options!r})"
+    (tmp_path / "mine.py").write_text(
+        "import tersify\nfrom tersify.lab import network\n"
+        f"def net():\n    return tersify.load({str(tmp_path / 'start' / 'model.terse')!r}, into={made})\n"
+    )
+    given = replace(job, target=f"{tmp_path / 'mine.py'}:net", options={})
+    assert starts_from_twin(job, data)
+    assert not starts_from_twin(given, data)
+    assert dense_twin(given, data).config == given.config

@@ -70,3 +70,14 @@ def test_quantile_of_a_large_network_comes_from_a_sample_and_is_close():
 def test_a_wrong_setting_is_refused_at_birth(settings, message):
     with pytest.raises(ValueError, match=message):
         TernaryTarget(**settings)
+
+
+@pytest.mark.parametrize(("steps", "spread"), [(10, 0.01), (100, 0.02), (5000, 0.2)])
+def test_in_a_short_run_the_latents_begin_closer_together(steps, spread):
+    model = nn.Linear(100, 100, bias=False)
+    session = tersify.attach(model, recipe_of((TernaryTarget(spread=0.2, scale="tensor"),)), steps=steps)
+    before = model.weight.detach().clone()
+    session.step()
+    session.step()
+    assert session.sites[0].latent.std(correction=0).item() == pytest.approx(spread, rel=1e-4)
+    assert model.weight.detach().abs().max() == before.abs().max()  # the levels are not the latents' size

@@ -32,7 +32,7 @@ def fitted(table: Mapping[str, Any], samples: int, **given: Any) -> TrainConfig:
         settings.pop("lr_size", None)
     batch = settings.setdefault("batch_size", fitting_batch(samples))
     settings.setdefault("epochs", fitting_epochs(samples, batch))
-    if settings.get("optimizer") == "sgd":
+    if settings.get("optimizer") == "sgd" and isinstance(batch, int):  # TrainConfig tells what is wrong with another
         factor = math.sqrt(min(batch, samples) / table.get("batch_size", WRITTEN_FOR))
         for key in ("lr", "rates", "final_lr"):
             if key in table and key not in given:

@@ -85,7 +85,11 @@ class Job:
 
     def check(self, data: Data) -> None:
         """Raise what `run` would raise at its start, before hours go into what it needs."""
-        Loop(self._model(self.network_options(data)), data, self.config, self.recipe)
+        Loop(self.network(data), data, self.config, self.recipe)
+
+    def network(self, data: Data) -> nn.Module:
+        """The network as training finds it."""
+        return self._model(self.network_options(data))
 
     def load_data(self) -> Data:
         data = dataset(self.data, root=self.data_root)
