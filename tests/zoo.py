@@ -71,6 +71,7 @@ VARIANTS = [
     {"method": "ec2t", "lam": 0.0},
     {"method": "ec2t", "sparsity": 0.6},
     {"method": "binary", "stochastic": True},
+    {"method": "bwn", "per_channel": True},
     {"method": "uniform", "bits": 3, "symmetric": False},
     {"method": "uniform", "bits": 4, "symmetric": False, "per_channel": True},
     {"method": "uniform", "bits": 2, "per_channel": True},

@@ -8,6 +8,7 @@ import tersify
 from tersify import Recipe, Rule
 from tersify.methods import (
     BinaryConnect,
+    BinaryWeightNetwork,
     BitNet,
     EntropyConstrainedTernary,
     TernaryResidual,
@@ -192,3 +193,12 @@ def test_per_channel_on_a_bias_is_refused_in_words():
 def test_uniform_bits_outside_2_to_8_are_refused():
     with pytest.raises(ValueError, match=r"bits must be 2\.\.8, got 11"):
         Uniform(bits=11)
+
+
+def test_bwn_keeps_the_mean_magnitude_of_each_channel():
+    weight = torch.tensor([[0.5, -1.5], [0.0, 0.2]])
+    model, session = session_on(weight, BinaryWeightNetwork(per_channel=True))
+    assert torch.allclose(model.weight, torch.tensor([[1.0, -1.0], [0.1, 0.1]]))
+    packed = session.pack()["weight"]
+    assert packed.levels == 2
+    assert torch.equal(packed.to_dense(), model.weight)

@@ -14,6 +14,7 @@ from tersify.methods.base import (
 )
 from tersify.methods.binary import BinaryConnect
 from tersify.methods.bitnet import BitNet
+from tersify.methods.bwn import BinaryWeightNetwork
 from tersify.methods.ec2t import EntropyConstrainedTernary
 from tersify.methods.energy import Energy
 from tersify.methods.kmeans import KMeans
@@ -28,6 +29,7 @@ from tersify.methods.uniform import Uniform
 
 __all__ = [
     "BinaryConnect",
+    "BinaryWeightNetwork",
     "BitNet",
     "Bound",
     "Energy",
