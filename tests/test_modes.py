@@ -36,7 +36,7 @@ def record_inputs(model):
 
 
 def search(model):
-    tersify.attach(model, Recipe(rules=[Rule(weights="0.weight", methods=[Energy()])])).step(*batches()[0])
+    tersify.attach(model, Recipe(rules=[Rule(weights="0.weight", methods=[Energy()])]), steps=9).step(*batches()[0])
 
 
 def shrink(model):

@@ -93,10 +93,10 @@ def test_a_regime_that_is_a_python_function_trains_packs_and_resumes():
         return float(epoch > 2)
 
     recipe = recipe_of((Ternary(regime=steps, spread=0.2),))
-    session = tersify.attach(make("linear")[0], recipe, epochs=3)
+    session = tersify.attach(make("linear")[0], recipe, epochs=3, steps_per_epoch=1)
     session.step()
     assert "steps" in session.pack().recipe
-    tersify.attach(make("linear")[0], recipe, epochs=3).load_state_dict(session.state_dict())
+    tersify.attach(make("linear")[0], recipe, epochs=3, steps_per_epoch=1).load_state_dict(session.state_dict())
 
 
 def test_a_plain_network_after_bake_has_no_hooks_and_no_penalty():
@@ -221,7 +221,7 @@ def test_an_attach_that_is_interrupted_leaves_the_network_as_it_was(monkeypatch)
     monkeypatch.setattr(KMeans, "transform", interrupted)
     rules = [Rule(weights="0.weight", methods=[Ternary(spread=0.2)]), Rule(methods=[KMeans()])]
     with pytest.raises(KeyboardInterrupt):
-        tersify.attach(model, Recipe(rules=rules))
+        tersify.attach(model, Recipe(rules=rules), steps=10)
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 

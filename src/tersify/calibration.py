@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tersify.methods import Site
+from tersify.methods import Method, Site
 from tersify.methods.inputs import Seen
 from tersify.modes import eval_mode
 
@@ -38,6 +38,24 @@ class Calibration:
                 told = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
                 raise ValueError(f"calibration holds pairs (inputs, targets), got {told}; write [(inputs, targets), …]")
             yield batch[0], batch[1]
+
+
+def measured(
+    model: nn.Module, methods: Sequence[Method], sites: list[Site], calibration: Calibration | None
+) -> list[Site]:
+    """The sites with their sensitivity and input norms, where one of the methods needs them."""
+    needing = [method for method in methods if method.needs_calibration or method.needs_inputs]
+    if not needing or not sites:
+        return sites
+    if calibration is None:
+        raise ValueError(f"{needing[0].name!r} as it is set needs data; give calibration= batches of (inputs, targets)")
+    if any(method.needs_calibration for method in methods):
+        values = squared_gradients(model, sites, calibration)
+        sites = [replace(site, sensitivity=value) for site, value in zip(sites, values, strict=True)]
+    if any(method.needs_inputs for method in methods):
+        norms = input_norms(model, sites, calibration)
+        sites = [replace(site, input_norm=norm) for site, norm in zip(sites, norms, strict=True)]
+    return sites
 
 
 def squared_gradients(model: nn.Module, sites: Sequence[Site], calibration: Calibration) -> list[Tensor]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from tersify.checks import check_choice
 from tersify.methods import Method, Site, from_table, nearest
 from tersify.methods.inputs import InputMethod, input_from_table
+from tersify.reach import reached_by
 from tersify.toml import read_toml, write_toml
 
 
@@ -19,8 +21,8 @@ from tersify.toml import read_toml, write_toml
 class Rule:
     """The weights a glob (or several) names, and what becomes of them; no methods: they stay as they are.
 
-    A glob with a wildcard reaches weights of two dimensions or more, never biases or normalisation;
-    a full name reaches anything.
+    A glob with a wildcard reaches weights of two dimensions or more, never biases or normalisation, and leaves
+    embeddings and frozen weights alone unless it matches nothing else; a full name reaches anything.
     """
 
     weights: str | tuple[str, ...] = "*"
@@ -40,14 +42,7 @@ class Rule:
 
     def reached(self, sites: Sequence[Site]) -> list[Site]:
         """The sites that the globs name; each glob must name one."""
-        found: list[Site] = []
-        for glob in self.globs:
-            named = [site for site in sites if _names(glob, site)]
-            if not named:
-                remedy = nearest(glob, [site.name for site in sites if site.latent.ndim >= 2])
-                raise ValueError(f"rule {glob!r} matches no weight of two dimensions or more; {remedy}")
-            found += named
-        return found
+        return [site for glob in self.globs for site in reached_by(glob, sites)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +88,6 @@ def _all_of(kind: type, what: str, given: Any, such_as: str) -> tuple[Any, ...]:
     return tuple(given)
 
 
-def _names(glob: str, site: Site) -> bool:
-    names = (site.name, *site.aliases)
-    return glob in names or (site.latent.ndim >= 2 and any(fnmatch.fnmatchcase(name, glob) for name in names))
-
-
 def _check_chain(rule: Rule) -> None:
     for before, behind in zip(rule.methods, rule.methods[1:]):  # noqa: B905
         if before.quantizes:
@@ -112,12 +102,19 @@ def _check_chain(rule: Rule) -> None:
             )
 
 
+STARTS = ("scratch", "trained")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What each weight should become, and how the lab's trainer likes to train it (`train`)."""
+    """What each weight should become, and how the lab's trainer likes to train it (`train`).
+
+    `start` says what the trainer begins with: "scratch", or "trained", a network that has been trained already.
+    """
 
     rules: tuple[Rule, ...]
     description: str = ""
+    start: str = "scratch"
     train: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[InputRule, ...] = ()
 
@@ -125,6 +122,7 @@ class Recipe:
         object.__setattr__(self, "rules", _all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])"))
         object.__setattr__(self, "inputs", _all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])"))
         object.__setattr__(self, "train", dict(self.train))
+        check_choice("start", self.start, STARTS)
         if not any(rule.methods for rule in self.rules) and not any(rule.methods for rule in self.inputs):
             raise ValueError("a recipe needs at least one rule with a method")
 
@@ -133,6 +131,28 @@ class Recipe:
         """Whether a method asks for calibration batches."""
         weights = any(method.needs_calibration or method.needs_inputs for rule in self.rules for method in rule.methods)
         return weights or any(method.needs_data for rule in self.inputs for method in rule.methods)
+
+    @property
+    def needs_length(self) -> bool:
+        """Whether a method moves with time, so that it must know how long training takes."""
+        return any(method.needs_length for rule in self.rules for method in rule.methods)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
+        """The recipe with these settings, each in the one method that has it."""
+        own = {m.name: [spec.name for spec in fields(m)] for rule in self.rules for m in rule.methods}
+        meant: dict[str, dict[str, Any]] = {name: {} for name in own}
+        for key, value in settings.items():
+            having = [name for name, known in own.items() if key in known]
+            if not having:
+                every = [name for known in own.values() for name in known]
+                raise ValueError(f"no method of the recipe has a setting {key!r}; {nearest(key, every)}")
+            if len(having) > 1:
+                raise ValueError(f"{key!r} is a setting of {' and '.join(having)}; write a recipe that says which")
+            meant[having[0]][key] = value
+        rules = tuple(
+            replace(rule, methods=tuple(m.with_settings(meant[m.name]) for m in rule.methods)) for rule in self.rules
+        )
+        return replace(self, rules=rules)
 
     def assign(self, sites: Sequence[Site]) -> list[tuple[Rule, list[Site]]]:
         """Each rule with the sites it gets; the first rule that reaches a site wins."""
@@ -175,6 +195,8 @@ class Recipe:
             named = each.activations if isinstance(each.activations, str) else list(each.activations)
             rules.append({"activations": named, "methods": [m.to_table() for m in each.methods]})
         document: dict[str, Any] = {"description": self.description} if self.description else {}
+        if self.start != "scratch":
+            document["start"] = self.start
         document["rules"] = rules
         if self.train:
             document["train"] = dict(self.train)
@@ -183,7 +205,7 @@ class Recipe:
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
         document = read_toml(text, "the recipe")
-        _check_keys("a recipe", document, ["description", "rules", "train"])
+        _check_keys("a recipe", document, ["description", "start", "rules", "train"])
         if not isinstance(document.get("description", ""), str):
             raise ValueError(f"a recipe's description is text, got {document['description']!r}")
         if not isinstance(document.get("train", {}), dict):
@@ -195,6 +217,7 @@ class Recipe:
             rules=tuple(_rule(table) for table in rules if "activations" not in table),
             inputs=tuple(_input_rule(table) for table in rules if "activations" in table),
             description=document.get("description", ""),
+            start=document.get("start", "scratch"),
             train=document.get("train", {}),
         )
 
@@ -219,6 +242,25 @@ class Recipe:
             return cls.from_toml(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{path.name}: {error}") from None
+
+
+def training_length(
+    recipe: Recipe, epochs: int | None, steps_per_epoch: int | None, steps: int | None
+) -> tuple[int, int]:
+    """Epochs and steps in each; a run that is given in steps counts as one epoch."""
+    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch), ("steps", steps)):
+        if value is not None and value < 1:
+            raise ValueError(f"{what} must be at least 1, got {value}")
+    if steps is not None:
+        if epochs is not None or steps_per_epoch is not None:
+            raise ValueError("the length of training is steps, or epochs and steps_per_epoch; give one of these")
+        return 1, steps
+    if recipe.needs_length and steps_per_epoch is None:
+        raise ValueError(
+            "the recipe has schedules, which must know how long training takes; "
+            "give epochs= and steps_per_epoch=, or steps="
+        )
+    return epochs or 1, steps_per_epoch or 1
 
 
 def ready_recipes() -> list[Path]:

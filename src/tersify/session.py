@@ -2,52 +2,57 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from tersify.calibration import Calibration, input_norms, seen_inputs, squared_gradients
+from tersify.batchnorm import recalibrate_
+from tersify.calibration import Calibration, measured
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
-from tersify.methods.inputs import TrainedInput
 from tersify.methods.prepare import Preparations
+from tersify.packing import pack_network, pack_site
+from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
-from tersify.recipe import Recipe, Rule
+from tersify.recipe import Recipe, Rule, training_length
 from tersify.schedules import Progress
-from tersify.sites import find_sites, install, plain_name, uninstall, watched_slot
-from tersify.tensor import CompressedModel, CompressedTensor
-from tersify.tensor.inputs import LAYERS, METADATA, FixedInput, facts_of, leave_input, quantize_input, quantizer_of
-from tersify.tensor.model import tied
+from tersify.sites import find_sites, in_plain_order, install, uninstall, watched_slot
+from tersify.story import session_story
+from tersify.tensor import CompressedModel
+from tersify.trained_inputs import TrainedInputs
 from tersify.units import Example, find_units
-from tersify.views import Views, view_of
+from tersify.views import Views
 
 
 def attach(
     model: nn.Module,
     recipe: str | Path | Recipe,
     *,
-    epochs: int = 1,
-    steps_per_epoch: int = 1,
+    epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    steps: int | None = None,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
     example: Example | None = None,
+    **settings: Any,
 ) -> Session:
     """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
 
+    A recipe with schedules must know how long training takes: `epochs` and `steps_per_epoch`, or `steps`.
+    `settings` go before the recipe's own: `attach(model, "ternary-target", sparsity=0.8, steps=1000)`.
     `calibration` holds batches (inputs, targets) for methods that ask how much each weight matters; with a
     loss other than cross-entropy, give a `Calibration`. `example` is an input of the model, for methods that prune
     filters, neurons or heads: it tells which of them go together, as those that meet in a residual addition must.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}")
-    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
-        if value < 1:
-            raise ValueError(f"{what} must be at least 1, got {value}")
+    chosen = Recipe.load(recipe).with_settings(settings)
+    length = training_length(chosen, epochs, steps_per_epoch, steps)
     return Session(
-        model, Recipe.load(recipe), epochs=epochs, steps_per_epoch=steps_per_epoch,
+        model, chosen, epochs=length[0], steps_per_epoch=length[1],
         calibration=None if calibration is None else Calibration.of(calibration), example=example,
     )  # fmt: skip
 
@@ -59,17 +64,23 @@ def compress_(
     *,
     calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
     example: Example | None = None,
+    **settings: Any,
 ) -> CompressedModel:
-    """Compress without training: the model's weights become the compressed ones, in place."""
-    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
-    session = attach(model, recipe, calibration=calibration, example=example)
+    """Compress without training: the model's weights become the compressed ones, in place.
+
+    `settings` are those of `attach`. With `calibration` batches, batch norms get the statistics of the new weights.
+    """
+    before = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    data = None if calibration is None else Calibration.of(calibration)
+    chosen = Recipe.load(recipe).with_settings(settings)
+    session = Session(model, chosen, epochs=1, steps_per_epoch=1, calibration=data, example=example)
     try:
         session.advance_to_end()
-        packed = session.pack()
+        packed = session.pack(calibration=data)
     except BaseException:
         session._detach()
-        for parameter, value in before:
-            parameter.copy_(value)
+        for tensor, value in before:
+            tensor.copy_(value)
         raise
     session.bake_()
     return packed
@@ -106,50 +117,32 @@ class Session:
         self.names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
         self._plain_order = [name for name, _ in model.named_parameters()]
         self._work: list[_Work] = []
+        self._hooks: list[Any] = []
         self.sites: list[Site] = []
-        self._inputs: list[tuple[nn.Module, TrainedInput]] = []
+        self._inputs = TrainedInputs()
         self.views = Views(())
         try:
             self._install(calibration, example)
-            self._install_inputs(calibration)
+            self._inputs.install_(model, recipe, calibration)
         except BaseException:
             self._detach()
             raise
         links = [(site, transform) for site in self.sites for transform in site.chain]
         for site, transform in links:
             transform.start_(site.latent)
+        self._hooks = install_plain_names(model)
         self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
         slots = [watched_slot(site) for site in self.sites]
         self._preparations = Preparations([(w.method, w.bound) for w in self._work], self.sites, slots)
 
     def _detach(self) -> None:
         """The modules hold the latents themselves again."""
+        for hook in self._hooks:
+            hook.remove()
         for site in self.sites:
             uninstall(site)
-        for layer, _ in self._inputs:
-            leave_input(layer)
+        self._inputs.leave_()
         self.views.release_()
-
-    def _install_inputs(self, calibration: Calibration | None) -> None:
-        """After the weights, since what reaches a layer is what the layers before it make of theirs."""
-        layers = {name: module for name, module in self.model.named_modules() if _takes_one_input(module)}
-        for name, module in layers.items():
-            if isinstance(quantizer_of(module), TrainedInput):
-                raise ValueError(f"the input of {name!r} belongs to a session already; end that one with bake_()")
-        chosen = self.recipe.assign_inputs(layers)
-        for name, method in chosen.items():
-            method.check(name, layers[name])
-        asking = {name: layers[name] for name, method in chosen.items() if method.needs_data}
-        if asking and calibration is None:
-            raise ValueError(
-                f"the ranges of activations such as the input of {next(iter(asking))!r} begin where data says; "
-                "give calibration= batches of (inputs, targets)"
-            )
-        seen = seen_inputs(self.model, asking, calibration) if asking and calibration is not None else {}
-        for name, method in chosen.items():
-            quantizer = method.quantizer(name, seen.get(name)).to(next(layers[name].parameters()).device)
-            quantize_input(layers[name], quantizer)
-            self._inputs.append((layers[name], quantizer))
 
     def _install(self, calibration: Calibration | None, example: Example | None) -> None:
         self.views = Views(find_sites(self.model))
@@ -159,8 +152,8 @@ class Session:
             self.model, every, find_units(self.model, example) if wanted and example is not None else None
         )
         # All of them before anything is installed: data tells about the network as it is.
-        calibrated = [(rule, _calibrated(self.model, rule, found, calibration)) for rule, found in assigned]
-        for rule, sites in calibrated:
+        self._rules = [(rule, measured(self.model, rule.methods, found, calibration)) for rule, found in assigned]
+        for rule, sites in self._rules:
             if not rule.methods:
                 continue
             self._take(rule, sites)
@@ -191,6 +184,11 @@ class Session:
         self.sites += sites
 
     @property
+    def steps(self) -> int:
+        """The length of training that the session was told."""
+        return self.epochs * self.steps_per_epoch
+
+    @property
     def methods(self) -> list[Method]:
         """The methods at work, in the recipe's order."""
         return [work.method for work in self._work]
@@ -202,6 +200,12 @@ class Session:
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
         """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
+        if self._steps_done == self.steps and self.recipe.needs_length:
+            warnings.warn(
+                f"training goes on past the {self.steps} steps that attach was told; the schedules stay at their end, "
+                "so give attach the length that training has",
+                stacklevel=2,
+            )
         self._move_to(self._steps_done, inputs, targets)
         with torch.no_grad():
             self._preparations.run()
@@ -209,15 +213,13 @@ class Session:
 
     def advance_to_end(self) -> None:
         """Let every schedule reach its final value, for compression without training."""
-        self._steps_done = self.epochs * self.steps_per_epoch
+        self._steps_done = self.steps
         self._move_to(self._steps_done, without_training=True)
 
     @torch.no_grad()
     def _move_to(self, at: int, inputs: Any = None, targets: Any = None, *, without_training: bool = False) -> None:
-        progress = Progress(
-            step=at, steps=self.epochs * self.steps_per_epoch,
-            epoch=1 + at / self.steps_per_epoch, epochs=self.epochs,
-        )  # fmt: skip
+        epoch = 1 + at / self.steps_per_epoch
+        progress = Progress(step=at, steps=self.steps, epoch=epoch, epochs=self.epochs)
         step = Step(progress, self.model, inputs, targets, without_training)
         self._preparations.forget()  # a search may read the weights while the step is made
         for work in self._work:
@@ -242,21 +244,24 @@ class Session:
         return self._zero
 
     @torch.no_grad()
-    def pack(self) -> CompressedModel:
-        """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says."""
-        sites = [*self.sites, *(follower.site for follower in self.views.followers)]
-        latents = {name: site.latent for site in sites for name in (site.name, *site.aliases)}
-        state = self.model.state_dict(keep_vars=True)
-        held, aliases = tied({n: latents[n] if n in latents else state[n] for n in self.names})
-        made = {id(site.latent): _pack_site(site) for site in self.sites}
-        compressed: dict[int, CompressedTensor | Tensor] = {**made}
-        for follower in self.views.followers:
-            compressed[id(follower.site.latent)] = view_of(made[id(follower.leader.latent)], follower.index)
-        packed = {n: compressed[id(t)] if id(t) in compressed else whole(t.detach()).clone() for n, t in held.items()}
-        facts = facts_of(self.model)
-        return CompressedModel(
-            packed, aliases=aliases, recipe=self.recipe.describe(), metadata={METADATA: facts} if facts else None
-        )
+    def pack(self, *, calibration: Calibration | Iterable[tuple[Any, Any]] | None = None) -> CompressedModel:
+        """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says.
+
+        With `calibration` batches (inputs, targets) the model's batch norms first get the statistics of the weights
+        as they are. Those of training lag behind by a hundred batches, which is much where training was short.
+        """
+        if self._steps_done == 0 and self.recipe.needs_length:
+            warnings.warn(
+                "session.step was never called, so the recipe's schedules are where they begin; "
+                "call it at the start of each batch, or use tersify.compress_ where there is no training",
+                stacklevel=3,  # past torch.no_grad
+            )
+        if calibration is not None:
+            recalibrate_(self.model, Calibration.of(calibration))
+        return self._packed()
+
+    def _packed(self) -> CompressedModel:
+        return pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay.
@@ -264,11 +269,10 @@ class Session:
         Weights and latents come in the plain network's order, by which optimizers know their state.
         """
         holders: list[nn.Module] = [t for s in self.sites for t in s.chain]
-        holders += [w.bound.shared for w in self._work if w.bound.shared] + [quantizer for _, quantizer in self._inputs]
+        holders += [*(w.bound.shared for w in self._work if w.bound.shared), *self._inputs.quantizers]
         learned = {id(p): p for holder in holders for p in holder.parameters() if p.is_floating_point()}
-        place = {name: at for at, name in enumerate(self._plain_order)}
-        ordered = sorted(self.model.named_parameters(), key=lambda held: place.get(plain_name(held[0]), len(place)))
-        weights = [p for _, p in ordered if p.requires_grad and id(p) not in learned]
+        ordered = in_plain_order(self.model, self._plain_order)
+        weights = [p for p in ordered if p.requires_grad and id(p) not in learned]
         groups = [{"params": weights, **defaults}]
         if learned:
             groups.append({"params": list(learned.values()), **defaults, "weight_decay": 0.0})
@@ -279,7 +283,30 @@ class Session:
         return {site.name: whole(site.latent.detach()) for site in self.sites}
 
     def status(self) -> dict[str, float]:
-        """Figures of the methods for a progress display, such as {"Δ": 0.31}."""
+        """Percent done, percent zeros, bits a weight, and the methods' own: {"progress": 50.0, …, "Δ": 0.31}."""
+        with torch.no_grad():
+            packed = self._packed()
+        progress = {"progress": 100.0 * min(self._steps_done / self.steps, 1.0)} if self._has_length else {}
+        return progress | {"zeros": packed.sparsity_percent(), "entropy": packed.entropy_bits()} | self.figures()
+
+    def __str__(self) -> str:
+        sites = [*self.sites, *(follower.site for follower in self.views.followers)]
+        of_sites = {name for site in sites for name in (site.name, *site.aliases)}
+        return session_story(
+            self._rules if self.sites else [],
+            description=self.recipe.description,
+            steps_done=self._steps_done,
+            steps=self.steps if self._has_length else None,
+            figures=self.status(),
+            untouched=[name for name in self.names if name not in of_sites],
+        )
+
+    @property
+    def _has_length(self) -> bool:
+        return self.recipe.needs_length or self.steps > 1
+
+    def figures(self) -> dict[str, float]:
+        """The methods' own figures alone, which cost little."""
         figures: dict[str, float] = {}
         for work in self._work:
             figures |= work.method.status(work.bound)
@@ -289,14 +316,14 @@ class Session:
     def bake_(self) -> None:
         """End the session: each weight becomes its final dense value in a plain module, and ranges stand."""
         for site in self.sites:
-            value = _pack_site(site).to_dense()
+            value = pack_site(site).to_dense()
             uninstall(site)
             site.latent.copy_(value)
-        for layer, quantizer in self._inputs:
-            fixed = FixedInput(quantizer.facts()).to(next(layer.parameters()).device)
-            quantize_input(layer, fixed)
+        self._inputs.fix_()
+        for hook in self._hooks:
+            hook.remove()
         self.views.release_()
-        self.sites, self._work, self._penalized, self._inputs = [], [], [], []
+        self.sites, self._work, self._penalized, self._hooks = [], [], [], []
         self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:
@@ -321,37 +348,3 @@ class Session:
         for work, shared in zip(self._work, state["shared"], strict=True):
             if work.bound.shared is not None:
                 work.bound.shared.load_state_dict(shared)
-
-
-def _takes_one_input(module: nn.Module) -> bool:
-    """Attention hands the weights of its output layer on to a function, so that no input reaches the layer itself."""
-    return isinstance(module, LAYERS) and not isinstance(module, NonDynamicallyQuantizableLinear)
-
-
-def _calibrated(model: nn.Module, rule: Rule, sites: list[Site], calibration: Calibration | None) -> list[Site]:
-    """The sites with their sensitivity and input norms, where a method of the rule needs them."""
-    gradients = any(method.needs_calibration for method in rule.methods)
-    inputs = any(method.needs_inputs for method in rule.methods)
-    needing = [method.name for method in rule.methods if method.needs_calibration or method.needs_inputs]
-    if not needing or not sites:
-        return sites
-    if calibration is None:
-        raise ValueError(
-            f"rule {rule.weights!r}: {needing[0]!r} as set there needs data; "
-            "give calibration= batches of (inputs, targets)"
-        )
-    if gradients:
-        measured = squared_gradients(model, sites, calibration)
-        sites = [replace(site, sensitivity=value) for site, value in zip(sites, measured, strict=True)]
-    if inputs:
-        norms = input_norms(model, sites, calibration)
-        sites = [replace(site, input_norm=norm) for site, norm in zip(sites, norms, strict=True)]
-    return sites
-
-
-def _pack_site(site: Site) -> CompressedTensor:
-    value: Tensor | CompressedTensor = whole(site.latent.detach())
-    for transform in site.chain:
-        value = transform.pack(value)
-    assert isinstance(value, CompressedTensor)
-    return value

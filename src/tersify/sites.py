@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -93,6 +94,13 @@ def uninstall(site: Site) -> None:
 def plain_name(name: str) -> str:
     """The name that a latent has as a plain weight: `conv.parametrizations.weight.original` is `conv.weight`."""
     return re.sub(r"parametrizations\.([^.]+)\.original$", r"\1", name)
+
+
+def in_plain_order(model: nn.Module, names: Sequence[str]) -> list[nn.Parameter]:
+    """The model's parameters in the order of the plain network's `names`; what a session added comes last."""
+    place = {name: at for at, name in enumerate(names)}
+    held = sorted(model.named_parameters(), key=lambda one: place.get(plain_name(one[0]), len(place)))
+    return [parameter for _, parameter in held]
 
 
 def _restore_order(module: nn.Module) -> None:

@@ -13,7 +13,7 @@ target = "digits-cnn"
 options = {{ width = 0.25 }}
 data = "digits"
 subset = 100
-recipe = "ternary-log"
+recipe = "ternary-fixed"
 objectives = {objectives}
 trials = {trials}
 sampler = "{sampler}"

@@ -90,7 +90,7 @@ def sweep_of_own_network(folder, source, *, space, trials):
     """A sweep over a network of the user's, whose source stands beside it."""
     (folder / "net.py").write_text(source)
     text = sweep_text(space=space, sampler="grid", trials=trials).replace("options = { width = 0.25 }\n", "")
-    text = text.replace('"digits-cnn"', '"net.py:Net"').replace('recipe = "ternary-log"', 'recipe = "twn"')
+    text = text.replace('"digits-cnn"', '"net.py:Net"').replace('recipe = "ternary-fixed"', 'recipe = "twn"')
     (folder / "mine.toml").write_text(text)
     return ["sweep", str(folder / "mine.toml"), "--out", str(folder / "out")]
 
@@ -200,7 +200,7 @@ def test_a_trial_interrupted_in_mid_training_is_finished_with_its_own_parameters
 
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
 def test_a_pruner_stops_trials_on_what_epochs_tell(pruner, tmp_path):
-    space = '"ternary.cap" = { uniform = [0.15, 0.9] }'
+    space = '"ternary.delta0" = { uniform = [0.02, 0.5] }'
     results = sweep(make(pruner=pruner, objectives='"sparsity"', epochs=4, trials=12, space=space), tmp_path / "out")
     states = [t["state"] for t in results["trials"]]
     assert "pruned" in states
@@ -228,7 +228,7 @@ def test_the_journal_may_lie_elsewhere_and_any_field_may_vary(tmp_path):
 "train.batch_size" = { int = [20, 50] }
 "train.optimizer" = ["adam", "sgd"]
 "options.width" = [0.25, 0.5]
-"recipe" = ["ternary-log", "twn"]
+"recipe" = ["ternary-fixed", "twn"]
 "rules.0.ternary.cap" = { uniform = [0.3, 0.9] }
 """
     storage = f"sqlite:///{tmp_path / 'elsewhere.db'}"

@@ -42,7 +42,7 @@ def test_a_trial_whose_worker_dies_is_tried_again_and_a_pruner_reaches_workers(t
     text = sweep_text(space='"options.kind" = [0, 1, 2, 3]', sampler="grid", trials=4, objectives='["accuracy"]',
                       pruner="median", epochs=2)  # fmt: skip
     text = text.replace('"digits-cnn"', '"net.py:Net"').replace("options = { width = 0.25 }\n", "")
-    (tmp_path / "mine.toml").write_text(text.replace('recipe = "ternary-log"', 'recipe = "twn"'))
+    (tmp_path / "mine.toml").write_text(text.replace('recipe = "ternary-fixed"', 'recipe = "twn"'))
     process = start_sweep(tmp_path / "mine.toml", tmp_path / "out", "--engine", "ray")
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 0, output

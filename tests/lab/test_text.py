@@ -101,8 +101,9 @@ def test_movement_pruning_of_an_encoder_trains_packs_and_reaches_its_share(text_
         data="polarity",
         data_root=text_root,
         recipe=Recipe.load("movement-85"),
-        # Nothing is pretrained here, so the embeddings must learn too.
-        config=TrainConfig.from_mapping(Recipe.load("movement-85").train, epochs=12, lr=5e-3, freeze="", device="cpu"),
+        config=TrainConfig.from_mapping(
+            Recipe.load("movement-85").train, epochs=12, lr=5e-3, batch_size=32, device="cpu"
+        ),
     )
     metrics = job.run(tmp_path / "run")
     assert metrics["sparsity"] == pytest.approx(85, abs=0.5)

@@ -5,7 +5,6 @@ import pytest
 
 from tersify.lab.trainer import TrainConfig
 from tersify.lab.trainer.rate import learning_rate
-from tersify.recipe import Recipe
 
 RESULTS = Path(__file__).parent.parent.parent / "results"
 
@@ -50,8 +49,7 @@ def test_cosine_falls_from_the_rate_to_the_final_one_behind_a_linear_warmup():
 
 @pytest.mark.parametrize(("epochs", "top"), [(1, 0.5), (2, 1.0), (5, 2.5), (6, 3.0), (60, 3.0)])
 def test_a_warmup_written_for_longer_runs_takes_half_of_a_short_one(epochs, top):
-    config = TrainConfig.from_mapping(Recipe.load("ternary-target").train, epochs=epochs)
-    assert config.warmup_epochs == 3
+    config = TrainConfig(epochs=epochs, schedule="cosine", warmup_epochs=3)
     rates = {done: learning_rate(config, done) for done in (step * epochs / 100 for step in range(101))}
     assert learning_rate(config, top) == max(rates.values()) == pytest.approx(config.lr)
     assert learning_rate(config, top / 2) == pytest.approx(config.lr / 2)

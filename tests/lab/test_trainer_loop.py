@@ -7,7 +7,6 @@ from tersify import codec
 from tersify.lab import dataset, network
 from tersify.lab.data import Data, Split
 from tersify.lab.trainer import Display, Job, TrainConfig, check_fits, evaluate, run, train
-from tersify.lab.trainer.batch_norm import reestimated
 from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.rate import learning_rate
 from tersify.methods import Prune
@@ -188,17 +187,6 @@ def test_the_full_network_is_measured_as_it_is_and_with_its_batch_norms_measured
     # Batch norms that saw half of the units only give all of them another loss.
     assert figures["full_reestimated_test_loss"] != figures["full_test_loss"]
     assert all(torch.equal(value, before[name]) for name, value in trained.model.state_dict().items())
-
-
-def test_reestimated_batch_norms_hold_the_statistics_of_the_batches_they_were_shown():
-    norm = torch.nn.BatchNorm1d(3)
-    batches = [torch.randn(50, 3) * 2 + 5 for _ in range(4)]
-    with reestimated(norm, batches):
-        assert torch.allclose(norm.running_mean, torch.stack([b.mean(0) for b in batches]).mean(0))
-        assert torch.allclose(norm.running_var, torch.stack([b.var(0) for b in batches]).mean(0))
-    assert norm.running_mean.eq(0).all()
-    assert norm.running_var.eq(1).all()
-    assert norm.momentum == 0.1
 
 
 def test_the_rate_follows_its_schedule_in_every_step_of_an_epoch():

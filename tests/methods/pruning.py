@@ -16,7 +16,7 @@ def begin(
     model: nn.Module, weights: Any = "*", epochs: int = 1, calibration: Any = None, example: Any = None, **settings: Any
 ) -> Session:
     recipe = Recipe(rules=[Rule(weights=weights, methods=[Prune(**settings)])])
-    return tersify.attach(model, recipe, epochs=epochs, calibration=calibration, example=example)
+    return tersify.attach(model, recipe, epochs=epochs, steps_per_epoch=1, calibration=calibration, example=example)
 
 
 def pruned_at_once(model: nn.Module, weights: Any = "*", calibration: Any = None, **settings: Any) -> nn.Module:

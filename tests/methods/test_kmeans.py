@@ -1,5 +1,7 @@
 """Deep Compression's weight sharing: clusters of weights whose common value is trained."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from tersify.methods.kmeans import SharedTransform, nearest_means
 def trained(methods, epochs=20, lr=0.05):
     torch.manual_seed(0)
     model = nn.Linear(20, 20, bias=False)
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=methods)]), epochs=epochs)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=methods)]), epochs=epochs, steps_per_epoch=1)
     optimizer = torch.optim.SGD(session.param_groups(), lr=lr)
     seen = []
     for _ in range(epochs):
@@ -90,11 +92,12 @@ def test_clustering_happens_once_and_is_never_missed(monkeypatch, begin, first):
     monkeypatch.setattr(
         SharedTransform, "cluster_", lambda self, w: (clustered.append(session._steps_done), cluster_(self, w))
     )
-    session = tersify.attach(
-        nn.Linear(8, 8, bias=False), Recipe(rules=[Rule(methods=[KMeans(begin=begin)])]), epochs=10
-    )
-    for _ in range(13):  # three more than planned
+    session = tersify.attach(nn.Linear(8, 8, bias=False), Recipe(rules=[Rule(methods=[KMeans(begin=begin)])]), steps=10)
+    for _ in range(10):
         session.step()
+    with pytest.warns(UserWarning, match="past the 10 steps") if begin else contextlib.nullcontext():
+        for _ in range(3):
+            session.step()
     assert clustered == [first]
     assert session.pack()["weight"].codebook is not None
 

@@ -89,7 +89,9 @@ def test_ttq_learns_two_different_levels_and_scales_each_latents_gradient_by_its
 def test_ec2t_zeros_grow_with_lambda():
     zeros = []
     for lam in (0.0, 0.1, 0.3):
-        _, session = session_on(gaussian(), EntropyConstrainedTernary(lam=lam, warmup=0.0), epochs=20)
+        _, session = session_on(
+            gaussian(), EntropyConstrainedTernary(lam=lam, warmup=0.0), epochs=20, steps_per_epoch=1
+        )
         for _ in range(20):
             session.step()
         zeros.append(sparsity_percent(session.pack().compressed().values()))
@@ -97,7 +99,7 @@ def test_ec2t_zeros_grow_with_lambda():
 
 
 def test_ec2t_counts_without_its_lambda_so_that_the_codes_settle_and_no_level_empties():
-    _, session = session_on(gaussian(), EntropyConstrainedTernary(lam=0.8, warmup=0.0), epochs=60)
+    _, session = session_on(gaussian(), EntropyConstrainedTernary(lam=0.8, warmup=0.0), epochs=60, steps_per_epoch=1)
     counts = []
     for _ in range(60):
         session.step()
@@ -112,7 +114,9 @@ def test_ec2t_refuses_a_warmup_that_would_end_after_lambda_stands():
 
 
 def test_ec2t_never_empties_the_zero_class():
-    _, session = session_on(torch.full((4, 4), 0.3), EntropyConstrainedTernary(lam=5.0, warmup=0.0), epochs=10)
+    _, session = session_on(
+        torch.full((4, 4), 0.3), EntropyConstrainedTernary(lam=5.0, warmup=0.0), epochs=10, steps_per_epoch=1
+    )
     for _ in range(10):
         session.step()
     prior = session.sites[0].chain[0].prior
@@ -121,7 +125,9 @@ def test_ec2t_never_empties_the_zero_class():
 
 def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latents_spread():
     model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 10))
-    session = tersify.attach(model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200)
+    session = tersify.attach(
+        model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200, steps_per_epoch=1
+    )
     shares = []
     for _ in range(200):
         with torch.no_grad():
@@ -136,7 +142,9 @@ def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latent
 
 def test_ec2t_lets_the_last_quarter_of_training_learn_around_codes_that_stand():
     model = nn.Linear(100, 100)
-    session = tersify.attach(model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200)
+    session = tersify.attach(
+        model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200, steps_per_epoch=1
+    )
     told = []
     for _ in range(200):
         with torch.no_grad():
@@ -254,3 +262,12 @@ def test_a_weight_on_the_border_itself_is_the_lesser(method, weights, pattern):
     assert session.pack()["weight"].to_dense().sign().tolist() == [pattern]
     session.step()
     assert model.weight.sign().tolist() == [pattern]
+
+
+def test_scaled_binary_weights_keep_the_mean_magnitude_of_each_channel():
+    weight = torch.tensor([[0.5, -1.0], [0.0, 0.2]])
+    model, session = session_on(weight, BinaryConnect(scale="channel"))
+    assert torch.allclose(model.weight, torch.tensor([[0.75, -0.75], [0.1, 0.1]]))
+    packed = session.pack()["weight"]
+    assert packed.levels == 2
+    assert torch.equal(packed.to_dense(), model.weight)

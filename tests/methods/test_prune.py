@@ -13,7 +13,7 @@ from tersify.tensor import sparsity_percent
 def test_pruned_share_reaches_the_target_at_the_end_of_the_ramp_and_stays():
     model = nn.Linear(100, 100)
     recipe = Recipe(rules=[Rule(methods=[Prune(sparsity=0.9, begin=0.1, end=0.5)])])
-    session = tersify.attach(model, recipe, epochs=20)
+    session = tersify.attach(model, recipe, epochs=20, steps_per_epoch=1)
     shares = []
     for _ in range(20):
         session.step()
@@ -26,7 +26,7 @@ def test_pruned_share_reaches_the_target_at_the_end_of_the_ramp_and_stays():
 @pytest.mark.parametrize(("begin", "end", "steps"), [(0.7, 0.75, 10), (0.0, 1.0, 3)])
 def test_a_ramp_shorter_than_a_step_and_one_to_the_very_end_are_not_missed(begin, end, steps):
     recipe = Recipe(rules=[Rule(methods=[Prune(sparsity=0.9, begin=begin, end=end)])])
-    session = tersify.attach(nn.Linear(50, 50), recipe, epochs=steps)
+    session = tersify.attach(nn.Linear(50, 50), recipe, epochs=steps, steps_per_epoch=1)
     for _ in range(steps):
         session.step()
     assert session.pack().sparsity_percent() == pytest.approx(90)
@@ -37,7 +37,7 @@ def test_the_smallest_weights_go_and_one_returns_when_it_outgrows_others():
     with torch.no_grad():
         model.weight.copy_(torch.arange(1.0, 11.0))
     recipe = Recipe(rules=[Rule(methods=[Prune(sparsity=0.5, end=0.9)])])
-    session = tersify.attach(model, recipe, epochs=100)
+    session = tersify.attach(model, recipe, epochs=100, steps_per_epoch=1)
     for _ in range(80):
         session.step()
     assert model.weight.flatten()[:4].tolist() == [0.0] * 4
@@ -49,7 +49,9 @@ def test_the_smallest_weights_go_and_one_returns_when_it_outgrows_others():
 
 def test_masked_weights_stay_zero_through_fine_tuning():
     model = nn.Linear(20, 20)
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Prune(sparsity=0.8, end=0.1)])]), epochs=50)
+    session = tersify.attach(
+        model, Recipe(rules=[Rule(methods=[Prune(sparsity=0.8, end=0.1)])]), epochs=50, steps_per_epoch=1
+    )
     optimizer = torch.optim.SGD(session.param_groups(), lr=0.1, momentum=0.9)
     for _ in range(50):
         session.step()
@@ -63,7 +65,7 @@ def test_masked_weights_stay_zero_through_fine_tuning():
 def test_what_the_pruner_zeroed_stays_zero_behind_a_quantizer():
     model = nn.Linear(30, 30)
     chain = [Prune(sparsity=0.7, end=0.1), Ternary(delta0=0.001, spread=0.2)]
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=chain)]), epochs=4)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=chain)]), epochs=4, steps_per_epoch=1)
     for _ in range(4):
         session.step()
     mask = session.sites[0].chain[0].mask

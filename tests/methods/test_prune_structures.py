@@ -210,7 +210,7 @@ def test_a_bias_of_another_rule_cannot_go_with_the_filter_too():
 
     rules = [Rule(weights="bias", methods=[Prune(sparsity=0.5)]), Rule(methods=[Prune(structure="row", count=1)])]
     with pytest.raises(ValueError, match=r"'bias' changes together with weights of rule '\*' and belongs to another"):
-        attach(nn.Linear(4, 4), Recipe(rules=rules))
+        attach(nn.Linear(4, 4), Recipe(rules=rules), steps=1)
 
 
 class NormsRegisteredLast(nn.Module):

@@ -124,7 +124,7 @@ def test_zeros_grow_with_the_epoch_and_a_zeroed_weight_returns_when_its_gradient
 def test_growth_ends_at_the_wanted_share_of_zeros_and_then_follows_the_latents():
     model = nn.Linear(100, 100, bias=False)
     method = Ternary(regime="log", speed=9.0, sparsity=0.8, spread=0.2)
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=[method])]), epochs=40)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[method])]), epochs=41, steps_per_epoch=1)
     shares, thresholds = [], []
     for _ in range(40):
         session.step()

@@ -18,7 +18,7 @@ def begun():
     """A network whose coming weights wait in bfloat16."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 3, bias=False))
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.5)])]), epochs=9)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.5)])]), epochs=9, steps_per_epoch=1)
     session.step()
     loss(model)
     session.step()

@@ -15,7 +15,7 @@ def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():
     model = nn.Sequential(nn.Linear(60, 80), nn.Linear(80, 60))
     nn.init.normal_(model[0].weight, std=0.1)
     nn.init.normal_(model[1].weight, std=0.3)
-    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.5),)), epochs=100)
+    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.5),)), epochs=100, steps_per_epoch=1)
     shares = []
     for _ in range(100):
         session.step()
@@ -29,7 +29,7 @@ def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():
 
 def test_latents_that_outgrow_one_do_not_empty_the_network():
     model = nn.Linear(50, 50)
-    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), epochs=65)
+    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), epochs=65, steps_per_epoch=1)
     for _ in range(65):  # the last step is one that looks at the latents
         with torch.no_grad():
             session.sites[0].latent.mul_(1.2)
@@ -39,7 +39,9 @@ def test_latents_that_outgrow_one_do_not_empty_the_network():
 
 @pytest.mark.parametrize("steps", [3, 12, 24, 100])
 def test_a_short_run_reaches_the_share_too(steps):
-    session = tersify.attach(nn.Linear(50, 50), recipe_of((TernaryTarget(sparsity=0.9),)), epochs=steps)
+    session = tersify.attach(
+        nn.Linear(50, 50), recipe_of((TernaryTarget(sparsity=0.9),)), epochs=steps, steps_per_epoch=1
+    )
     for _ in range(steps):
         session.step()
     assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.2)
@@ -79,3 +81,14 @@ def test_the_share_is_measured_before_the_last_step_whatever_its_number():
                 session.sites[0].latent.mul_(1.5)
         session.step()
     assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.3)
+
+
+@pytest.mark.parametrize(("steps", "spread"), [(10, 0.01), (100, 0.02), (5000, 0.2)])
+def test_in_a_short_run_the_latents_begin_closer_together(steps, spread):
+    model = nn.Linear(100, 100, bias=False)
+    session = tersify.attach(model, recipe_of((TernaryTarget(spread=0.2, scale="tensor"),)), steps=steps)
+    before = model.weight.detach().clone()
+    session.step()
+    session.step()
+    assert session.sites[0].latent.std(correction=0).item() == pytest.approx(spread, rel=1e-4)
+    assert model.weight.detach().abs().max() == before.abs().max()  # the levels are not the latents' size

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NEARLY_ALL_ZERO = 99.0
+FAR_BELOW_DENSE = 4.0  # points of accuracy
 
 
 def compress(
@@ -22,16 +24,30 @@ def compress(
     ],
     data: Annotated[str, typer.Option(help=DATA_HELP)],
     recipe: Annotated[str, typer.Option(help="A ready recipe, a TOML file, or none (train it dense).")],
-    out: Annotated[Path, typer.Option(help="The run directory; new or empty, unless --resume.")],
-    epochs: Annotated[int | None, typer.Option(help="Training epochs; the recipe may name them.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Start from these weights.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The run directory; new or empty, unless --resume. Without it a folder of runs/ by the names given."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Training epochs; without it the recipe's, or as many as fit the data.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Start from these weights, and not from the dense twin's.")
+    ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     dense_twin: Annotated[
-        bool, typer.Option("--dense-twin", help="Train the same network dense as well, for comparison.")
-    ] = False,
-    batch_size: Annotated[int | None, typer.Option(help="Images in a batch.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The learning rate at the start.")] = None,
+        bool,
+        typer.Option(help="Train the same network dense as well, for comparison; a recipe may start from it."),
+    ] = True,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images in a batch; without it the recipe's, or what fits the data.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="The learning rate at the start, as it is; a recipe's is for batches of 256.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, order and augmentation.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     compile_mode: Annotated[
@@ -47,40 +63,42 @@ def compress(
     On several devices: torchrun --nproc-per-node N -m tersify compress …
     """
     from tersify.cli.tables import wide_console
-    from tersify.lab.trainer import Job, RunDirectory, TrainConfig, display_for, pick_device
+    from tersify.lab.data import dataset
+    from tersify.lab.trainer import DENSE, Job, RunDirectory, display_for, fitted, pick_device, run_with_twin
     from tersify.lab.trainer.distributed import process_group, restarted
     from tersify.ranks import first
 
     chosen = load_recipe(recipe)
+    label = "dense" if chosen is None else Path(recipe).stem
+    home = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "-", name) for name in (target, data, label))
+    resume = resume or restarted()
     flags = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed, "device": device,
              "compile": compile_mode}  # fmt: skip
     overrides = pairs(setting, "--set") | {key: value for key, value in flags.items() if value is not None}
+    table = chosen.train if chosen else DENSE
+    fitted(table, 1, **overrides)  # a mistake in the settings is told before the data are read
+    first(lambda: RunDirectory(home).check_usable(resume=resume))
+    samples = dataset(data, root=data_root)
     job = Job(
         target=target,
         data=data,
-        config=TrainConfig.from_mapping(chosen.train if chosen else {}, **overrides),
+        config=fitted(table, len(samples.train), **overrides),
         recipe=chosen,
         options=pairs(option, "--option"),
         weights=weights,
         data_root=data_root,
         **allowed(max_decoded_bytes),
     )
-    label = "dense" if chosen is None else Path(recipe).stem
     console = wide_console()
-    rows: dict[str, dict[str, Any]] = {}
-    resume = resume or restarted()
-    with process_group(pick_device(job.config.device)), resumable(context, out):
-        rows[label] = job.run(out, resume=resume, display=display_for(console, label), tensorboard=tensorboard)
-        if dense_twin and chosen is not None:
-            twin_out = out / "dense-twin"
-            twin = job.dense_twin().run(twin_out, resume=resume, display=display_for(console, "dense twin"))
-            rows[label]["dense_accuracy"] = twin["accuracy"]
-            first(lambda: RunDirectory(out).write_metrics(rows[label]))
-            rows = {"dense twin": twin} | rows
-        first(lambda: _tell(console, out, label, rows))
+    with process_group(pick_device(job.config.device)), resumable(context, home):
+        rows = run_with_twin(
+            job, home, label=label, wanted=dense_twin, resume=resume, tensorboard=tensorboard, data=samples,
+            display=lambda name: display_for(console, name),
+        )  # fmt: skip
+        first(lambda: _tell(console, home, label, rows))
 
 
-def _tell(console: Console, out: Path, label: str, rows: dict[str, dict[str, Any]]) -> None:
+def _tell(console: Console, out: Path, label: str, rows: dict[str, dict[str, float]]) -> None:
     from tersify.cli.tables import print_metrics
     from tersify.report import write_report
 
@@ -89,6 +107,13 @@ def _tell(console: Console, out: Path, label: str, rows: dict[str, dict[str, Any
         console.print(
             f"{rows[label]['sparsity']:.1f} % of the weights are zero: the threshold outran the latents. Train longer, "
             "lower the recipe's cap, or use ternary-target, which aims at a share of zeros.",
+            highlight=False,
+        )
+    dense = rows[label].get("dense_accuracy")
+    if dense is not None and dense - rows[label]["accuracy"] > FAR_BELOW_DENSE:
+        console.print(
+            f"{label} ended {dense - rows[label]['accuracy']:.1f} points below its dense twin; "
+            "train longer (--epochs), or ask for fewer zeros or more bits.",
             highlight=False,
         )
     for path in (out / "model.terse", write_report([out])):

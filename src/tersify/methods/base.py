@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -146,6 +146,11 @@ class Method:
         return False
 
     @property
+    def needs_length(self) -> bool:
+        """Whether what it does before a batch depends on how far training has come."""
+        return type(self).update is not Method.update
+
+    @property
     def needs_units(self) -> bool:
         """Whether it works on filters, neurons or heads, with all tensors that belong to them."""
         return False
@@ -185,6 +190,12 @@ class Method:
     def to_table(self) -> dict[str, Any]:
         """The method as a TOML table: its name and every field that differs from the default."""
         return table_of(self)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Method:
+        """The same method with some settings changed, checked as in a recipe's file."""
+        for name, value in settings.items():
+            _check_setting(self, name, value)
+        return replace(self, **settings) if settings else self
 
 
 def table_of(method: Any) -> dict[str, Any]:
@@ -233,10 +244,8 @@ def made_from_table(table: Mapping[str, Any], known_methods: Mapping[str, Any], 
     for key in settings:
         if key not in known:
             raise ValueError(f"method {name!r} has no setting {key!r}; {nearest(key, known)}")
-    for spec in fields(cls):
-        if spec.name in settings:
-            annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
-            _check_type(f"{name}: {spec.name}", annotation, settings[spec.name])
+    for key, value in settings.items():
+        _check_setting(cls, key, value)
     return cls(**settings)
 
 
@@ -250,9 +259,17 @@ def _take_offered(name: str) -> None:
     register(name)(found)
 
 
+def _check_setting(method: Any, name: str, value: object) -> None:
+    (spec,) = (spec for spec in fields(method) if spec.name == name)
+    annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
+    _check_type(f"{method.name}: {name}", annotation, value)
+
+
 def _check_type(what: str, annotation: str, value: object) -> None:
     """A value from TOML against a field's annotation: text, whole numbers, numbers and yes or no are all there is."""
     kinds = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+    if (value is None and "None" in annotation) or (callable(value) and "Callable" in annotation):
+        return  # in Python only
     wanted = [kind for kind in annotation.split(" | ") if kind in kinds]
     fits = any(isinstance(value, kinds[k]) and (k == "bool" or not isinstance(value, bool)) for k in wanted)
     if wanted and not fits:

@@ -34,6 +34,10 @@ class KMeans(Method):
         check_whole("bits", self.bits, low=1, high=8)
         check_range("begin", self.begin, low=0.0, high=1.0)
 
+    @property
+    def needs_length(self) -> bool:
+        return self.begin > 0
+
     def transform(self, site: Site) -> Transform:
         return SharedTransform(self, site.entering())
 

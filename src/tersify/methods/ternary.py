@@ -72,6 +72,10 @@ class Ternary(Method):
         return growth(self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), cap)
 
     @property
+    def needs_length(self) -> bool:
+        return self.regime != "fixed" or self.sparsity is not None
+
+    @property
     def _clips(self) -> bool:
         """Clipped latents meet at the border, where no threshold can part them for a share of zeros."""
         return self.clip and self.sparsity is None

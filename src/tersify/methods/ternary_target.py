@@ -14,6 +14,11 @@ from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import TernaryTransform, check_latent_settings, is_measured_at, magnitude_quantile
 from tersify.schedules import cubic_ramp
 
+# An optimizer moves a latent by about its rate in a step, wherever the others are. Levels do not depend on the
+# latents' size, since the threshold is a share of them, so a shorter run gets a smaller size.
+STEPS_OF_FULL_SPREAD = 1000
+LEAST_OF_SPREAD = 0.05
+
 
 @register("ternary-target")
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +27,8 @@ class TernaryTarget(Method):
 
     The share rises from `start` to `sparsity` by a cubic between the shares `begin` and `end` of training.
     One Δ serves all weights of the rule, so each layer finds its own share. Latents are not clipped: many would
-    meet at the border, where no threshold can part them. `spread` and `scale` are those of 'ternary'.
+    meet at the border, where no threshold can part them. `spread` and `scale` are those of 'ternary', but in a run of
+    fewer than 1,000 steps the latents are brought closer together, so that they can change places before it ends.
     """
 
     sparsity: float = 0.9
@@ -53,6 +59,10 @@ class TernaryTarget(Method):
         """Nothing: the threshold follows the latents wherever they go."""
 
     def update(self, bound: Bound, step: Step) -> None:
+        if self.spread is not None and step.progress.step == 0 and not step.without_training:
+            near = min(max(step.progress.steps / STEPS_OF_FULL_SPREAD, LEAST_OF_SPREAD), 1.0)
+            for site in bound.sites:
+                site.latent.mul_(near)
         if not is_measured_at(step.progress):
             return
         share = cubic_ramp(self.start, self.sparsity, self.begin, self.end)(step.progress)

@@ -16,6 +16,8 @@ from tersify.tensor.measures import entropy_bits, sparsity_percent
 from tersify.tensor.memory import find_sharing, memory_key
 from tersify.tensor.origin import set_file_facts, set_origins
 
+MOST_LINES = 20  # that print shows
+
 
 class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
     """A mapping `name → CompressedTensor | Tensor`, with the recipe (TOML text) and free metadata.
@@ -48,6 +50,21 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"CompressedModel({len(self)} tensors, {len(self.compressed())} of them compressed)"
+
+    def __str__(self) -> str:
+        """A line for each compressed tensor, and what they are together."""
+        lines = [
+            f"  {name}: {'×'.join(map(str, t.shape))}, {t.levels or 'own'} levels, {sparsity_percent([t]):.1f} % zeros"
+            for name, t in self.compressed().items()
+        ]
+        shown = lines[:MOST_LINES] + ([f"  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else [])
+        weights = sum(t.numel() for t in self.compressed().values())
+        told = f"{weights:,} weights, {self.sparsity_percent():.1f} % zeros, {self.entropy_bits():.2f} bits a weight"
+        head = f"CompressedModel: {len(lines)} of {len(self)} tensors compressed"
+        return "\n".join([f"{head} ({told}); {self.dense_bytes():,} bytes as dense tensors", *shown])
 
     def compressed(self) -> dict[str, CompressedTensor]:
         """The compressed tensors alone."""

@@ -163,7 +163,9 @@ class Experiment:
 
     def job(self, row: Row, seed: int, home: Path, **overrides: Any) -> Job:
         recipe = row.load_recipe()
-        settings = {**(recipe.train if recipe else {}), **self.train, **row.train, "epochs": row.epochs}
+        # Published figures belong to the statistics of training, unless an experiment says otherwise.
+        own = {**(recipe.train if recipe else {}), **self.train, **row.train}
+        settings = {"recalibrate": False, **own, "epochs": row.epochs}
         if row.teacher is not None:
             settings["teacher"] = str(run_path(home, row.teacher, seed) / "model.terse")
         weights = run_path(home, row.start, seed) / "model.terse" if row.start else row.pretrained

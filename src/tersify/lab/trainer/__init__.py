@@ -4,12 +4,15 @@ from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display, display_for
 from tersify.lab.trainer.evaluation import check_fits, evaluate
+from tersify.lab.trainer.fitting import DENSE, fitted
 from tersify.lab.trainer.job import Job
 from tersify.lab.trainer.loop import pick_device
 from tersify.lab.trainer.run import train
 from tersify.lab.trainer.stored import load_network, load_weights
+from tersify.lab.trainer.twin import run_with_twin
 
 __all__ = [
+    "DENSE",
     "Display",
     "Job",
     "RunDirectory",
@@ -17,8 +20,10 @@ __all__ = [
     "check_fits",
     "display_for",
     "evaluate",
+    "fitted",
     "load_network",
     "load_weights",
     "pick_device",
+    "run_with_twin",
     "train",
 ]

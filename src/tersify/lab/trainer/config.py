@@ -22,17 +22,20 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 class TrainConfig:
     """How to train. Epochs count from 1, so milestone 101 is the first epoch at the next rate.
 
-    `over` is the number of epochs the milestones, step length and warm-up were written for; when it is given they
-    shrink or stretch with `epochs`. `amp` and `channels_last` left at None mean yes on CUDA and no on the CPU. `mixup`
-    is the share of images that are laid over another one. `teacher` is a .terse file of a reference network to learn
-    from. Parameters that the glob `freeze` names stay as they are. Where several ranks train, `parallel` says whether
-    each holds the whole network or, of linear layers, a part of it.
+    `lr_size` is the root mean square of the weights that `lr` was chosen for; on a network whose weights are larger or
+    smaller the rate goes with the square root of their ratio. `over` is the number of epochs the milestones, step
+    length and warm-up were written for; when it is given they shrink or stretch with `epochs`. `amp` and
+    `channels_last` left at None mean yes on CUDA and no on the CPU. `mixup` is the share of images that are laid over
+    another one. `teacher` is a .terse file of a reference network to learn from. Parameters that the glob `freeze`
+    names stay as they are. `recalibrate` takes batch-norm statistics anew when training ends. Where several ranks
+    train, `parallel` says whether each holds the whole network or, of linear layers, a part of it.
     """
 
     epochs: int
     batch_size: int = 256
     optimizer: str = "adam"
     lr: float = 1e-3
+    lr_size: float | None = None
     weight_decay: float = 0.0
     momentum: float = 0.9
     nesterov: bool = False
@@ -56,6 +59,7 @@ class TrainConfig:
     channels_last: bool | None = None
     compile: str = "off"
     ema: float = 0.0
+    recalibrate: bool = True
     seed: int = 0
     device: str = "auto"
     parallel: str = "replicated"
@@ -80,8 +84,8 @@ class TrainConfig:
         check_choice("parallel", self.parallel, PARALLEL)
         if self.parallel == "sharded" and (self.ema or self.compile != "off"):
             raise ValueError("parallel 'sharded' goes neither with ema nor with compile; leave those out")
-        for name in ("lr", "gamma", "teacher_temperature"):
-            if not getattr(self, name) > 0:
+        for name in ("lr", "lr_size", "gamma", "teacher_temperature"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         for name in ("weight_decay", "final_lr", "warmup_epochs", "seed"):
             _at_least(name, getattr(self, name), 0)

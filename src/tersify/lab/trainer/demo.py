@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -40,7 +41,7 @@ def run_demo(
 ) -> dict[str, dict[str, float]]:
     """Train both networks into `home/dense` and `home/ternary-log`; the metrics of each by its name."""
     job = demo_job(seed=seed, quick=quick)
-    jobs = {"dense twin": (home / "dense", job.dense_twin()), "ternary-log": (home / "ternary-log", job)}
+    jobs = {"dense twin": (home / "dense", replace(job, recipe=None)), "ternary-log": (home / "ternary-log", job)}
     with _one_thread():
         return {name: j.run(out, resume=resume, display=display(name)) for name, (out, j) in jobs.items()}
 

@@ -16,6 +16,9 @@ _FREE_SETTINGS = ("device", "compile", "parallel")
 _ALWAYS_MEASURED = ("accuracy", "accuracy_best", "best_epoch", "file_bytes", "train_seconds")
 
 
+TWIN = "dense-twin"  # the folder of the run's dense twin, which may be trained before it
+
+
 class RunDirectory:
     """Paths and small files of one run: model.terse, metrics.json, history.jsonl, recipe.toml, latents.json, …"""
 
@@ -66,7 +69,7 @@ class RunDirectory:
             )
 
     def _is_empty(self) -> bool:
-        return not self.path.exists() or all(path.name == LOCK for path in self.path.iterdir())
+        return not self.path.exists() or all(path.name in (LOCK, TWIN) for path in self.path.iterdir())
 
     def _never_got_anywhere(self) -> bool:
         """A run of ours that ended before its first checkpoint: nothing in it is worth keeping."""

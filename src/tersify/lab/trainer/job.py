@@ -21,6 +21,7 @@ from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.feed import seed_of
+from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.run import train
 from tersify.lab.trainer.stored import load_weights
 from tersify.userfile import names_function
@@ -55,9 +56,11 @@ class Job:
         display: Display | None = None,
         tensorboard: bool = False,
         checkpoint_seconds: float = 0.0,
+        data: Data | None = None,
     ) -> dict[str, float]:
+        """Train into `out`; `data` is what `load_data` gave, where it is at hand."""
         ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
-        data = self.load_data()
+        data = self.load_data() if data is None else data
         options = self.network_options(data)
         metadata: dict[str, Any] = {
             "target": {"name": self.target, "options": options},
@@ -82,9 +85,13 @@ class Job:
             checkpoint_seconds=checkpoint_seconds,
         )
 
-    def dense_twin(self) -> Job:
-        """The same network, data and settings without compression."""
-        return replace(self, recipe=None)
+    def check(self, data: Data) -> None:
+        """Raise what `run` would raise at its start, before hours go into what it needs."""
+        Loop(self.network(data), data, self.config, self.recipe)
+
+    def network(self, data: Data) -> nn.Module:
+        """The network as training finds it."""
+        return self._model(self.network_options(data))
 
     def load_data(self) -> Data:
         data = dataset(self.data, root=self.data_root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
 import time
 from collections.abc import Callable
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from tersify import ranks
+from tersify.batchnorm import LEAST_VALUES, recalibrate_, recalibrated
+from tersify.calibration import Calibration
 from tersify.lab.data import Augmentation, Data, normalize
 from tersify.lab.names import unknown
 from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
-from tersify.lab.trainer.batch_norm import reestimated
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.distributed import (
@@ -36,9 +38,10 @@ from tersify.lab.trainer.feed import Feed, seed_of, to_device
 from tersify.lab.trainer.mixup import mix
 from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
-from tersify.lab.trainer.rate import learning_rate
+from tersify.lab.trainer.rate import learning_rate, with_rate_of
 from tersify.lab.trainer.shards import spread_over_ranks_
 from tersify.methods.threshold import magnitude_quantile
+from tersify.plain_names import without_plain_names
 from tersify.tensor import CompressedModel, latent_histogram
 
 if TYPE_CHECKING:
@@ -47,7 +50,9 @@ if TYPE_CHECKING:
 
 CALIBRATION_IMAGES = 512
 CALIBRATION_BATCH = 16
-REESTIMATION_IMAGES = 10_000
+STATISTICS_BATCH = 256
+STATISTICS_BATCHES = 16
+STATISTICS_NUMBERS = 1 << 26  # in all images together: 256 MB
 
 
 class Loop:
@@ -58,9 +63,9 @@ class Loop:
         if config.mixup and data.train.is_text:
             raise ValueError(f"mixup lays images over each other and {data.name!r} holds texts; leave mixup out")
         teacher = load_teacher(config, data, self._outputs)
-        self.config = config
         if config.freeze:
             freeze_(model, config.freeze)
+        self.config = config = with_rate_of(model, config)
         # The finished file goes into it. Lazy layers have their shapes only after the check.
         self.blank = copy.deepcopy(model)
         self.device = pick_device(config.device)
@@ -111,12 +116,16 @@ class Loop:
             example=normalize(self.data.test.images[:1].to(self.device), self.data),
         )
 
-    def _calibration(self) -> list[tuple[Tensor, Tensor]]:
-        """A few batches of the training images as they are."""
-        kept = min(len(self.data.train), CALIBRATION_IMAGES)
-        images = normalize(self.data.train.images[:kept].to(self.device), self.data)
-        labels = self.data.train.labels[:kept].to(self.device)
-        return list(zip(images.split(CALIBRATION_BATCH), labels.split(CALIBRATION_BATCH), strict=True))
+    def _calibration(
+        self, most: int = CALIBRATION_IMAGES, batch: int = CALIBRATION_BATCH
+    ) -> list[tuple[Tensor, Tensor]]:
+        """A few batches of the training images as they are, spread over all of them, which may be sorted by class."""
+        picked = torch.linspace(0, len(self.data.train) - 1, min(len(self.data.train), most)).long()
+        picked = picked[torch.randperm(len(picked), generator=torch.Generator().manual_seed(0))]
+        images = normalize(self.data.train.images[picked].to(self.device), self.data)
+        labels = self.data.train.labels[picked].to(self.device)
+        whole = max(len(picked) // batch, 1) * batch  # a last small batch would count as much as the others
+        return list(zip(images[:whole].split(batch), labels[:whole].split(batch), strict=True))
 
     def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
         """Train the epoch (from 1) and measure the network after it: one row of the history."""
@@ -155,7 +164,7 @@ class Loop:
             "train_accuracy": 100.0 * total["hits"] / (self.feed.steps * self.feed.batch_size),
             "lr": learning_rate(self.config, epoch - 1),
         }
-        row |= self.measure() | self.session.status()
+        row |= self.measure() | self.session.figures()
         return row | {"seconds": time.perf_counter() - start}
 
     def measure(self) -> dict[str, float]:
@@ -182,10 +191,24 @@ class Loop:
             if not gates:
                 return {}
             as_it_is = figures("full")
-            parts = self.data.train.images[:REESTIMATION_IMAGES].split(self.config.batch_size)
-            seen = (normalize(part.to(self.device), self.data) for part in parts if len(part) > 1)
-            with reestimated(self.model, seen):
+            if len(self.data.train) < LEAST_VALUES:
+                return as_it_is
+            with recalibrated(self.model, self._statistics()):
                 return as_it_is | figures("full_reestimated")
+
+    def recalibrate_(self) -> None:
+        """Batch norms get the statistics of the weights as they are at the end of training, where data suffice."""
+        if len(self.data.train) < LEAST_VALUES:
+            return
+        with self._averaged():
+            recalibrate_(self.model, self._statistics())
+            average_batch_norms_(self.model)
+
+    def _statistics(self) -> Calibration:
+        """As many training images as tell a batch norm's statistics, where memory allows."""
+        fitting = STATISTICS_NUMBERS // (math.prod(self.data.shape) * STATISTICS_BATCH)
+        batches = min(max(fitting, 1), STATISTICS_BATCHES)
+        return Calibration(self._calibration(batches * STATISTICS_BATCH, STATISTICS_BATCH))
 
     def pack(self) -> CompressedModel:
         with self._averaged():
@@ -207,7 +230,7 @@ class Loop:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "model": dict(self.model.state_dict()),
+            "model": without_plain_names(self.model, self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "session": self.session.state_dict(),
             "average": self.average.state_dict() if self.average else {},
@@ -263,6 +286,11 @@ def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
         raise ValueError(
             f"augmentation is for images (C, H, W) and {data.name!r} holds {'×'.join(map(str, data.shape))}; "
             "leave it out, or set augment=false"
+        )
+    if 2 * wanted.cutout > (side := min(data.shape[-2:], default=0)):
+        raise ValueError(
+            f"augmentation cutout = {wanted.cutout} pixels covers more than half the side of {data.name!r}'s "
+            f"images, {side} pixels; set it to {side // 2} or less"
         )
     return wanted
 

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+from torch import nn
 
 from tersify.lab.trainer.config import TrainConfig
+
+MOST_FACTOR = 4.0  # by which the size of the weights may raise or lower a rate
+
+
+def with_rate_of(model: nn.Module, config: TrainConfig) -> TrainConfig:
+    """The config with the rate that fits the size of the model's weights, where it says which size its own fits."""
+    weights = [p.detach() for p in model.parameters() if p.ndim >= 2 and p.requires_grad]
+    count = sum(p.numel() for p in weights)
+    if config.lr_size is None or not count:
+        return config
+    size = math.sqrt(sum(float(p.double().square().sum()) for p in weights) / count)
+    factor = min(max(math.sqrt(size / config.lr_size), 1 / MOST_FACTOR), MOST_FACTOR)
+    rates = tuple(rate * factor for rate in config.rates)
+    return replace(config, lr=config.lr * factor, rates=rates, final_lr=config.final_lr * factor)
 
 
 def learning_rate(config: TrainConfig, done: float) -> float:

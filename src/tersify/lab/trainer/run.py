@@ -81,11 +81,14 @@ def train(
         with board, display:
             display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
             _run_epochs(loop, directory, history, display, board, checkpoint_seconds)
+        full = loop.measure_full()  # before the statistics are those of the sub-network that is packed
+        if config.recalibrate:
+            loop.recalibrate_()
         packed = loop.pack()
         packed.recipe = recipe_toml or None
         packed.metadata |= facts | {"trained_on": device_name(loop.device)}
         histograms = loop.latent_histograms()
-        return ranks.first(lambda: _finish(directory, packed, histograms, history, loop))
+        return ranks.first(lambda: _finish(directory, packed, histograms, history, loop, full))
 
 
 @contextlib.contextmanager
@@ -111,6 +114,7 @@ def _finish(
     histograms: Mapping[str, Any],
     history: list[dict[str, Any]],
     loop: Loop,
+    full: Mapping[str, float],
 ) -> dict[str, float]:
     """The file and its figures."""
     codec.save(packed, directory.model)
@@ -119,7 +123,7 @@ def _finish(
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
     if packed.compressed():
         metrics["kept"] = _kept_percent(packed, loop.blank)
-    metrics |= loop.measure_full()
+    metrics |= full
     if loop.session.drops_units:
         metrics |= _shrunk(loop)
     directory.write_metrics(metrics)

@@ -82,6 +82,10 @@ class Lookup(Method):
         """Whether codes are told by the intervals that the words were fitted in, and not by the nearest word."""
         return self.fit == "paper" and self.placement == "range-split"
 
+    @property
+    def needs_length(self) -> bool:
+        return False
+
     def transform(self, site: Site) -> Transform:
         return LookupTransform(self, site)
 

@@ -136,6 +136,11 @@ class Prune(Method):
         return score_named(self.score, seed=self.seed, gain=self.gain, head_start=self.head_start, lines=self.lines)
 
     @property
+    def needs_length(self) -> bool:
+        at_once = self.schedule == "one-shot" and self.begin == 0 and not self._is_soft
+        return not at_once and self.schedule != "frozen"
+
+    @property
     def needs_calibration(self) -> bool:
         at_once = self.score == "taylor" and self.schedule == "one-shot" and self.begin == 0
         return at_once or self._score.needs == "gradients"

@@ -1,0 +1,82 @@
+"""A compressed run and its dense twin: the same network without compression, beside which a loss is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tersify import ranks
+from tersify.lab.data import Data
+from tersify.lab.trainer.directory import TWIN, RunDirectory
+from tersify.lab.trainer.display import Display
+from tersify.lab.trainer.evaluation import evaluate
+from tersify.lab.trainer.fitting import DENSE, fitted
+from tersify.lab.trainer.job import Job
+
+SAMPLE = 1000  # images that tell whether a network is trained
+# What the dense twin has in common with the compressed run that starts from it; the rest is how to train.
+_SHARED = (
+    "epochs", "batch_size", "freeze", "augment", "augmentation", "amp", "channels_last", "compile", "ema",
+    "recalibrate", "seed", "device", "parallel",
+)  # fmt: skip
+
+
+def starts_from_twin(job: Job, data: Data) -> bool:
+    """Whether the recipe wants a trained network, and neither the job's weights nor its target are one already."""
+    if job.recipe is None or job.recipe.start == "scratch" or job.weights is not None:
+        return False
+    return not (job.target.startswith("hf:") or _is_trained(job, data))
+
+
+def _is_trained(job: Job, data: Data) -> bool:
+    """Whether the network, as its target gives it, is nearer to all images of a sample than to chance."""
+    seen = data.train[torch.linspace(0, len(data.train) - 1, min(len(data.train), SAMPLE)).long()]
+    accuracy = evaluate(job.network(data), data, seen, device=torch.device("cpu"), amp=False)["accuracy"]
+    return accuracy > 50.0 * (1.0 + 1.0 / data.classes)
+
+
+def dense_twin(job: Job, data: Data) -> Job:
+    """The same network, data and settings without compression.
+
+    Where the compressed run will start from it, it is trained from scratch as any dense network.
+    """
+    if not starts_from_twin(job, data):
+        return replace(job, recipe=None)
+    shared = {key: getattr(job.config, key) for key in _SHARED}
+    return replace(job, recipe=None, config=fitted(DENSE, len(data.train), **shared))
+
+
+def run_with_twin(
+    job: Job,
+    out: Path,
+    *,
+    data: Data,
+    label: str,
+    wanted: bool = True,
+    resume: bool = False,
+    display: Callable[[str], Display] = lambda label: Display(),
+    tensorboard: bool = False,
+) -> dict[str, dict[str, float]]:
+    """Train the twin into `out/dense-twin`, then the job into `out`; the metrics of both, by "dense twin" and `label`.
+
+    A recipe that wants a trained network starts from the twin, unless the job has one already. Else the twin is there
+    for comparison, and only where it is `wanted`.
+    """
+    ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
+    rows: dict[str, dict[str, float]] = {}
+    if job.recipe is not None:
+        job.check(data)
+    starts_there = starts_from_twin(job, data)
+    if job.recipe is not None and (wanted or starts_there):
+        twin = dense_twin(job, data)
+        rows["dense twin"] = twin.run(out / TWIN, resume=resume, display=display("dense twin"), data=data)
+    if starts_there:
+        job = replace(job, weights=RunDirectory(out / TWIN).model)
+    metrics = job.run(out, resume=resume, display=display(label), tensorboard=tensorboard, data=data)
+    if rows:
+        metrics["dense_accuracy"] = rows["dense twin"]["accuracy"]
+        ranks.first(lambda: RunDirectory(out).write_metrics(metrics))
+    return rows | {label: metrics}

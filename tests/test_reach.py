@@ -1,0 +1,77 @@
+"""Which weights a glob reaches, and which it leaves alone."""
+
+import pytest
+import torch
+from torch import nn
+
+import tersify
+from tersify import Recipe, Rule
+from tersify.methods import BitNet
+from zoo import recipe_of
+
+
+class Reader(nn.Module):
+    """An embedding, a table of positions that no layer owns, a norm with a matrix, and two linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.pos_embed = nn.Parameter(torch.randn(1, 3, 6))
+        self.norm = nn.LayerNorm((3, 6))
+        self.hidden = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, tokens):
+        return self.head(self.hidden(self.norm(self.words(tokens) + self.pos_embed)).mean(1))
+
+
+def compressed(model, weights="*"):
+    return set(tersify.compress_(model, Recipe(rules=[Rule(weights=weights, methods=[BitNet()])])).compressed())
+
+
+def test_a_glob_leaves_embeddings_and_norms_alone():
+    assert compressed(Reader()) == {"hidden.weight", "head.weight"}
+
+
+def test_a_glob_leaves_frozen_weights_alone():
+    model = Reader()
+    model.hidden.weight.requires_grad_(False)
+    assert compressed(model) == {"head.weight"}
+
+
+def test_a_network_that_is_frozen_as_a_whole_is_compressed_as_a_whole():
+    assert compressed(Reader().requires_grad_(False)) == {"hidden.weight", "head.weight"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "what"),
+    [
+        ("words.weight", r"'words\.weight' \(an embedding\)"),
+        ("words.*", r"'words\.weight' \(an embedding\)"),
+        ("pos_embed", r"'pos_embed' \(an embedding\)"),
+        ("norm.weight", r"'norm\.weight' \(normalization\)"),
+    ],
+)
+def test_a_rule_that_names_nothing_else_catches_them_and_says_so(weights, what):
+    with pytest.warns(UserWarning, match=rf"rule '{weights.replace('*', '.')}' names {what}".replace("..'", r"\.\*'")):
+        found = compressed(Reader(), weights)
+    assert found == {"words.weight"} if weights.startswith("words") else {weights}
+
+
+def test_a_rule_that_names_a_frozen_weight_says_so():
+    model = Reader()
+    model.hidden.weight.requires_grad_(False)
+    with pytest.warns(UserWarning, match=r"names 'hidden\.weight' \(frozen\), which a wider glob leaves alone"):
+        assert compressed(model, "hidden.weight") == {"hidden.weight"}
+
+
+def test_a_network_with_nothing_but_embeddings_is_an_error_that_says_why():
+    with pytest.raises(ValueError, match=r"rule '\*' leaves embeddings.* has no others: 'weight' \(an embedding\)"):
+        tersify.compress_(nn.Embedding(4, 4), recipe_of((BitNet(),)))
+
+
+def test_a_matrix_that_an_embedding_shares_with_a_linear_layer_is_that_layers_weight():
+    model = Reader()
+    model.tail = nn.Linear(6, 11, bias=False)
+    model.tail.weight = model.words.weight
+    assert "words.weight" in compressed(model)
