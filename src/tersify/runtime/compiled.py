@@ -101,7 +101,7 @@ class CompiledModule(nn.Module):
         self._unchanged = _checksums(captured)
         if calibration is not None or self._planner.precision == "int8":
             self._planner.calibrate([self._observation(batch) for batch in calibration or [example]])
-        self._first = self._bind(captured, given, _key(args, kwargs))
+        self._first = self._bind(captured, [x.contiguous() for x in given], _key(args, kwargs))
         self._check_other_numbers(args, kwargs, given)
 
     def _check_other_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> None:
@@ -131,6 +131,15 @@ class CompiledModule(nn.Module):
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> Bound:
         key = _key(args, kwargs)
+        found = self._bound_by(key, args, kwargs, given, keep_strides=False)
+        if not found.depends_on_strides or all(x.is_contiguous() for x in given):
+            return found
+        key = (key, *(x.stride() for x in given))
+        return self._bound_by(key, args, kwargs, given, keep_strides=True)
+
+    def _bound_by(
+        self, key: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor], *, keep_strides: bool
+    ) -> Bound:
         found = self._bounds.get(key)
         if found is not None:
             with suppress(KeyError):  # another thread may just have dropped it
@@ -140,9 +149,9 @@ class CompiledModule(nn.Module):
             found = self._bounds.get(key)
             if found is not None:
                 return found
-            captured = self._captured(args, kwargs)
+            captured = self._captured(args, kwargs, keep_strides=keep_strides)
             self._check_unchanged(captured)
-            return self._bind(captured, given, key)
+            return self._bind(captured, given if keep_strides else [x.contiguous() for x in given], key)
 
     def _bind(self, captured: Captured, given: Sequence[Tensor], key: Any) -> Bound:
         bound = bind(captured, given, self._planner, self._kernels, strict=self._strict)
@@ -155,10 +164,10 @@ class CompiledModule(nn.Module):
             self._fast.remember(shapes, segment.engine, _blanks(segment.shapes))
         return bound
 
-    def _captured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+    def _captured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep_strides: bool = False) -> Captured:
         model = self._source[0]
         try:
-            return capture(model, args, kwargs)
+            return capture(model, args, kwargs, keep_strides=keep_strides)
         except CannotCapture:
             raise
         except Exception as error:  # anybody's forward: what it raises is not known here

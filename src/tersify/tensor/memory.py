@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 def memory_key(tensor: Tensor) -> Hashable:
     """Equal for two tensors that are the same numbers in the same memory."""
-    if not _has_memory(tensor):
+    if not isinstance(tensor, Tensor) or not _has_memory(tensor):
         return id(tensor)
     return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 

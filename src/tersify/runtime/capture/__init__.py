@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from tersify.runtime.nested import is_plain, map_leaves, tensors
 __all__ = ["Call", "CannotCapture", "Captured", "Graph", "Ref", "Value", "capture", "refs", "resolve"]
 
 INPUT = "input"
+Copy = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +31,20 @@ class Captured:
     made: Mapping[str, Tensor]
 
 
-def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
-    """Run the module once in eval mode on copies of the inputs. The module is left as it was."""
+def capture(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep_strides: bool = False
+) -> Captured:
+    """Run the module once in eval mode on copies of the inputs. The module is left as it was.
+
+    The copies are contiguous, unless `keep_strides`: what a module that writes to its inputs does depends on strides.
+    """
+    copy = _with_strides if keep_strides else _contiguous
     try:
-        return _settled(model, args, kwargs)
+        return _settled(model, args, kwargs, copy)
     except CannotCapture:
         # Some libraries look at numbers only to skip work, and not while torch.compile looks at them.
         with _as_if_compiling():
-            return _settled(model, args, kwargs)
+            return _settled(model, args, kwargs, copy)
 
 
 @contextlib.contextmanager
@@ -54,11 +61,11 @@ def _as_if_compiling() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], copy: Copy) -> Captured:
     state: tuple[Tensor, ...] = ()
     settled = False
     for _ in range(4):
-        recorder, captured, changed = _record(model, args, kwargs, state)
+        recorder, captured, changed = _record(model, args, kwargs, state, copy)
         if recorder.mutated:  # they change from call to call: the next record reads them as inputs
             state = (*state, *recorder.mutated.values())
         elif changed and not settled:  # some modules fill a cache in their first run
@@ -76,7 +83,7 @@ def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _record(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: tuple[Tensor, ...]
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: tuple[Tensor, ...], copy: Copy
 ) -> tuple[Recorder, Captured, str]:
     owned: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     owned |= dict(model.named_buffers(remove_duplicate=False))
@@ -88,7 +95,7 @@ def _record(
     def copied(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        copies.append(leaf.detach().clone(memory_format=torch.contiguous_format))
+        copies.append(copy(leaf.detach()))
         return copies[-1]
 
     copied_args, copied_kwargs = map_leaves((args, dict(kwargs)), copied)
@@ -128,6 +135,16 @@ def _record(
     )
     captured = Captured(graph=graph, made=made)
     return recorder, captured, _changed(before, _attributes(model))
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _with_strides(tensor: Tensor) -> Tensor:
+    if 0 in tensor.stride() and tensor.numel() > 1:
+        raise CannotCapture("an input that is written or read by strides shares memory; pass it as x.contiguous()")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
 def _output(recorder: Recorder, leaf: Any) -> Any:
