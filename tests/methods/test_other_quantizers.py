@@ -230,7 +230,7 @@ def test_a_narrower_clipping_range_gives_weights_with_outliers_a_smaller_error_a
 
 def test_plain_ec2t_is_equation_4_as_printed():
     w, lam = gaussian(), 0.001
-    model, session = session_on(w, EntropyConstrainedTernary(plain=True, lam=lam, warmup=0.0), epochs=4)
+    model, session = session_on(w, EntropyConstrainedTernary(plain=True, lam=lam, warmup=0.0), steps=4)
     session.step()
     session.step()
     transform = model.parametrizations.weight[0]

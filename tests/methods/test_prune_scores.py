@@ -80,7 +80,7 @@ def test_optimal_brain_damage_keeps_what_half_the_curvature_times_the_square_say
 
 
 def test_optimal_brain_damage_without_data_is_an_error():
-    with pytest.raises(ValueError, match="'prune' as set there needs data"):
+    with pytest.raises(ValueError, match="'prune' as it is set needs data"):
         pruned_at_once(nn.Linear(4, 4), score="obd")
 
 

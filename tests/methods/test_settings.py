@@ -8,9 +8,9 @@ from tersify.methods import from_table, registered
 
 TINY, HUGE = 1e-9, 1e6
 DEFAULTS = {
-    "binary": {"stochastic": False},
+    "binary": {"stochastic": False, "scale": "none"},
     "bitnet": {},
-    "ec2t": {"lam": 0.1, "warmup": 0.2, "sparsity": None},
+    "ec2t": {"lam": 0.1, "warmup": 0.2, "sparsity": None, "plain": False},
     "energy": {
         "search": "de", "population": 8, "init": 0.5, "mutation": 0.5, "crossover": 0.5, "flip": 0.01,
         "temperature": 0.1, "tournament": 2, "objective": "margin", "size_weight": 0.0, "keep": None,
@@ -38,8 +38,8 @@ DEFAULTS = {
     },
     "trq": {},
     "ttq": {"t": 0.05},
-    "twn": {"factor": 0.7, "per_channel": False},
-    "uniform": {"bits": 8, "symmetric": True, "per_channel": False},
+    "twn": {"factor": 0.7, "exact": False, "per_channel": False},
+    "uniform": {"bits": 8, "symmetric": True, "per_channel": False, "clip": 1.0, "printed": False},
 }  # fmt: skip
 # (method, setting, values at its ends, values just beyond)
 ENDS = [

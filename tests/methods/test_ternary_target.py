@@ -74,7 +74,7 @@ def test_a_wrong_setting_is_refused_at_birth(settings, message):
 
 def test_the_share_is_measured_before_the_last_step_whatever_its_number():
     steps = 830  # measured every 16 steps, and the last is none of them
-    session = tersify.attach(nn.Linear(20, 20), recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), epochs=steps)
+    session = tersify.attach(nn.Linear(20, 20), recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), steps=steps)
     for step in range(steps):
         if step == steps - 1:
             with torch.no_grad():

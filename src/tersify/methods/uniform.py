@@ -64,7 +64,7 @@ class Uniform(Method):
     def symmetric_grid(self, largest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scale, and the lowest and highest integer, each of the shape of `largest`, the greatest magnitudes."""
         top = torch.full_like(largest, 2.0 ** (self.bits - 1) - 1)
-        reach = self.clip * largest
+        reach = largest if self.clip == 1 else self.clip * largest  # a call less in every step
         scale, low = (2 * reach / (2.0**self.bits - 1), -top - 1) if self.printed else (reach / top, -top)
         return torch.where(scale > 0, scale, 1.0), low, top
 
