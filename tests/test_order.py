@@ -122,7 +122,7 @@ def test_an_optimizers_state_from_before_fits_the_attached_network(methods, case
     state_of(model, x, optimizer)
     moments = {id(parameter): held["exp_avg"].clone() for parameter, held in optimizer.state.items()}
     weights = list(model.parameters())
-    session = tersify.attach(model, Recipe(rules=(Rule(methods=methods),)))
+    session = tersify.attach(model, Recipe(rules=(Rule(methods=methods),)), steps=100)
     group = session.param_groups()[0]["params"]
     assert all(a is b for a, b in zip(group, weights, strict=True))
     fresh = torch.optim.Adam(group)

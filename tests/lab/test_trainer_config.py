@@ -112,16 +112,17 @@ def test_a_config_survives_the_way_through_plain_values():
 
 
 DEFAULTS = {
-    "epochs": 3, "batch_size": 256, "optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9,
-    "nesterov": False, "schedule": "constant", "milestones": [], "rates": [], "gamma": 0.1, "step_epochs": 30,
-    "over": None, "final_lr": 0.0, "warmup_epochs": 0.0, "label_smoothing": 0.0, "mixup": 0.0, "freeze": "",
-    "teacher": "", "teacher_weight": 0.5, "teacher_temperature": 4.0, "augment": True, "augmentation": {},
+    "epochs": 3, "batch_size": 256, "optimizer": "adam", "lr": 1e-3, "lr_size": None, "weight_decay": 0.0,
+    "momentum": 0.9, "nesterov": False, "schedule": "constant", "milestones": [], "rates": [], "gamma": 0.1,
+    "step_epochs": 30, "over": None, "final_lr": 0.0, "warmup_epochs": 0.0, "label_smoothing": 0.0, "mixup": 0.0,
+    "freeze": "", "teacher": "", "teacher_weight": 0.5, "teacher_temperature": 4.0, "augment": True, "augmentation": {},
     "amp": None, "channels_last": None, "compile": "off", "ema": 0.0, "seed": 0, "device": "auto",
-    "parallel": "replicated",
+    "parallel": "replicated", "recalibrate": True,
 }  # fmt: skip
 ENDS = [
     ("epochs", (1,), (0,)), ("batch_size", (1,), (0,)), ("step_epochs", (1,), (0,)), ("over", (1,), (0,)),
-    ("lr", (1e-9,), (0.0,)), ("gamma", (1e-9,), (0.0,)), ("teacher_temperature", (1e-9,), (0.0,)),
+    ("lr", (1e-9,), (0.0,)), ("lr_size", (1e-9,), (0.0,)), ("gamma", (1e-9,), (0.0,)),
+    ("teacher_temperature", (1e-9,), (0.0,)),
     ("weight_decay", (0.0,), (-1e-9,)), ("final_lr", (0.0,), (-1e-9,)), ("warmup_epochs", (0.0,), (-1e-9,)),
     ("seed", (0,), (-1,)), ("momentum", (0.0, 0.999), (-1e-9, 1.0)), ("label_smoothing", (0.0, 0.999), (-1e-9, 1.0)),
     ("ema", (0.0, 0.999), (-1e-9, 1.0)), ("teacher_weight", (0.0, 1.0), (-1e-9, 1.01)),
