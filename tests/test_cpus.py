@@ -12,7 +12,7 @@ torch.set_num_threads(3)
 import tersify
 from tersify.cpus import usable_cpus
 fast = tersify.compile(torch.nn.Linear(4, 4), torch.randn(1, 4))
-print(usable_cpus(), fast._stages[0].segment.engine.threads)
+print(usable_cpus(), fast.threads)
 """
 
 

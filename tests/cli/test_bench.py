@@ -60,7 +60,7 @@ def test_the_figures_in_a_file_say_where_they_come_from_and_the_report_reads_the
     file = digits_run / "bench.json"
     assert main(["bench", str(digits_run / "model.terse"), "--batch", "1", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
-    assert set(found) == {"rows", "errors", "commit", "machine", "versions"}
+    assert set(found) == {"rows", "errors", "command", "commit", "machine", "versions"}
     assert found["versions"]["torch"] == torch.__version__
     page = write_report([digits_run]).read_text()
     assert "bench cpu" in page

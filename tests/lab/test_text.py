@@ -102,7 +102,7 @@ def test_movement_pruning_of_an_encoder_trains_packs_and_reaches_its_share(text_
         data_root=text_root,
         recipe=Recipe.load("movement-85"),
         config=TrainConfig.from_mapping(
-            Recipe.load("movement-85").train, epochs=12, lr=5e-3, batch_size=32, device="cpu"
+            Recipe.load("movement-85").train, epochs=12, lr=5e-3, lr_size=None, batch_size=32, device="cpu"
         ),
     )
     metrics = job.run(tmp_path / "run")

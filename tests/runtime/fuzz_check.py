@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from tersify.runtime import compile
 
-LOOSE = {"fp32": FP32_BOUND, "fp16": 0.1, "int8": 0.5, "auto": 0.5}
+# Numbers beyond the range of the example are clipped in int8: only what no clipping explains is wrong there.
+LOOSE = {"fp32": FP32_BOUND, "fp16": 0.1, "int8": 2.0, "auto": 2.0}
 SIZES = ((2, 0), (1, 0), (5, 1))  # batch, and what is added to the free sizes
 WORDS = ("NaN", "a nan", "a inf", "a -inf", "huge", "tiny")
 

@@ -67,6 +67,11 @@ class CompiledModule(nn.Module):
         assert self._first is not None
         return self._first.network.plan
 
+    @property
+    def threads(self) -> int:
+        """How many threads the kernels use; one without kernels, where torch has its own."""
+        return 1 if self._kernels is None else int(self._kernels.workspace.threads)
+
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The usual call takes as long as a small network: it is skipped where no hook or mode needs it."""
         if not named and self._fast is not None and not torch.compiler.is_dynamo_compiling():
