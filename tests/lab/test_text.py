@@ -94,16 +94,27 @@ def test_padding_changes_nothing():
     assert torch.allclose(model(tokens), model(padded), atol=1e-6)
 
 
+MOVEMENT = """
+[[rules]]
+weights = "*encoder.layer.*"
+methods = [{ method = "prune", score = "movement", sparsity = 0.85, head_start = 1.0, gain = 1.0, lines = 3.0, scope = "global", floor = 0.05, begin = 0.1, end = 0.7, every = 10 }]
+
+[train]
+optimizer = "adamw"
+schedule = "cosine"
+warmup_epochs = 1
+"""  # noqa: E501
+
+
 def test_movement_pruning_of_an_encoder_trains_packs_and_reaches_its_share(text_root, tmp_path):
+    recipe = Recipe.from_toml(MOVEMENT)
     job = Job(
         target="minilm",
         options=TINY,
         data="polarity",
         data_root=text_root,
-        recipe=Recipe.load("movement-85"),
-        config=TrainConfig.from_mapping(
-            Recipe.load("movement-85").train, epochs=12, lr=5e-3, lr_size=None, batch_size=32, device="cpu"
-        ),
+        recipe=recipe,
+        config=TrainConfig.from_mapping(recipe.train, epochs=12, lr=5e-3, batch_size=32, device="cpu"),
     )
     metrics = job.run(tmp_path / "run")
     assert metrics["sparsity"] == pytest.approx(85, abs=0.5)
