@@ -126,3 +126,18 @@ def test_an_encoder_with_a_mask_of_padding_is_right():
     fast = compile(model, inputs(2))
     for batch in (4, 2, 1):
         assert check(fast, model, **inputs(batch)) <= 2e-5
+
+
+def test_a_copy_that_puts_numbers_in_order_does_so_in_the_reference_too():
+    class Spread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.GroupNorm(2, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x.unsqueeze(-1).expand(-1, -1, 5).movedim(2, 0).reshape(5, 4, 3))
+
+    model = Spread().eval()
+    x = torch.randn(4, 3)
+    fast = compile(model, x, precision="int8")
+    assert torch.allclose(fast(x), model(x), atol=1e-5)
