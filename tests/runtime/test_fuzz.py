@@ -22,7 +22,7 @@ from tersify.runtime import compile
 
 pytest.importorskip("tersify._runtime")
 
-CHUNKS, MODULES, CHUNK_S = 4, 75, 22.0
+CHUNKS, MODULES, CHUNK_S = 4, 25, 22.0
 LEAST = 5  # modules a chunk must reach; a slower machine looks at fewer
 EXACT = Setting(precision="fp32", isa=None, threads=1)
 
