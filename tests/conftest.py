@@ -20,16 +20,20 @@ IN_CI = bool(os.environ.get("CI"))
 SEED = "TERSIFY_HYPOTHESIS_SEED"  # in the environment, so that all workers of one run draw by the same
 EXTENSIONS = ("tersify._codec", "tersify._runtime")
 
-# At a desk the same examples every time; in CI others in every run.
+# The same examples every time; others in every run where TERSIFY_RANDOM is set, as a nightly run should.
 settings.register_profile("desk", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
-settings.load_profile("ci" if IN_CI else "desk")
+RANDOM = bool(os.environ.get("TERSIFY_RANDOM"))
+settings.load_profile("ci" if RANDOM else "desk")
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if RANDOM and config.getoption("--hypothesis-seed", None) is None:
+        os.environ.setdefault(SEED, str(int.from_bytes(os.urandom(4), "little")))
+        hypothesis.core.global_force_seed = int(os.environ[SEED])
     if not IN_CI:
         return
     # Elsewhere the tests of compiled code skip themselves where it is missing; here that would hide them.
@@ -38,9 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise pytest.UsageError(f"{name} is not built, and in CI its tests must run: {error}") from error
-    if config.getoption("--hypothesis-seed", None) is None:
-        os.environ.setdefault(SEED, str(int.from_bytes(os.urandom(4), "little")))
-        hypothesis.core.global_force_seed = int(os.environ[SEED])
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -18,9 +18,11 @@ sys.exit(pytest.main(["-p", "no:cacheprovider", "-o", "addopts=", sys.argv[1]]))
 """
 
 
-def run(*missing, ci, test="test_checks.py"):
-    environment = {k: v for k, v in os.environ.items() if k not in ("CI", "TERSIFY_HYPOTHESIS_SEED")}
+def run(*missing, ci, random=False, test="test_checks.py"):
+    own = ("CI", "TERSIFY_HYPOTHESIS_SEED", "TERSIFY_RANDOM")
+    environment = {k: v for k, v in os.environ.items() if k not in own}
     environment |= {"CI": "true"} if ci else {}
+    environment |= {"TERSIFY_RANDOM": "1"} if random else {}
     command = [sys.executable, "-c", PROGRAM, str(HERE / test), *missing]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
 
@@ -36,7 +38,8 @@ def test_a_missing_extension_is_borne_at_a_desk():
     assert run("tersify._runtime", "tersify._codec", ci=False).returncode == 0
 
 
-def test_ci_draws_other_examples_in_every_run_and_says_how_to_repeat_them():
-    seeds = {re.search(r"repeat with --hypothesis-seed=(\d+)", run(ci=True).stdout)[1] for _ in range(2)}
+def test_a_random_run_draws_other_examples_every_time_and_says_how_to_repeat_them():
+    outputs = [run(ci=True, random=True).stdout for _ in range(2)]
+    seeds = {re.search(r"repeat with --hypothesis-seed=(\d+)", output)[1] for output in outputs}
     assert len(seeds) == 2
     assert "hypothesis draws the same every time" in run(ci=False).stdout

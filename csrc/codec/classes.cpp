@@ -123,7 +123,7 @@ void choose_neighbours(Model& model, const std::vector<Symbols>& symbols, const 
   model.class_of.assign(static_cast<size_t>(count), 0);
   model.above = true;
   model.left = model.arity == 1;
-  model.mirror = model.levels == 3 && model.arity > 1;
+  model.mirror = model.levels == 3 && (model.arity == 2 || model.arity == 3);  // longer symbols have too many classes
   if (model.mirror) {
     // A symbol and its mirror image are one class; there are 14 of them for three codes.
     const std::vector<uint8_t> mirrored = mirrored_symbols(model.arity);

@@ -36,11 +36,20 @@ def extension() -> ModuleType | None:
 
 
 def encode_rans(codes: Codes, boxes: Sequence[Box], levels: int, activity: Codes, order: Codes) -> bytes | None:
-    """The stream of docs/format.md, section 6; None where the extension is missing."""
+    """The stream of docs/format.md, section 6; None where the extension is missing.
+
+    It is read back before it is handed out: a stream that does not give the same codes again is none.
+    """
     native = extension()
     if native is None:
         return None
-    return native.encode_codes(codes, _sizes(boxes), levels, activity, order)
+    coded: bytes = native.encode_codes(codes, _sizes(boxes), levels, activity, order)
+    again = np.empty_like(codes)
+    try:
+        native.decode_codes(coded, _sizes(boxes), levels, again)
+    except native.Malformed:
+        return None
+    return coded if np.array_equal(again, codes) else None
 
 
 def decode_rans(data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
