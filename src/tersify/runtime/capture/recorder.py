@@ -122,6 +122,8 @@ class Recorder:
         self.random |= is_random(func)
         live = self.is_live((args, kwargs)) or is_random(func)
         for tensor in written:
+            if live and any(n > 1 and stride == 0 for n, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+                raise refuse("the forward writes to a tensor whose numbers share memory", "call .contiguous() before")
             self.before_write(tensor, live=live)
         if not live:
             made = run()
