@@ -3,7 +3,7 @@
 `python benchmarks/dense_planes.py [--quick] [--json FILE]`. The weights are those of the MiniLM encoder where
 its package is installed, and else normal noise of a layer's size. Everything runs on one core; speeds are bytes of the
 dense tensor for each second of CPU time, the best of several rounds, and shares are of the dense bytes. The codec is
-timed in memory, as the peers are; `file` is a whole save and a whole read.
+timed in memory, as the peers are; `file` is the size of a whole file.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from tersify import codec
 from tersify.codec.arrays import decode_arrays, encode_arrays
 from tersify.codec.layout import BLOCK_ELEMENTS
 
+# Encodes, decodes into one or several arrays, and tells the size of what was encoded.
+Coder = tuple[Callable[[], Any], Callable[[Any], list[np.ndarray]], Callable[[Any], int]]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -47,7 +49,7 @@ def fastest(work: Callable[[], Any], rounds: int) -> tuple[float, Any]:
     return best, made
 
 
-def ours(data: np.ndarray, width: int) -> tuple[Callable[[], Any], Callable[[Any], np.ndarray], Callable[[Any], int]]:
+def ours(data: np.ndarray, width: int) -> Coder:
     step = BLOCK_ELEMENTS * width
     pieces = [data[at : at + step] for at in range(0, len(data), step)]
     arrays = [[("d", len(piece) // width)] for piece in pieces]
@@ -55,25 +57,22 @@ def ours(data: np.ndarray, width: int) -> tuple[Callable[[], Any], Callable[[Any
     def encode() -> list[tuple[str, bytes]]:
         return [encode_arrays(p, a, width, is_float=True) for p, a in zip(pieces, arrays, strict=True)]
 
-    def decode(coded: list[tuple[str, bytes]]) -> np.ndarray:
-        made = [decode_arrays(n, c, a, width, is_float=True) for (n, c), a in zip(coded, arrays, strict=True)]
-        return np.concatenate(made)
+    def decode(coded: list[tuple[str, bytes]]) -> list[np.ndarray]:
+        return [decode_arrays(n, c, a, width, is_float=True) for (n, c), a in zip(coded, arrays, strict=True)]
 
     return encode, decode, lambda coded: sum(len(each) for _, each in coded)
 
 
-def zstd(data: np.ndarray, level: int) -> tuple[Callable[[], Any], Callable[[Any], np.ndarray], Callable[[Any], int]]:
+def zstd(data: np.ndarray, level: int) -> Coder:
     raw = data.tobytes()
     return (
         lambda: zstandard.ZstdCompressor(level=level).compress(raw),
-        lambda coded: np.frombuffer(zstandard.ZstdDecompressor().decompress(coded), np.uint8),
+        lambda coded: [np.frombuffer(zstandard.ZstdDecompressor().decompress(coded), np.uint8)],
         len,
     )
 
 
-def zipnn(
-    data: np.ndarray, name: str
-) -> tuple[Callable[[], Any], Callable[[Any], np.ndarray], Callable[[Any], int]] | None:
+def zipnn(data: np.ndarray, name: str) -> Coder | None:
     if util.find_spec("zipnn") is None:
         return None
     from zipnn import ZipNN
@@ -84,7 +83,7 @@ def zipnn(
     # It may work in the buffer that it is given, so that each round gets its own.
     return (
         lambda: coder.compress(bytearray(raw)),
-        lambda coded: np.frombuffer(coder.decompress(coded), np.uint8),
+        lambda coded: [np.frombuffer(coder.decompress(coded), np.uint8)],
         len,
     )
 
@@ -113,7 +112,7 @@ def main() -> None:
             encode, decode, size = coder
             encode_s, coded = fastest(encode, rounds)
             decode_s, back = fastest(lambda decode=decode, coded=coded: decode(coded), rounds)
-            if not np.array_equal(back, data):
+            if not np.array_equal(np.concatenate(back), data):
                 raise RuntimeError(f"{peer} did not give {name} back")
             found = {
                 "percent": 100 * size(coded) / len(data),
