@@ -12,7 +12,7 @@ from torch import nn
 from tersify.runtime import compile
 from tersify.runtime.check import FP32_TOLERANCE, difference
 from tersify.runtime.epilogue import Epilogue
-from tersify.runtime.ops import Conv, Elementwise, Linear, Softmax
+from tersify.runtime.ops import Conv, Elementwise, LayerNorm, Linear, Softmax
 
 pytest.importorskip("tersify._runtime")
 pytestmark = pytest.mark.usefixtures("kernels_win")
@@ -71,6 +71,16 @@ def test_only_the_layer_that_is_wrong_goes_and_is_named_by_its_parameter(make_wr
         fast = compile(model, x, threads=1)
     assert len(seen) == 1
     assert [node.in_torch for node in fast.plan.nodes if isinstance(node.op, Conv)] == [False]
+    assert right(fast, model, x)
+
+
+def test_a_wrong_kernel_of_an_operation_with_several_results_is_found(make_wrong):
+    """Torch's layer norm also gives means and deviations; the kernel makes the norm alone."""
+    make_wrong(LayerNorm)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 2)).eval(), torch.randn(2, 3, 6)
+    with pytest.warns(RuntimeWarning, match="the kernel of layer norm .* disagreed") as seen:
+        fast = compile(model, x, threads=1)
+    assert len(seen) == 1
     assert right(fast, model, x)
 
 

@@ -20,6 +20,7 @@ from tersify.runtime.check import (
     largest_difference,
 )
 from tersify.runtime.engine import Kernels, Segment
+from tersify.runtime.inputs import in_order
 from tersify.runtime.nested import map_leaves
 from tersify.runtime.network import Network
 from tersify.runtime.planner import Planner
@@ -35,7 +36,7 @@ class Bound:
         self.network = network
         self.returns_one_tensor = type(graph.outputs) is Ref
         self._names = graph.results
-        self.depends_on_strides = bool(graph.strided) or not graph.written.keys().isdisjoint(graph.inputs)
+        self.depends_on_strides = graph.depends_on_strides
         self._plain = self.returns_one_tensor and not graph.written and len(self._names) == 1
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
@@ -45,9 +46,7 @@ class Bound:
 
     def run_flat(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The tensors of the plan's outputs, after the module's changes to inputs and state."""
-        # The capture had its inputs one number behind the other, and some calls rely on that.
-        given = inputs if self.depends_on_strides else [x.contiguous() for x in inputs]
-        made = self.network.run([*given, *self.graph.state.values()])
+        made = self.network.run([*self.laid_out(inputs), *self.graph.state.values()])
         if self.graph.written:
             values = dict(zip(self._names, made, strict=True))
             places = dict(zip(self.graph.inputs, inputs, strict=True)) | dict(self.graph.state)
@@ -56,13 +55,18 @@ class Bound:
                     places[place].copy_(values[name])
         return made
 
+    def laid_out(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The inputs as the capture had them: one number behind the other, unless it kept their strides."""
+        return inputs if self.depends_on_strides else [in_order(x) for x in inputs]
+
     def like_the_module(self, made: Sequence[Tensor]) -> Any:
         values = dict(zip(self._names, made, strict=True))
         return map_leaves(self.graph.outputs, lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf)
 
     def only_segment(self) -> Segment | None:
-        """Where the whole network is one C++ call of floats with one result."""
-        segment = self.network.only_segment() if self._plain and not self.graph.state else None
+        """Where the whole network is one C++ call of floats with one result, however they are laid out."""
+        simple = self._plain and not self.graph.state and not self.depends_on_strides
+        segment = self.network.only_segment() if simple else None
         return segment if segment is not None and segment.takes_only_floats else None
 
 

@@ -68,11 +68,11 @@ def first_wrong_node(plan: Plan, kernels: Kernels, graph: Graph, inputs: Sequenc
     network = Network(replace(plan, outputs=names), kernels)
     made = dict(zip(names, network.run(inputs), strict=True))
     wanted = graph_values(graph, inputs)
-    order = {name: i for i, call in enumerate(graph.calls) for name in call.results}
+    order = {call.results[0]: i for i, call in enumerate(graph.calls)}  # nodes make first results alone
     for node in plan.nodes:
         if node.in_torch:
             continue
-        last = max(node.covers, key=lambda name: order.get(name, -1))
+        last = max(node.covers & order.keys(), key=order.__getitem__)
         apart = difference(made[node.name].reshape(wanted[last].shape), wanted[last])
         if apart > FP32_TOLERANCE:
             return node, apart

@@ -20,7 +20,7 @@ from tersify.runtime.bound import Bound, agrees, bind
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
 from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
-from tersify.runtime.inputs import Arguments, calibration_batches, check_inputs, example_arguments, explained
+from tersify.runtime.inputs import Arguments, calibration_batches, check_inputs, example_arguments, explained, in_order
 from tersify.runtime.nested import map_leaves, signature
 from tersify.runtime.op_profile import OpTime, profile
 from tersify.runtime.plan import Plan
@@ -96,7 +96,7 @@ class CompiledModule(nn.Module):
         """How long every operation of the plan takes with these inputs: the median of the repeats."""
         given = check_inputs(args, kwargs)
         bound = self._bound(args, kwargs, given)
-        return profile(bound.network, [*given, *bound.graph.state.values()], repeats)
+        return profile(bound.network, [*bound.laid_out(given), *bound.graph.state.values()], repeats)
 
     def start(self, example: Arguments, calibration: list[Arguments] | None) -> None:
         """Bind the sizes of the example; learn the ranges of int8 activations from the calibration batches."""
@@ -106,7 +106,7 @@ class CompiledModule(nn.Module):
         self._unchanged = _checksums(captured)
         if calibration is not None or self._planner.precision == "int8":
             self._planner.calibrate([self._observation(batch) for batch in calibration or [example]])
-        self._first = self._bind(captured, [x.contiguous() for x in given], _key(args, kwargs))
+        self._first = self._remembered(self._bind(captured, [in_order(x) for x in given], _key(args, kwargs)))
         self._check_other_numbers(args, kwargs, given)
 
     def _check_other_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> None:
@@ -132,12 +132,12 @@ class CompiledModule(nn.Module):
             graph = self._captured(args, kwargs).graph
         except ValueError as problem:
             raise ValueError(f"a calibration batch does not fit: {problem}") from None
-        return graph, [*check_inputs(args, kwargs), *graph.state.values()]
+        return graph, [*map(in_order, check_inputs(args, kwargs)), *graph.state.values()]
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> Bound:
         key = _key(args, kwargs)
         found = self._bound_by(key, args, kwargs, given, keep_strides=False)
-        if not found.depends_on_strides or all(x.is_contiguous() for x in given):
+        if not found.depends_on_strides or all(in_order(x) is x for x in given):
             return found
         key = (key, *(x.stride() for x in given))
         return self._bound_by(key, args, kwargs, given, keep_strides=True)
@@ -156,16 +156,22 @@ class CompiledModule(nn.Module):
                 return found
             captured = self._captured(args, kwargs, keep_strides=keep_strides)
             self._check_unchanged(captured)
-            return self._bind(captured, given if keep_strides else [x.contiguous() for x in given], key)
+            if keep_strides:
+                return self._bind(captured, given, key)
+            return self._remembered(self._bind(captured, [in_order(x) for x in given], key))
 
     def _bind(self, captured: Captured, given: Sequence[Tensor], key: Any) -> Bound:
         bound = bind(captured, given, self._planner, self._kernels, strict=self._strict)
         self._bounds[key] = bound
         if len(self._bounds) > MAX_SIZES:
             self._bounds.popitem(last=False)
+        return bound
+
+    def _remembered(self, bound: Bound) -> Bound:
+        """The fast call knows inputs by their shapes, so it must not see a network that is bound to strides."""
         segment = bound.only_segment()
         if self._fast is not None and segment is not None:
-            shapes = tuple(x.shape for x in given)
+            shapes = tuple(bound.graph.values[name].shape for name in bound.graph.inputs)
             self._fast.remember(shapes, segment.engine, _blanks(segment.shapes))
         return bound
 

@@ -43,6 +43,20 @@ def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tenso
     return given
 
 
+def in_order(x: Tensor) -> Tensor:
+    """The tensor with the strides of a fresh one: those of axes of size 1 say nothing, but torch looks at them."""
+    strides = []
+    expected = 1
+    for size in reversed(x.shape):
+        strides.append(expected)
+        expected *= max(size, 1)
+    wanted = tuple(reversed(strides))
+    if x.stride() == wanted:
+        return x
+    made = x.contiguous()
+    return made if made.stride() == wanted else made.as_strided(made.shape, wanted)
+
+
 def calibration_batches(calibration: Any) -> list[Arguments] | None:
     """Every batch as arguments of the network; None where none were given."""
     if calibration is None:

@@ -14,6 +14,7 @@ from torch import Tensor, fx, nn
 from tersify.modes import eval_mode
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import CannotCapture, refuse
+from tersify.runtime.capture.storage import with_strides
 from tersify.runtime.capture.values import Call, Graph, Ref, Value, refs, resolve
 from tersify.runtime.nested import is_plain, map_leaves, tensors
 
@@ -36,7 +37,7 @@ def capture(
 ) -> Captured:
     """Run the module once in eval mode on copies of the inputs. The module is left as it was.
 
-    The copies are contiguous, unless `keep_strides`: what a module that writes to its inputs does depends on strides.
+    The copies are contiguous, unless `keep_strides`: what a write in place reaches may depend on strides.
     """
     copy = _with_strides if keep_strides else _contiguous
     try:
@@ -131,7 +132,7 @@ def _record(
         state=state_names,
         written=written,
         random=recorder.random,
-        strided=frozenset(name for name in inputs if name in recorder.strided),
+        depends_on_strides=recorder.depends_on_strides or not written.keys().isdisjoint(inputs),
     )
     captured = Captured(graph=graph, made=made)
     return recorder, captured, _changed(before, _attributes(model))
@@ -142,9 +143,7 @@ def _contiguous(tensor: Tensor) -> Tensor:
 
 
 def _with_strides(tensor: Tensor) -> Tensor:
-    if 0 in tensor.stride() and tensor.numel() > 1:
-        raise CannotCapture("an input that is written or read by strides shares memory; pass it as x.contiguous()")
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+    return with_strides(tensor, tuple(tensor.shape), tensor.stride())
 
 
 def _output(recorder: Recorder, leaf: Any) -> Any:

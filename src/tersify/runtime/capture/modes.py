@@ -44,6 +44,10 @@ WHOLE: dict[Any, Any] = {
 _READS_NUMBERS = {
     Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__dlpack__
 }  # fmt: skip
+# They give their argument back where its strides allow that, and a copy where not.
+_COPIES_IF_NEEDED = {Tensor.contiguous, Tensor.reshape, Tensor.flatten, Tensor.ravel, Tensor.to, torch.reshape,
+                     torch.flatten, torch.ravel}  # fmt: skip
+_READS_STRIDES = {Tensor.stride, Tensor.is_contiguous, Tensor.storage_offset}
 _REMEDY = "compile the parts before and after it, or write it with torch.where"
 
 
@@ -96,20 +100,25 @@ class _FunctionMode(TorchFunctionMode):
         if _is_data_property(func):
             return self._data(func, args, kwargs)
         try:
-            whole = WHOLE.get(func)
-            reads = func in _READS_NUMBERS
-        except TypeError:  # not hashable, so neither
-            whole, reads = None, False
-        if reads and recorder.is_live((args, kwargs)):
-            raise refuse(f"the forward calls {func.__name__}() on numbers of its input", _REMEDY)
-        if whole is None or not recorder.is_live((args, kwargs)):
+            hash(func)
+        except TypeError:  # none of those that are known here
             return func(*args, **kwargs)
+        known = func in WHOLE or func in _READS_NUMBERS or func in _READS_STRIDES
+        live = known and recorder.is_live((args, kwargs))
+        if func in _READS_NUMBERS and live:
+            raise refuse(f"the forward calls {func.__name__}() on numbers of its input", _REMEDY)
+        recorder.depends_on_strides |= func in _READS_STRIDES and live
+        if func not in WHOLE or not live:
+            made = func(*args, **kwargs)
+            if func in _COPIES_IF_NEEDED and made is args[0]:
+                recorder.returned_itself(made)
+            return made
         self.aten_mode.paused += 1
         try:
             made = func(*args, **kwargs)
         finally:
             self.aten_mode.paused -= 1
-        recorder.record(whole, args, kwargs, made)
+        recorder.record(WHOLE[func], args, kwargs, made)
         return made
 
     def _data(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -16,6 +16,8 @@ from tersify.runtime.capture.values import Call, Ref, Value
 from tersify.runtime.nested import map_leaves, tensors
 
 aten = torch.ops.aten
+# What `reshape` and `flatten` call: where the strides do not allow a view, they copy first.
+_VIEWS_IF_THEY_CAN = (aten.view.default, aten._unsafe_view.default)
 
 
 class Entry:
@@ -41,7 +43,7 @@ class Recorder:
         self.mutated: dict[int, Tensor] = {}  # tensors of the module that the run changes
         self.saved: list[tuple[Tensor, Tensor]] = []  # and what they held before
         self.random = False
-        self.strided: set[str] = set()  # live tensors of the caller that are read by strides
+        self.depends_on_strides = False
         self._names = {id(t): name for name, t in owned.items()}  # of the module's parameters and buffers
         self._owners = {_storage_id(t): t for t in reversed(list(owned.values()))}
         self._entries: dict[int, Entry] = {}
@@ -54,7 +56,6 @@ class Recorder:
         self.values[name] = Value.of(tensor)
         self._used[name] = 0
         storage = Storage(Geometry.of(tensor), name, live=True)
-        storage.origin = name
         self._outside[_storage_id(tensor)] = (storage, tensor)
         self._track(tensor, storage, name)
 
@@ -75,8 +76,7 @@ class Recorder:
         inputs = list(tensors((args, kwargs)))
         if func is aten.as_strided.default:  # it reads memory, not a value
             storage = self._entry(inputs[0]).storage
-            if storage.origin is not None:
-                self.strided.add(storage.origin)
+            self.depends_on_strides = True
             self._track(made, storage, storage.read(Geometry.of(made), self._emit))
             return
         results = []
@@ -87,9 +87,15 @@ class Recorder:
             self.values[name] = Value.of(tensor)
             if any(tensor is given for given in inputs):
                 continue
-            shared = self._shared_storage(tensor, inputs)
-            self._track(tensor, shared or Storage(Geometry.of(tensor), name, live=True), name)
+            storage = self._shared_storage(tensor, inputs) or Storage(Geometry.of(tensor), name, live=True)
+            if func in _VIEWS_IF_THEY_CAN or _puts_in_order(func, kwargs):
+                storage.laid_out_by_chance = self._entry(inputs[0]).storage.laid_out_by_chance = True
+            self._track(tensor, storage, name)
         self.calls.append(Call(target=func, args=call_args, kwargs=call_kwargs, results=tuple(results)))
+
+    def returned_itself(self, tensor: Tensor) -> None:
+        """A function gave its argument back; with other strides it would have made a copy."""
+        self._entry(tensor).storage.laid_out_by_chance = True
 
     def keep_constant(self, made: Any, inputs: Iterable[Tensor]) -> None:
         """What depends on no input stays what it is; memory made by this run is remembered as such."""
@@ -101,6 +107,7 @@ class Recorder:
     def before_write(self, written: Tensor, *, live: bool) -> None:
         """Memory is about to change: what was read of it before must stay as it was."""
         entry = self._entry(written)
+        self.depends_on_strides |= entry.storage.laid_out_by_chance
         if entry.storage.live:
             return
         key = _storage_id(written)
@@ -122,7 +129,7 @@ class Recorder:
         self.random |= is_random(func)
         live = self.is_live((args, kwargs)) or is_random(func)
         for tensor in written:
-            if live and any(n > 1 and stride == 0 for n, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            if live and (Geometry.of(tensor).is_expanded or self._entry(tensor).storage.base.is_expanded):
                 raise refuse("the forward writes to a tensor whose numbers share memory", "call .contiguous() before")
             self.before_write(tensor, live=live)
         if not live:
@@ -194,6 +201,12 @@ class Recorder:
             return self._unique(base)
         self._used.setdefault(name, 0)
         return name
+
+
+def _puts_in_order(func: Any, kwargs: Mapping[str, Any]) -> bool:
+    """A copy that `contiguous`, `to` and `reshape` make only where the numbers are not in that order."""
+    order = kwargs.get("memory_format") or torch.preserve_format
+    return func in (aten.clone.default, aten._to_copy.default) and order is not torch.preserve_format
 
 
 def is_random(func: Any) -> bool:

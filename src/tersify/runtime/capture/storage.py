@@ -42,6 +42,11 @@ class Geometry:
             expected *= size
         return True
 
+    @property
+    def is_expanded(self) -> bool:
+        """One number of the memory stands at several positions."""
+        return any(size > 1 and stride == 0 for size, stride in zip(self.shape, self.stride, strict=True))
+
     def same_numbers(self, other: Geometry) -> bool:
         """Both are the same run of memory under different shapes."""
         return (
@@ -63,10 +68,15 @@ def write_view(base: Tensor, value: Tensor, memory: tuple[Any, ...], view: tuple
     return made
 
 
+def with_strides(numbers: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """A fresh copy in memory that has these strides, whatever those of `numbers` are; expanded axes stay expanded."""
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)
+    kept = numbers.reshape(shape)[once]
+    return torch.empty_strided(kept.shape, stride, dtype=numbers.dtype).copy_(kept).expand(shape)
+
+
 def _laid_out(base: Tensor, memory: tuple[Any, ...]) -> Tensor:
-    """A fresh copy in memory that has these strides, whatever those of `base` are."""
-    made = torch.empty_strided(memory[0], memory[1], dtype=base.dtype)
-    return made.copy_(base)
+    return with_strides(base, memory[0], memory[1])
 
 
 class Storage:
@@ -74,7 +84,7 @@ class Storage:
 
     def __init__(self, base: Geometry, name: str | None, *, live: bool) -> None:
         self.live = live  # it depends on the inputs, or changes from call to call
-        self.origin: str | None = None  # the input that brought it along
+        self.laid_out_by_chance = False  # whether some view of it is one, or a copy, depends on strides
         self.version = 0
         self.base = base
         self._base_name = name

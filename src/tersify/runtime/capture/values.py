@@ -86,9 +86,7 @@ class Graph:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     random: bool = False
-    strided: frozenset[str] = (
-        frozenset()
-    )  # inputs that are read by strides, so that theirs must be those of the capture
+    depends_on_strides: bool = False  # with inputs laid out otherwise, a write would reach other values
 
     @property
     def results(self) -> tuple[str, ...]:
