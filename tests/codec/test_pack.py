@@ -127,6 +127,17 @@ def test_any_weight_comes_back_bit_by_bit(weight):
     assert same_bits(bits_of(detect(weight)), weight)
 
 
+@pytest.mark.parametrize("shape", [(1, 300), (300, 1), (1, 20, 15)])
+def test_one_table_wins_over_a_table_for_the_only_row_whoever_counts_the_levels(shape, monkeypatch):
+    """They cost the same, and a sum of logarithms in another order would decide."""
+    rng = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(59, generator=rng)[torch.randint(0, 59, shape, generator=rng)] for _ in range(40)]
+    found = [detect(tensor) for tensor in tensors]
+    monkeypatch.setattr(native, "extension", lambda: None)
+    assert all(one.axis is None for one in found)
+    assert all(one.equal(detect(tensor)) for one, tensor in zip(found, tensors, strict=True))
+
+
 @given(weights())
 @settings(max_examples=40, deadline=None)
 def test_levels_are_found_without_the_compiled_coders_too(weight):

@@ -125,7 +125,7 @@ def arrange(patterns: Bits, row: Ints, rows: int, dtype: torch.dtype) -> tuple[I
 
 
 def order0_bits(counts: npt.NDArray[np.float64] | Ints) -> float:
-    used = counts[counts > 0].astype(np.float64)
+    used = np.sort(counts[counts > 0].astype(np.float64))  # so that the sum is the same whoever counted
     return float((used * np.log2(used.sum() / used)).sum())
 
 
