@@ -38,8 +38,9 @@ def test_a_missing_extension_is_borne_at_a_desk():
     assert run("tersify._runtime", "tersify._codec", ci=False).returncode == 0
 
 
-def test_a_random_run_draws_other_examples_every_time_and_says_how_to_repeat_them():
-    outputs = [run(ci=True, random=True).stdout for _ in range(2)]
+@pytest.mark.parametrize("how", [{"ci": True}, {"ci": False, "random": True}])
+def test_a_random_run_draws_other_examples_every_time_and_says_how_to_repeat_them(how):
+    outputs = [run(**how).stdout for _ in range(2)]
     seeds = {re.search(r"repeat with --hypothesis-seed=(\d+)", output)[1] for output in outputs}
     assert len(seeds) == 2
     assert "hypothesis draws the same every time" in run(ci=False).stdout

@@ -67,6 +67,7 @@ VARIANTS = [
     {"method": "ternary", "regime": "log", "spread": 0.2, "scale": "channel"},
     {"method": "ternary", "regime": "linear", "speed": 3.0, "cap": 1.0, "spread": 0.2, "scale": "tensor"},
     {"method": "twn", "per_channel": True},
+    {"method": "twn", "exact": True},
     {"method": "twn", "exact": True, "per_channel": True},
     {"method": "ternary", "regime": "log", "speed": 9.0, "sparsity": 0.7, "spread": 0.2, "scale": "tensor"},
     {"method": "ec2t", "lam": 0.0},

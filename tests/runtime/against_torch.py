@@ -40,6 +40,8 @@ def error_of(given: Tensor, wanted: Tensor) -> float:
     """The largest error as a share of the largest finite value; infinite where a NaN or an infinity is elsewhere."""
     if not wanted.numel():
         return 0.0
+    if wanted.is_complex():
+        given, wanted = (torch.view_as_real(x.resolve_conj()) for x in (given, wanted))
     if not wanted.is_floating_point():
         return 0.0 if torch.equal(given, wanted) else float("inf")
     given, wanted = given.double(), wanted.double()

@@ -6,9 +6,10 @@ import random
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-import fuzz_views as fuzz_views  # registers its kinds
+import fuzz_idioms as fuzz_idioms  # registers its kinds, as does the next
+import fuzz_views as fuzz_views
 import torch
 from fuzz_steps import KINDS, Step
 from torch import Tensor, nn
@@ -16,6 +17,22 @@ from torch import Tensor, nn
 MAX_NUMBERS = 6000  # in one value
 MAX_MAGNITUDE = 1e3
 WEIGHTS: dict[str, int] = {"conv": 5, "linear": 4, "activation": 3, "norm": 2, "written": 2, "fold": 2, "combined": 3}
+
+
+STRUCTURES = ("tuple", "dict", "nested", "dataclass", "named tuple")
+
+
+@dataclass
+class Outputs:
+    """What a forward returns that names its results."""
+
+    first: Tensor
+    others: list[Tensor]
+
+
+class Named(NamedTuple):
+    first: Tensor
+    others: tuple[Tensor, ...]
 
 
 class Program(nn.Module):
@@ -40,6 +57,10 @@ class Program(nn.Module):
             return given[0]
         if self.structure == "dict":
             return {f"value_{place}": value for place, value in enumerate(given)}
+        if self.structure == "dataclass":
+            return Outputs(given[0], given[1:])
+        if self.structure == "named tuple":
+            return Named(given[0], tuple(given[1:]))
         return (given[0], [*given[1:], None]) if self.structure == "nested" else tuple(given)
 
     def text(self) -> str:
@@ -193,13 +214,22 @@ def build(seed: int, most: int = 9) -> Case:
             steps, values = [*steps, step], more
     last = len(shapes) + len(steps) - 1
     gives = [last, *(rng.randrange(last + 1) for _ in range(rng.choice([0, 0, 0, 1, 2])))]
-    structure = rng.choice(["tuple", "dict", "nested"] + ["tensor"] * 4 * (len(gives) == 1))
+    structure = rng.choice([*STRUCTURES, *(["tensor"] * 6 * (len(gives) == 1))])
     made = program(steps, gives, structure)
     thinning = rng.choice([*THINNINGS, "dense", "ternary", *(["zero"] if rng.random() < 0.3 else [])])
     with torch.no_grad():
         _used(made)
         thin_(rng, made, thinning)
+    if rng.random() < 0.08 and tokens is None:
+        dtype = rng.choice([torch.float64, torch.float16, torch.bfloat16])
+        if runs(made.to(dtype), _as(dtype, shown)) is not None:
+            return Case(seed=seed, program=made, inputs=lambda b, s: _as(dtype, inputs(b, s)), weights=thinning)
+        made.float()
     return Case(seed=seed, program=made, inputs=inputs, weights=thinning)
+
+
+def _as(dtype: torch.dtype, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(x.to(dtype) for x in inputs)
 
 
 def smaller(case: Case) -> list[Case]:

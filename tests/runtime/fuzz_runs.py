@@ -61,7 +61,7 @@ class Found:
         return "\n".join([*lines, *self.wrong])
 
 
-def work(first: int, count: int, seconds: float) -> None:
+def work(first: int, count: int) -> None:
     """In the child: one line before each module, so that the parent knows where a crash was, and one after it."""
     import torch
     from fuzz_check import Setting, cut_down, tried
@@ -71,10 +71,7 @@ def work(first: int, count: int, seconds: float) -> None:
 
     torch.set_num_threads(1)
     isas = list(_runtime.isas())
-    end = time.monotonic() + seconds
     for seed in range(first, first + count):
-        if time.monotonic() > end:
-            break
         case = build(seed)
         setting = Setting.drawn(random.Random(seed), isas)
         text = f"{setting}\nweights: {case.weights}\ninputs: {[tuple(x.shape) for x in case.inputs(2, 0)]}\n"
@@ -91,19 +88,18 @@ def _say(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def chunk(first: int, count: int, seconds: float = float("inf")) -> Found:
+def chunk(first: int, count: int) -> Found:
     """Modules of the seeds from `first` on; a child that dies is started again behind the seed it died at."""
     found = Found()
-    end = time.monotonic() + seconds
     seed = first
-    while seed < first + count and (left := end - time.monotonic()) > 0:
-        seed = _child(found, seed, first + count - seed, left) + 1
+    while seed < first + count:
+        seed = _child(found, seed, first + count - seed) + 1
     return found
 
 
-def _child(found: Found, first: int, count: int, seconds: float) -> int:
+def _child(found: Found, first: int, count: int) -> int:
     """Runs one child to its end; returns the last seed it looked at, or a later one where nothing is left to do."""
-    command = [sys.executable, __file__, "--child", str(first), str(count), str(min(seconds, 1e9))]
+    command = [sys.executable, __file__, "--child", str(first), str(count)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -179,7 +175,7 @@ def many(count: int, seed: int, workers: int = 2) -> Found:
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        work(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+        work(int(sys.argv[2]), int(sys.argv[3]))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", type=int, nargs="?", default=2000)

@@ -154,6 +154,8 @@ def test_sound_kernels_are_silent(make_wrong):
         (torch.tensor([math.inf]), torch.tensor([math.nan]), math.inf),
         (torch.tensor([math.inf]), torch.tensor([-math.inf]), math.inf),
         (torch.tensor([1, 2]), torch.tensor([1, 3]), math.inf),
+        (torch.tensor([2 + 1j]), torch.tensor([2 + 1.5j]), 0.25),
+        (torch.tensor([2 - 1j]).conj(), torch.tensor([2 + 1j]), 0.0),
         (torch.zeros(0), torch.zeros(0), 0.0),
         (torch.zeros(3), torch.zeros(3), 0.0),
     ],

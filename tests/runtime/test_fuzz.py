@@ -14,7 +14,7 @@ import pytest
 import torch
 from fuzz_check import Setting, cut_down, tried
 from fuzz_inputs import odd
-from fuzz_modules import Case, Program, build, runs, smaller
+from fuzz_modules import STRUCTURES, Case, Program, build, runs, smaller
 from fuzz_runs import chunk
 from fuzz_steps import KINDS, Step
 from torch import Tensor, nn
@@ -23,19 +23,19 @@ from tersify.runtime import compile
 
 pytest.importorskip("tersify._runtime")
 
-CHUNKS, MODULES, CHUNK_S = 4, 25, 22.0
-LEAST = 5  # modules a chunk must reach; a slower machine looks at fewer
+CHUNKS, MODULES = 2, 150
 EXACT = Setting(precision="fp32", isa=None, threads=1)
 
 
 @pytest.mark.parametrize("part", range(CHUNKS))
 def test_random_modules_are_right_or_refused(part):
-    # A seed of its own in every random run; else the same, so that a finding is not lost.
-    seed = time.time_ns() // 1000 % 10**9 if os.environ.get("TERSIFY_RANDOM") else 1000 * part
-    found = chunk(seed, MODULES, CHUNK_S)
+    seed = 1000 * part
+    if os.environ.get("CI") or os.environ.get("TERSIFY_RANDOM"):
+        seed = time.time_ns() // 1000 % 10**9
+    found = chunk(seed, MODULES)
     print(f"part {part}, seed {seed}: {found.describe()}")
     assert not found.wrong, f"python tests/runtime/fuzz_runs.py 1 SEED shows one again\n{found.describe()}"
-    assert found.modules >= LEAST
+    assert found.modules == MODULES
     assert found.right > found.refused
 
 
@@ -62,12 +62,12 @@ def test_every_kind_of_step_and_of_odd_input_is_drawn(monkeypatch):
     for name in kinds:
         monkeypatch.setitem(KINDS, name, counting(name))
     structures, thinnings = set(), set()
-    for seed in range(120):
+    for seed in range(200):
         case = build(seed)
         structures.add(case.program.structure)
         thinnings.add(case.weights)
     assert set(seen) == set(kinds)
-    assert structures == {"tensor", "tuple", "dict", "nested"}
+    assert structures == {"tensor", *STRUCTURES}
     assert len(thinnings) >= 8
 
 
@@ -77,7 +77,7 @@ def test_modules_run_at_other_batches_and_sizes_more_often_than_not():
 
 
 def test_torch_itself_is_never_wrong(monkeypatch):
-    monkeypatch.setattr(fuzz_check, "compile", lambda model, example, **options: copy.deepcopy(model))
+    monkeypatch.setattr(fuzz_check, "compile", lambda model, example, **options: model)
     outcomes = [tried(build(seed), EXACT) for seed in range(40)]
     assert [outcome.why for outcome in outcomes if outcome.kind != "right"] == []
     assert sum(outcome.calls for outcome in outcomes) > 200

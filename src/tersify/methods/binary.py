@@ -36,14 +36,18 @@ class BinaryConnect(Method):
         clip_([site.latent for site in bound.sites])
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | None:
-        if self.scale != "none":
-            return None  # the transform takes the mean of each channel
+        if self.scale != "none" and any(t.ndim < 2 for t in weights.tensors):
+            return None  # the transform says what is wrong
         # Latents were clipped when the step began, so the gradient passes everywhere.
         if self.stochastic:
             positive = weights.flatten([drawn_positive(t) for t in weights.tensors])
         else:
             positive = weights.values >= 0
-        return torch.where(positive, 1.0, -1.0).to(weights.values.dtype)
+        signs = torch.where(positive, 1.0, -1.0).to(weights.values.dtype)
+        if self.scale == "none":
+            return signs
+        factor = weights.norms(weights.values, 1, per_channel=True) / weights.members(per_channel=True)
+        return signs * weights.spread(factor, per_channel=True)
 
 
 def drawn_positive(latent: Tensor) -> Tensor:
@@ -67,7 +71,8 @@ class BinaryTransform(Transform):
         return straight_through(signs * self.factor(fixed) if self.scaled else signs, latent.clamp(-1.0, 1.0))
 
     def factor(self, latent: Tensor) -> Tensor:
-        return latent.abs().mean(over_channels(latent, per_channel=True), keepdim=True)
+        dims = over_channels(latent, per_channel=True)
+        return torch.linalg.vector_norm(latent, 1, dims, keepdim=True) / (latent.numel() // len(latent))
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         weight = dense(upstream)

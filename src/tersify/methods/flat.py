@@ -69,6 +69,15 @@ class FlatWeights:
             vector = self.flatten([torch.zeros_like(t) if score is None else score for score, t in each])
         return self._learn(Learned(vector, scores, self.pieces))
 
+    def learn_lines(self, lines: Sequence[nn.Parameter | None], dim: int) -> Tensor:
+        """Parameters with one number for each index of a dimension, as a vector that is zero and brings gradients."""
+
+        def split(flat: Tensor) -> Sequence[Tensor]:
+            each = self.pieces(flat)
+            return [p.sum([at for at in range(p.ndim) if at != dim], keepdim=True) if p.ndim > 1 else p for p in each]
+
+        return self._learn(Learned(torch.zeros_like(self.values), lines, split))
+
     def _learn(self, learned: Learned) -> Tensor:
         if any(p is not None and p.requires_grad for p in learned.parameters):
             learned.vector.requires_grad_()

@@ -45,11 +45,16 @@ class TernaryWeightNetwork(Method):
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | None:
         each = self.per_channel
-        if self.exact or (each and any(t.ndim < 2 for t in weights.tensors)):
-            return None  # the transform sorts, or says what is wrong
+        if each and any(t.ndim < 2 for t in weights.tensors):
+            return None  # the transform says what is wrong
         size = weights.values.abs()
-        limit = self.factor * (weights.norms(size, 1, per_channel=each) / weights.members(per_channel=each))
-        pattern = signs_beyond(weights.values, weights.spread(limit, per_channel=each))
+        if self.exact:
+            least = torch.cat([_least_kept_magnitude(t.detach().abs(), each).reshape(-1) for t in weights.tensors])
+            kept = size >= weights.spread(least, per_channel=each)
+            pattern = torch.where(kept, weights.values.sign(), 0.0)
+        else:
+            limit = self.factor * (weights.norms(size, 1, per_channel=each) / weights.members(per_channel=each))
+            pattern = signs_beyond(weights.values, weights.spread(limit, per_channel=each))
         count = weights.norms(pattern, 1, per_channel=each).clamp(min=1)
         scale = weights.norms(pattern * size, 1, per_channel=each) / count
         return pattern * weights.spread(scale, per_channel=each)

@@ -41,6 +41,9 @@ class Bound:
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
         """What the module would return."""
+        if torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):  # the graph has the casts
+                return self.run(inputs)
         made = self.run_flat(inputs)
         return made[0] if self._plain else self.like_the_module(made)
 
@@ -74,6 +77,20 @@ def bind(
     captured: Captured, inputs: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
 ) -> Bound:
     """The network for these sizes, whose kernels agree with the module on these inputs."""
+    try:
+        with torch.autocast("cpu", enabled=False):  # the graph has the casts
+            return _bound(captured, inputs, planner, kernels, strict=strict)
+    except RuntimeError as problem:
+        why = str(problem).strip().partition("\n")[0][:200]
+        raise ValueError(
+            f"the captured operations cannot be run a second time ({why}), so this module cannot be compiled; compile "
+            "the parts before and after what torch complains of"
+        ) from problem
+
+
+def _bound(
+    captured: Captured, inputs: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
+) -> Bound:
     graph = captured.graph
     given = [*inputs, *graph.state.values()]
     if planner.rounds_activations:

@@ -25,6 +25,8 @@ def difference(made: Tensor, wanted: Tensor) -> float:
         return float("inf")
     if not wanted.numel() or made is wanted:
         return 0.0
+    if wanted.is_complex():
+        made, wanted = (torch.view_as_real(x.resolve_conj()) for x in (made, wanted))
     if not wanted.is_floating_point():
         return 0.0 if torch.equal(made, wanted) else float("inf")
     finite = wanted.isfinite()

@@ -74,7 +74,8 @@ class CompiledModule(nn.Module):
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The usual call takes as long as a small network: it is skipped where no hook or mode needs it."""
-        if not named and self._fast is not None and not torch.compiler.is_dynamo_compiling():
+        plain = not named and self._fast is not None
+        if plain and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_dynamo_compiling():
             made = self._fast(inputs, self.__dict__)
             if made is not None:
                 return made
@@ -222,7 +223,9 @@ class CompiledModule(nn.Module):
 
 
 def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls with equal keys run the same plan."""
+    """Calls with equal keys run the same plan. Under autocast a module computes in other types."""
+    if torch.is_autocast_enabled("cpu"):
+        return (torch.get_autocast_dtype("cpu"), *(signature(x) for x in args), *map(signature, kwargs.items()))
     if not kwargs and all(type(x) is Tensor for x in args):
         return tuple((x.shape, x.dtype) for x in args)
     return tuple(signature(x) for x in args) + tuple((name, signature(x)) for name, x in kwargs.items())
@@ -304,6 +307,8 @@ def compile(
         check_whole("threads", threads, low=1, high=MAX_THREADS)
     if not isinstance(model, nn.Module):
         raise ValueError(f"compile takes a torch.nn.Module, got a {type(model).__name__}")
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise ValueError("TorchScript modules cannot be captured; compile the module that they were made from")
     arguments = example_arguments(example)
     batches = calibration_batches(calibration)
     module = extension()

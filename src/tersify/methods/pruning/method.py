@@ -229,9 +229,11 @@ class Prune(Method):
         scores = [mask.score_parameter for mask in masks]
         if all(score is None for score in scores):
             return masked, kept
-        if any(isinstance(mask, LearnedMask) and len(mask.line_scores) for mask in masks):
-            return None
         worth = next(m.gain for m in masks if m.score_parameter is not None) * weights.learn_scores(scores)
+        for dim in range(2 if self.lines else 0):  # only the gradients count: what is worth is subtracted again
+            lines = [mask.line_scores[dim] if isinstance(mask, LearnedMask) and len(mask.line_scores) else None
+                     for mask in masks]  # fmt: skip
+            worth = worth + self.lines * weights.learn_lines(lines, dim)
         return masked + (worth - worth.detach()) * weights.values.detach()
 
     def _choose_(self, bound: PruneBound, step: Step) -> None:

@@ -135,7 +135,7 @@ def _record(
         depends_on_strides=recorder.depends_on_strides or not written.keys().isdisjoint(inputs),
     )
     captured = Captured(graph=graph, made=made)
-    return recorder, captured, _changed(before, _attributes(model))
+    return recorder, captured, _changed(before, _attributes(model), recorder)
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
@@ -190,11 +190,21 @@ def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
     }
 
 
-def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
+def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any], recorder: Recorder) -> str:
     """The first attribute that another value stands in now: a forward that keeps something for its next call."""
     for key, value in after.items():
-        if key not in before or before[key] is not value:
-            holds = isinstance(value, (int, float)) or tensors(value)
-            if holds and not (isinstance(value, (int, float)) and before.get(key) == value):
-                return ".".join(("self", *(part for part in key if part)))
+        if key in before and _is_the_same(value, before[key], recorder):
+            continue
+        if isinstance(value, (int, float)) or tensors(value):
+            return ".".join(("self", *(part for part in key if part)))
     return ""
+
+
+def _is_the_same(value: Any, before: Any, recorder: Recorder) -> bool:
+    """A tensor may be computed anew from parameters alone, as hooks of weight norm do."""
+    if value is before:
+        return True
+    if isinstance(value, Tensor) and isinstance(before, Tensor):
+        same_kind = (value.shape, value.dtype) == (before.shape, before.dtype)
+        return same_kind and not recorder.is_live(value) and torch.equal(value, before)
+    return isinstance(value, (int, float)) and bool(value == before)

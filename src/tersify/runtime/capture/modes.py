@@ -40,6 +40,7 @@ WHOLE: dict[Any, Any] = {
     torch.gru: torch.gru,
     torch.rnn_tanh: torch.rnn_tanh,
     torch.rnn_relu: torch.rnn_relu,
+    F.one_hot: F.one_hot,  # torch looks whether the classes fit
 }
 _READS_NUMBERS = {
     Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__dlpack__
@@ -108,7 +109,7 @@ class _FunctionMode(TorchFunctionMode):
         if func in _READS_NUMBERS and live:
             raise refuse(f"the forward calls {func.__name__}() on numbers of its input", _REMEDY)
         recorder.depends_on_strides |= func in _READS_STRIDES and live
-        if func not in WHOLE or not live:
+        if func not in WHOLE or not live or _needs_its_parts(func, args, kwargs):
             made = func(*args, **kwargs)
             if func in _COPIES_IF_NEEDED and made is args[0]:
                 recorder.returned_itself(made)
@@ -149,6 +150,13 @@ def _refuse_sizes_from_numbers(recorder: Recorder, func: Any, args: Any, kwargs:
         if not masks or not recorder.is_live(masks):
             return
     raise refuse("the size of a tensor depends on the numbers of the input", _REMEDY)
+
+
+def _needs_its_parts(func: Any, args: Any, kwargs: Any) -> bool:
+    """Autocast casts what a function calls, and without a number of classes their highest one decides a size."""
+    if func is F.one_hot:
+        return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
+    return torch.is_autocast_enabled("cpu")
 
 
 def _is_data_property(func: Any) -> bool:

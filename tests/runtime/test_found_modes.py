@@ -1,0 +1,136 @@
+"""What stands around a call or inside a forward: autocast, inference mode, hooks that set weights, TorchScript."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from against_torch import MismatchError, check
+from torch import nn
+
+from tersify.runtime import compile
+
+pytest.importorskip("tersify._runtime")
+
+
+def network():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Softmax(-1)).eval()
+
+
+class AutocastInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.conv = nn.Linear(8, 8), nn.Conv1d(8, 4, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made = self.conv(self.linear(x).mT)
+        return made, made.float() @ self.linear.weight[:4, :3].mT
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_the_types_are_those_of_the_module(dtype):
+    model = network()
+    fast = compile(model, torch.randn(2, 8))
+    for _ in range(2):  # by turns, so that neither plan is taken for the other
+        check(fast, model, torch.randn(2, 8))
+        with torch.autocast("cpu", dtype=dtype):
+            check(fast, model, torch.randn(2, 8), bound=1e-2)
+            check(fast, model, torch.randn(3, 8), bound=1e-2)
+        check(fast, model, torch.randn(3, 8))
+
+
+def test_a_network_compiled_under_autocast_is_right_without_it():
+    model = network()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fast = compile(model, torch.randn(2, 8))
+        check(fast, model, torch.randn(2, 8), bound=1e-2)
+    check(fast, model, torch.randn(2, 8))
+
+
+def test_autocast_inside_a_forward_is_captured():
+    model = AutocastInside().eval()
+    check(compile(model, torch.randn(2, 5, 8)), model, torch.randn(2, 5, 8))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad, contextlib.nullcontext])
+def test_modes_of_gradients_change_nothing(mode):
+    model = network()
+    fast = compile(model, torch.randn(2, 8))
+    with mode():
+        check(fast, model, torch.randn(2, 8))
+        check(fast, model, torch.randn(5, 8))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_weights_that_hooks_compute_anew_from_parameters_are_constants(norm):
+    model = nn.Sequential(norm(nn.Linear(8, 8)), nn.ReLU(), norm(nn.Conv1d(8, 4, 1))).eval()
+    model = nn.Sequential(model[0], model[1], nn.Unflatten(1, (8, 1)), model[2]).eval()
+    check(compile(model, torch.randn(2, 8)), model, torch.randn(2, 8))
+
+
+def test_an_attribute_that_depends_on_the_input_is_refused_even_if_it_is_the_same_twice():
+    class Remembers(nn.Module):
+        last = None
+
+        def forward(self, x):
+            self.last = x.mean()
+            return x * 2
+
+    with pytest.raises(ValueError, match=r"sets self\.last at every call"):
+        compile(Remembers(), torch.ones(2, 3))
+
+
+class OneHot(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.classes = classes
+
+    def forward(self, x):
+        return F.one_hot(x.argmax(-1), self.classes).float()
+
+
+def test_one_hot_of_a_given_number_of_classes_is_captured():
+    model = OneHot(8).eval()
+    fast = compile(model, torch.randn(2, 8))
+    check(fast, model, torch.randn(2, 8))
+    check(fast, model, torch.randn(5, 8))
+
+
+def test_one_hot_of_as_many_classes_as_there_are_is_refused():
+    with pytest.raises(ValueError, match="reads numbers of its input"):
+        compile(OneHot(-1).eval(), torch.randn(2, 8))
+
+
+@pytest.mark.parametrize("script", [torch.jit.script, lambda m: torch.jit.trace(m, torch.randn(2, 8))])
+def test_torchscript_is_refused_in_one_sentence(script):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = script(network())
+    with pytest.raises(ValueError, match="compile the module that they were made from"):
+        compile(model, torch.randn(2, 8))
+    with pytest.raises(ValueError, match="TorchScript"):
+        compile(nn.Sequential(model, nn.ReLU()), torch.randn(2, 8))
+
+
+def test_a_complex_result_behind_a_kernel_is_compared_with_rounding():
+    class Spectrum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+            self.layer.weight.data *= torch.rand(16, 16) < 0.1
+
+        def forward(self, x):
+            return torch.fft.rfft(self.layer(x))
+
+    model = Spectrum().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast = compile(model, torch.randn(2, 16), strict=True)
+    check(fast, model, torch.randn(2, 16))
+    with pytest.raises(MismatchError):
+        check(lambda x: fast(x) * 1.001, model, torch.randn(2, 16))
