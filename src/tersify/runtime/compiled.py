@@ -74,8 +74,7 @@ class CompiledModule(nn.Module):
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The usual call takes as long as a small network: it is skipped where no hook or mode needs it."""
-        plain = not named and self._fast is not None
-        if plain and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_dynamo_compiling():
+        if not named and self._fast is not None and not torch.compiler.is_dynamo_compiling():
             made = self._fast(inputs, self.__dict__)
             if made is not None:
                 return made
