@@ -134,3 +134,53 @@ def test_a_complex_result_behind_a_kernel_is_compared_with_rounding():
     check(fast, model, torch.randn(2, 16))
     with pytest.raises(MismatchError):
         check(lambda x: fast(x) * 1.001, model, torch.randn(2, 16))
+
+
+class Keeps(nn.Module):
+    """A forward that keeps something in a container."""
+
+    def __init__(self, kind, keep):
+        super().__init__()
+        self.kept = kind
+        self.keep = keep
+
+    def forward(self, x):
+        self.keep(self.kept, x)
+        return x * len(self.kept)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keep"),
+    [
+        ([], lambda kept, x: kept.append(x)),
+        ([], lambda kept, x: kept.append(1)),
+        ({}, lambda kept, x: kept.update({len(kept): x.mean()})),
+        ({"a": 1}, lambda kept, x: kept.update(a=kept["a"] + 1)),
+        (set(), lambda kept, x: kept.add(len(kept))),
+    ],
+)
+def test_a_container_that_grows_with_every_call_is_refused_and_left_as_it_was(kind, keep):
+    model = Keeps(kind, keep).eval()
+    before = type(kind)(kind)
+    with pytest.raises(ValueError, match=r"sets self\.kept at every call"):
+        compile(model, torch.randn(2, 3))
+    assert model.kept is kind
+    assert model.kept == before
+
+
+def test_a_table_that_is_filled_once_for_each_size_is_no_state():
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables = {}
+
+        def forward(self, x):
+            length = x.shape[1]
+            if length not in self.tables:
+                self.tables[length] = torch.arange(length) / length
+            return x + self.tables[length]
+
+    model = Positions().eval()
+    fast = compile(model, torch.randn(2, 3))
+    for length in (3, 5, 3, 7):
+        check(fast, model, torch.randn(2, length))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from tersify.modes import eval_mode
+from tersify.runtime.capture.attributes import Attributes
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import CannotCapture, refuse
 from tersify.runtime.capture.storage import with_strides
@@ -65,6 +66,7 @@ def _as_if_compiling() -> Iterator[None]:
 def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], copy: Copy) -> Captured:
     state: tuple[Tensor, ...] = ()
     settled = False
+    before = Attributes(model)
     for _ in range(4):
         recorder, captured, changed = _record(model, args, kwargs, state, copy)
         if recorder.mutated:  # they change from call to call: the next record reads them as inputs
@@ -72,6 +74,7 @@ def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any],
         elif changed and not settled:  # some modules fill a cache in their first run
             settled = True
         elif changed:
+            before.restore()
             raise ValueError(
                 f"the forward of {type(model).__name__} sets {changed} at every call; register it as a buffer, or "
                 "return it"
@@ -106,7 +109,7 @@ def _record(
     state_names = {f"state_{i}": tensor for i, tensor in enumerate(state)}
     for name, tensor in state_names.items():
         recorder.add_live(tensor, name)
-    before = _attributes(model)
+    before = Attributes(model)
     slots = _slots(model)
     held = [(t, t.detach().clone()) for t in state]
     fixed = isinstance(model, fx.GraphModule)  # its mode cannot be changed
@@ -135,7 +138,7 @@ def _record(
         depends_on_strides=recorder.depends_on_strides or not written.keys().isdisjoint(inputs),
     )
     captured = Captured(graph=graph, made=made)
-    return recorder, captured, _changed(before, _attributes(model), recorder)
+    return recorder, captured, before.changed(recorder)
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
@@ -178,33 +181,3 @@ def _refuse_other_tensors(slots: list[tuple[str, dict[str, Any], dict[str, Any]]
         raise ValueError(
             f"the forward puts another tensor in the place of {replaced!r}; change its numbers with copy_()"
         )
-
-
-def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
-    """What the modules hold beside parameters, buffers and submodules."""
-    return {
-        (name, key): value
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if not key.startswith("_") or isinstance(value, Tensor)
-    }
-
-
-def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any], recorder: Recorder) -> str:
-    """The first attribute that another value stands in now: a forward that keeps something for its next call."""
-    for key, value in after.items():
-        if key in before and _is_the_same(value, before[key], recorder):
-            continue
-        if isinstance(value, (int, float)) or tensors(value):
-            return ".".join(("self", *(part for part in key if part)))
-    return ""
-
-
-def _is_the_same(value: Any, before: Any, recorder: Recorder) -> bool:
-    """A tensor may be computed anew from parameters alone, as hooks of weight norm do."""
-    if value is before:
-        return True
-    if isinstance(value, Tensor) and isinstance(before, Tensor):
-        same_kind = (value.shape, value.dtype) == (before.shape, before.dtype)
-        return same_kind and not recorder.is_live(value) and torch.equal(value, before)
-    return isinstance(value, (int, float)) and bool(value == before)
