@@ -6,20 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <thread>
+
+#include "threads/in_parts.hpp"
 
 namespace tersify {
 namespace {
-
-// Calls body(thread, begin, end) for parts of [0, count), each on a thread of its own.
-template <class Body>
-void in_parts(size_t count, int threads, const Body& body) {
-  std::vector<std::thread> others;
-  for (int t = 1; t < threads; ++t)
-    others.emplace_back([&body, count, threads, t] { body(t, count * t / threads, count * (t + 1) / threads); });
-  body(0, 0, count / threads);
-  for (std::thread& other : others) other.join();
-}
 
 struct RowFacts {
   bool finite, signs;
