@@ -29,8 +29,9 @@ void check_table(ValueKind kind, const std::vector<float>& table) {
     throw std::invalid_argument("a table has 1..256 levels, got " + std::to_string(table.size()));
 }
 
-std::shared_ptr<ListWeights> pack_lists(const Kernels& kernels, const DenseWeight& weight, const Window& window,
+std::shared_ptr<ListWeights> pack_lists(const Workspace& workspace, const DenseWeight& weight, const Window& window,
                                         const Shape& output, ValueKind kind, std::vector<float> table, Lane lane) {
+  const Kernels& kernels = workspace.kernels();
   // The block must suit every batch size; a few images in the lanes are the usual portion.
   const bool int8 = lane == Lane::I8;
   const int lanes = kernels.vector_bytes / int(lane), images = std::max(1, lanes / 8);
@@ -38,7 +39,7 @@ std::shared_ptr<ListWeights> pack_lists(const Kernels& kernels, const DenseWeigh
   const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, limit);
   int block = choose_block(window, weight.channels, kernels.vector_bytes, choose_patch(usual, limit), int8);
   if (int8) block = int8_block(weight, block);
-  return std::make_shared<ListWeights>(weight, kind, std::move(table), block, lane);
+  return std::make_shared<ListWeights>(weight, kind, std::move(table), block, lane, workspace.threads());
 }
 
 std::vector<int32_t> sign_sums_of(const DenseWeight& w) {
@@ -136,7 +137,7 @@ ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const Den
       rows(weight.rows),
       channels(weight.channels),
       lane(lane),
-      lists(pack_lists(workspace_->kernels(), weight, window, output, kind, std::move(table), lane)) {}
+      lists(pack_lists(*workspace_, weight, window, output, kind, std::move(table), lane)) {}
 
 ConvWeights::ConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
                          ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
@@ -179,7 +180,7 @@ LinearWeights::LinearWeights(std::shared_ptr<Workspace> workspace, const float* 
 }
 
 void LinearWeights::pack_lists(const float* weight) {
-  lists_ = tersify::pack_lists(workspace_->kernels(), {weight, rows, features, 1, 1}, Window{}, kManyRows, kind_,
+  lists_ = tersify::pack_lists(*workspace_, {weight, rows, features, 1, 1}, Window{}, kManyRows, kind_,
                                table_, Lane::F32);
 }
 
