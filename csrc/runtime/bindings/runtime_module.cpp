@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/fast_call.hpp"
+#include "engine/checksum.hpp"
 #include "engine/engine.hpp"
 #include "engine/weight_class.hpp"
 
@@ -68,6 +69,7 @@ std::shared_ptr<ConvWeights> pack_conv(const SharedWorkspace& workspace, const C
                                        std::vector<float> table, ConvLane lane, const Size2& output) {
   const Window w = window_of(window);
   const DenseWeight dense = dense_weight(weight, w, groups);
+  nb::gil_scoped_release released;
   return std::make_shared<ConvWeights>(checked(workspace), dense, w, kind, std::move(table),
                                        lane == ConvLane::F16 ? Lane::F16 : Lane::F32, output_shape(dense, output));
 }
@@ -76,17 +78,20 @@ std::shared_ptr<ConvInt8Weights> pack_conv_i8(const SharedWorkspace& workspace, 
                                               const std::vector<int>& window, int groups, const Size2& output) {
   const Window w = window_of(window);
   const DenseWeight dense = dense_weight(weight, w, groups);
+  nb::gil_scoped_release released;
   return std::make_shared<ConvInt8Weights>(checked(workspace), dense, w, output_shape(dense, output));
 }
 
 std::shared_ptr<Conv2BitWeights> pack_conv_2bit(const SharedWorkspace& workspace, const ConvArray& weight,
                                                 const std::vector<int>& window) {
   const Window w = window_of(window);
+  nb::gil_scoped_release released;
   return std::make_shared<Conv2BitWeights>(checked(workspace), dense_weight(weight, w, 1), w);
 }
 
 std::shared_ptr<LinearWeights> pack_linear(const SharedWorkspace& workspace, const Matrix& weight, ValueKind kind,
                                            std::vector<float> table) {
+  nb::gil_scoped_release released;
   return std::make_shared<LinearWeights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
                                          int_of(weight.shape(1)), kind, std::move(table));
 }
@@ -97,13 +102,20 @@ WeightClass classify_matrix(const Matrix& weight, size_t max_levels, int threads
   return classify(weight.data(), weight.shape(0), weight.shape(1), max_levels, threads);
 }
 
-std::shared_ptr<LinearInt8Weights> pack_linear_i8(const SharedWorkspace& workspace, const Matrix& weight) {
+uint64_t checksum_of(uintptr_t address, size_t bytes, int threads) {
+  nb::gil_scoped_release released;
+  return checksum(reinterpret_cast<const void*>(address), bytes, threads);
+}
+
+std::shared_ptr<LinearInt8Weights> pack_linear_i8(const SharedWorkspace& workspace, const Matrix& weight, bool signs) {
+  nb::gil_scoped_release released;
   return std::make_shared<LinearInt8Weights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
-                                             int_of(weight.shape(1)));
+                                             int_of(weight.shape(1)), signs);
 }
 
 std::shared_ptr<EmbeddingWeights> pack_embedding(const Matrix& weight, std::vector<float> levels,
                                                  std::vector<float> scale) {
+  nb::gil_scoped_release released;
   return std::make_shared<EmbeddingWeights>(weight.data(), int_of(weight.shape(0)), int_of(weight.shape(1)),
                                             std::move(levels), std::move(scale));
 }
@@ -153,6 +165,7 @@ void bind_weights(nb::module_& m) {
       .def_ro("nonzeros", &WeightClass::nonzeros);
   m.def("classify", classify_matrix, "weight"_a, "max_levels"_a, "threads"_a,
         "Whether a float32 matrix holds signs with a scale a row, few levels, or any values.");
+  m.def("checksum", checksum_of, "address"_a, "bytes"_a, "threads"_a, "A number that changes with any of the bytes.");
   nb::class_<PackedWeights>(m, "PackedWeights")
       .def_prop_ro("resident_bytes", &PackedWeights::resident_bytes, Unlocked(),
                    "Bytes of the forms that exist by now; some are packed when they are first needed.");
@@ -169,8 +182,8 @@ void bind_weights(nb::module_& m) {
   m.def("pack_conv_2bit", pack_conv_2bit, "workspace"_a, "weight"_a, "window"_a,
         "Signs, zeros and all, in two bits each, for activations in bytes.");
   m.def("pack_linear", pack_linear, "workspace"_a, "weight"_a, "kind"_a, "table"_a);
-  m.def("pack_linear_i8", pack_linear_i8, "workspace"_a, "weight"_a,
-        "Whole numbers, at most 16 of -127..127, for vectors rounded to 8 bits.");
+  m.def("pack_linear_i8", pack_linear_i8, "workspace"_a, "weight"_a, "signs"_a = false,
+        "Whole numbers, at most 16 of -127..127, or the signs alone, for vectors rounded to 8 bits.");
   m.def("pack_embedding", pack_embedding, "weight"_a, "levels"_a, "scale"_a);
 }
 

@@ -6,6 +6,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "engine/byte_rows.hpp"
+#include "threads/in_parts.hpp"
+
 namespace tersify {
 namespace {
 
@@ -26,8 +29,9 @@ void check_table(ValueKind kind, const std::vector<float>& table) {
     throw std::invalid_argument("a table has 1..256 levels, got " + std::to_string(table.size()));
 }
 
-std::shared_ptr<ListWeights> pack_lists(const Kernels& kernels, const DenseWeight& weight, const Window& window,
+std::shared_ptr<ListWeights> pack_lists(const Workspace& workspace, const DenseWeight& weight, const Window& window,
                                         const Shape& output, ValueKind kind, std::vector<float> table, Lane lane) {
+  const Kernels& kernels = workspace.kernels();
   // The block must suit every batch size; a few images in the lanes are the usual portion.
   const bool int8 = lane == Lane::I8;
   const int lanes = kernels.vector_bytes / int(lane), images = std::max(1, lanes / 8);
@@ -35,7 +39,7 @@ std::shared_ptr<ListWeights> pack_lists(const Kernels& kernels, const DenseWeigh
   const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, limit);
   int block = choose_block(window, weight.channels, kernels.vector_bytes, choose_patch(usual, limit), int8);
   if (int8) block = int8_block(weight, block);
-  return std::make_shared<ListWeights>(weight, kind, std::move(table), block, lane);
+  return std::make_shared<ListWeights>(weight, kind, std::move(table), block, lane, workspace.threads());
 }
 
 std::vector<int32_t> sign_sums_of(const DenseWeight& w) {
@@ -62,12 +66,42 @@ std::vector<float> signs_by_pixel(const DenseWeight& w, int pixel_bytes) {
   return moved;
 }
 
-double count_nonzeros(const float* weight, size_t count) {
-  return double(count - std::count(weight, weight + count, 0.0f));
+// Of every part of the rows: what there is of weights that are not zero, and of others than signs.
+struct ByteFacts {
+  size_t nonzeros = 0;
+  bool ternary = true;
+};
+
+ByteFacts look_at(const ByteRows& weight, int threads) {
+  std::vector<ByteFacts> parts(threads_for(size_t(weight.rows) * weight.features, threads));
+  in_parts(weight.rows, int(parts.size()), [&](int part, size_t begin, size_t end) {
+    std::vector<int8_t> bytes(weight.features);
+    for (size_t row = begin; row < end; ++row) {
+      weight.read(int(row), bytes.data());
+      int zeros = 0, large = 0;
+      for (int8_t byte : bytes) {
+        zeros += byte == 0;
+        large |= byte > 1 || byte < -1;
+      }
+      parts[part].nonzeros += weight.features - zeros;
+      parts[part].ternary &= !large;
+    }
+  });
+  ByteFacts all;
+  for (const ByteFacts& part : parts) {
+    all.nonzeros += part.nonzeros;
+    all.ternary &= part.ternary;
+  }
+  return all;
 }
 
-bool is_ternary(const float* weight, size_t count) {
-  return std::all_of(weight, weight + count, [](float w) { return w == 0 || w == 1 || w == -1; });
+void check_sizes(const DenseWeight& w) {
+  if (w.rows < 1 || w.channels < 1 || w.groups < 1 || w.taps < 1 || w.rows % w.groups || w.channels % w.groups)
+    throw std::invalid_argument("weights need at least one row and one channel, and groups that divide the rows; got " +
+                                std::to_string(w.rows) + " rows, " + std::to_string(w.channels) + " channels and " +
+                                std::to_string(w.groups) + " groups");
+  if (per_row(w) > INT_MAX / 8)
+    throw std::invalid_argument("a row of " + std::to_string(per_row(w)) + " weights is too long");
 }
 
 int pixel_bytes_of(int channels) { return (channels + 3) / 4 * 4; }
@@ -75,12 +109,7 @@ int pixel_bytes_of(int channels) { return (channels + 3) / 4 * 4; }
 }  // namespace
 
 void check_weights(const DenseWeight& w) {
-  if (w.rows < 1 || w.channels < 1 || w.groups < 1 || w.taps < 1 || w.rows % w.groups || w.channels % w.groups)
-    throw std::invalid_argument("weights need at least one row and one channel, and groups that divide the rows; got " +
-                                std::to_string(w.rows) + " rows, " + std::to_string(w.channels) + " channels and " +
-                                std::to_string(w.groups) + " groups");
-  if (per_row(w) > INT_MAX / 8)
-    throw std::invalid_argument("a row of " + std::to_string(per_row(w)) + " weights is too long");
+  check_sizes(w);
   const size_t count = w.rows * per_row(w);
   if (!portable_kernels().all_finite(w.data, count)) throw std::invalid_argument("a weight is not finite");
 }
@@ -108,7 +137,7 @@ ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const Den
       rows(weight.rows),
       channels(weight.channels),
       lane(lane),
-      lists(pack_lists(workspace_->kernels(), weight, window, output, kind, std::move(table), lane)) {}
+      lists(pack_lists(*workspace_, weight, window, output, kind, std::move(table), lane)) {}
 
 ConvWeights::ConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
                          ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
@@ -129,26 +158,29 @@ Conv2BitWeights::Conv2BitWeights(std::shared_ptr<Workspace> workspace, const Den
       channels(weight.channels),
       pixel_bytes(pixel_bytes_of(weight.channels)),
       sign_sums(sign_sums_of(weight)),
-      codes(signs_by_pixel(weight, pixel_bytes).data(), rows, weight.taps * pixel_bytes) {}
+      codes({&workspace_->kernels(), signs_by_pixel(weight, pixel_bytes).data(), rows, weight.taps * pixel_bytes, true},
+            workspace_->threads()) {}
 
 LinearWeights::LinearWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
                              ValueKind kind, std::vector<float> table)
     : PackedWeights(std::move(workspace)),
-      rows((check_weights({weight, rows, features, 1, 1}), check_table(kind, table), rows)),
+      rows((check_sizes({weight, rows, features, 1, 1}), check_table(kind, table), rows)),
       features(features),
-      nonzeros(count_nonzeros(weight, size_t(rows) * features)),
       kind_(kind),
       table_(std::move(table)) {
   const GemvKind few = kind == ValueKind::Table ? GemvKind::Nibbles : GemvKind::Trits;
+  const DenseWeight dense{weight, rows, features, 1, 1};
   if (kind != ValueKind::Float && size_t(rows) * features >= kGemvLeast &&
-      GemvWeights::possible(workspace_->kernels(), few, table_))
-    vectors_ = std::make_shared<GemvWeights>(DenseWeight{weight, rows, features, 1, 1}, few, table_);
-  else
+      GemvWeights::possible(workspace_->kernels(), few, table_)) {
+    vectors_ = std::make_shared<GemvWeights>(workspace_->kernels(), dense, few, table_, workspace_->threads());
+  } else {
+    check_weights(dense);
     pack_lists(weight);
+  }
 }
 
 void LinearWeights::pack_lists(const float* weight) {
-  lists_ = tersify::pack_lists(workspace_->kernels(), {weight, rows, features, 1, 1}, Window{}, kManyRows, kind_,
+  lists_ = tersify::pack_lists(*workspace_, {weight, rows, features, 1, 1}, Window{}, kManyRows, kind_,
                                table_, Lane::F32);
 }
 
@@ -166,28 +198,31 @@ double LinearInt8Weights::code_cost(int rows, int features, int vectors) {
 }
 
 // Where there are tiles (AMX), batches need codes as well, and lookups would gain nothing.
-LinearInt8Weights::LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features)
+LinearInt8Weights::LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
+                                     bool signs)
     : PackedWeights(std::move(workspace)),
-      rows((check_weights({weight, rows, features, 1, 1}), rows)),
+      rows((check_sizes({weight, rows, features, 1, 1}), rows)),
       features(features) {
   const Isa isa = workspace_->isa();
   const int threads = workspace_->threads();
-  const size_t weights = size_t(rows) * features;
-  const bool ternary = is_ternary(weight, weights), tiles = isa == Isa::Amx;
-  if (features > (ternary ? kMaxFeatures2Bit : kMaxFeatures4Bit))
+  ByteRows bytes{&workspace_->kernels(), weight, rows, features, signs};
+  const ByteFacts facts = look_at(bytes, threads);
+  const bool tiles = isa == Isa::Amx;
+  bytes.signs = facts.ternary;
+  if (features > (facts.ternary ? kMaxFeatures2Bit : kMaxFeatures4Bit))
     throw std::invalid_argument("8-bit products of " + std::to_string(features) + " features overflow their sums");
   double least = code_cost(rows, features, 1);
   const double looked_up = LookupMatrix::cost(rows, features, 1, threads);
   const bool looks_up =
-      ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
+      facts.ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
   if (looks_up) least = looked_up;
-  const bool sparse = count_nonzeros(weight, weights) < kPicksBelow * double(weights);
-  if (ternary && sparse && pick_sums_of(isa) && PickMatrix::possible(features)) {
-    auto packed = std::make_shared<PickMatrix>(weight, rows, features);
+  const bool sparse = double(facts.nonzeros) < kPicksBelow * double(rows) * features;
+  if (facts.ternary && sparse && pick_sums_of(isa) && PickMatrix::possible(features)) {
+    auto packed = std::make_shared<PickMatrix>(bytes, threads);
     if (packed->cost(1) < least) picks = packed;
   }
-  if (looks_up && !picks) lookups = std::make_shared<LookupMatrix>(weight, rows, features, threads);
-  if (tiles || (!picks && !lookups)) codes = std::make_shared<CodeMatrix>(weight, rows, features);
+  if (looks_up && !picks) lookups = std::make_shared<LookupMatrix>(bytes, threads);
+  if (tiles || (!picks && !lookups)) codes = std::make_shared<CodeMatrix>(bytes, threads);
 }
 
 size_t LinearInt8Weights::bytes() const {

@@ -82,7 +82,7 @@ class LinearWeights final : public PackedWeights {
   LinearWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, ValueKind kind,
                 std::vector<float> table);
   const int rows, features;
-  const double nonzeros;
+  double nonzeros() const { return double(vectors_ ? vectors_->nonzeros() : lists_->nonzeros()); }
   const std::shared_ptr<GemvWeights>& vectors() const { return vectors_; }  // null: never
   const std::shared_ptr<ListWeights>& lists();
 
@@ -99,7 +99,8 @@ class LinearWeights final : public PackedWeights {
 // or, where most are zero, lists of the others.
 class LinearInt8Weights final : public PackedWeights {
  public:
-  LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features);
+  // `signs`: only those count; else the weights are whole numbers.
+  LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, bool signs);
   const int rows, features;
   std::shared_ptr<const LookupMatrix> lookups;  // null: too few rows, or another form is cheaper
   std::shared_ptr<const PickMatrix> picks;      // null: too few zeros
@@ -121,7 +122,7 @@ class EmbeddingWeights final : public PackedWeights {
   size_t bytes() const override { return table.resident_bytes(); }
 };
 
-// Where one row of the weights ends, in numbers; throws for sizes that cannot be, and for what is not finite.
+// Throws for sizes that cannot be, and for what is not finite.
 void check_weights(const DenseWeight& weight);
 void check_window(const Window& window);
 

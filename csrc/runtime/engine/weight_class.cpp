@@ -6,20 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <thread>
+
+#include "threads/in_parts.hpp"
 
 namespace tersify {
 namespace {
-
-// Calls body(thread, begin, end) for parts of [0, count), each on a thread of its own.
-template <class Body>
-void in_parts(size_t count, int threads, const Body& body) {
-  std::vector<std::thread> others;
-  for (int t = 1; t < threads; ++t)
-    others.emplace_back([&body, count, threads, t] { body(t, count * t / threads, count * (t + 1) / threads); });
-  body(0, 0, count / threads);
-  for (std::thread& other : others) other.join();
-}
 
 struct RowFacts {
   bool finite, signs;
@@ -45,7 +36,7 @@ RowFacts look_at_row(const float* row, size_t columns) {
 class LevelSet {
  public:
   explicit LevelSet(size_t limit) : limit_(limit) {
-    while (slots_.size() < 4 * limit + 4) slots_.resize(2 * slots_.size());
+    for (; slots_.size() < 4 * limit + 4; --shift_) slots_.resize(2 * slots_.size());
   }
 
   bool add(float value) {  // false: too many
@@ -53,7 +44,7 @@ class LevelSet {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
     const size_t mask = slots_.size() - 1;
-    size_t at = (bits * 2654435761u) >> 7 & mask;
+    size_t at = bits * 2654435761u >> shift_;  // its high bits: the low ones of round numbers are all zero
     while (slots_[at] != 0 && slots_[at] != bits) at = (at + 1) & mask;
     if (slots_[at] == bits) return true;
     slots_[at] = bits;
@@ -65,6 +56,7 @@ class LevelSet {
 
  private:
   size_t limit_;
+  int shift_ = 28;  // 32 − the bits of a position
   std::vector<uint32_t> slots_ = std::vector<uint32_t>(16, 0);  // no float but zero has no bits
   std::vector<float> values_;
 };

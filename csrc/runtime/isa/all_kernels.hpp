@@ -58,6 +58,7 @@ inline float activate(float v, const EpilogueView& f) {
 #include "kernels/mean-f32/mean_f32.hpp"
 #include "kernels/finite-f32/finite_f32.hpp"
 #include "kernels/norm-f32/norm_f32.hpp"
+#include "kernels/rows-i8/rows_i8.hpp"
 #include "kernels/conv-lists-f16/conv_lists_f16.hpp"
 #include "kernels/conv-lists-i8/lanes_i8.hpp"
 #include "kernels/conv-lists-i8/conv_lists_i8_epilogue.hpp"
@@ -100,6 +101,9 @@ const Kernels kKernels{
     .quantize_pixels = quantize_pixels,
     .write_positions = write_positions,
     .all_finite = all_finite,
+    .sign_bytes = sign_bytes,
+    .whole_bytes = whole_bytes,
+    .level_bytes = level_bytes,
     .softmax = softmax,
     .layer_norm = layer_norm,
 };

@@ -55,6 +55,10 @@ struct Kernels {
   void (*quantize_pixels)(const PixelTask&);
   void (*write_positions)(const PositionsTask&);
   bool (*all_finite)(const float* x, size_t count);
+  // Weights as bytes, which packing starts from; false where some cannot be.
+  bool (*sign_bytes)(const float* weights, int count, int8_t* bytes);
+  bool (*whole_bytes)(const float* weights, int count, int8_t* bytes);
+  bool (*level_bytes)(const float* weights, int count, const float* levels, int level_count, uint8_t* bytes);
   void (*softmax)(float* out, const float* in, int count);
   void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
 };

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
 from tersify.runtime.bound import Bound, agrees, bind
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
+from tersify.runtime.checksums import checksums
 from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
 from tersify.runtime.inputs import Arguments, calibration_batches, check_inputs, example_arguments, explained, in_order
@@ -103,7 +103,7 @@ class CompiledModule(nn.Module):
         args, kwargs = example
         given = check_inputs(args, kwargs)
         captured = self._captured(args, kwargs)
-        self._unchanged = _checksums(captured)
+        self._unchanged = checksums(captured)
         if calibration is not None or self._planner.precision == "int8":
             self._planner.calibrate([self._observation(batch) for batch in calibration or [example]])
         self._first = self._remembered(self._bind(captured, [in_order(x) for x in given], _key(args, kwargs)))
@@ -191,7 +191,7 @@ class CompiledModule(nn.Module):
         return self._lock[1]
 
     def _check_unchanged(self, captured: Captured) -> None:
-        now = _checksums(captured)
+        now = checksums(captured)
         for name, version in self._unchanged.items():
             if now.get(name, version) != version:
                 raise ValueError(f"{name!r} was changed after the network was compiled; compile again for new sizes")
@@ -228,26 +228,6 @@ def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if not kwargs and all(type(x) is Tensor for x in args):
         return tuple((x.shape, x.dtype) for x in args)
     return tuple(signature(x) for x in args) + tuple((name, signature(x)) for name, x in kwargs.items())
-
-
-def _checksums(captured: Captured) -> dict[str, int]:
-    """Of the module's tensors that its forward does not change: sums of their bits, which an edit changes."""
-    state = {id(t) for t in captured.graph.state.values()}
-    kept = {name: t for name, t in captured.graph.parameters.items() if id(t) not in state}
-    return {name: _bit_sum(t) for name, t in kept.items()}
-
-
-def _bit_sum(tensor: Tensor) -> int:
-    """Sums of rows and of columns of the bits, each with a factor of its own: numbers that change places count, too."""
-    flat = tensor.detach().reshape(-1).contiguous()
-    if flat.dtype == torch.bool:
-        flat = flat.view(torch.uint8)
-    width = flat.numel() * flat.itemsize
-    words = flat.view(torch.int64 if width % 8 == 0 else torch.int32 if width % 4 == 0 else torch.uint8)
-    rows = math.isqrt(len(words)) or 1
-    square, rest = words[: len(words) // rows * rows].view(rows, -1), words[len(words) // rows * rows :]
-    sums = (square.sum(1, dtype=torch.int64), square.sum(0, dtype=torch.int64), rest.to(torch.int64))
-    return hash(tuple(int((s * (2 * torch.arange(len(s)) + 1)).sum()) for s in sums))
 
 
 def _other_numbers(x: Tensor) -> Tensor:

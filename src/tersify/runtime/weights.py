@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tersify.runtime.extension import extension
 from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
+SAFE_EXPONENT = 60  # of a row scale: products with activations neither overflow nor vanish
 
 
 class WeightKind(enum.Enum):
@@ -31,6 +33,7 @@ class Weight:
     table: Tensor | None = None
     name: str = ""  # of the parameter, where it is one as it stands: then its packed forms can be shared
     nonzeros: int | None = None  # where they were counted
+    whole: bool = False  # the `values` of signs are the factors times `row_scale`, not just of the same sign
 
     @property
     def shape(self) -> torch.Size:
@@ -40,6 +43,25 @@ class Weight:
     def factors(self) -> Tensor:
         """What activations are multiplied with."""
         return self.values.sign() if self.kind is WeightKind.SIGN else self.values
+
+    def product(self, x: Tensor) -> Tensor:
+        """`x` times the factors of a matrix, without a copy of it where its rows can be scaled afterwards."""
+        if self.kind is not WeightKind.SIGN or (self.whole and self.row_scale is None):
+            return F.linear(x, self.values.to(x.dtype))
+        if self.whole and self.row_scale is not None and bool(self.row_scale.log2().abs().max() <= SAFE_EXPONENT):
+            return F.linear(x, self.values.to(x.dtype)) / self.row_scale.to(x.dtype)
+        return F.linear(x, self.factors.to(x.dtype))
+
+    def times(self, scale: Tensor | None) -> Tensor:
+        """The factors times one number a row. Where that is the weight as it was given, nothing is copied."""
+        if self.kind is not WeightKind.SIGN and scale is None:
+            return self.values
+        if self.whole and _equal(scale, self.row_scale):
+            return self.values
+        values = self.factors.double()
+        if scale is not None:
+            values = values * scale.expand(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+        return values.float()
 
     @cached_property
     def density(self) -> float:
@@ -77,6 +99,12 @@ class Weight:
         return f"{kind[self.kind]}, {100 * (1 - self.density):.1f} % zeros"
 
 
+def _equal(scale: Tensor | None, given: Tensor | None) -> bool:
+    if scale is None or given is None:
+        return scale is given
+    return torch.equal(scale, given.to(scale.dtype))
+
+
 def classify(name: str, weight: Tensor, origin: CompressedTensor | None = None) -> Weight:
     """Find out what a weight is. Its packed form helps where it still is the same weight."""
     if not weight.numel():
@@ -106,6 +134,7 @@ def _classified(dense: Tensor) -> Weight | None:
         row_scale=None if scale is None or bool((scale == 1).all()) else scale,
         table=torch.tensor(found.table) if kind is WeightKind.TABLE else None,
         nonzeros=found.nonzeros,
+        whole=kind is WeightKind.SIGN,
     )
 
 
@@ -117,7 +146,8 @@ def classified_by_torch(dense: Tensor) -> Weight | None:
     per_row = top.reshape(-1, *[1] * (dense.ndim - 1))
     if bool(((dense == 0) | (dense.abs() == per_row)).all()):
         scale = torch.where(top == 0, 1.0, top)
-        return Weight(kind=WeightKind.SIGN, values=dense, row_scale=None if bool((scale == 1).all()) else scale)
+        row_scale = None if bool((scale == 1).all()) else scale
+        return Weight(kind=WeightKind.SIGN, values=dense, row_scale=row_scale, whole=True)
     table = _few_levels(dense)
     if table is None:
         return Weight(kind=WeightKind.FLOAT, values=dense)

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "threads/in_parts.hpp"
+
 namespace tersify {
 namespace {
 
@@ -97,7 +99,7 @@ int int8_block(const DenseWeight& w, int block) {
 }
 
 ListWeights::ListWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
-                         Lane lane)
+                         Lane lane, int threads)
     : kind_(kind),
       rows_(weight.rows),
       channels_(weight.channels),
@@ -113,7 +115,12 @@ ListWeights::ListWeights(const DenseWeight& weight, ValueKind kind, std::vector<
   split_rows(weight);
   auto lists = std::make_shared<PositionedLists>();
   for (int i = 0; i <= block_channels * weight.taps; ++i) lists->positions.push_back(i);  // the last: a zero
-  for (const Chunk& chunk : chunks_) pack_chunk(weight, chunk, *lists);
+  std::vector<PendingChunk> pending(chunks_.size());
+  const size_t weights = size_t(weight.rows) * (weight.channels / weight.groups) * weight.taps;
+  in_parts(chunks_.size(), std::min(chunks(), threads_for(weights, threads)), [&](int, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) pending[i] = collect(weight, chunks_[i]);
+  });
+  for (size_t i = 0; i < chunks_.size(); ++i) pack_chunk(weight, chunks_[i], pending[i], *lists);
   lists->entries.shrink_to_fit();
   nonzeros_ = lists->entries.size();
   row_list_.shrink_to_fit();
@@ -194,11 +201,16 @@ ListWeights::PendingChunk ListWeights::collect(const DenseWeight& w, const Chunk
   for (int r = 0; r < chunk.rows; ++r) {
     const int row = chunk.first_row + r, base = row / rows_per_group * per_group;
     const float* values = w.data + size_t(row) * per_group * w.taps;
-    for (int i = 0; i < per_group * w.taps; ++i) {
-      if (values[i] == 0.0f) continue;
-      const int channel = base + i / w.taps, b = channel / block_channels_;
-      if (found.last[r] != b) found.begin_row(r, b);
-      add_entry(found.blocks[b].back(), (channel - b * block_channels_) * w.taps + i % w.taps, values[i]);
+    for (int channel = base; channel < base + per_group;) {
+      const int b = channel / block_channels_, end = std::min(base + per_group, (b + 1) * block_channels_);
+      const int first = (channel - b * block_channels_) * w.taps, count = (end - channel) * w.taps;
+      for (int i = 0; i < count; ++i) {
+        if (values[i] == 0.0f) continue;
+        if (found.last[r] != b) found.begin_row(r, b);
+        add_entry(found.blocks[b].back(), first + i, values[i]);
+      }
+      values += count;
+      channel = end;
     }
     if (found.first[r] < 0) found.begin_row(r, 0);  // an empty row still has an epilogue: its shift and residual count
   }
@@ -221,8 +233,7 @@ void ListWeights::add_entry(Pending& row, int index, float value) const {
   row.values.push_back(value);
 }
 
-void ListWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PositionedLists& lists) {
-  PendingChunk found = collect(w, chunk);
+void ListWeights::pack_chunk(const DenseWeight& w, const Chunk& chunk, PendingChunk& found, PositionedLists& lists) {
   if (lane_ == Lane::F16) {
     cut_rows(found.blocks, kFp16Run);
     flushes_ |= mark_flushes(found.blocks, chunk.rows, kFp16Run);

@@ -33,7 +33,7 @@ class ListWeights {
   // Byte lanes: for 16-bit sums of activations in 0..kInt8High (or ± half of it). Lanes of fp16: for runs of kFp16Run
   // sums.
   ListWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
-              Lane lane = Lane::F32);
+              Lane lane = Lane::F32, int threads = 1);
 
   // The lists for a geometry. Those of the last few geometries are kept.
   std::shared_ptr<const PositionedLists> lists_for(const std::vector<uint32_t>& positions);
@@ -66,7 +66,7 @@ class ListWeights {
   void add_entry(Pending& row, int index, float value) const;
   void append_row(const Pending& row, int flags, PositionedLists& lists);
   void split_rows(const DenseWeight& weight);
-  void pack_chunk(const DenseWeight& weight, const Chunk& chunk, PositionedLists& lists);
+  void pack_chunk(const DenseWeight& weight, const Chunk& chunk, PendingChunk& found, PositionedLists& lists);
   void point_units(PositionedLists& lists) const;
   bool signed_entries() const { return kind_ == ValueKind::Sign && !int8(); }
   bool int8() const { return lane_ == Lane::I8; }

@@ -4,6 +4,9 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "engine/byte_rows.hpp"
+#include "threads/in_parts.hpp"
+
 namespace tersify {
 namespace {
 
@@ -17,19 +20,47 @@ int words_of(GemvKind kind, int features) {
 // Three codes of five bits in each half of a word: a multiplication can then shift them, and shifts are scarce.
 constexpr int code_shift(int k) { return 16 * (k / 3) + 5 * (k % 3); }
 
-uint32_t trit_word(const float* weights, int begin, int features) {
+// Of 18 digits 0, 1, 2 and one byte more: three of them are the third byte of a product, where nothing overflows.
+uint32_t trit_word(const uint8_t* digits) {
   uint32_t word = 0;
   for (int k = 0; k < kTritsPerWord / 3; ++k) {
-    int code = 0;
-    for (int i = 2; i >= 0; --i) {
-      const int at = begin + 3 * k + i;
-      const float w = at < features ? weights[at] : 0.0f;
-      code = code * 3 + 1 + (w > 0) - (w < 0);
-    }
-    word |= uint32_t(code) << code_shift(k);
+    uint32_t three;
+    std::memcpy(&three, digits + 3 * k, sizeof three);
+    word |= (three * (1u << 16 | 3u << 8 | 9u) >> 16 & 0xff) << code_shift(k);
   }
   return word;
 }
+
+// Of eight codes, the first in the lowest bits.
+uint32_t nibble_word(const uint8_t* codes) {
+  uint32_t word = 0;
+  for (int k = 0; k < kNibblesPerWord; ++k) word |= uint32_t(codes[k]) << (4 * k);
+  return word;
+}
+
+// Rows as one byte a weight: the sign + 1, or the code of a level.
+class CodeRows {
+ public:
+  CodeRows(const Kernels& kernels, const DenseWeight& w, GemvKind kind, const std::vector<float>& table)
+      : weight_{&kernels, w.data, w.rows, w.channels, true}, kind_(kind), table_(table) {}
+
+  uint8_t zero() const { return kind_ == GemvKind::Trits ? 1 : 0; }
+
+  void read(int row, uint8_t* codes) const {
+    if (kind_ == GemvKind::Trits) {
+      weight_.read(row, reinterpret_cast<int8_t*>(codes));
+      for (int i = 0; i < weight_.features; ++i) codes[i] = static_cast<uint8_t>(codes[i] + 1);
+    } else if (!weight_.kernels->level_bytes(weight_.weight + size_t(row) * weight_.features, weight_.features,
+                                             table_.data(), int(table_.size()), codes)) {
+      throw std::invalid_argument("a weight is missing from its table");
+    }
+  }
+
+ private:
+  ByteRows weight_;
+  GemvKind kind_;
+  const std::vector<float>& table_;
+};
 
 }  // namespace
 
@@ -38,31 +69,31 @@ bool GemvWeights::possible(const Kernels& k, GemvKind kind, const std::vector<fl
   return bool(k.trit_gemv);
 }
 
-GemvWeights::GemvWeights(const DenseWeight& w, GemvKind kind, const std::vector<float>& table)
+GemvWeights::GemvWeights(const Kernels& kernels, const DenseWeight& w, GemvKind kind, const std::vector<float>& table,
+                         int threads)
     : kind_(kind), rows_(w.rows), features_(w.channels) {
-  const int words = words_of(kind, features_);
+  const int words = words_of(kind, features_), per_word = weights_per_word(kind);
   words_.grow(size_t(blocks()) * words * kGemvRows * sizeof(uint32_t));
   std::copy(table.begin(), table.end(), levels_ + 1);
-  const std::vector<float> nothing(features_, 0.0f);  // rows beyond the last, up to a whole block
-  for (int row = 0; row < blocks() * kGemvRows; ++row) {
-    const float* weights = row < rows_ ? w.data + size_t(row) * features_ : nothing.data();
-    for (int i = 0; i < words; ++i) {
-      const size_t at = (size_t(row / kGemvRows) * words + i) * kGemvRows + row % kGemvRows;
-      uint32_t word = 0;
-      if (kind == GemvKind::Trits) {
-        word = trit_word(weights, i * kTritsPerWord, features_);
-      } else {
-        for (int k = 0; k < kNibblesPerWord && i * kNibblesPerWord + k < features_; ++k) {
-          const float value = weights[i * kNibblesPerWord + k];
-          if (value == 0) continue;
-          const auto found = std::find(table.begin(), table.end(), value);
-          if (found == table.end()) throw std::invalid_argument("a weight is missing from its table");
-          word |= uint32_t(found - table.begin() + 1) << (4 * k);
-        }
-      }
-      reinterpret_cast<uint32_t*>(words_.data())[at] = word;
+  const CodeRows weight(kernels, w, kind, table);
+  const int parts = std::min(blocks(), threads_for(size_t(rows_) * features_, threads));
+  std::vector<size_t> nonzeros(parts, 0);
+  in_parts(blocks(), parts, [&](int part, size_t begin, size_t end) {
+    std::vector<uint8_t> codes(size_t(words) * per_word + 1, weight.zero());  // zeros beyond the last feature stay
+    for (int row = int(begin) * kGemvRows; row < int(end) * kGemvRows; ++row) {
+      if (row < rows_)
+        weight.read(row, codes.data());
+      else
+        std::fill(codes.begin(), codes.end(), weight.zero());
+      nonzeros[part] += codes.size() - std::count(codes.begin(), codes.end(), weight.zero());
+      uint32_t* to = reinterpret_cast<uint32_t*>(words_.data()) +
+                     size_t(row / kGemvRows) * words * kGemvRows + row % kGemvRows;
+      for (int i = 0; i < words; ++i)
+        to[size_t(i) * kGemvRows] = kind == GemvKind::Trits ? trit_word(codes.data() + i * kTritsPerWord)
+                                                            : nibble_word(codes.data() + i * kNibblesPerWord);
     }
-  }
+  });
+  for (size_t count : nonzeros) nonzeros_ += count;
 }
 
 std::vector<float> GemvWeights::unpack() const {

@@ -15,7 +15,8 @@ enum class GemvKind { Trits, Nibbles };
 
 class GemvWeights {
  public:
-  GemvWeights(const DenseWeight& weight, GemvKind kind, const std::vector<float>& table);
+  GemvWeights(const Kernels& kernels, const DenseWeight& weight, GemvKind kind, const std::vector<float>& table,
+              int threads);
 
   // Whether a kernel of this kind exists and can hold these weights.
   static bool possible(const Kernels& kernels, GemvKind kind, const std::vector<float>& table);
@@ -23,6 +24,7 @@ class GemvWeights {
   GemvKind kind() const { return kind_; }
   int rows() const { return rows_; }
   int features() const { return features_; }
+  size_t nonzeros() const { return nonzeros_; }
   int blocks() const { return (rows_ + kGemvRows - 1) / kGemvRows; }
   size_t table_bytes() const;  // what one input vector becomes
   void make_tables(const Kernels& kernels, const float* x, char* tables) const;
@@ -33,6 +35,7 @@ class GemvWeights {
  private:
   GemvKind kind_;
   int rows_, features_;
+  size_t nonzeros_ = 0;
   AlignedBytes words_;
   float levels_[16] = {};
 };

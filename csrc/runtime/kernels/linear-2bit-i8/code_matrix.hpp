@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "isa/kernel_table.hpp"
+#include "engine/byte_rows.hpp"
 #include "layout/aligned_bytes.hpp"
 
 namespace tersify {
@@ -15,8 +15,8 @@ constexpr double kCodeRead = 0.008;       // the same for reading a weight, howe
 
 class CodeMatrix {
  public:
-  // `weight`, [rows][features], holds whole numbers: −1, 0 and 1 take two bits, up to 16 of −127..127 four.
-  CodeMatrix(const float* weight, int rows, int features);
+  // Whole numbers: −1, 0 and 1 take two bits, up to 16 of −127..127 four.
+  CodeMatrix(const ByteRows& weight, int threads);
 
   int rows() const { return rows_; }
   int block_rows() const { return bits_ == 2 ? kCodeRows : kCodeRows / 2; }

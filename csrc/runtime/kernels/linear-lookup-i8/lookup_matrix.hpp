@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "isa/kernel_table.hpp"
+#include "engine/byte_rows.hpp"
 #include "layout/aligned_bytes.hpp"
 
 namespace tersify {
@@ -14,9 +14,8 @@ namespace tersify {
 class LookupMatrix {
  public:
   static bool possible(int features) { return features <= kMostFeatures; }
-  // `weight`, [rows][features], holds −1, 0 and 1. Every part of the rows is one stretch of memory, read in order: so
-  // many as there are threads, or fewer.
-  LookupMatrix(const float* weight, int rows, int features, int most_parts);
+  // Signs. Every part of the rows is one stretch of memory, read in order: so many as there are threads, or fewer.
+  LookupMatrix(const ByteRows& weight, int threads);
 
   int rows() const { return rows_; }
   int parts() const { return int(parts_.size()); }
@@ -34,6 +33,7 @@ class LookupMatrix {
  private:
   static constexpr int kMostFeatures = 1 << 22;  // sums of more than four times as many could overflow
   int first_block(int part) const;
+  void add_row(int part, int row, const uint8_t* digits);
 
   int rows_, blocks_, groups_;
   std::vector<LookupPart> parts_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "threads/in_parts.hpp"
+
 namespace tersify {
 namespace {
 
@@ -10,7 +12,7 @@ constexpr double kPerStep = 1.5, kPerWindow = 1.2,
                  kReading = 2.0;  // measured, in vector operations; reading: of a step
 
 struct Windows {
-  int steps;  // of each
+  int steps = 1;  // of each
   std::vector<uint16_t> positions;
   std::vector<uint8_t> entries;
   int32_t signs[kPickRows] = {};  // their sums
@@ -24,7 +26,7 @@ struct Windows {
 
 // Every row takes what comes next of its own, as much as the steps hold and the window reaches, and the row that is
 // furthest behind says where the next window begins. So rows with many entries do not leave the others idle.
-Windows fill_windows(const float* weight, int rows, int features, int steps) {
+Windows fill_windows(const int8_t* weight, int rows, int features, int steps) {
   Windows windows{steps, {}, {}};
   int next[kPickRows];
   auto advance = [&](int row) {
@@ -56,26 +58,35 @@ double cost_of(size_t windows, int steps, int vectors) {
 
 }  // namespace
 
-PickMatrix::PickMatrix(const float* weight, int rows, int features)
-    : rows_(rows), steps_(1), vector_bytes_(features + kPickWindow) {
-  auto block = [&](int first, int steps) {
-    return fill_windows(weight + size_t(first) * features, std::min(kPickRows, rows - first), features, steps);
+PickMatrix::PickMatrix(const ByteRows& weight, int threads)
+    : rows_(weight.rows), steps_(1), vector_bytes_(weight.features + kPickWindow) {
+  const int features = weight.features;
+  auto block = [&](int number, int steps) {
+    const int first = number * kPickRows, rows = std::min(kPickRows, rows_ - first);
+    std::vector<int8_t> bytes(size_t(rows) * features);
+    for (int row = 0; row < rows; ++row) weight.read(first + row, bytes.data() + size_t(row) * features);
+    return fill_windows(bytes.data(), rows, features, steps);
   };
   // The first block tells for all how many steps should share a window.
   for (int steps = 2; steps <= kPickMostSteps; ++steps)
     if (cost_of(block(0, steps).positions.size(), steps, 1) < cost_of(block(0, steps_).positions.size(), steps_, 1))
       steps_ = steps;
-  std::vector<uint8_t> entries;
-  for (int first = 0; first < rows; first += kPickRows) {
-    const Windows windows = block(first, steps_);
+  std::vector<Windows> all(blocks());
+  in_parts(blocks(), std::min(blocks(), threads_for(size_t(rows_) * features, threads)),
+           [&](int, size_t begin, size_t end) {
+             for (size_t number = begin; number < end; ++number) all[number] = block(int(number), steps_);
+           });
+  size_t bytes = 0;
+  for (const Windows& windows : all) {
     first_window_.push_back(positions_.size());
     positions_.insert(positions_.end(), windows.positions.begin(), windows.positions.end());
-    entries.insert(entries.end(), windows.entries.begin(), windows.entries.end());
     for (int32_t sum : windows.signs) zeros_.push_back(sum * kByteZero);
+    bytes += windows.entries.size();
   }
   first_window_.push_back(positions_.size());
-  entries_.grow(std::max(entries.size(), size_t(kPickStepBytes)));
-  std::copy(entries.begin(), entries.end(), entries_.data());
+  entries_.grow(std::max(bytes, size_t(kPickStepBytes)));
+  char* to = entries_.data();
+  for (const Windows& windows : all) to = std::copy(windows.entries.begin(), windows.entries.end(), to);
 }
 
 PickTask PickMatrix::task(int block) const {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "isa/kernel_table.hpp"
+#include "engine/byte_rows.hpp"
 #include "layout/aligned_bytes.hpp"
 
 namespace tersify {
@@ -14,8 +14,7 @@ constexpr int kPickMostFeatures = 1 << 16;  // sums of more could overflow: 255 
 class PickMatrix {
  public:
   static bool possible(int features) { return features <= kPickMostFeatures; }
-  // `weight`, [rows][features], holds −1, 0 and 1.
-  PickMatrix(const float* weight, int rows, int features);
+  PickMatrix(const ByteRows& weight, int threads);  // signs
 
   int rows() const { return rows_; }
   int blocks() const { return (rows_ + kPickRows - 1) / kPickRows; }

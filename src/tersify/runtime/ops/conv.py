@@ -108,13 +108,8 @@ class Conv(Op):
 
     def in_dense_torch(self) -> Conv:
         """The operation as one dense torch call: its scale folded into the weights."""
-        scale = self.epilogue.scale
-        values = self.weight.factors.double()
-        if scale is not None:
-            values = values * scale.expand(len(values)).reshape(-1, *[1] * (values.ndim - 1))
-        weight = replace(
-            self.weight, values=values.float(), kind=type(self.weight.kind).FLOAT, row_scale=None, table=None
-        )
+        values = self.weight.times(self.epilogue.scale)
+        weight = replace(self.weight, values=values, kind=type(self.weight.kind).FLOAT, row_scale=None, table=None)
         return replace(self, weight=weight, epilogue=replace(self.epilogue, scale=None), kernel=ConvKernel.TORCH)
 
     def torch_function(self, node: Node) -> Callable[..., Tensor]:

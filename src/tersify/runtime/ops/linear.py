@@ -49,14 +49,11 @@ class Linear(Op):
 
     def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
         x = rounded_vectors(sources[0]) if self.kernel is LinearKernel.I8 else sources[0]
-        return self.epilogue.apply(F.linear(x, self.weight.factors.to(x.dtype)), None, -1)
+        return self.epilogue.apply(self.weight.product(x), None, -1)
 
     def in_dense_torch(self) -> Linear:
         """The operation as one dense torch call: its scale folded into the weights."""
-        values = self.weight.factors.double()
-        if self.epilogue.scale is not None:
-            values = values * self.epilogue.scale.expand(len(values)).unsqueeze(1)
-        weight = Weight(kind=WeightKind.FLOAT, values=values.float())
+        weight = Weight(kind=WeightKind.FLOAT, values=self.weight.times(self.epilogue.scale))
         return replace(self, weight=weight, epilogue=replace(self.epilogue, scale=None), kernel=LinearKernel.TORCH)
 
     def torch_function(self, node: Node) -> Callable[..., Tensor]:
@@ -89,9 +86,9 @@ class Linear(Op):
         step = 1.0 if signs else self.weight.step
 
         def pack() -> Any:
-            factors = self.weight.factors
-            steps = factors if signs else (factors.double() / step).round().float()
-            return emitter.module.pack_linear_i8(emitter.workspace, steps.contiguous())
+            values = self.weight.values
+            steps = values if signs else (values.double() / step).round().float()
+            return emitter.module.pack_linear_i8(emitter.workspace, steps.contiguous(), signs)
 
         weights = emitter.packed(self.weight, (self.kernel,), pack)
         scale = self.epilogue.scale

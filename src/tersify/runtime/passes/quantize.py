@@ -44,11 +44,16 @@ def quantized_values(plan: Plan) -> set[str]:
 
 
 def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quant]:
-    """The steps of every float value over all batches. The plans are those of the batches' sizes, in fp32."""
+    """The steps of every float value over all batches. The plans are those of the batches' sizes, in fp32.
+
+    Only convolutions need them: nothing runs for a network without one that could be int8.
+    """
     low: dict[str, float] = {}
     high: dict[str, float] = {}
     with torch.no_grad():
         for plan, inputs in batches:
+            if not any(isinstance(node.op, Conv) and can_be_int8(node.op) for node in plan.nodes):
+                continue
             for name, value in run_values(plan, inputs).items():
                 if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
                     low[name] = min(low.get(name, 0.0), float(value.min()))
