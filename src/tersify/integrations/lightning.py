@@ -83,12 +83,12 @@ class TersifyCallback(Callback):
                 raise ValueError(
                     f"{type(callback).__name__} averages masks and thresholds as if they were weights; leave it out"
                 )
-        if trainer.precision == "16-mixed" and self._compression.attach(pl_module).penalty().requires_grad:
+        if not self._hooks:  # an interrupted fit has left them
+            # Before those of the session, which refuse plain weights.
+            self._hooks = [pl_module.register_load_state_dict_pre_hook(self._accept_plain)]
+        session = self._compression.attach(pl_module)
+        if trainer.precision == "16-mixed" and session.penalty().requires_grad:
             raise ValueError("16-mixed scales the loss, and the recipe has a term of its own in it; use bf16-mixed")
-        remove_hooks(self._hooks)  # of a fit that was interrupted
-        # Before those of the session, which refuse plain weights.
-        self._hooks = [pl_module.register_load_state_dict_pre_hook(self._accept_plain)]
-        self._compression.attach(pl_module)
 
     def _accept_plain(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         """Our checkpoints have plain weights here; the latents, which come with the callback's part, stay till then."""
@@ -99,9 +99,11 @@ class TersifyCallback(Callback):
         if self._lacks_latents:
             state.update(own)
 
-    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+    def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
         if self._lacks_latents:
             raise ValueError("the checkpoint was written without TersifyCallback; load its weights before fit instead")
+
+    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         steps = trainer.estimated_stepping_batches
         if not math.isfinite(steps) or steps < 1:
             raise ValueError("how long training takes is not known; give the Trainer max_steps, or max_epochs")
