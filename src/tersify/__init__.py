@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tersify.codec import TerseFileError as TerseFileError
-    from tersify.codec import load as load
     from tersify.codec import open as open
     from tersify.codec import pack as pack
     from tersify.codec import save as save
+    from tersify.loading import load as load
     from tersify.methods import Method as Method
     from tersify.methods import Transform as Transform
     from tersify.methods import register as register
@@ -44,7 +44,7 @@ _HOMES = {
     "CompressedTensor": "tensor",
     "CompressedModel": "tensor",
     "save": "codec",
-    "load": "codec",
+    "load": "loading",
     "open": "codec",
     "pack": "codec",
     "TerseFileError": "codec",

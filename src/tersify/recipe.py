@@ -133,6 +133,11 @@ class Recipe:
         return weights or any(method.needs_data for rule in self.inputs for method in rule.methods)
 
     @property
+    def needs_batches(self) -> bool:
+        """Whether a method of it searches, and so looks at every batch."""
+        return any(method.needs_batches for rule in self.rules for method in rule.methods)
+
+    @property
     def needs_length(self) -> bool:
         """Whether a method moves with time, so that it must know how long training takes."""
         return any(method.needs_length for rule in self.rules for method in rule.methods)

@@ -8,8 +8,8 @@ import torch
 import tersify
 from tersify import Recipe, Rule
 from tersify.lab import dataset, network
+from tersify.lab.stored import load_weights
 from tersify.lab.trainer import evaluate
-from tersify.lab.trainer.stored import load_weights
 from tersify.methods import Lookup
 
 

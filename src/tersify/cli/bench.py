@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, Shape, Target, TargetOption, network_and_input
+from tersify.cli.common import MaxDecodedBytes, Shape, Target, TargetOption, Trust, network_and_input
 from tersify.cpus import usable_cpus
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def bench(
     layers: Annotated[bool, typer.Option("--layers", help="Also time every layer of the compiled network.")] = False,
     target: Target = None,
     option: TargetOption = None,
+    trust: Trust = False,
     shape: Shape = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write the figures here; beside a model.terse the report shows them.")
@@ -42,7 +43,9 @@ def bench(
     from tersify.runtime.benchmark import bench as measure
     from tersify.runtime.peers import LOADERS
 
-    net, images = network_and_input(file, target, option, shape, max_decoded_bytes, batch=max(batch or [8]))
+    net, images = network_and_input(
+        file, target, option, shape, max_decoded_bytes, batch=max(batch or [8]), trust=trust
+    )
     wanted = [*(peer or ["torch", "torch.compile", "onnxruntime"]), "tersify"]
     for name in wanted:
         if name not in LOADERS:

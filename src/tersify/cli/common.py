@@ -23,6 +23,12 @@ Target = Annotated[
     str | None, typer.Option("--target", help="What the network is, where the file does not name a reference network.")
 ]
 TargetOption = Annotated[list[str] | None, typer.Option("--option", help="KEY=VALUE for --target; repeatable.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Let the file choose code that runs here: a file.py:function, timm, torchvision or hf."
+    ),
+]
 Shape = Annotated[str | None, typer.Option("--shape", help="One input, such as 3,32,32, where the file does not say.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file at --out.")]
 MaxDecodedBytes = Annotated[
@@ -58,13 +64,21 @@ def network_and_input(
     max_decoded_bytes: int | None,
     *,
     batch: int,
+    trust: bool = False,
 ) -> tuple[nn.Module, Tensor]:
     """The network of a .terse file in eval mode, and `batch` random inputs, as the flags say."""
     from tersify.lab import inputs
 
     return inputs.network_and_input(
-        file, target=target, options=pairs(option, "--option"), shape=shape, batch=batch, **allowed(max_decoded_bytes)
-    )
+        file, target=target, options=pairs(option, "--option"), trust=trusted(target, trust), shape=shape, batch=batch,
+        **allowed(max_decoded_bytes),
+    )  # fmt: skip
+
+
+def trusted(target: str | None, trust: bool) -> bool:
+    if trust and target is not None:
+        raise ValueError("--trust lets the file name its network, and --target names one; leave one of them out")
+    return trust
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import DATA_HELP, MaxDecodedBytes, Target, TargetOption, allowed, pairs
+from tersify.cli.common import DATA_HELP, MaxDecodedBytes, Target, TargetOption, Trust, allowed, pairs, trusted
 
 
 def evaluate(
@@ -17,6 +17,7 @@ def evaluate(
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
     target: Target = None,
     option: TargetOption = None,
+    trust: Trust = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     max_decoded_bytes: MaxDecodedBytes = None,
@@ -26,7 +27,10 @@ def evaluate(
     from tersify.lab.trainer import check_fits, load_network, pick_device
     from tersify.lab.trainer import evaluate as measure
 
-    net = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
+    net = load_network(
+        file, target=target, options=pairs(option, "--option"), trust=trusted(target, trust),
+        **allowed(max_decoded_bytes),
+    )  # fmt: skip
     loaded = dataset(data, root=data_root)
     where = pick_device(device)
     check_fits(net, loaded)

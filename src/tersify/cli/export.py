@@ -13,6 +13,7 @@ from tersify.cli.common import (
     Shape,
     Target,
     TargetOption,
+    Trust,
     allowed,
     check_free,
     network_and_input,
@@ -90,6 +91,7 @@ def onnx(
     integer: Annotated[bool, typer.Option("--integer", help="The exact integer network (int8 in, int8 out).")] = False,
     target: Target = None,
     option: TargetOption = None,
+    trust: Trust = False,
     shape: Shape = None,
     overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
@@ -106,7 +108,7 @@ def onnx(
         export_integer_onnx(fixed_network(opened), out)
         typer.echo(f"{out}: {out.stat().st_size:,} bytes, integers from end to end")
         return
-    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2)
+    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2, trust=trust)
     counts = export_onnx(model, opened, example, out)
     typer.echo(
         f"{out}: {out.stat().st_size:,} bytes, {counts['tables']} weights as tables, {counts['dense']} dense tensors"

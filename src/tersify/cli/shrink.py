@@ -13,6 +13,7 @@ from tersify.cli.common import (
     Shape,
     Target,
     TargetOption,
+    Trust,
     check_free,
     network_and_input,
 )
@@ -23,6 +24,7 @@ def shrink(
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
     target: Target = None,
     option: TargetOption = None,
+    trust: Trust = False,
     shape: Shape = None,
     overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
@@ -33,7 +35,7 @@ def shrink(
 
     check_free(file, out, overwrite)
     # The input holds no zeros: what the small network is compared with must not be silent by itself.
-    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2)
+    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2, trust=trust)
     small = tersify.shrink(model, example)
     before, after = (sum(p.numel() for p in m.parameters()) for m in (model, small))
     out.parent.mkdir(parents=True, exist_ok=True)

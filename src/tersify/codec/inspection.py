@@ -8,6 +8,7 @@ from typing import Any
 from tersify.codec.members import CodeGroup, parts_of
 from tersify.codec.reader import DEFAULT_MAX_DECODED_BYTES, TerseFile
 from tersify.tensor import CompressedTensor, entropy_bits, sparsity_percent
+from tersify.tensor.model import GRAPH
 
 
 def inspect(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> dict[str, Any]:
@@ -51,9 +52,16 @@ def inspect(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MA
         "groups": _groups(file),
         "aliases": file.aliases,
         "recipe": file.recipe,
-        "metadata": file.metadata,
+        "metadata": _short(file.metadata),
         "provenance": file.provenance,
     }
+
+
+def _short(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Of a graph, how many operations it has."""
+    graph = metadata.get(GRAPH)
+    nodes = graph.get("nodes") if isinstance(graph, dict) else None
+    return metadata | {GRAPH: {"operations": len(nodes)}} if isinstance(nodes, list) else metadata
 
 
 def _groups(file: TerseFile) -> list[dict[str, Any]]:

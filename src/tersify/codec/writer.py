@@ -7,14 +7,14 @@ import platform
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tersify.codec.arrays import encode_arrays
 from tersify.codec.codes import Meaning
@@ -27,7 +27,9 @@ from tersify.codec.native import Codes
 from tersify.codec.packing import halved, packed_losslessly
 from tersify.codec.split import encode_group
 from tersify.cpus import usable_cpus
-from tersify.tensor import CompressedTensor
+from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.inputs import METADATA
+from tersify.tensor.model import GRAPH, check_names
 
 VERSION = "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
@@ -38,12 +40,16 @@ def save(
     path: str | os.PathLike[str],
     *,
     floats: Literal["as-is", "fp16"] = "as-is",
+    network: nn.Module | None = None,
+    example: Tensor | Sequence[Tensor] | None = None,
 ) -> int:
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
 
     Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
     `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
     in half precision; they are given back as 32-bit floats with the rounded values.
+    With a plain `network` of these weights and an `example` of its input (or one for each argument), the file knows the
+    network too: its graph of operations goes in, and `load` needs no `into`.
     """
     if not isinstance(model, Mapping):
         raise ValueError(
@@ -54,6 +60,8 @@ def save(
         raise ValueError(f"floats must be 'as-is' or 'fp16', got {floats!r}")
     half = floats == "fp16"
     packed = packed_losslessly(model, half=half)
+    if network is not None:
+        packed.metadata |= {GRAPH: _graph_of(network, example, packed)}
     plan = _Plan(half=half)
     same = equal_tensors(packed)
     entries = [
@@ -70,6 +78,17 @@ def save(
         provenance=_provenance(),
     )
     return write_sections(path, {"directory": pack_directory(directory), **sections}, _version(directory))
+
+
+def _graph_of(network: nn.Module, example: Any, packed: CompressedModel) -> dict[str, Any]:
+    from tersify.graph import recorded  # torch.export takes a second to import
+
+    if example is None:
+        raise ValueError("a network is written down with an example of its input; give example=")
+    if packed.metadata.get(METADATA):
+        raise ValueError("a graph has no quantized activations, and this network does; save it without network=")
+    check_names({name: tuple(packed[name].shape) for name in (*packed, *packed.aliases)}, network)
+    return recorded(network, example)
 
 
 def _version(directory: Directory) -> str:

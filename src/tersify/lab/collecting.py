@@ -17,9 +17,9 @@ from tersify import codec
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import dataset, normalize
 from tersify.lab.inputs import random_input
+from tersify.lab.stored import load_network, load_weights
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer import check_fits, evaluate
-from tersify.lab.trainer.stored import load_network, load_weights
 from tersify.sparse import Collection
 
 
@@ -82,7 +82,7 @@ def _network(source: Source) -> tuple[nn.Module, dict[str, Any]]:
     """The network in eval mode, and what its file says about it."""
     is_file = source.target.endswith(".terse")
     file = Path(source.target) if is_file else source.weights
-    limit = {"max_decoded_bytes": source.max_decoded_bytes}
+    limit: dict[str, Any] = {"max_decoded_bytes": source.max_decoded_bytes}
     if file is None:
         return resolve_target(source.target, **source.options).eval(), {}
     if file.suffix == ".terse":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify import codec
-from tersify.lab.trainer.stored import load_network
+from tersify.lab.stored import load_network
 
 TOKENS = 32
 MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
@@ -22,12 +22,13 @@ def network_and_input(
     *,
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
+    trust: bool = False,
     shape: str | None = None,
     batch: int,
     max_decoded_bytes: int = codec.DEFAULT_MAX_DECODED_BYTES,
 ) -> tuple[nn.Module, Tensor]:
     """The network of a .terse file in eval mode, and `batch` random inputs of the size that it takes."""
-    net = load_network(file, target=target, options=options, max_decoded_bytes=max_decoded_bytes)
+    net = load_network(file, target=target, options=options, trust=trust, max_decoded_bytes=max_decoded_bytes)
     stored = codec.open(file, max_decoded_bytes=max_decoded_bytes).metadata.get("input")
     return net, random_input(net, stored, shape, batch)
 

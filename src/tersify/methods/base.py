@@ -155,6 +155,11 @@ class Method:
         """Whether it works on filters, neurons or heads, with all tensors that belong to them."""
         return False
 
+    @property
+    def needs_batches(self) -> bool:
+        """Whether its update looks at the batch, so that `session.step` must be given inputs and targets."""
+        return False
+
     def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
         """The sites it works on: those of its rule, then others that change with them, such as a filter's bias."""
         return sites

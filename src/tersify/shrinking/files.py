@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tersify.shrinking.cutting import tell_sizes_
 from tersify.shrinking.scattering import can_scatter, scatter_
 from tersify.tensor import CompressedModel, CompressedTensor
-from tersify.tensor.model import tied
+from tersify.tensor.model import GRAPH, tied
 from tersify.tensor.origin import file_facts, origins_of, set_file_facts, set_origins
 from tersify.units.attention import HeadAttention
 
@@ -26,7 +26,8 @@ def packed(model: nn.Module, metadata: Mapping[str, Any] | None = None) -> Compr
         code = coded.get(name)
         same = code is not None and code.shape == tuple(tensor.shape) and torch.equal(code.to_dense(), tensor.cpu())
         kept[name] = code if code is not None and same else tensor.detach()
-    recipe, known = file_facts(model)
+    recipe, facts = file_facts(model)
+    known = {key: value for key, value in facts.items() if key != GRAPH}  # it was that of the larger network
     return CompressedModel(kept, aliases=aliases, recipe=recipe, metadata={**known, **(metadata or {})})
 
 

@@ -16,6 +16,7 @@ from tersify.tensor.measures import entropy_bits, sparsity_percent
 from tersify.tensor.memory import find_sharing, memory_key
 from tersify.tensor.origin import set_file_facts, set_origins
 
+GRAPH = "graph"  # in the metadata: the operations of the network
 MOST_LINES = 20  # that print shows
 
 

@@ -1,5 +1,6 @@
 """The trainer: one loop for dense and compressed networks, and the run directory it leaves."""
 
+from tersify.lab.stored import load_network, load_weights
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display, display_for
@@ -8,7 +9,6 @@ from tersify.lab.trainer.fitting import DENSE, fitted
 from tersify.lab.trainer.job import Job
 from tersify.lab.trainer.loop import pick_device
 from tersify.lab.trainer.run import train
-from tersify.lab.trainer.stored import load_network, load_weights
 from tersify.lab.trainer.twin import run_with_twin
 
 __all__ = [

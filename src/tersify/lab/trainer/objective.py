@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.lab.data import Data
+from tersify.lab.stored import load_network
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.evaluation import check_fits
-from tersify.lab.trainer.stored import load_network
 
 
 class Objective:

@@ -18,6 +18,7 @@ from torch import nn
 from tersify import codec, ranks
 from tersify.codec.atomic import write_text
 from tersify.lab.data import Data, normalize
+from tersify.lab.networks import networks
 from tersify.lab.trainer.board import Board
 from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
 from tersify.lab.trainer.config import TrainConfig
@@ -117,7 +118,7 @@ def _finish(
     full: Mapping[str, float],
 ) -> dict[str, float]:
     """The file and its figures."""
-    codec.save(packed, directory.model)
+    _save(packed, directory.model, loop)
     if histograms:
         write_text(directory.latents, json.dumps(histograms) + "\n")
     metrics = _metrics(directory, history, loop) | {"dense_bytes": packed.dense_bytes()}
@@ -128,6 +129,16 @@ def _finish(
         metrics |= _shrunk(loop)
     directory.write_metrics(metrics)
     return metrics
+
+
+def _save(packed: CompressedModel, path: Path, loop: Loop) -> None:
+    """A network that is not ours goes into the file as a graph too, where torch.export follows it."""
+    target = packed.metadata.get("target")
+    if not isinstance(target, dict) or target.get("name") not in networks():
+        with contextlib.suppress(ValueError):
+            codec.save(packed, path, network=loop.blank, example=normalize(loop.data.test.images[:2], loop.data))
+            return
+    codec.save(packed, path)
 
 
 def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:

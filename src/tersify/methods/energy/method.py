@@ -128,6 +128,10 @@ class Energy(Method):
         work = Work(self, list(layers.values()), costs, makers[0].network_size)
         return Bound(sites, transforms, work)
 
+    @property
+    def needs_batches(self) -> bool:
+        return True
+
     def project_(self, bound: Bound) -> None:
         """Nothing: a search leaves the latents alone."""
 

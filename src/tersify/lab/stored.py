@@ -15,7 +15,8 @@ from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.networks import networks
 from tersify.lab.targets import resolve_target
 from tersify.shrinking import fit_
-from tersify.tensor.model import check_names
+from tersify.tensor.inputs import METADATA as QUANTIZED_INPUTS
+from tersify.tensor.model import GRAPH, check_names
 
 
 def load_weights(model: nn.Module, path: Path, *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> nn.Module:
@@ -67,23 +68,39 @@ def load_network(
     *,
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
+    trust: bool = False,
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
     remedy: str = "say what it is with --target",
 ) -> nn.Module:
     """The network of a .terse file, in eval mode.
 
-    Without `target` the file's own metadata names it, and then only a reference network is built: a file
-    from elsewhere must not choose which code runs here. `remedy` is what the caller can do about others.
+    Without `target` it is what the file says: a reference network, or the graph of operations that the file holds. Any
+    other network that it names is built with `trust` alone: a file from elsewhere must not choose which code runs here.
+    `remedy` is what the caller can do about others.
     """
+    file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     if target is None:
         if options:
             raise ValueError(
                 f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
                 f"would come from {path}; give --target as well, or leave --option out"
             )
-        target, options = _own_target(path, max_decoded_bytes, remedy)
+        named, options = _named(file, path)
+        if named in networks():
+            _check_claim(file, path, named, options)
+        elif isinstance(named, str) and trust:
+            pass
+        elif GRAPH in file.metadata:
+            return _of_graph(file, path, max_decoded_bytes)
+        elif isinstance(named, str):
+            raise ValueError(
+                f"{path} names {named!r}, which is code that this file must not choose; if you know the file, let it "
+                f"with trust (--trust), else {remedy}"
+            )
+        else:
+            raise ValueError(f"{path} does not say which network it is; {remedy}")
+        target = named
     network = resolve_target(target, **(options or {}))
-    file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     if file.metadata.get("shrunk"):
         fit_(network, file.shapes())
     try:
@@ -96,16 +113,18 @@ def load_network(
     return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
 
 
-def _own_target(path: Path, max_decoded_bytes: int, remedy: str) -> tuple[str, dict[str, Any]]:
-    """What the file says it is, believed only where a network of that name has just the file's tensors."""
-    file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
+def _named(file: codec.TerseFile, path: Path) -> tuple[str | None, dict[str, Any]]:
+    """The target and its options, as the file has them."""
     stored = file.metadata.get("target")
     stored = stored if isinstance(stored, dict) else {}
     name, options = stored.get("name"), stored.get("options") or {}
-    if not isinstance(name, str) or name not in networks():
-        raise ValueError(f"{path} names no reference network of ours (target {name!r}); {remedy}")
-    if not isinstance(options, dict):
+    if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
         raise ValueError(f"{path} gives its network the options {options!r}, which are no table; use --target")
+    return (name if isinstance(name, str) else None), options
+
+
+def _check_claim(file: codec.TerseFile, path: Path, name: str, options: Mapping[str, Any]) -> None:
+    """A file is believed only where a network of that name has just the file's tensors."""
     try:
         # Without memory, so that a file cannot ask for more of it than its own tensors take.
         with torch.device("meta"):
@@ -116,4 +135,15 @@ def _own_target(path: Path, max_decoded_bytes: int, remedy: str) -> tuple[str, d
     except (ValueError, TypeError, RuntimeError, OverflowError) as problem:
         why = str(problem).partition("\n")[0]
         raise ValueError(f"{path} is not the network {name} it claims to be: {why}; use --target") from None
-    return name, options
+
+
+def _of_graph(file: codec.TerseFile, path: Path, max_decoded_bytes: int) -> nn.Module:
+    from tersify.graph import network_of
+
+    if file.metadata.get(QUANTIZED_INPUTS):
+        raise ValueError(f"{path} has quantized activations, which its graph does not; use --target")
+    try:
+        network = network_of(file.metadata[GRAPH], file.shapes(), max_bytes=max_decoded_bytes)
+    except ValueError as problem:
+        raise codec.TerseFileError(f"{path}: {problem}") from None
+    return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()

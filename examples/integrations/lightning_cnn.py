@@ -1,0 +1,31 @@
+"""A small CNN under Lightning; the one line is `callbacks=`."""
+
+import lightning.pytorch as L
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import tersify
+from tersify.integrations.lightning import TersifyCallback
+from tersify.lab import dataset, network, normalize
+
+
+class Digits(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = network("digits-cnn")
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=2e-3)
+
+
+digits = dataset("digits")
+batches = DataLoader(TensorDataset(normalize(digits.train.images, digits), digits.train.labels), 32, shuffle=True)
+callback = TersifyCallback("ternary-target", out="cnn.terse")
+L.Trainer(max_epochs=8, accelerator="cpu", logger=False, callbacks=[callback]).fit(Digits(), batches)
+
+net = tersify.load("cnn.terse", into=Digits()).net.eval()
+found = net(normalize(digits.test.images, digits)).argmax(1)
+print(f"{100 * (found == digits.test.labels).float().mean():.1f} % right\n{callback.packed}")

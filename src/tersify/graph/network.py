@@ -1,0 +1,214 @@
+"""A graph becomes a module again, under the same names of its weights. Nothing is run that the graph does not list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify.graph.operations import makes_tensors, operation
+from tersify.graph.values import Json, dtype_of, from_json, is_shape, names_in, tensor_from_json
+
+MOST_VALUE_BYTES = 1 << 33  # of one value in between, for a batch of two
+
+
+@dataclass(frozen=True)
+class Input:
+    name: str
+    shape: tuple[int | None, ...]  # None: any
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    compute: Callable[..., Any]
+    args: Json
+    kwargs: dict[str, Json]
+    makes_tensors: bool
+    spent: tuple[str, ...]  # values that nobody reads afterwards
+
+
+@dataclass(frozen=True)
+class Graph:
+    inputs: list[Input]
+    state: dict[str, tuple[torch.dtype, bool]]  # by name: its kind, and whether it is a parameter
+    constants: dict[str, Tensor]
+    nodes: list[Node]
+    output: Json
+
+
+def parsed(given: Json) -> Graph:
+    """The graph of a file's metadata, checked: a wrong one raises ValueError here, and nothing has run."""
+    try:
+        inputs = [Input(name, tuple(shape), dtype_of(kind)) for name, shape, kind in given["inputs"]]
+        state = {name: (dtype_of(kind), bool(learned)) for name, kind, learned in given["state"]}
+        constants = {name: tensor_from_json(each) for name, each in given["constants"].items()}
+        listed = [(name, op, args, kwargs) for name, op, args, kwargs in given["nodes"]]
+        output = given["output"]
+    except (KeyError, TypeError, AttributeError, IndexError) as problem:
+        raise ValueError(f"the graph is not as it should be ({type(problem).__name__}: {problem})") from None
+    for each in inputs:
+        if not is_shape([1 if n is None else n for n in each.shape]):
+            raise ValueError(f"an input of the graph has the shape {list(each.shape)!r}")
+    known = [*(each.name for each in inputs), *(f"state.{name}" for name in state), *constants]
+    names = [*known, *(name for name, *_ in listed)]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        raise ValueError("the names of a graph's values must be texts, no two the same")
+    return Graph(inputs, state, constants, _nodes(listed, set(known), output), output)
+
+
+def _nodes(listed: list[tuple[str, Any, Any, Any]], known: set[str], output: Json) -> list[Node]:
+    last: dict[str, int] = {}
+    for index, (name, _, args, kwargs) in enumerate(listed):
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise ValueError(f"the arguments of {name!r} are no list and object")
+        for read in names_in([args, list(kwargs.values())]):
+            if read not in known:
+                raise ValueError(f"{name!r} reads {read!r}, which does not come before it")
+            last[read] = index
+        known.add(name)
+    kept = set(_outputs(output))
+    if not kept <= known:
+        raise ValueError("the graph gives a value that it does not have")
+    spent: dict[int, list[str]] = {}
+    for read, index in last.items():
+        if read not in kept and not read.startswith("state."):
+            spent.setdefault(index, []).append(read)
+    nodes = []
+    for index, (name, op, args, kwargs) in enumerate(listed):
+        compute = operation(op) if isinstance(op, str) else None
+        if compute is None:
+            raise ValueError(f"the graph names the operation {op!r}, which it may not")
+        nodes.append(Node(name, compute, args, kwargs, makes_tensors(op), tuple(spent.get(index, ()))))
+    return nodes
+
+
+def _outputs(output: Json) -> list[str]:
+    if isinstance(output, list):
+        return [name for each in output for name in _outputs(each)]
+    if isinstance(output, dict) and isinstance(output.get("names"), dict):
+        return [name for each in output["names"].values() for name in _outputs(each)]
+    names = names_in(output)
+    if not names:
+        raise ValueError(f"the graph gives {output!r}, which is no value of it")
+    return names
+
+
+def network_of(given: Json, shapes: Mapping[str, tuple[int, ...]], *, max_bytes: int) -> GraphNetwork:
+    """The network of a file's graph, with weights yet to come; `shapes` are those of the file's tensors.
+
+    It runs once without memory, so that a graph that cannot run, or takes far more of it than it should, is refused.
+    """
+    try:
+        graph = parsed(given)
+    except RecursionError:
+        raise ValueError("the graph is nested too deeply") from None
+    if graph.state.keys() != shapes.keys():
+        raise ValueError("the graph and the file name different tensors")
+    total = sum(math.prod(shapes[name]) * kind.itemsize for name, (kind, _) in graph.state.items())
+    if total > max_bytes:
+        raise ValueError(f"its weights take {total:,} bytes, max_decoded_bytes allows {max_bytes:,}")
+    try:
+        with torch.device("meta"):
+            network = _class_for(graph)(graph, shapes)
+            examples = [torch.empty([2 if n is None else n for n in i.shape], dtype=i.dtype) for i in graph.inputs]
+        with torch.no_grad():
+            network.run(examples, most_bytes=min(max_bytes, MOST_VALUE_BYTES))
+    except Exception as problem:  # whatever an operation raises for arguments it was not made for
+        why = " ".join(str(problem).split())[:200]
+        raise ValueError(f"the graph does not run ({type(problem).__name__}: {why})") from None
+    return network.to_empty(device="cpu").restored().eval()
+
+
+class GraphNetwork(nn.Module):
+    """Runs a graph. Its weights have the names that they had in the network the graph was made of."""
+
+    def __init__(self, graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        self._graph = graph
+        for name, (kind, learned) in graph.state.items():
+            *path, leaf = name.split(".")
+            home: nn.Module = self
+            for part in path:
+                if part not in home._modules:
+                    home.add_module(part, nn.Module())
+                home = home._modules[part]  # type: ignore[assignment]
+            tensor = torch.zeros(shapes[name], dtype=kind)
+            if learned:
+                home.register_parameter(leaf, nn.Parameter(tensor, requires_grad=kind.is_floating_point))
+            else:
+                home.register_buffer(leaf, tensor)
+        for index, constant in enumerate(graph.constants.values()):
+            self.register_buffer(
+                f"_constant{index}", constant.to(torch.get_default_device(), copy=True), persistent=False
+            )
+
+    def restored(self) -> GraphNetwork:
+        """With the graph's constants, after the memory was made anew."""
+        for index, constant in enumerate(self._graph.constants.values()):
+            setattr(self, f"_constant{index}", constant.clone())
+        return self
+
+    def forward(self, *inputs: Tensor) -> Any:
+        if len(inputs) != len(self._graph.inputs):
+            raise ValueError(f"the network takes {len(self._graph.inputs)} inputs, got {len(inputs)}")
+        for given, wanted in zip(inputs, self._graph.inputs, strict=True):
+            # Of floats any kind goes, as with other modules: it must be that of the weights, and torch says so.
+            floats = given.is_floating_point() and wanted.dtype.is_floating_point
+            fits = len(given.shape) == len(wanted.shape) and (floats or given.dtype == wanted.dtype)
+            if not fits or any(n is not None and n != m for n, m in zip(wanted.shape, given.shape, strict=True)):
+                shape = "×".join("N" if n is None else str(n) for n in wanted.shape)
+                raise ValueError(
+                    f"the network was written down for inputs {shape} of {wanted.dtype}, got "
+                    f"{tuple(given.shape)} of {given.dtype}; load the file into the network's own module for others"
+                )
+        return self.run(list(inputs))
+
+    def run(self, inputs: list[Tensor], *, most_bytes: int | None = None) -> Any:
+        graph = self._graph
+        values: dict[str, Any] = {each.name: given for each, given in zip(graph.inputs, inputs, strict=True)}
+        values |= {f"state.{name}": tensor for name, tensor in self.state_dict(keep_vars=True).items()}
+        values |= {name: getattr(self, f"_constant{index}") for index, name in enumerate(graph.constants)}
+        device = inputs[0].device
+        for node in graph.nodes:
+            arguments = from_json(node.args, values, device)
+            settings = {key: from_json(value, values, device) for key, value in node.kwargs.items()}
+            if node.makes_tensors:
+                settings["device"] = device
+            result = node.compute(*arguments, **settings)
+            if most_bytes is not None and _size_bytes(result) > most_bytes:
+                raise ValueError(f"{node.name!r} takes {_size_bytes(result):,} bytes")
+            values[node.name] = result
+            for name in node.spent:
+                del values[name]
+        return _taken(graph.output, values)
+
+
+class _OfOneInput(GraphNetwork):
+    """With a signature that says so, for programs that read it."""
+
+    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+        return super().forward(x)
+
+
+def _class_for(graph: Graph) -> type[GraphNetwork]:
+    return _OfOneInput if len(graph.inputs) == 1 else GraphNetwork
+
+
+def _size_bytes(result: Any) -> int:
+    if isinstance(result, (list, tuple)):
+        return sum(_size_bytes(each) for each in result)
+    return result.numel() * result.element_size() if isinstance(result, Tensor) else 0
+
+
+def _taken(output: Json, values: Mapping[str, Any]) -> Any:
+    if isinstance(output, list):
+        return tuple(_taken(each, values) for each in output)
+    if "names" in output:
+        return {name: _taken(each, values) for name, each in output["names"].items()}
+    return values[output["value"]]

@@ -1,0 +1,107 @@
+"""Arguments of operations as JSON, and back: numbers and text as they are, the rest as objects of one key."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_DTYPES = {
+    str(kind).removeprefix("torch."): kind
+    for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+                 torch.int8, torch.uint8, torch.bool)
+}  # fmt: skip
+_MEMORY = {"contiguous_format": torch.contiguous_format, "preserve_format": torch.preserve_format}
+Json = Any
+
+
+def dtype_name(kind: torch.dtype) -> str:
+    name = str(kind).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise ValueError(f"a graph cannot hold numbers of the kind {kind}")
+    return name
+
+
+def dtype_of(name: Any) -> torch.dtype:
+    if not isinstance(name, str) or name not in _DTYPES:
+        raise ValueError(f"the graph names a kind of numbers that is not known, {name!r}")
+    return _DTYPES[name]
+
+
+def to_json(value: Any, name_of: Callable[[torch.fx.Node], str]) -> Json:
+    """An argument in a graph of torch's."""
+    if isinstance(value, torch.fx.Node):
+        return {"value": name_of(value)}
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, (list, tuple)):
+        return [to_json(entry, name_of) for entry in value]
+    if isinstance(value, torch.dtype):
+        return {"dtype": dtype_name(value)}
+    if isinstance(value, torch.device):
+        return {"device": "own"}
+    if value is torch.strided:
+        return {"layout": "strided"}
+    for name, kind in _MEMORY.items():
+        if value is kind:
+            return {"memory": name}
+    raise ValueError(f"a graph cannot hold the argument {value!r}")
+
+
+def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> Any:
+    """The argument, with values of the graph in their places."""
+    if isinstance(given, list):
+        return [from_json(entry, values, device) for entry in given]
+    if not isinstance(given, dict):
+        return given
+    ((kind, name),) = given.items() if len(given) == 1 else ((None, None),)
+    if kind == "value" and isinstance(name, str) and name in values:
+        return values[name]
+    if kind == "float" and name in ("inf", "-inf", "nan"):
+        return float(name)
+    if kind == "dtype":
+        return dtype_of(name)
+    if kind == "device":
+        return device
+    if kind == "layout":
+        return torch.strided
+    if kind == "memory" and name in _MEMORY:
+        return _MEMORY[name]
+    raise ValueError(f"the graph has the argument {given!r}, which means nothing")
+
+
+def names_in(given: Json) -> list[str]:
+    """The values that an argument refers to."""
+    if isinstance(given, list):
+        return [name for entry in given for name in names_in(entry)]
+    return [given["value"]] if isinstance(given, dict) and isinstance(given.get("value"), str) else []
+
+
+def tensor_to_json(tensor: Tensor) -> Json:
+    """A small constant of the network."""
+    flat = tensor.detach().cpu().contiguous()
+    raw = flat.reshape(-1).view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    data = base64.b64encode(raw).decode()
+    return {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), "data": data}
+
+
+def tensor_from_json(given: Json) -> Tensor:
+    if not isinstance(given, dict) or not isinstance(given.get("data"), str) or not is_shape(given.get("shape")):
+        raise ValueError("a constant of the graph is not {dtype, shape, data}")
+    kind, shape = dtype_of(given.get("dtype")), given["shape"]
+    raw = bytearray(base64.b64decode(given["data"], validate=True))
+    if len(raw) != math.prod(shape) * kind.itemsize:
+        raise ValueError(f"a constant of the graph has {len(raw)} bytes, its shape {shape} takes others")
+    if kind is torch.bool and any(byte > 1 for byte in raw):
+        raise ValueError("a constant of the graph has a truth value other than 0 and 1")
+    return torch.frombuffer(raw, dtype=kind).reshape(shape) if raw else torch.empty(shape, dtype=kind)
+
+
+def is_shape(given: Any) -> bool:
+    return isinstance(given, list) and len(given) <= 32 and all(type(n) is int and 0 <= n < 1 << 48 for n in given)

@@ -1,0 +1,1 @@
+"""One line for training loops of others: `hf` (the Trainer), `lightning` and `accelerate`, each with its library."""
