@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-torch lint format readme fuzz fuzz-runtime sanitize-runtime mutants clean
+.PHONY: demo test test-slow test-torch test-oldest lint lines format readme fuzz fuzz-runtime sanitize-runtime mutants clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -27,8 +27,17 @@ test-torch:
 	build/torch-$(TORCH)/bin/pip install -q torch==$(TORCH) -e '.[test]'
 	build/torch-$(TORCH)/bin/python -m pytest
 
+# The oldest torch that pyproject.toml allows. The newest is what constraints.txt names, which `make test` uses.
+test-oldest:
+	$(MAKE) test-torch TORCH=$$(sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml).0
+
+# Random lines without their path, to be found by the names of the files; `make lines SEED=7 ANSWERS=--answers`.
+lines: .venv/.checks
+	$(BIN)/python tools/lines.py --seed $(or $(SEED),0) $(ANSWERS)
+
 lint: .venv/.checks
 	$(BIN)/ruff check .
+	$(BIN)/python tools/branches.py --most 0
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

@@ -275,7 +275,11 @@ class Session:
         weights = [p for p in ordered if p.requires_grad and id(p) not in learned]
         groups = [{"params": weights, **defaults}]
         if learned:
-            groups.append({"params": list(learned.values()), **defaults, "weight_decay": 0.0})
+            # Many tensors of a few numbers each: one fused call for all of them spares a CPU most of an optimizer's
+            # time. Off the CPU torch's optimizers take them together by themselves.
+            on_cpu = all(p.is_cpu for p in learned.values())
+            fused = {"fused": True} if on_cpu else {}
+            groups.append({"params": list(learned.values()), **fused, **defaults, "weight_decay": 0.0})
         return groups
 
     def latents(self) -> dict[str, Tensor]:

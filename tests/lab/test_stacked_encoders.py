@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import tersify
 from tersify.lab.networks.minilm import minilm
-from tersify.methods.pruning.choice import choose_globally, choose_in_layer
+from tersify.methods.pruning.choice import choose_globally, choose_in_layers
 from tersify.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -56,7 +56,8 @@ def test_layers_that_compete_and_layers_that_do_not_lose_what_the_product_would_
     def amount(units):
         return round(0.6 * units)
 
-    wanted = [[choose_in_layer(one[0], amount) for one in worth], choose_globally([w[1] for w in worth], amount, 0.25)]
+    alone = list(choose_in_layers([one[0] for one in worth], amount))
+    wanted = [alone, choose_globally([w[1] for w in worth], amount, 0.25)]
     for network, masks in enumerate(wanted):
         for layer, mask in enumerate(masks):
             assert torch.equal(worth[layer][network] > found[network, layer], mask)

@@ -99,6 +99,28 @@ def test_a_change_between_a_step_and_its_forward_pass_is_seen(chain, edit):
 
 
 @EVERY_CHAIN
+def test_state_that_changes_between_two_steps_is_seen_by_the_next(chain):
+    """What a step remembers of masks, codes and levels holds only as long as they do."""
+    skip_if_stochastic(chain)
+    model, session, _ = begun(chain)
+    with torch.no_grad():
+        for tensor in (t for site in session.sites for link in site.chain for t in link.buffers()):
+            if tensor.dtype is torch.bool:
+                tensor.view(-1)[::2] = False
+            elif tensor.is_floating_point():
+                tensor.mul_(0.75)
+    session._preparations.forget()
+    for module in chains_of(model):
+        module()  # asked for, so that it is prepared again
+    with torch.no_grad():
+        session._preparations.run()
+    prepared = [module().detach().clone() for module in chains_of(model)]
+    forget_prepared(model)
+    for a, module in zip(prepared, chains_of(model), strict=True):
+        assert torch.equal(a, module())
+
+
+@EVERY_CHAIN
 def test_a_weight_that_nobody_reads_gets_no_gradient(chain):
     """As a branch that a batch does not take: its parameters keep still, whatever the optimizer remembers."""
     model, x = make("linear")

@@ -7,6 +7,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Prune, Ternary
+from tersify.methods.pruning.choice import MOST_TOGETHER, choose_in_layers, lowest
 from tersify.tensor import sparsity_percent
 
 
@@ -84,3 +85,13 @@ def test_what_the_pruner_zeroed_stays_zero_behind_a_quantizer():
 def test_a_wrong_setting_is_refused_at_birth(settings, message):
     with pytest.raises(ValueError, match=message):
         Prune(**settings)
+
+
+def test_layers_of_one_size_are_chosen_together_as_they_would_be_alone():
+    torch.manual_seed(0)
+    sizes = [12, 12, 12, 7, 12, *[5] * (MOST_TOGETHER + 3)]
+    layers = [torch.randint(4, (1, size)).float() for size in sizes]  # many ties, which the position decides
+    layers[2] = layers[2].double()
+    together = list(choose_in_layers(layers, lambda units: units // 2))
+    for scores, kept in zip(layers, together, strict=True):
+        assert torch.equal(kept, ~lowest(scores, scores.numel() // 2))

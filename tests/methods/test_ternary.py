@@ -154,10 +154,23 @@ def test_a_learned_scale_starts_at_the_size_of_the_weight_and_learns(scale):
     assert model.weight.square().mean().sqrt().item() == pytest.approx(size, rel=0.05)
     groups = session.param_groups(weight_decay=0.1)
     assert [g["weight_decay"] for g in groups] == [0.1, 0.0]
+    assert [g.get("fused") for g in groups] == [None, True]
     model(torch.randn(3, 100)).sum().backward()
     assert all(p.grad is not None for p in groups[1]["params"])
     shape = session.pack()["weight"].scale.shape
     assert shape == (() if scale == "tensor" else (50, 1))
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "NAdam", "Adadelta"])
+def test_any_optimizer_takes_the_groups_and_moves_the_scale(kind):
+    model = nn.Linear(100, 50, bias=False)
+    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.2, scale="tensor")])]))
+    optimizer = getattr(torch.optim, kind)(session.param_groups(weight_decay=0.1), lr=0.1)
+    (scale,) = optimizer.param_groups[1]["params"]
+    before = scale.detach().clone()
+    model(torch.randn(3, 100)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(scale, before)
 
 
 def test_a_weight_of_zeros_with_a_scale_can_learn():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, Prepared
 from tersify.methods.offered import GROUP, load_offered, offered
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
@@ -118,6 +118,11 @@ class Bound:
         """The transforms, known to be of `kind`."""
         return [t for t in self.transforms if isinstance(t, kind)]
 
+    def buffers(self, name: str) -> list[Tensor]:
+        """The buffer that each transform holds under this name."""
+        # Past the module's own look-up, which would be the slower half of what is done with them in a step.
+        return cast("list[Tensor]", [transform._buffers[name] for transform in self.transforms])
+
     def entering(self) -> list[Tensor]:
         """What enters each transform now."""
         return [site.entering(transform) for site, transform in zip(self.sites, self.transforms, strict=True)]
@@ -178,12 +183,13 @@ class Method:
     def update(self, bound: Bound, step: Step) -> None:
         """Move schedules and searches on; called before each batch."""
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
         """All its weights for the coming forward pass at once: `forward` of each transform, end to end in one vector.
 
         Called at the end of every step. `weights.values` is what enters the transforms. Where they have parameters to
-        learn, torch records what happens here and differentiates it. Where they have none, a gradient passes to
-        `weights.values` as it comes; return (weights, gain) to multiply it, or keep it where `gain` is true.
+        learn, torch records what happens here and differentiates it, unless a `Prepared` brings its own way back.
+        Where they have none, a gradient passes to `weights.values` as it comes; return (weights, gain) to multiply it,
+        or keep it where `gain` is true.
         None: each transform computes its weight when its module reads it, which is always right and slower.
         """
         return None

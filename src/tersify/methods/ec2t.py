@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, ternary_tensor
-from tersify.methods.flat import FlatWeights
-from tersify.methods.relative import RelativeLevels, all_levels, keep_positive_
+from tersify.methods.flat import FlatWeights, Prepared
+from tersify.methods.relative import AllLevels, RelativeLevels, keep_positive_, levels_of
 from tersify.methods.threshold import is_measured_at
 from tersify.methods.ttq import all_signed_levels, side_means, signed_codebook, signed_levels
 from tersify.tensor import CompressedTensor
@@ -82,18 +82,24 @@ class EntropyConstrainedTernary(Method):
             set_lambda(transforms, (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0))
 
     def project_(self, bound: Bound) -> None:
-        keep_positive_([t.levels for t in bound.each(Ec2tTransform)])
+        keep_positive_(levels_of(bound, "levels"))
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
-        transforms = bound.each(Ec2tTransform)
-        levels = all_levels([t.levels for t in transforms], weights).view(-1, 2)
-        lam, part = (torch.stack([t._buffers[name] for t in transforms]) for name in ("lam", "part"))  # type: ignore[misc]
-        bits = level_bits(torch.stack([t.prior for t in transforms]), lam[:, None] * part[:, None])
-        plus, minus = levels.detach().unbind(1)
+    @torch.no_grad()
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
+        levels = AllLevels(levels_of(bound, "levels"), weights)
+        priors, lam, part = bound.buffers("prior"), bound.buffers("lam"), bound.buffers("part")
+
+        def bits_of_each_weight() -> list[Tensor]:
+            bits = level_bits(torch.stack(priors), (torch.stack(lam) * torch.stack(part))[:, None])
+            return [weights.spread(each) for each in bits.unbind(1)]
+
+        # They change only where λ and P are measured, and not at all in the last quarter of training.
+        bits = weights.remembered("bits", [*priors, *lam, *part], bits_of_each_weight)
+        plus, minus = levels.values.view(-1, 2).unbind(1)
         unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
-        sides = (weights.spread(each) for each in (plus, minus, unit, *bits.unbind(1)))
-        pattern = cheapest_level(weights.values.detach(), *sides)
-        return all_signed_levels(pattern, levels, weights)
+        plus, minus, unit = (weights.spread(each) for each in (plus, minus, unit))
+        pattern = cheapest_level(weights.values, plus, minus, unit, *bits)
+        return all_signed_levels(pattern, plus, minus, levels, weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"λ": float(bound.each(Ec2tTransform)[0].lam)}
@@ -116,9 +122,9 @@ def level_bits(prior: Tensor, lam: Tensor) -> Tensor:
 def cheapest_level(
     latent: Tensor, plus: Tensor, minus: Tensor, unit: Tensor, bits_0: Tensor, bits_plus: Tensor, bits_minus: Tensor
 ) -> Tensor:  # eq. 4
-    zero = latent.square() / unit + bits_0
-    up = (latent - plus).square() / unit + bits_plus
-    down = (latent + minus).square() / unit + bits_minus
+    zero = latent.square().div_(unit).add_(bits_0)
+    up = (latent - plus).square_().div_(unit).add_(bits_plus)
+    down = (latent + minus).square_().div_(unit).add_(bits_minus)
     is_up = (up < zero) & (up <= down)
     return is_up.to(latent.dtype) - ((down < zero) & ~is_up).to(latent.dtype)
 

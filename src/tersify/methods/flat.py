@@ -6,8 +6,10 @@ vector makes as many calls for fifty layers as for one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,20 @@ _LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 LARGE = 1 << 14  # numbers in a tensor that a core's nearest cache does not hold
 
+Made = TypeVar("Made")
+
+
+class Remembered(NamedTuple):
+    """What was made of some tensors, and how they were then."""
+
+    sources: Sequence[Tensor]
+    stamps: list[tuple[int, int]]
+    made: Any
+
+    def holds_for(self, sources: Sequence[Tensor], stamps: list[tuple[int, int]]) -> bool:
+        # By identity: comparing tensors would compare their numbers.
+        return stamps == self.stamps and all(map(operator.is_, sources, self.sources))
+
 
 class Learned(NamedTuple):
     """Parameters in one vector, one (or none) for each tensor, and how a gradient of the vector falls apart."""
@@ -28,6 +44,17 @@ class Learned(NamedTuple):
     split: Callable[[Tensor], Sequence[Tensor]]
 
 
+class Prepared(NamedTuple):
+    """All weights of a method that learns, with its own backward pass: half of the calls that torch would record.
+
+    The latents get the gradient as it comes, or times `gain`; what is learned gets `gradient` of it.
+    """
+
+    value: Tensor
+    gain: Tensor | None
+    gradient: Callable[[Tensor], Tensor]  # of the weights → of the vector that `FlatWeights.learn` gave
+
+
 class FlatWeights:
     """The tensors that enter a method's transforms, as one vector `values`.
 
@@ -35,7 +62,7 @@ class FlatWeights:
     that layout. Statistics are those of torch's own reductions of each tensor, to the bit on a CPU.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], constants: dict[str, Tensor] | None = None) -> None:
+    def __init__(self, tensors: Sequence[Tensor], constants: dict[str, Any] | None = None) -> None:
         self.tensors = tensors
         self._last = [_is_channels_last(t) for t in tensors]
         self._molds = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
@@ -51,6 +78,8 @@ class FlatWeights:
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
         """The vector's parts in the shapes and layouts of the tensors."""
+        if all(mold.ndim == 1 for mold in self._molds):
+            return list(flat.split(self.sizes))  # a third of the time, since nothing is given a shape
         parts = _unflatten_dense_tensors(flat, self._molds)
         if any(self._last):
             return [_from_memory(p) if last else p for p, last in zip(parts, self._last, strict=True)]
@@ -95,30 +124,49 @@ class FlatWeights:
 
     def norms(self, flat: Tensor, order: float, *, per_channel: bool = False) -> Tensor:
         """One norm for each tensor, or for each output channel of all of them."""
-        if per_channel:
+        if order == torch.inf:
+            runs = self.runs(per_channel=per_channel)
+            parts = flat.split([size * count for size, count in runs])
+            each = zip(parts, runs, strict=True)
+            return torch.cat([torch.linalg.vector_norm(part.view(count, -1), order, 1) for part, (_, count) in each])
+        if per_channel:  # a sum's last bit depends on how it is added up, so each tensor by itself
             parts = zip(flat.split(self.sizes), self.rows, strict=True)
             return torch.cat([torch.linalg.vector_norm(p.view(rows, -1), order, 1) for p, rows in parts])
         return torch.stack(torch._foreach_norm(flat.split(self.sizes), order))
 
+    def runs(self, *, per_channel: bool = False) -> list[tuple[int, int]]:
+        """The number of weights of each tensor (or output channel), with how many of that size follow each other."""
+        name = "runs of channels" if per_channel else "runs of tensors"
+        runs = groupby(self.counts(per_channel))
+        return self.remembered(name, (), lambda: [(size, len(list(same))) for size, same in runs])
+
     def spread(self, numbers: Tensor, *, per_channel: bool = False) -> Tensor:
         """One number for each tensor (or output channel) → one for each weight."""
-        return _Spread.apply(numbers, self.owners(per_channel=per_channel), self.members(per_channel=per_channel))
+        owners = self.owners(per_channel=per_channel)
+        if not numbers.requires_grad:
+            return numbers.index_select(0, owners)
+        return _Spread.apply(numbers, owners, self.members(per_channel=per_channel))
+
+    def sums(self, numbers: Tensor) -> Tensor:
+        """The sum over each tensor's weights, of one number for each or of a row of them."""
+        return _segment_sums(numbers, self.members())
 
     def members(self, *, per_channel: bool = False) -> Tensor:
         """How many weights share each number that is spread."""
         name = "members of a channel" if per_channel else "members of a tensor"
-        return self.constant(name, lambda: torch.tensor(self._counts(per_channel)))
+        return self.constant(name, lambda: torch.tensor(self.counts(per_channel)))
 
     def owners(self, *, per_channel: bool = False) -> Tensor:
         """For each weight the index of its tensor, or of its output channel among all of them."""
 
         def numbered() -> Tensor:
-            counts = torch.tensor(self._counts(per_channel))
+            counts = torch.tensor(self.counts(per_channel))
             return torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
 
         return self.constant("channels" if per_channel else "tensors", numbered)
 
-    def _counts(self, per_channel: bool) -> list[int]:
+    def counts(self, per_channel: bool) -> list[int]:
+        """The same as plain numbers, without a look at the device."""
         if not per_channel:
             return self.sizes
         return [size // rows for size, rows in zip(self.sizes, self.rows, strict=True) for _ in range(rows)]
@@ -130,12 +178,20 @@ class FlatWeights:
             found = self._constants[name] = make().to(self.values.device)
         return found
 
+    def remembered(self, name: str, sources: Sequence[Tensor], make: Callable[[], Made]) -> Made:
+        """What is made of `sources` and of nothing else: made again only after one of them has changed.
+
+        Torch counts the edits of a tensor in place; what a replayed CUDA graph writes it does not count.
+        """
+        stamps = [(tensor._version, tensor.data_ptr()) for tensor in sources]
+        found = self._constants.get(name)
+        if found is None or not found.holds_for(sources, stamps):
+            found = self._constants[name] = Remembered(sources, stamps, make())
+        return found.made
+
 
 class _Spread(torch.autograd.Function):
-    """Backward each part is summed up by itself: a scattered sum differs from run to run on a GPU.
-
-    In double precision, since the sum of a segment goes from its first element to its last.
-    """
+    """Numbers to all that share them, and backward the sums of their gradients."""
 
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, owners: Tensor, members: Tensor) -> Tensor:
@@ -144,8 +200,15 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        sums = torch.segment_reduce(gradient.double(), "sum", lengths=ctx.members, unsafe=True)
-        return sums.to(gradient.dtype), None, None
+        return _segment_sums(gradient, ctx.members), None, None
+
+
+def _segment_sums(numbers: Tensor, members: Tensor) -> Tensor:
+    """Each part summed up by itself: a scattered sum differs from run to run on a GPU.
+
+    In double precision, since the sum of a segment goes from its first element to its last.
+    """
+    return torch.segment_reduce(numbers.double(), "sum", lengths=members, unsafe=True).to(numbers.dtype)
 
 
 def clip_(tensors: list[Tensor]) -> None:

@@ -41,9 +41,11 @@ class Graph:
         if not takers or any(node.op != "call_module" for node in takers):
             return None
         norm = self._module(takers[0])
-        if not isinstance(norm, _BatchNorm) or not norm.affine or set(takers) != set(self._calls[norm]):
+        if not isinstance(norm, _BatchNorm) or not norm.affine:
             return None
-        return norm if len(takers) == len(uses) else None
+        # Each use of the layer has one taker, and the norm is called nowhere else: else its γ and β mean more.
+        alone = len(takers) == len(uses) and set(takers) == set(self._calls[norm])
+        return norm if alone else None
 
     def may_lose_units(self, layer: nn.Module) -> bool:
         """Whether the layer is used, and every path from it to the output leads through another layer of weights."""

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tersify.checks import check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, Prepared
 from tersify.methods.pruning.schedule import first_step
-from tersify.methods.relative import RelativeLevels, all_levels
+from tersify.methods.relative import AllLevels, RelativeLevels, levels_of
 from tersify.tensor import CompressedTensor
 
 ITERATIONS = 60
@@ -47,14 +47,27 @@ class KMeans(Method):
                 if not (step.without_training and bool(transform.clustered)):
                     transform.cluster_(site.entering(transform))
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
-        transforms, latents = bound.each(SharedTransform), weights.values.detach()
-        levels = all_levels([t.levels for t in transforms], weights).view(len(transforms), -1)
-        codebooks = torch.cat([levels.new_zeros(len(levels), 1), levels], 1)
-        places = weights.flatten([t.codes for t in transforms]) + weights.owners() * codebooks.shape[1]
-        shared = torch.where(latents == 0, 0.0, codebooks.view(-1).index_select(0, places))
-        clustered = torch.stack([t.clustered for t in transforms])[weights.owners()]
-        return torch.where(clustered, straight_through(shared, weights.values), weights.values)
+    @torch.no_grad()
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
+        latents, count = weights.values, 2**self.bits
+        codes, clustered = bound.buffers("codes"), bound.buffers("clustered")
+        levels = AllLevels(levels_of(bound, "levels"), weights)
+        codebooks = torch.nn.functional.pad(levels.values.view(len(codes), -1), (1, 0))  # code 0 is zero
+        places = weights.remembered("codes", codes, lambda: weights.flatten(codes) + weights.owners() * count)
+        learns = latents != 0
+        # All tensors form their clusters in the same step, so from there on there is nothing to choose.
+        if weights.remembered("all formed", clustered, lambda: bool(torch.stack(clustered).all())):
+            formed = None
+        else:
+            formed = torch.stack(clustered)[weights.owners()]
+            learns &= formed
+        shared = torch.where(latents != 0, codebooks.view(-1).index_select(0, places), 0.0)
+
+        def gradient(given: Tensor) -> Tensor:
+            sums = torch.zeros_like(codebooks).view(-1).index_add_(0, places, torch.where(learns, given, 0.0))
+            return levels.to_factors(sums.view_as(codebooks)[:, 1:])
+
+        return Prepared(shared if formed is None else torch.where(formed, shared, latents), None, gradient)
 
 
 class SharedTransform(Transform):

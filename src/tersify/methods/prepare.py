@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tersify import ranks
 from tersify.methods.base import Bound, Method, Site, Transform
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, Prepared
 from tersify.methods.slots import Slot
 
 # What is prepared waits in memory, with a few temporaries. A network of more weights is bound by its arithmetic, and
@@ -23,18 +23,18 @@ class Preparation:
 
     def __init__(self, method: Method, bound: Bound, slots: Sequence[Slot]) -> None:
         self._method, self._bound, self._slots = method, bound, slots
-        self._constants: dict[str, Tensor] = {}
+        self._constants: dict[str, Any] = {}
         self._parameters = [p for t in bound.transforms for p in t.parameters()]
         self._is_last = all(s.chain[-1] is t for s, t in zip(bound.sites, bound.transforms, strict=True))
+        self._passing: list[bool] = []
+        self._at_work, self._their_slots = bound, slots
 
     def run(self, values: dict[Slot, Tensor]) -> None:
         """Each slot's value becomes what the method makes of it; slots it cannot serve are taken out."""
-        bound, slots = self._bound, self._slots
-        if any(t.passes_in_training for t in bound.transforms):
-            each = zip(bound.sites, bound.transforms, slots, strict=True)
-            chosen = [(site, t, slot) for site, t, slot in each if not t.passes_in_training]
-            bound = Bound([site for site, _, _ in chosen], [t for _, t, _ in chosen], bound.shared)
-            slots = [slot for _, _, slot in chosen]
+        passing = [t.passes_in_training for t in self._bound.transforms]
+        if passing != self._passing:
+            self._leave_out(passing)
+        bound, slots = self._at_work, self._their_slots
         made = None
         if slots and all(slot in values for slot in slots):
             made = self._make(bound, [values[slot] for slot in slots], slots)
@@ -43,6 +43,18 @@ class Preparation:
                 values.pop(slot, None)
         else:
             values.update(zip(slots, made, strict=True))
+
+    def _leave_out(self, passing: list[bool]) -> None:
+        """What passes the latent on needs no preparation, and what is known of the others' sizes changes with them."""
+        bound = self._bound
+        self._passing, self._constants = passing, {}
+        if not any(passing):
+            self._at_work, self._their_slots = bound, self._slots
+            return
+        each = zip(bound.sites, bound.transforms, self._slots, passing, strict=True)
+        chosen = [(site, transform, slot) for site, transform, slot, passes in each if not passes]
+        self._at_work = Bound([site for site, _, _ in chosen], [t for _, t, _ in chosen], bound.shared)
+        self._their_slots = [slot for _, _, slot in chosen]
 
     def _make(self, bound: Bound, entering: Sequence[Tensor], slots: Sequence[Slot]) -> Sequence[Tensor] | None:
         first = entering[0]
@@ -55,9 +67,11 @@ class Preparation:
             made = self._method.prepare(bound, weights)
         if made is None:
             return None
-        value, gain = made if isinstance(made, tuple) else (made, None)
+        prepared = made if isinstance(made, Prepared) else None
+        value, gain = (made[0], made[1]) if isinstance(made, tuple) else (made, None)
         casts = {slot.cast for slot in slots} if self._is_last and first.dtype is torch.float32 else set()
-        record = _Record(bound.transforms, weights, value, gain, casts.pop() if len(casts) == 1 else None)
+        cast = casts.pop() if len(casts) == 1 else None
+        record = _Record(bound.transforms, weights, value, gain, cast, prepared.gradient if prepared else None)
         with torch.enable_grad():
             return _AllAtOnce.apply(record, *entering, *(p for _, p in record.learned))
 
@@ -72,8 +86,10 @@ class _Record:
         value: Tensor,
         gain: Tensor | None,
         cast: torch.dtype | None,
+        own_gradient: Callable[[Tensor], Tensor] | None,
     ) -> None:
         self.transforms, self.weights, self.value, self.gain, self.cast = transforms, weights, value, gain, cast
+        self.own_gradient = own_gradient
         # Parameters with the index of the tensor they belong to, in the order in which their gradients are found.
         self.learned = [
             (i, p) for learned in weights.learned for i, p in enumerate(learned.parameters) if p is not None
@@ -84,15 +100,19 @@ class _Record:
         weights = self.weights
         whole = [torch.zeros_like(t) if g is None else g for g, t in zip(given, weights.tensors, strict=True)]
         flat = weights.flatten(whole).to(weights.values.dtype)
-        theirs: list[Tensor] = []
+        vectors: Sequence[Tensor] = ()
         if self.value.requires_grad:
             wanted = [weights.values, *(learned.vector for learned in weights.learned)]
             flat, *vectors = torch.autograd.grad(self.value, wanted, flat, retain_graph=True)
-            for vector, learned in zip(vectors, weights.learned, strict=True):
-                parts = zip(learned.split(vector), learned.parameters, strict=True)
-                theirs += [part for part, p in parts if p is not None]
-        elif self.gain is not None:
-            flat = torch.where(self.gain, flat, 0.0) if self.gain.dtype is torch.bool else flat * self.gain
+        else:
+            if weights.learned and self.own_gradient is not None:
+                vectors = [self.own_gradient(flat)]
+            if self.gain is not None:
+                flat = torch.where(self.gain, flat, 0.0) if self.gain.dtype is torch.bool else flat * self.gain
+        theirs: list[Tensor] = []
+        for vector, learned in zip(vectors, weights.learned, strict=True):
+            parts = zip(learned.split(vector), learned.parameters, strict=True)
+            theirs += [part for part, p in parts if p is not None]
         back = weights.pieces(flat)
         if all(g is not None for g in given):
             return [*back, *theirs]

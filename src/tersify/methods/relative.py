@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
-from tersify.methods.base import scale_gradient
+from tersify.methods.base import Bound, scale_gradient
 from tersify.methods.flat import FlatWeights
 
 
@@ -35,14 +35,36 @@ class RelativeLevels(nn.Module):
 LEAST_FACTOR = 1e-3
 
 
+def levels_of(bound: Bound, name: str) -> list[RelativeLevels]:
+    """Those that each transform holds under this name."""
+    # Past the modules' own look-ups, here and below, which would be half of the time a step takes for them.
+    return [cast("RelativeLevels", transform._modules[name]) for transform in bound.transforms]
+
+
 def keep_positive_(every: Sequence[RelativeLevels]) -> None:
-    torch._foreach_clamp_min_([levels.factor for levels in every], LEAST_FACTOR)
+    torch._foreach_clamp_min_([cast("Tensor", levels._parameters["factor"]) for levels in every], LEAST_FACTOR)
+
+
+class AllLevels:
+    """The levels of all of them end to end, and the way back from a level's gradient to its factor's."""
+
+    def __init__(self, every: Sequence[RelativeLevels], weights: FlatWeights) -> None:
+        self._starts, self._gains, factor = _starts_gains_and_factors(every, weights)
+        self.values = self._starts * factor.detach()
+
+    def to_factors(self, gradient: Tensor) -> Tensor:
+        return gradient.reshape(-1) * self._starts * self._gains
 
 
 def all_levels(every: Sequence[RelativeLevels], weights: FlatWeights) -> Tensor:
-    """The levels of all of them end to end, with the same values and gradients as one by one."""
+    """The same with torch recording the way back."""
+    start, gains, factor = _starts_gains_and_factors(every, weights)
+    return start * scale_gradient(factor, gains)
+
+
+def _starts_gains_and_factors(every: Sequence[RelativeLevels], weights: FlatWeights) -> tuple[Tensor, Tensor, Tensor]:
     gains = weights.constant("gains", lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]))
-    # Past the modules' own look-ups, which would be half of the time this takes.
-    start = _flatten_dense_tensors([e._buffers["start"] for e in every])
+    starts = [cast("Tensor", e._buffers["start"]) for e in every]
+    start = weights.remembered("starts", starts, lambda: _flatten_dense_tensors(starts))
     factor = weights.learn([cast("nn.Parameter", e._parameters["factor"]) for e in every])
-    return start * scale_gradient(factor, gains.to(factor.dtype))
+    return start, gains.to(factor.dtype), factor

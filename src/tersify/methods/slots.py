@@ -44,7 +44,9 @@ class Slot:
 
     def fill(self, weight: Tensor, latent: Tensor) -> None:
         self._weight, self._latent = weight, latent
-        self._seen = [(held, key, t := held[key], t._version, t.data_ptr()) for held, key in self._sources]
+        # A weight that is the latent itself is never out of date.
+        sources = () if weight is latent else self._sources
+        self._seen = [(held, key, t := held[key], t._version, t.data_ptr()) for held, key in sources]
         self._made_in = None if weight.dtype is latent.dtype else weight.dtype
 
     def clear(self) -> None:

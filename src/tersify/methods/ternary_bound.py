@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -24,12 +23,8 @@ class TernaryBound(Bound):
     def clip_(self) -> None:
         clip_([ranks.own_part(site.latent) for site in self.sites])
 
-    def _thresholds(self) -> list[Tensor]:
-        # Past the module's own look-up, which would be the slower half of what is done with them.
-        return cast("list[Tensor]", [transform._buffers["threshold"] for transform in self.transforms])
-
     def set_thresholds_(self, threshold: Tensor | float) -> None:
-        thresholds = self._thresholds()
+        thresholds = self.buffers("threshold")
         thresholds[0].fill_(threshold)
         if len(thresholds) > 1:
             torch._foreach_copy_(thresholds[1:], [thresholds[0]] * (len(thresholds) - 1))
@@ -37,7 +32,7 @@ class TernaryBound(Bound):
 
     def _one_threshold(self) -> Tensor | None:
         """The threshold of all of them, or None where somebody gave them several."""
-        thresholds = self._thresholds()
+        thresholds = self.buffers("threshold")
         versions = [each._version for each in thresholds]
         if versions != self._equal_at:
             if bool((torch.stack(thresholds) != thresholds[0]).any()):

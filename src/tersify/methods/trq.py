@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
-from tersify.methods.flat import FlatWeights, signs_beyond
-from tersify.methods.relative import RelativeLevels, all_levels, keep_positive_
+from tersify.methods.flat import FlatWeights, Prepared, signs_beyond
+from tersify.methods.relative import AllLevels, RelativeLevels, keep_positive_, levels_of
 from tersify.tensor import CompressedTensor
 
 
@@ -22,12 +22,14 @@ class TernaryResidual(Method):
         return TrqTransform(site.entering())
 
     def project_(self, bound: Bound) -> None:
-        keep_positive_([t.alpha for t in bound.each(TrqTransform)])
+        keep_positive_(levels_of(bound, "alpha"))
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
-        alpha = weights.spread(all_levels([t.alpha for t in bound.each(TrqTransform)], weights))
-        pattern = signs_beyond(weights.values.detach(), alpha.detach())
-        return straight_through(2.0 * pattern * alpha, weights.values)
+    @torch.no_grad()
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
+        levels = AllLevels(levels_of(bound, "alpha"), weights)
+        alpha = weights.spread(levels.values)
+        doubled = signs_beyond(weights.values, alpha).mul_(2.0)
+        return Prepared(doubled * alpha, None, lambda g: levels.to_factors(weights.sums(g * doubled)))
 
 
 def stem_plus_residual(latent: Tensor, alpha: Tensor) -> Tensor:

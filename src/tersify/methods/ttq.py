@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
-from tersify.methods.flat import FlatWeights, signs_beyond
-from tersify.methods.relative import RelativeLevels, all_levels, keep_positive_
+from tersify.methods.flat import FlatWeights, Prepared, signs_beyond
+from tersify.methods.relative import AllLevels, RelativeLevels, keep_positive_, levels_of
 from tersify.tensor import CompressedTensor
 
 
@@ -28,13 +28,14 @@ class TrainedTernary(Method):
         return TtqTransform(self.t, site.entering())
 
     def project_(self, bound: Bound) -> None:
-        keep_positive_([t.levels for t in bound.each(TtqTransform)])
+        keep_positive_(levels_of(bound, "levels"))
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
-        latents = weights.values.detach()
+    @torch.no_grad()
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
+        latents, levels = weights.values, AllLevels(levels_of(bound, "levels"), weights)
         pattern = signs_beyond(latents, weights.spread(self.t * weights.norms(latents, torch.inf)))
-        levels = all_levels([t.levels for t in bound.each(TtqTransform)], weights).view(-1, 2)
-        return all_signed_levels(pattern, levels, weights)
+        plus, minus = (weights.spread(each) for each in levels.values.view(-1, 2).unbind(1))
+        return all_signed_levels(pattern, plus, minus, levels, weights)
 
 
 class TtqTransform(Transform):
@@ -70,12 +71,18 @@ def signed_codebook(levels: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(levels[0]), levels[0], -levels[1]])
 
 
-def all_signed_levels(pattern: Tensor, levels: Tensor, weights: FlatWeights) -> Tensor:
-    """The weights of all tensors, with a row (Wp, Wn) for each."""
-    plus, minus = (weights.spread(each) for each in levels.unbind(1))
+def all_signed_levels(
+    pattern: Tensor, plus: Tensor, minus: Tensor, levels: AllLevels, weights: FlatWeights
+) -> Prepared:
+    """The weights of all tensors, with Wp and Wn as each weight has them, out of `levels`."""
     # The numbers of `signed_levels` without its choices, which take several times as long as products.
-    value = pattern.clamp(min=0.0) * plus + pattern.clamp(max=0.0) * minus
-    return straight_through(value, weights.values, value.detach().abs() + (1.0 - pattern.abs()))
+    up, down = pattern.clamp(min=0.0), pattern.clamp(max=0.0)
+    value = up * plus + down * minus
+
+    def gradient(given: Tensor) -> Tensor:
+        return levels.to_factors(weights.sums(torch.stack([given * up, given * down], 1)))
+
+    return Prepared(value, value.abs() + (1.0 - pattern.abs()), gradient)
 
 
 def signed_levels(pattern: Tensor, levels: tuple[Tensor, Tensor], latent: Tensor) -> Tensor:

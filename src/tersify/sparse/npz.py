@@ -109,27 +109,17 @@ def from_npz(data: bytes, where: str) -> Matrix:
 
 def _check(matrix: Matrix, where: str) -> None:
     """Indices inside the matrix and arrays of one length, so that no later step can go astray."""
+    _check_values(matrix, where)
     height, width = matrix.shape
     arrays, values = matrix.arrays, matrix.arrays["values"]
-    if values.ndim != {"dense": 2, "bsr": 3}.get(matrix.format, 1):
-        raise CollectionError(f"{where} holds values of {values.ndim} dimensions")
-    if values.dtype not in (np.float32, np.float64) or arrays.get("dense_values", values).dtype != values.dtype:
-        raise CollectionError(f"{where} holds values of type {values.dtype}; float32 and float64 are known")
     block = values.shape[-1] if matrix.format == "bsr" else 1
     limits = {"rows": height, "columns": -(-width // block), "keys": height * width, "dense_rows": height}
-    count = len(values)
-    for name, limit in limits.items():
-        if name not in arrays:
-            continue
-        indices = arrays[name]
-        wanted = len(arrays["dense_values"]) if name == "dense_rows" else count
-        if indices.ndim != 1 or indices.dtype.kind != "u" or len(indices) != wanted:
-            raise CollectionError(f"{where}: {name} must be {wanted} unsigned numbers, got {indices.shape}")
-        if len(indices) and int(indices.max()) >= limit:
-            raise CollectionError(f"{where}: {name} reaches {int(indices.max())}, the limit is {limit}")
+    for name in (each for each in limits if each in arrays):
+        wanted = len(arrays["dense_values"]) if name == "dense_rows" else len(values)
+        _check_indices(arrays[name], wanted, limits[name], f"{where}: {name}")
     if "pointers" in arrays:
         slices = width if matrix.format == "csc" else -(-height // block)
-        _check_pointers(arrays["pointers"], slices, count, where)
+        _check_pointers(arrays["pointers"], slices, len(values), where)
     if matrix.format == "bsr":
         e = matrix.entries()
         if e.rows.max(initial=-1) >= height or e.columns.max(initial=-1) >= width:
@@ -137,11 +127,32 @@ def _check(matrix: Matrix, where: str) -> None:
     if "dense_values" in arrays and arrays["dense_values"].shape[1:] != (width,):
         raise CollectionError(f"{where}: dense rows must be {width} wide, got {arrays['dense_values'].shape}")
     if "bits" in arrays:
-        bits = arrays["bits"]
-        if bits.dtype != np.uint8 or bits.shape != (-(-height * width // 8),):
-            raise CollectionError(f"{where}: a bitmap of {height}×{width} has {-(-height * width // 8)} bytes")
-        if int(np.unpackbits(bits, count=height * width).sum()) != count:
-            raise CollectionError(f"{where}: the bitmap and its {count} values do not fit each other")
+        _check_bitmap(arrays["bits"], matrix, where)
+
+
+def _check_values(matrix: Matrix, where: str) -> None:
+    values = matrix.arrays["values"]
+    if values.ndim != {"dense": 2, "bsr": 3}.get(matrix.format, 1):
+        raise CollectionError(f"{where} holds values of {values.ndim} dimensions")
+    beside = matrix.arrays.get("dense_values", values)
+    if values.dtype not in (np.float32, np.float64) or beside.dtype != values.dtype:
+        raise CollectionError(f"{where} holds values of type {values.dtype}; float32 and float64 are known")
+
+
+def _check_indices(indices: Array, wanted: int, limit: int, what: str) -> None:
+    if indices.ndim != 1 or indices.dtype.kind != "u" or len(indices) != wanted:
+        raise CollectionError(f"{what} must be {wanted} unsigned numbers, got {indices.shape}")
+    if len(indices) and int(indices.max()) >= limit:
+        raise CollectionError(f"{what} reaches {int(indices.max())}, the limit is {limit}")
+
+
+def _check_bitmap(bits: Array, matrix: Matrix, where: str) -> None:
+    height, width = matrix.shape
+    count = len(matrix.arrays["values"])
+    if bits.dtype != np.uint8 or bits.shape != (-(-height * width // 8),):
+        raise CollectionError(f"{where}: a bitmap of {height}×{width} has {-(-height * width // 8)} bytes")
+    if int(np.unpackbits(bits, count=height * width).sum()) != count:
+        raise CollectionError(f"{where}: the bitmap and its {count} values do not fit each other")
 
 
 def _check_pointers(pointers: Array, slices: int, count: int, where: str) -> None:

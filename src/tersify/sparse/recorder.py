@@ -158,6 +158,14 @@ def _run(
         modules[layer].register_forward_hook(hook(parts, layer), with_kwargs=True) for layer, parts in watched.items()
     ]
     try:
+        _call(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _call(model: nn.Module, example: Any) -> None:
+    try:
         if isinstance(example, Mapping):
             model(**example)
         elif isinstance(example, tuple):
@@ -169,9 +177,6 @@ def _run(
         raise ValueError(
             f"{type(model).__name__} cannot run on the example: {reason}; give one of the shape and type that it takes"
         ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager

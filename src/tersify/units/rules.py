@@ -15,6 +15,11 @@ from tersify.units.walk import Rule
 _POOLS = [f"{kind}_pool{d}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max", "lp") for d in (1, 2, 3)]
 _RESAMPLES = [f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "linear1d", "bilinear2d", "bicubic2d")]
 _MOVES = ["flatten", "permute", "transpose", "t", "movedim", "squeeze", "unsqueeze", "stack"]
+# Pointwise by their nature. Torch's own tag is missing from some of them, and from others in older releases.
+_ACTIVATIONS = [
+    "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "mish",
+    "relu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "tanh", "threshold",
+]  # fmt: skip
 _RULES: dict[str, Rule] = {
     "linear": layers.linear,
     **{f"conv{d}d": layers.conv for d in (1, 2, 3)},
@@ -27,7 +32,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ["dropout", "feature_dropout", "alpha_dropout", "clone", "contiguous", "detach", "to", "alias"], moves.same
     ),
-    **dict.fromkeys(["hardswish", "relu6", "selu", "celu", "mish", "softplus"], moves.same),
+    **dict.fromkeys(_ACTIVATIONS, moves.same),
     "prelu": layers.prelu,
     **dict.fromkeys(["view", "reshape", "_unsafe_view", "unflatten"], moves.view),
     "expand": moves.expand,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from tersify.methods import nearest
 
@@ -44,18 +44,12 @@ class Parameter:
         if not isinstance(values, list) or not values:
             raise ValueError(f"space: {field!r} needs a list of values, got {values!r}")
         if kind == "categorical":
-            if len(set(map(repr, values))) != len(values):
-                raise ValueError(f"space: {field!r} names a choice twice: {values}")
-            if not all(isinstance(value, (bool, int, float, str)) for value in values):
-                raise ValueError(f"space: choices of {field!r} must be text, numbers, true or false, got {values}")
+            _check_choices(field, values)
             return cls(field, kind, choices=tuple(values))
-        numbers = (int,) if kind == "int" else (int, float)
-        is_range = len(values) == 2 and all(isinstance(v, numbers) and not isinstance(v, bool) for v in values)
-        if not is_range or not all(map(math.isfinite, values)) or not values[0] < values[1]:
-            raise ValueError(f"space: {field!r} takes {kind} = [low, high] with low < high, got {values}")
-        if kind == "log" and values[0] <= 0:
-            raise ValueError(f"space: {field!r} is logarithmic and must start above 0, got {values[0]}")
-        if points is not None and (not isinstance(points, int) or isinstance(points, bool) or points < 2):
+        _check_range(field, kind, values)
+        if points is None:
+            return cls(field, kind, low=values[0], high=values[1])
+        if not _is_number(points, (int,)) or points < 2:
             raise ValueError(f"space: {field!r}: points must be a whole number from 2 on, got {points!r}")
         return cls(field, kind, low=values[0], high=values[1], points=points)
 
@@ -84,3 +78,24 @@ class Parameter:
             return {"kind": self.kind, "choices": list(self.choices)}
         points = {} if self.points is None else {"points": self.points}
         return {"kind": self.kind, "low": self.low, "high": self.high, **points}
+
+
+def _check_choices(field: str, values: list[Any]) -> None:
+    if len(set(map(repr, values))) != len(values):  # by repr: 1 and true are equal, and two choices
+        raise ValueError(f"space: {field!r} names a choice twice: {values}")
+    if not all(isinstance(value, (bool, int, float, str)) for value in values):
+        raise ValueError(f"space: choices of {field!r} must be text, numbers, true or false, got {values}")
+
+
+def _check_range(field: str, kind: str, values: list[Any]) -> None:
+    numbers = (int,) if kind == "int" else (int, float)
+    is_pair = len(values) == 2 and all(_is_number(value, numbers) for value in values)
+    if not is_pair or not all(map(math.isfinite, values)) or not values[0] < values[1]:
+        raise ValueError(f"space: {field!r} takes {kind} = [low, high] with low < high, got {values}")
+    if kind == "log" and values[0] <= 0:
+        raise ValueError(f"space: {field!r} is logarithmic and must start above 0, got {values[0]}")
+
+
+def _is_number(value: object, kinds: tuple[type, ...]) -> TypeGuard[int]:
+    """A bool is an int to Python, and no number to whoever writes a sweep."""
+    return isinstance(value, kinds) and not isinstance(value, bool)

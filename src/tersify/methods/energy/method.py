@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -152,11 +152,20 @@ class Energy(Method):
             work.engine(step.model).run(step.inputs, step.targets, step=progress.step, heat=heat)
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> tuple[Tensor, Tensor] | None:
-        gates = bound.each(GateTransform)
-        if any(gate.gate.open for gate in gates):
+        work = bound.shared
+        assert isinstance(work, Work)
+        if any(layer.gate.open for layer in work.layers):
             return None
-        each = zip(gates, weights.tensors, strict=True)
-        mask = weights.flatten([gate.keep(latent.ndim).expand_as(latent) for gate, latent in each])
+
+        def spread_masks() -> Tensor:
+            each = zip(bound.each(GateTransform), weights.tensors, strict=True)
+            return weights.flatten([gate.keep(latent.ndim).expand_as(latent) for gate, latent in each])
+
+        if work.population.searching:
+            mask = spread_masks()  # on a GPU a search moves the gates by a graph, whose writes torch does not count
+        else:
+            gates = [cast("Tensor", layer.gate._buffers["mask"]) for layer in work.layers]
+            mask = weights.remembered("masks", gates, spread_masks)
         return weights.values * mask, mask
 
     def status(self, bound: Bound) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from tersify.checks import check_choice, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat import FlatWeights, Prepared
 from tersify.methods.lookup.fit import MOST_FRACTION_BITS, Fitted, fit_table
 from tersify.methods.lookup.split import interval_counts
-from tersify.methods.relative import RelativeLevels, all_levels
+from tersify.methods.relative import AllLevels, RelativeLevels, levels_of
 from tersify.tensor import CompressedTensor, TableFormat
 
 FITS = ("paper", "nearest", "lloyd", "optimal", "sensitivity")
@@ -90,24 +91,35 @@ class Lookup(Method):
         return LookupTransform(self, site)
 
     def update(self, bound: Bound, step: Step) -> None:
+        if not step.without_training:
+            if step.progress.step == 0:  # from there on checkpoints carry it
+                for transform in bound.each(LookupTransform):
+                    transform.in_training.fill_(True)
+            return
         # Without training, a pruner before this one reaches its share of zeros only now.
         for site, transform in zip(bound.sites, bound.each(LookupTransform), strict=True):
-            if not step.without_training:
-                transform.in_training.fill_(True)
-            elif site.chain[0] is not transform and not transform.in_training:
+            if site.chain[0] is not transform and not transform.in_training:
                 transform.take_(self.fitted(site, site.entering(transform)))
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
-        transforms = bound.each(LookupTransform)
-        levels = all_levels([t.levels for t in transforms], weights).view(-1, 2**self.n)
-        words = stored_words(self, levels, torch.cat([t.steps for t in transforms]))
-        edges = torch.cat([t.edges for t in transforms]) if self.has_own_edges else middles(words.detach())
-        tables = [len(t._buffers["edges"]) for t in transforms]  # type: ignore[arg-type]
-        parts = zip(weights.values.detach().split(weights.sizes), edges.split(tables), strict=True)
-        codes = torch.cat([torch.searchsorted(e, part.view(len(e), -1), right=True).view(-1) for part, e in parts])
-        table_of = weights.owners(per_channel=self.per_channel)
-        chosen = words.view(-1).index_select(0, codes + table_of * words.shape[1])
-        return straight_through(chosen, weights.values)
+    @torch.no_grad()
+    def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
+        own_steps, own_edges = bound.buffers("steps"), bound.buffers("edges")
+        levels = AllLevels(levels_of(bound, "levels"), weights)
+        steps = weights.remembered("steps", own_steps, lambda: torch.cat(own_steps))
+        words, order = nearest_words(self, levels.values.view_as(steps), steps).sort(dim=1)
+        if self.has_own_edges:
+            edges = weights.remembered("edges", own_edges, lambda: torch.cat(own_edges))
+        else:
+            edges = middles(words)
+        codes = codes_of_all(weights.values, edges, weights.runs(per_channel=self.per_channel))
+        first = weights.constant("first word", lambda: weights.owners(per_channel=self.per_channel) * 2**self.n)
+        places = codes + first
+
+        def gradient(given: Tensor) -> Tensor:
+            sums = torch.zeros_like(words).view(-1).index_add_(0, places, given).view_as(words)
+            return levels.to_factors(torch.zeros_like(sums).scatter_(1, order, sums))
+
+        return Prepared(words.view(-1).index_select(0, places), None, gradient)
 
     def status(self, bound: Bound) -> dict[str, float]:
         saturated = sum(int(t.saturated) for t in bound.each(LookupTransform))
@@ -206,9 +218,26 @@ class LookupTransform(Transform):
 
 def stored_words(method: Lookup, levels: Tensor, steps: Tensor) -> Tensor:
     """Rows of levels as words in those steps, ascending."""
+    return straight_through(nearest_words(method, levels.detach(), steps), levels).sort(dim=1).values
+
+
+def nearest_words(method: Lookup, levels: Tensor, steps: Tensor) -> Tensor:
     lowest, highest = word_range(method)
-    stored = (levels.detach() / steps).round().clamp(lowest, highest) * steps
-    return straight_through(stored, levels).sort(dim=1).values
+    return (levels / steps).round().clamp(lowest, highest) * steps
+
+
+def codes_of_all(values: Tensor, edges: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
+    """The code of each value by its own table's row of edges. A run is (values of a table, tables).
+
+    One call searches all tables of a run: layers of equal size mostly follow each other.
+    """
+    parts = values.split([size * tables for size, tables in runs])
+    rows = edges.split([tables for _, tables in runs])
+    found = [
+        torch.searchsorted(row, part.view(len(row), -1), right=True).view(-1)
+        for part, row in zip(parts, rows, strict=True)
+    ]
+    return torch.cat(found) if len(found) > 1 else found[0]
 
 
 def middles(words: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from tersify.methods.selection import kth_smallest
 from tersify.ranks import gather, rank, sum_over_ranks
 
 SHORT_ROW = 1 << 16  # counting a number's two halves takes tables of that length
+MOST_TOGETHER = 64  # layers whose scores are held at the same time
 SCOPES = ("layer", "global", "row")
 
 
@@ -49,14 +51,25 @@ def lowest_of_shards(scores: Tensor, count: int) -> Tensor:
     return below | (ties & (ties.cumsum(0) <= room))
 
 
-def choose_in_rows(scores: Tensor, amount: Callable[[int], int]) -> Tensor:
-    """What each row keeps."""
-    return ~lowest(scores, amount(scores.shape[-1]))
+def choose_in_rows(layers: Iterable[Tensor], amount: Callable[[int], int]) -> Iterator[Tensor]:
+    """What each row of each layer keeps."""
+    return (~lowest(scores, amount(scores.shape[-1])) for scores in layers)
 
 
-def choose_in_layer(scores: Tensor, amount: Callable[[int], int]) -> Tensor:
-    """What the layer keeps."""
-    return ~lowest(scores.reshape(1, -1), amount(scores.numel())).view_as(scores)
+def choose_in_layers(layers: Iterable[Tensor], amount: Callable[[int], int]) -> Iterator[Tensor]:
+    """What each layer keeps. Small layers of one size that follow each other are put in order by one call."""
+    for _, same in groupby(enumerate(layers), key=_alike):
+        run = [scores for _, scores in same]
+        rows = run[0].reshape(1, -1) if len(run) == 1 else torch.stack([scores.reshape(-1) for scores in run])
+        kept = ~lowest(rows, amount(rows.shape[1]))
+        yield from (row.view_as(scores) for row, scores in zip(kept, run, strict=True))
+
+
+def _alike(numbered: tuple[int, Tensor]) -> tuple[object, ...]:
+    """The same for layers that may be taken together; a large one stays alone, for the sake of memory."""
+    at, scores = numbered
+    together = at // MOST_TOGETHER if scores.numel() <= SHORT_ROW else -1 - at
+    return together, scores.numel(), scores.dtype, scores.device
 
 
 def choose_globally(scores: Sequence[Tensor], amount: Callable[[int], int], floor: float) -> list[Tensor]:

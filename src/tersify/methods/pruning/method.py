@@ -15,7 +15,7 @@ from tersify.methods.flat import FlatWeights
 from tersify.methods.pruning.choice import (
     SCOPES,
     choose_globally,
-    choose_in_layer,
+    choose_in_layers,
     choose_in_rows,
     least_kept,
     lowest_of_shards,
@@ -246,8 +246,9 @@ class Prune(Method):
         if any(is_sharded(site.latent) for site in bound.sites):
             self._choose_among_shards_(bound, done)
             return
-        for mask in bound.each(MaskTransform):
-            mask.mask.fill_(True)
+        if self.structure in GROUPED:  # where each group takes away from what the others left
+            for mask in bound.each(MaskTransform):
+                mask.mask.fill_(True)
         # One by one, unless all compete: the scores of a large network would take as much memory as itself.
         scores = (layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site)) for layer in bound.layers)
         for layer, kept in zip(bound.layers, self._kept(scores, done), strict=True):
@@ -265,8 +266,8 @@ class Prune(Method):
             return (_above(each, self.threshold) for each in scores)
         if self.scope == "global":
             return choose_globally(list(scores), lambda units: self._pruned(units, done), self.floor)
-        choose = choose_in_rows if self._in_rows else choose_in_layer
-        return (choose(each, lambda units: self._pruned(units, done)) for each in scores)
+        choose = choose_in_rows if self._in_rows else choose_in_layers
+        return choose(scores, lambda units: self._pruned(units, done))
 
 
 def _above(scores: Tensor, threshold: float) -> Tensor:

@@ -1,0 +1,44 @@
+"""The tools that look at the tree itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def output_of(*arguments):
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_drawn_lines_hide_their_path_until_the_same_seed_is_asked_for_answers():
+    drawn, again, other = (output_of("tools/lines.py", "--seed", seed) for seed in ("3", "3", "4"))
+    assert drawn == again != other
+    lines = drawn.splitlines()
+    assert len(lines) == 25
+    answers = output_of("tools/lines.py", "--seed", "3", "--answers").splitlines()
+    assert answers[::2] == lines
+    for line, answer in zip(lines, answers[1::2], strict=True):
+        path, number = answer.strip().rsplit(":", 1)
+        assert path not in line
+        assert (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1].strip() == line[5:]
+
+
+def test_the_package_is_no_denser_in_branches_than_it_was():
+    assert "branches per 100 lines" in output_of("tools/branches.py", "--most", "0")
+
+
+def test_a_branch_is_counted_wherever_it_stands(tmp_path, monkeypatch):
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import branches
+    finally:
+        sys.path.pop(0)
+    monkeypatch.setattr(branches, "ROOT", tmp_path)
+    source = tmp_path / "some.py"
+    source.write_text(
+        "class A:\n    def f(self, x):\n        if x and x or 1:\n            return [y for y in x if y]\n"
+    )
+    (found,) = branches.functions_in(source)
+    assert (found.name, found.lines, found.branches) == ("f", 3, 4)
