@@ -7,6 +7,8 @@
 namespace tersify {
 namespace {
 
+constexpr size_t kLevels = 16;
+
 int weights_per_word(GemvKind kind) { return kind == GemvKind::Nibbles ? kNibblesPerWord : kTritsPerWord; }
 
 int words_of(GemvKind kind, int features) {
@@ -33,8 +35,8 @@ uint32_t trit_word(const float* weights, int begin, int features) {
 
 }  // namespace
 
-bool GemvWeights::possible(const Kernels& k, GemvKind kind, const std::vector<float>& table) {
-  if (kind == GemvKind::Nibbles) return k.nibble_gemv && table.size() < 16;  // code 0 is zero
+bool GemvWeights::possible(const Kernels& k, GemvKind kind, const std::vector<float>& table, bool zeros) {
+  if (kind == GemvKind::Nibbles) return k.nibble_gemv && table.size() + zeros <= kLevels;
   return bool(k.trit_gemv);
 }
 
@@ -42,7 +44,9 @@ GemvWeights::GemvWeights(const DenseWeight& w, GemvKind kind, const std::vector<
     : kind_(kind), rows_(w.rows), features_(w.channels) {
   const int words = words_of(kind, features_);
   words_.grow(size_t(blocks()) * words * kGemvRows * sizeof(uint32_t));
-  std::copy(table.begin(), table.end(), levels_ + 1);
+  // Code 0 is zero, but for 16 levels that are none; beyond the last feature activations are zeros.
+  const int first = table.size() < kLevels;
+  std::copy(table.begin(), table.end(), levels_ + first);
   const std::vector<float> nothing(features_, 0.0f);  // rows beyond the last, up to a whole block
   for (int row = 0; row < blocks() * kGemvRows; ++row) {
     const float* weights = row < rows_ ? w.data + size_t(row) * features_ : nothing.data();
@@ -54,10 +58,10 @@ GemvWeights::GemvWeights(const DenseWeight& w, GemvKind kind, const std::vector<
       } else {
         for (int k = 0; k < kNibblesPerWord && i * kNibblesPerWord + k < features_; ++k) {
           const float value = weights[i * kNibblesPerWord + k];
-          if (value == 0) continue;
+          if (value == 0 && first) continue;
           const auto found = std::find(table.begin(), table.end(), value);
           if (found == table.end()) throw std::invalid_argument("a weight is missing from its table");
-          word |= uint32_t(found - table.begin() + 1) << (4 * k);
+          word |= uint32_t(found - table.begin() + first) << (4 * k);
         }
       }
       reinterpret_cast<uint32_t*>(words_.data())[at] = word;

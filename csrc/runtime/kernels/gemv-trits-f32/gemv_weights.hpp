@@ -17,8 +17,8 @@ class GemvWeights {
  public:
   GemvWeights(const DenseWeight& weight, GemvKind kind, const std::vector<float>& table);
 
-  // Whether a kernel of this kind exists and can hold these weights.
-  static bool possible(const Kernels& kernels, GemvKind kind, const std::vector<float>& table);
+  // Whether a kernel of this kind exists and can hold these weights. `zeros`: some weight is zero, which takes a code.
+  static bool possible(const Kernels& kernels, GemvKind kind, const std::vector<float>& table, bool zeros);
 
   GemvKind kind() const { return kind_; }
   int rows() const { return rows_; }
