@@ -37,5 +37,5 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def kernels_win(costs: Callable[..., None]) -> None:
-    """Dense products of torch cost so much that every layer with a kernel takes it."""
-    costs(conv_dense=1e6, rows_dense=1e6, vector_dense=1e6)
+    """Dense products cost so much that every layer takes the kernels for its levels and zeros."""
+    costs(conv_dense=1e6, rows_dense=1e6, vector_dense=1e6, **{"conv_dense-lanes": 1e6})

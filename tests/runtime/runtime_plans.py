@@ -182,20 +182,20 @@ def linear_int8_plan(
     inner: tuple[int, ...] = (),
     seed: int = 0,
     epilogue: Epilogue | None = None,
+    weight: Weight | None = None,
 ) -> Plan:
     """A linear layer on int8 activations."""
-    weight = random_weight((rows, features), kind, zeros, seed)
-    weight = weight.in_steps() if kind is WeightKind.TABLE else weight
-    op = Linear(weight=weight, kernel=LinearKernel.I8, epilogue=epilogue or Epilogue())
+    weight = random_weight((rows, features), kind, zeros, seed) if weight is None else weight
+    op = Linear(weight=weight.in_steps(), kernel=LinearKernel.I8, epilogue=epilogue or Epilogue())
     node = Node(name="y", op=op, inputs=("x",), value=floats(n, *inner, rows))
     return plan_of(node, inputs={"x": (n, *inner, features)})
 
 
-def in_int8(plan: Plan, inputs: Sequence[Tensor], *, two_bit: bool = False) -> Plan:
-    """Ternary convolutions on int8 activations, by lists or two bits a weight, their ranges those of the inputs."""
-    if two_bit:
+def in_int8(plan: Plan, inputs: Sequence[Tensor], *, codes: bool = False) -> Plan:
+    """Ternary convolutions on int8 activations, by lists or dense codes, their ranges those of the inputs."""
+    if codes:
         node = plan.nodes[0]
-        plan = replace(plan, nodes=(replace(node, op=replace(node.op, kernel=ConvKernel.TWO_BIT_I8)),))
+        plan = replace(plan, nodes=(replace(node, op=replace(node.op, kernel=ConvKernel.CODES_I8)),))
     marked = with_int8_kernels(plan)
     ranges = observed([(_in_floats(plan), inputs)])
     return replace(marked, quants={name: ranges[name] for name in quantized_values(marked)})

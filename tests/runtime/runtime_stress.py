@@ -49,7 +49,7 @@ class Weights:
             runtime.pack_conv(space, kernel, WINDOW, 1, kinds.SIGN, [], lanes.F16, (9, 9)),
         ]
         self.int8 = runtime.pack_conv_i8(space, kernel, WINDOW, 1, (9, 9))
-        self.two_bit = runtime.pack_conv_2bit(space, kernel, WINDOW)
+        self.codes = runtime.pack_conv_codes(space, np.sign(kernel), WINDOW)
         self.matrix = runtime.pack_linear(space, floats(g, 700, 60), kinds.SIGN, [])
         self.bytes = runtime.pack_linear_i8(space, np.sign(floats(g, 900, 60)).astype(np.float32))
         self.picks = runtime.pack_linear_i8(
@@ -66,7 +66,7 @@ def network(runtime: ModuleType, space: Any, w: Weights, items: int, size: tuple
     value = e.conv(image, w.lists[0], plain)
     value = e.conv(value, w.lists[1], plain, image)
     narrow = e.conv_i8(image, w.int8, plain, -1, (4 / 255, 0.0, 255.0))
-    dense = e.conv_2bit(image, w.two_bit, plain, value, (4 / 127, -127.0, 127.0))
+    dense = e.conv_codes(image, w.codes, plain, value, (4 / 127, -127.0, 127.0))
     joined = e.concatenate([value, narrow, dense])
     pooled = e.max_pool(joined, [2, 2, 1, 1, 0, 0, 1, 1], (size[0] - 1, size[1] - 1))
     mean = e.global_mean(e.elementwise(joined, joined, True, runtime.Epilogue()), runtime.Epilogue())

@@ -45,13 +45,22 @@ def test_lists_are_chosen_where_they_cost_least(costs, precision):
 
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
 def test_a_layer_that_is_faster_dense_becomes_a_torch_call_and_the_plan_says_so(costs, precision):
-    costs(conv_sign=50.0, rows_sign=50.0)
+    costs(conv_sign=50.0, rows_sign=50.0, **{"conv_dense-lanes": 50.0})
     model, x = network(), torch.randn(8, 3, 6, 6)
     fast = compile(model, x, precision=precision, threads=1)
     assert fast.plan.describe().count("dense chosen: sign") == 2
     assert "0 operations with kernels" in fast.plan.describe()
     assert close(fast, model, x)
     assert close(fast, model, torch.randn(3, 3, 6, 6))
+
+
+def test_a_convolution_that_is_cheapest_dense_in_the_engine_stays_there(costs):
+    costs(conv_sign=50.0, conv_dense=50.0, rows_dense=9.0)
+    model, x = network(), torch.randn(8, 3, 6, 6)
+    fast = compile(model, x, threads=1)
+    assert "dense-lanes chosen: sign" in fast.plan.describe()
+    assert "0 torch calls" in fast.plan.describe()
+    assert close(fast, model, x)
 
 
 def test_8_bit_activations_need_calibration_batches_to_be_chosen(costs):
@@ -69,7 +78,7 @@ def test_a_convolution_that_is_cheapest_in_two_bits_a_weight_says_so(costs):
     assert "two bits" not in compile(model, x, precision="auto", threads=1).plan.describe()
     fast = compile(model, x, precision="auto", threads=1, calibration=x)
     assert "two-bit chosen: sign" in fast.plan.describe()
-    assert "two bits a weight, int8 activations" in fast.plan.describe()
+    assert "dense codes, int8 activations" in fast.plan.describe()
     assert close(fast, model, x, 0.02)
 
 

@@ -23,7 +23,7 @@ class Plan:
         self.ids = self.engine.input_ids(2, 7)
         self.conv = conv_weights(self.space, random(4, 3, 3, 3))
         self.int8 = runtime.pack_conv_i8(self.space, random(4, 3, 3, 3), THREE, 1, (8, 8))
-        self.two_bit = runtime.pack_conv_2bit(self.space, random(4, 3, 3, 3), THREE)
+        self.codes = runtime.pack_conv_codes(self.space, random(4, 3, 3, 3).sign(), THREE)
         self.linear = linear_weights(self.space, random(6, 12))
         self.linear_i8 = runtime.pack_linear_i8(self.space, random(6, 12).sign())
         self.embedding = runtime.pack_embedding(random(10, 4), [], [])
@@ -43,13 +43,13 @@ REFUSALS = {
         p.engine.quantize(p.rows, *BYTES),
         p.engine.conv_i8(p.rows, p.int8, p.plain, -1, BYTES),
     ),
-    "channels of a two-bit convolution": lambda p: p.engine.conv_2bit(p.rows, p.two_bit, p.plain, -1, BYTES),
+    "channels of a convolution with codes": lambda p: p.engine.conv_codes(p.rows, p.codes, p.plain, -1, BYTES),
     "a window that does not fit": lambda p: p.engine.conv(
         p.engine.input(1, (3, 2, 2)), conv_weights(p.space, random(4, 3, 3, 3), [3, 3, 1, 1, 0, 0, 1, 1]), p.plain
     ),
-    "a two-bit window that does not fit": lambda p: p.engine.conv_2bit(
+    "a window of codes that does not fit": lambda p: p.engine.conv_codes(
         p.engine.input(1, (3, 2, 2)),
-        runtime.pack_conv_2bit(p.space, random(4, 3, 3, 3), [3, 3, 1, 1, 0, 0, 1, 1]),
+        runtime.pack_conv_codes(p.space, random(4, 3, 3, 3).sign(), [3, 3, 1, 1, 0, 0, 1, 1]),
         p.plain,
         -1,
         BYTES,
@@ -74,7 +74,7 @@ REFUSALS = {
         p.engine.quantize(p.image, *BYTES),
         p.engine.quantize(p.image, 0.2, 0.0, 255.0),
     ),
-    "steps of a two-bit convolution": lambda p: p.engine.conv_2bit(p.image, p.two_bit, p.plain, -1, (0.1, 0, 300)),
+    "steps of a convolution with codes": lambda p: p.engine.conv_codes(p.image, p.codes, p.plain, -1, (0.1, 0, 300)),
     "features of a linear layer": lambda p: p.engine.linear(p.image, p.linear, p.plain),
     "features of an int8 linear layer": lambda p: p.engine.linear_i8(p.image, p.linear_i8, p.plain),
     "features that only divide": lambda p: p.engine.linear(p.engine.input(1, (1, 1, 24)), p.linear, p.plain),

@@ -78,7 +78,7 @@ def test_sign_weights_are_packed_from_any_floats(isa):
     found = [
         engine.conv(value, conv_weights(space, weight, kind=runtime.ValueKind.SIGN), Epilogue()),
         engine.conv_i8(value, runtime.pack_conv_i8(space, weight, THREE, 1, (8, 8)), scaled, -1, (0.25, -127.0, 127.0)),
-        engine.conv_2bit(value, runtime.pack_conv_2bit(space, weight, THREE), scaled, -1, step),
+        engine.conv_codes(value, runtime.pack_conv_codes(space, weight.sign(), THREE), scaled, -1, step),
     ]
     engine.outputs(found)
     exact, bytes_, two_bit = run(engine, [x], *[(2, 5, 8, 8)] * 3)

@@ -128,6 +128,7 @@ def test_an_encoder_with_a_mask_of_padding_is_right():
         assert check(fast, model, **inputs(batch)) <= 2e-5
 
 
+@pytest.mark.filterwarnings("ignore:precision='int8' changes nothing")
 def test_a_copy_that_puts_numbers_in_order_does_so_in_the_reference_too():
     class Spread(nn.Module):
         def __init__(self) -> None:

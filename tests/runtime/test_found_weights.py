@@ -170,6 +170,7 @@ def test_a_new_size_after_an_edit_asks_to_compile_again():
         fast(torch.randn(2, 2, 12))
 
 
+@pytest.mark.filterwarnings("ignore:precision='int8' changes nothing")
 @pytest.mark.parametrize("precision", ["fp32", "int8", "auto"])
 def test_tied_weights_edited_through_one_name_run_edited_under_both(precision):
     model = nn.Sequential(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 12))

@@ -25,7 +25,7 @@ from torch import nn
 from tersify.runtime import compile, run_reference
 from tersify.runtime.epilogue import Epilogue
 from tersify.runtime.passes.quantize import MAX_TABLE_FEATURES
-from tersify.runtime.weights import WeightKind
+from tersify.runtime.weights import Weight, WeightKind
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
@@ -80,9 +80,10 @@ def test_the_longest_rows_of_the_largest_numbers_do_not_overflow(isa, sign):
 
 @pytest.mark.parametrize("level", [1.0, -1.0])
 def test_the_longest_rows_of_the_largest_levels_do_not_overflow(isa, level):
-    plan = linear_int8_plan(2, 40, MAX_TABLE_FEATURES, kind=TABLE)
-    values = weight_values(plan)
-    values[:20], values[20:] = level, level / 127
+    values = torch.full((40, MAX_TABLE_FEATURES), level)
+    values[20:] = level / 127
+    weight = Weight(kind=TABLE, values=values, table=torch.tensor(sorted([level, level / 127])))
+    plan = linear_int8_plan(2, 40, MAX_TABLE_FEATURES, weight=weight)
     x = torch.full((2, MAX_TABLE_FEATURES), 1.0)
     x[1] = -1.0
     assert_close(plan, [x])
@@ -142,11 +143,31 @@ def test_long_rows_of_large_numbers_among_zeros_do_not_overflow(isa, sign):
     assert_close(plan, [x])
 
 
-def test_weights_that_are_not_few_whole_numbers_are_refused(isa):
+def test_weights_that_are_not_whole_numbers_of_a_byte_are_refused(isa):
     workspace = extension.Workspace(isa, 1)
-    for values, message in ((torch.tensor([[0.5]]), "whole numbers"), (torch.arange(17.0).reshape(1, -1), "16 levels")):
-        with pytest.raises(ValueError, match=message):
+    for values in (torch.tensor([[0.5]]), torch.tensor([[128.0, 3.0]]), torch.tensor([[2.0, -128.0]])):
+        with pytest.raises(ValueError, match="whole numbers"):
             extension.pack_linear_i8(workspace, values)
+
+
+@pytest.mark.parametrize(("count", "zeros"), [(2, 0.4), (16, 0.0), (16, 0.4), (17, 0.0), (64, 0.1), (250, 0.0)])
+@pytest.mark.parametrize(("n", "rows", "features"), [(1, 40, 77), (5, 64, 31), (19, 130, 66), (33, 17, 9)])
+def test_tables_of_any_number_of_levels(isa, count, zeros, n, rows, features):
+    g = torch.Generator().manual_seed(count)
+    table = torch.randn(count, generator=g).sort().values
+    values = table[torch.randint(0, count, (rows, features), generator=g)]
+    values = values * (torch.rand(values.shape, generator=g) >= zeros)
+    plan = linear_int8_plan(n, rows, features, weight=Weight(kind=TABLE, values=values, table=table))
+    assert_close(plan, [whole_steps(n, features)], threads=2)
+
+
+def test_levels_that_are_multiples_of_something_are_met_exactly():
+    table = torch.tensor([-0.35, -0.1, 0.05, 0.6])
+    weight = Weight(kind=TABLE, values=table.repeat(3, 2), table=table)
+    assert torch.allclose(weight.in_steps().values, weight.values, rtol=1e-6)
+    uneven = torch.tensor([-0.7, 1.0, 0.123456])
+    rounded = Weight(kind=TABLE, values=uneven.repeat(3, 2), table=uneven).in_steps().values
+    assert (rounded - uneven.repeat(3, 2)).abs().max() <= 1.0 / 254
 
 
 def test_results_do_not_depend_on_the_number_of_threads(isa):
@@ -156,26 +177,28 @@ def test_results_do_not_depend_on_the_number_of_threads(isa):
 
 
 @pytest.mark.usefixtures("kernels_win")
-def test_a_small_layer_stays_exact():
+def test_a_small_layer_stays_exact_and_compile_says_so():
     layer = nn.Linear(64, 8)
     layer.weight.data = layer.weight.data.sign()
-    assert "int8" not in compile(layer, torch.randn(2, 64), precision="int8").plan.describe()
+    with pytest.warns(RuntimeWarning, match="changes nothing"):
+        fast = compile(layer, torch.randn(2, 64), precision="int8")
+    assert "int8" not in fast.plan.describe()
 
 
 @pytest.mark.usefixtures("kernels_win")
-def test_sixteen_levels_fit_and_one_more_stays_exact(isa):
+def test_tables_of_every_size_run_on_int8_activations(isa):
     x = torch.randn(2, 256)
-    for levels in (15, 16):
+    for levels in (15, 16, 100):
         table = torch.linspace(0.1, 1.0, levels)
         values = table[torch.arange(64 * 256).reshape(64, 256) % levels].clone()
         values[0, 0] = 0.0
         layer = nn.Linear(256, 64)
         layer.weight.data = values
         fast = compile(layer, x, precision="int8", threads=1)
-        assert ("int8 activations" in fast.plan.describe()) == (levels == 15)
+        assert "int8 activations" in fast.plan.describe()
         with torch.no_grad():
             wanted = layer(x)
-        assert (fast(x) - wanted).abs().max() <= (0.02 if levels == 15 else 1e-5) * wanted.abs().max()
+        assert (fast(x) - wanted).abs().max() <= 0.02 * wanted.abs().max()
 
 
 @pytest.mark.usefixtures("kernels_win")

@@ -59,7 +59,7 @@ def test_any_shape(n, channels, rows, size, pool, stride, kind, residual, int8, 
 def test_two_bits_a_weight_pool_afterwards(isa):
     x = torch.randint(0, 256, (3, 4, 16, 16)) / 255
     x[0, 0, 0, 0] = 1.0
-    plan = in_int8(pooled_plan(3, 4, 8, (16, 16), (2, 2)), [x], two_bit=True)
+    plan = in_int8(pooled_plan(3, 4, 8, (16, 16), (2, 2)), [x], codes=True)
     exact = run_reference(plan, [x.double()])[0]
     assert (run(plan, [x])[0] - exact).abs().max() <= TOLERANCE * exact.abs().max()
 

@@ -59,7 +59,7 @@ def test_any_shape(n, channels, rows, size, kernel, stride, kind, normed, residu
     g = torch.Generator().manual_seed(n)
     inputs = [steps(0, 255, value.shape, g) for value in plan.inputs.values()]
     if int8:
-        plan = in_int8(plan, inputs, two_bit=int8 == "two bits" and kind is WeightKind.SIGN)
+        plan = in_int8(plan, inputs, codes=int8 == "two bits" and kind is WeightKind.SIGN)
     with running_on(isa):
         assert_close(plan, inputs, threads=threads)
 

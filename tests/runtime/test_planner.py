@@ -59,7 +59,7 @@ def test_a_network_of_kernels_only_keeps_them_without_any_weight():
 
 
 def test_where_dense_products_are_cheaper_everything_around_them_goes_too(costs):
-    costs(conv_table=1e6, conv_float=1e6, rows_table=1e6, rows_float=1e6)
+    costs(conv_table=1e6, conv_float=1e6, rows_table=1e6, rows_float=1e6, **{"conv_dense-lanes": 1e6})
     found = places(lambda m, x: m.linear(m.conv(x).relu()).softmax(-1))
     assert all(in_torch for _, in_torch in found)
 

@@ -74,6 +74,13 @@ std::shared_ptr<ConvWeights> pack_conv(const SharedWorkspace& workspace, const C
                                        lane == ConvLane::F16 ? Lane::F16 : Lane::F32, output_shape(dense, output));
 }
 
+std::shared_ptr<ConvDenseWeights> pack_conv_dense(const SharedWorkspace& workspace, const ConvArray& weight,
+                                                  const std::vector<int>& window, const Size2& output) {
+  const Window w = window_of(window);
+  const DenseWeight dense = dense_weight(weight, w, 1);
+  return std::make_shared<ConvDenseWeights>(checked(workspace), dense, w, output_shape(dense, output));
+}
+
 std::shared_ptr<ConvInt8Weights> pack_conv_i8(const SharedWorkspace& workspace, const ConvArray& weight,
                                               const std::vector<int>& window, int groups, const Size2& output) {
   const Window w = window_of(window);
@@ -82,18 +89,25 @@ std::shared_ptr<ConvInt8Weights> pack_conv_i8(const SharedWorkspace& workspace, 
   return std::make_shared<ConvInt8Weights>(checked(workspace), dense, w, output_shape(dense, output));
 }
 
-std::shared_ptr<Conv2BitWeights> pack_conv_2bit(const SharedWorkspace& workspace, const ConvArray& weight,
-                                                const std::vector<int>& window) {
+std::shared_ptr<ConvCodesWeights> pack_conv_codes(const SharedWorkspace& workspace, const ConvArray& weight,
+                                                  const std::vector<int>& window) {
   const Window w = window_of(window);
   nb::gil_scoped_release released;
-  return std::make_shared<Conv2BitWeights>(checked(workspace), dense_weight(weight, w, 1), w);
+  return std::make_shared<ConvCodesWeights>(checked(workspace), dense_weight(weight, w, 1), w);
 }
 
 std::shared_ptr<LinearWeights> pack_linear(const SharedWorkspace& workspace, const Matrix& weight, ValueKind kind,
-                                           std::vector<float> table) {
+                                           std::vector<float> table, bool dense) {
   nb::gil_scoped_release released;
   return std::make_shared<LinearWeights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
-                                         int_of(weight.shape(1)), kind, std::move(table));
+                                         int_of(weight.shape(1)), kind, std::move(table), dense);
+}
+
+std::shared_ptr<RecurrentWeights> pack_recurrent(const SharedWorkspace& workspace, const Matrix& weight, bool gru,
+                                                 std::vector<float> bias) {
+  nb::gil_scoped_release released;
+  return std::make_shared<RecurrentWeights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
+                                            int_of(weight.shape(1)), gru ? Cell::Gru : Cell::Lstm, std::move(bias));
 }
 
 WeightClass classify_matrix(const Matrix& weight, size_t max_levels, int threads) {
@@ -148,6 +162,25 @@ std::vector<std::tuple<int, std::string, double>> profile(Engine& engine, const 
   return found;
 }
 
+int move(Engine& engine, int in, const Sizes& shape, const std::vector<std::tuple<int, int, int, int64_t>>& axes,
+         int64_t offset, float fill) {
+  Move made;
+  for (const auto& [size, low, high, stride] : axes) made.axes.push_back({size, low, high, stride});
+  made.offset = offset;
+  made.fill = fill;
+  return engine.move(in, shape_of(shape), std::move(made));
+}
+
+int attention(Engine& engine, const std::vector<int>& inputs, const std::tuple<int, int, int, int, int, int>& sizes,
+              float scale, bool causal, const std::tuple<bool, bool, bool, bool>& tokens_first,
+              const std::tuple<bool, bool, bool>& mask) {
+  const auto [heads, key_heads, queries, keys, width, value_width] = sizes;
+  const auto [q_first, k_first, v_first, out_first] = tokens_first;
+  const auto [mask_heads, mask_queries, added] = mask;
+  return engine.attention(inputs, {heads, key_heads, queries, keys, width, value_width, scale, causal, q_first, k_first,
+                                   v_first, out_first, mask_heads, mask_queries, added});
+}
+
 std::vector<std::string> isa_names() {
   std::vector<std::string> names;
   for (Isa isa : available_isas()) names.push_back(isa_name(isa));
@@ -170,20 +203,26 @@ void bind_weights(nb::module_& m) {
       .def_prop_ro("resident_bytes", &PackedWeights::resident_bytes, Unlocked(),
                    "Bytes of the forms that exist by now; some are packed when they are first needed.");
   nb::class_<ConvWeights, PackedWeights>(m, "ConvWeights");
+  nb::class_<ConvDenseWeights, PackedWeights>(m, "ConvDenseWeights");
   nb::class_<ConvInt8Weights, PackedWeights>(m, "ConvInt8Weights");
-  nb::class_<Conv2BitWeights, PackedWeights>(m, "Conv2BitWeights");
+  nb::class_<ConvCodesWeights, PackedWeights>(m, "ConvCodesWeights");
   nb::class_<LinearWeights, PackedWeights>(m, "LinearWeights");
   nb::class_<LinearInt8Weights, PackedWeights>(m, "LinearInt8Weights");
   nb::class_<EmbeddingWeights, PackedWeights>(m, "EmbeddingWeights");
+  nb::class_<RecurrentWeights, PackedWeights>(m, "RecurrentWeights");
   m.def("pack_conv", pack_conv, "workspace"_a, "weight"_a, "window"_a, "groups"_a, "kind"_a, "table"_a, "lane"_a,
         "output"_a, "Lists of the non-zeros of float32 [O, I / groups, kh, kw]; `output`: a typical (h, w).");
+  m.def("pack_conv_dense", pack_conv_dense, "workspace"_a, "weight"_a, "window"_a, "output"_a,
+        "Every weight of float32 [O, I, kh, kw]; `output`: a typical (h, w).");
   m.def("pack_conv_i8", pack_conv_i8, "workspace"_a, "weight"_a, "window"_a, "groups"_a, "output"_a,
         "Lists of signs for activations in bytes.");
-  m.def("pack_conv_2bit", pack_conv_2bit, "workspace"_a, "weight"_a, "window"_a,
-        "Signs, zeros and all, in two bits each, for activations in bytes.");
-  m.def("pack_linear", pack_linear, "workspace"_a, "weight"_a, "kind"_a, "table"_a);
+  m.def("pack_conv_codes", pack_conv_codes, "workspace"_a, "weight"_a, "window"_a,
+        "Whole numbers of -127..127, zeros and all, for activations in bytes.");
+  m.def("pack_linear", pack_linear, "workspace"_a, "weight"_a, "kind"_a, "table"_a, "dense"_a = false);
+  m.def("pack_recurrent", pack_recurrent, "workspace"_a, "weight"_a, "gru"_a, "bias"_a,
+        "Float32 [gates × size, size]; a GRU's bias of the gates of its state.");
   m.def("pack_linear_i8", pack_linear_i8, "workspace"_a, "weight"_a, "signs"_a = false,
-        "Whole numbers, at most 16 of -127..127, or the signs alone, for vectors rounded to 8 bits.");
+        "Whole numbers of -127..127, or the signs alone, for vectors rounded to 8 bits.");
   m.def("pack_embedding", pack_embedding, "weight"_a, "levels"_a, "scale"_a);
 }
 
@@ -195,6 +234,8 @@ void bind_engine(nb::module_& m) {
           "shape"_a)
       .def("input_ids", &Engine::input_ids, "items"_a, "count"_a)
       .def("conv", &Engine::conv, "value"_a, "weights"_a, "epilogue"_a, "residual"_a = -1, "mean"_a.none() = nb::none())
+      .def("conv_dense", &Engine::conv_dense, "value"_a, "weights"_a, "epilogue"_a, "residual"_a = -1,
+           "mean"_a.none() = nb::none())
       .def(
           "conv_i8",
           [](Engine& e, int in, std::shared_ptr<const ConvInt8Weights> weights, const Epilogue& epilogue, int residual,
@@ -203,9 +244,9 @@ void bind_engine(nb::module_& m) {
           },
           "value"_a, "weights"_a, "epilogue"_a, "residual"_a, "output"_a, "mean"_a.none() = nb::none())
       .def(
-          "conv_2bit",
-          [](Engine& e, int in, std::shared_ptr<const Conv2BitWeights> weights, const Epilogue& epilogue, int residual,
-             const Range& input) { return e.conv_2bit(in, std::move(weights), epilogue, residual, quant_of(input)); },
+          "conv_codes",
+          [](Engine& e, int in, std::shared_ptr<const ConvCodesWeights> weights, const Epilogue& epilogue, int residual,
+             const Range& input) { return e.conv_codes(in, std::move(weights), epilogue, residual, quant_of(input)); },
           "value"_a, "weights"_a, "epilogue"_a, "residual"_a, "input"_a)
       .def(
           "quantize",
@@ -239,7 +280,17 @@ void bind_engine(nb::module_& m) {
           "value"_a, "items"_a, "shape"_a)
       .def("embedding", &Engine::embedding, "value"_a, "weights"_a)
       .def("softmax", &Engine::softmax, "value"_a, "count"_a)
-      .def("layer_norm", &Engine::layer_norm, "value"_a, "count"_a, "weight"_a, "bias"_a, "eps"_a)
+      .def("layer_norm", &Engine::layer_norm, "value"_a, "count"_a, "weight"_a, "bias"_a, "eps"_a, "centred"_a = true)
+      .def("group_norm", &Engine::group_norm, "value"_a, "groups"_a, "weight"_a, "bias"_a, "eps"_a)
+      .def("prelu", &Engine::prelu, "value"_a, "slopes"_a)
+      .def("with_constant", &Engine::with_constant, "value"_a, "constant"_a, "multiply"_a)
+      .def("move", &move, "value"_a, "shape"_a, "axes"_a, "offset"_a, "fill"_a,
+           "Axes of an item, outermost first: (size, low, high, stride).")
+      .def(
+          "attention", &attention, "values"_a, "sizes"_a, "scale"_a, "causal"_a, "tokens_first"_a, "mask"_a,
+          "Sizes: heads, key heads, queries, keys, width, value width. Tokens first: of queries, keys, values, output. "
+          "Mask: whether it has heads, has queries, is added.")
+      .def("recurrent", &Engine::recurrent, "value"_a, "weights"_a, "backwards"_a)
       .def("outputs", &Engine::outputs, "values"_a)
       .def(
           "shape",
@@ -272,7 +323,12 @@ NB_MODULE(_runtime, m) {
   nb::enum_<Activation>(m, "Activation")
       .value("CLAMP", Activation::Clamp)
       .value("GELU", Activation::Gelu)
-      .value("SILU", Activation::Silu);
+      .value("GELU_TANH", Activation::GeluTanh)
+      .value("SILU", Activation::Silu)
+      .value("SIGMOID", Activation::Sigmoid)
+      .value("TANH", Activation::Tanh)
+      .value("HARD_SWISH", Activation::HardSwish)
+      .value("LEAKY", Activation::Leaky);
   nb::enum_<ConvLane>(m, "Lane").value("F32", ConvLane::F32).value("F16", ConvLane::F16);
 
   nb::class_<Epilogue>(m, "Epilogue")

@@ -87,7 +87,7 @@ Case linear_case(Random& r, ValueKind kind) {
   c.outputs = size_t(c.n) * rows;
   c.build = [=, weight = r.weights(size_t(rows) * features, kind, table), shift = r.floats(rows), n = c.n](
                 Engine& e, const Space& space) {
-    auto packed = std::make_shared<LinearWeights>(space, weight.data(), rows, features, kind, table);
+    auto packed = std::make_shared<LinearWeights>(space, weight.data(), rows, features, kind, table, false);
     e.outputs({e.linear(e.input(n, {features, 1, 1}), packed, relu_with(shift))});
   };
   return c;
@@ -108,7 +108,7 @@ Case codes_case(Random& r, ValueKind kind, int least_rows = 1) {
   return c;
 }
 
-enum class ConvKernel { Lists, Fp16, Int8, TwoBit };
+enum class ConvKernel { Lists, Fp16, Int8, Codes };
 
 Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   Window w;
@@ -122,7 +122,7 @@ Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   Case c;
   c.n = r.between(1, 9);
   c.input = r.floats(size_t(c.n) * channels * h * width);
-  const bool ends_in_means = kernel != ConvKernel::TwoBit && r.between(0, 2) == 0;
+  const bool ends_in_means = kernel != ConvKernel::Codes && r.between(0, 2) == 0;
   c.outputs = size_t(c.n) * (ends_in_means ? rows : output.numel());
   const float step = 1.0f / 127, out_step = 0.25f;
   const bool fp16 = kernel == ConvKernel::Fp16, in_steps = kernel != ConvKernel::Lists && !fp16;
@@ -147,8 +147,9 @@ Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
     }
     for (float& scale : epilogue.scale) scale *= step;
     const DenseWeight dense{weight.data(), rows, channels, 1, w.taps()};
-    if (kernel == ConvKernel::TwoBit) {
-      e.outputs({e.conv_2bit(in, std::make_shared<Conv2BitWeights>(space, dense, w), epilogue, -1, {step, -127, 127})});
+    if (kernel == ConvKernel::Codes) {
+      e.outputs(
+          {e.conv_codes(in, std::make_shared<ConvCodesWeights>(space, dense, w), epilogue, -1, {step, -127, 127})});
       return;
     }
     e.quantize(in, {step, -127, 127});
@@ -239,9 +240,9 @@ void time_conv(Isa isa) {
   c.build = [&](Engine& e, const Space& space) {
     const Numbers weight = r.weights(size_t(channels) * channels * 9, ValueKind::Sign, {});
     auto packed =
-        std::make_shared<Conv2BitWeights>(space, DenseWeight{weight.data(), channels, channels, 1, 9}, kThreeByThree);
-    e.outputs({e.conv_2bit(e.input(c.n, {channels, size, size}), packed, relu_with(Numbers(channels)), -1,
-                           {1.0f / 127, -127, 127})});
+        std::make_shared<ConvCodesWeights>(space, DenseWeight{weight.data(), channels, channels, 1, 9}, kThreeByThree);
+    e.outputs({e.conv_codes(e.input(c.n, {channels, size, size}), packed, relu_with(Numbers(channels)), -1,
+                            {1.0f / 127, -127, 127})});
   };
   std::printf("%s two-bit conv 3x3, 160 channels, 16x16, batch 4, 1 thread: %.1f us\n", isa_name(isa).c_str(),
               best_microseconds(c, isa, 1));
@@ -302,7 +303,7 @@ std::vector<Checked> all_kernels() {
       {"fp16 conv of tables", conv(ValueKind::Table, ConvKernel::Fp16)},
       {"fp16 conv of floats", conv(ValueKind::Float, ConvKernel::Fp16)},
       {"int8 conv", conv(ValueKind::Sign, ConvKernel::Int8)},
-      {"two-bit conv", conv(ValueKind::Sign, ConvKernel::TwoBit)},
+      {"two-bit conv", conv(ValueKind::Sign, ConvKernel::Codes)},
       {"linear of signs", linear(ValueKind::Sign)},
       {"linear of tables", linear(ValueKind::Table)},
       {"linear of floats", linear(ValueKind::Float)},

@@ -69,6 +69,28 @@ struct Span {
   int64_t count;
 };
 
+// One axis of what a move makes: places low..high come from the input, `stride` numbers apart; the others are filled.
+struct MoveAxis {
+  int size, low, high;
+  int64_t stride;
+};
+
+struct Move {
+  std::vector<MoveAxis> axes;  // of an item, outermost first
+  int64_t offset = 0;          // where the place of all zeros lies in the input
+  float fill = 0;
+};
+
+struct Attention {
+  int heads, key_heads, queries, keys, width, value_width;
+  float scale;
+  bool causal;
+  // Whether a value holds [tokens][heads][width] instead of [heads][tokens][width].
+  bool q_tokens_first, k_tokens_first, v_tokens_first, out_tokens_first;
+  bool mask_heads, mask_queries;  // whether the mask has these axes; it always has the keys
+  bool mask_added;                // to the scores; else keys count where it is not 0
+};
+
 void check_quant(const Quant& quant);  // throws for what bytes do not hold
 
 class Engine {
@@ -81,11 +103,13 @@ class Engine {
   // mean: not null where the output is one number a channel, the mean of its positions, finished so.
   // Lists of 16-bit lanes round weights, `in`, `residual` and the output (but not its mean) to 16-bit floats.
   int conv(int in, std::shared_ptr<const ConvWeights> weights, Epilogue epilogue, int residual, const Epilogue* mean);
+  int conv_dense(int in, std::shared_ptr<const ConvDenseWeights> weights, Epilogue epilogue, int residual,
+                 const Epilogue* mean);  // every weight, in float lanes
   // The same on byte lanes: signs only; `in`, `residual` and the output (but not its mean) are quantized values.
   int conv_i8(int in, std::shared_ptr<const ConvInt8Weights> weights, Epilogue epilogue, int residual, Quant output,
               const Epilogue* mean);
-  // Signs only, zeros and all in two bits each; `in` is rounded as `quant` says, the output is not.
-  int conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Epilogue epilogue, int residual, Quant quant);
+  // Whole numbers, zeros and all; `in` is rounded as `quant` says, the output is not.
+  int conv_codes(int in, std::shared_ptr<const ConvCodesWeights> weights, Epilogue epilogue, int residual, Quant quant);
   void quantize(int value, Quant quant);
   int linear(int in, std::shared_ptr<LinearWeights> weights, Epilogue epilogue);
   // Every vector of activations is rounded to 8 bits of its own scale.
@@ -101,7 +125,19 @@ class Engine {
   int view(int in, int items, Shape shape);
   int embedding(int in, std::shared_ptr<const EmbeddingWeights> weights);
   int softmax(int in, int count);
-  int layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps);
+  // Not centred: no mean is taken off (RMS norm).
+  int layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps, bool centred);
+  // Groups of channels, each with the mean and the spread of all its positions.
+  int group_norm(int in, int groups, std::vector<float> weight, std::vector<float> bias, float eps);
+  int prelu(int in, std::vector<float> slopes);  // one a channel: negative numbers are multiplied with it
+  // With a constant of the size of an item, number by number.
+  int with_constant(int in, std::vector<float> constant, bool multiply);
+  int move(int in, Shape shape, Move move);
+  // Queries, keys, values and perhaps a mask.
+  int attention(const std::vector<int>& inputs, const Attention& attention);
+  // From what the input makes of all gates at every step, [steps][gates × size], the states [steps][size]; the first
+  // state is zero. A GRU's gates come without what the state adds to them.
+  int recurrent(int in, std::shared_ptr<const RecurrentWeights> weights, bool backwards);
   void outputs(const std::vector<int>& values);
 
   // Nothing can be added from now on.

@@ -17,7 +17,7 @@ EpilogueView Epilogue::view() const {
 }
 
 Epilogue Epilogue::checked(int channels) const {
-  if (!(low <= high))
+  if (activation == Activation::Clamp && !(low <= high))
     throw std::invalid_argument("an epilogue clamps from low to high, got " + std::to_string(low) + " to " +
                                 std::to_string(high));
   Epilogue made = *this;

@@ -29,40 +29,54 @@ void check_table(ValueKind kind, const std::vector<float>& table) {
     throw std::invalid_argument("a table has 1..256 levels, got " + std::to_string(table.size()));
 }
 
+// Input channels that are taken together. The block must suit every batch size; a few images in the lanes are the usual
+// portion.
+int usual_block(const Kernels& kernels, const DenseWeight& weight, const Window& window, const Shape& output, Lane lane,
+                int patch_limit) {
+  const int lanes = kernels.vector_bytes / int(lane), images = std::max(1, lanes / 8);
+  const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, patch_limit);
+  return choose_block(window, weight.channels, kernels.vector_bytes, choose_patch(usual, patch_limit),
+                      lane == Lane::I8);
+}
+
 std::shared_ptr<ListWeights> pack_lists(const Workspace& workspace, const DenseWeight& weight, const Window& window,
                                         const Shape& output, ValueKind kind, std::vector<float> table, Lane lane) {
   const Kernels& kernels = workspace.kernels();
-  // The block must suit every batch size; a few images in the lanes are the usual portion.
   const bool int8 = lane == Lane::I8;
-  const int lanes = kernels.vector_bytes / int(lane), images = std::max(1, lanes / 8);
-  const int limit = kernels.patch_limit / (int8 ? 2 : 1);
-  const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, limit);
-  int block = choose_block(window, weight.channels, kernels.vector_bytes, choose_patch(usual, limit), int8);
+  int block = usual_block(kernels, weight, window, output, lane, kernels.patch_limit / (int8 ? 2 : 1));
   if (int8) block = int8_block(weight, block);
   return std::make_shared<ListWeights>(weight, kind, std::move(table), block, lane, workspace.threads());
 }
 
-std::vector<int32_t> sign_sums_of(const DenseWeight& w) {
+bool is_ternary(const float* weight, size_t count) {
+  return std::all_of(weight, weight + count, [](float w) { return w == 0 || w == 1 || w == -1; });
+}
+
+// Of each row, what `number` makes of a weight.
+template <class Number>
+std::vector<int32_t> row_sums_of(const DenseWeight& w, Number number) {
   std::vector<int32_t> sums;
   for (int r = 0; r < w.rows; ++r) {
     const float* row = w.data + r * per_row(w);
     int32_t sum = 0;
-    for (size_t i = 0; i < per_row(w); ++i) sum += sign(row[i]);
+    for (size_t i = 0; i < per_row(w); ++i) sum += number(row[i]);
     sums.push_back(sum);
   }
   return sums;
 }
 
-std::vector<float> signs_by_pixel(const DenseWeight& w, int pixel_bytes) {
-  if (size_t(w.taps) * pixel_bytes > kMaxFeatures2Bit)
-    throw std::invalid_argument("a two-bit convolution sums at most 131072 products, got " +
+std::vector<float> by_pixel(const DenseWeight& w, int pixel_bytes) {
+  const bool ternary = is_ternary(w.data, w.rows * per_row(w));
+  const int most = ternary ? kMaxFeatures2Bit : kMaxFeatures4Bit;
+  if (w.groups != 1 || size_t(w.taps) * pixel_bytes > size_t(most))
+    throw std::invalid_argument("a convolution with codes has one group and sums at most " + std::to_string(most) +
+                                " products, got " + std::to_string(w.groups) + " and " +
                                 std::to_string(size_t(w.taps) * pixel_bytes));
   std::vector<float> moved(size_t(w.rows) * w.taps * pixel_bytes);
   for (int r = 0; r < w.rows; ++r)
     for (int c = 0; c < w.channels; ++c)
       for (int t = 0; t < w.taps; ++t)
-        moved[(size_t(r) * w.taps + t) * pixel_bytes + c] =
-            float(sign(w.data[(size_t(r) * w.channels + c) * w.taps + t]));
+        moved[(size_t(r) * w.taps + t) * pixel_bytes + c] = w.data[(size_t(r) * w.channels + c) * w.taps + t];
   return moved;
 }
 
@@ -104,6 +118,12 @@ void check_sizes(const DenseWeight& w) {
     throw std::invalid_argument("a row of " + std::to_string(per_row(w)) + " weights is too long");
 }
 
+// Whether a table that has no code to spare must have one for zero, too.
+bool has_zeros(const DenseWeight& w, const std::vector<float>& table) {
+  const float* end = w.data + w.rows * per_row(w);
+  return table.size() < GemvWeights::kLevels || std::find(w.data, end, 0.0f) != end;
+}
+
 int pixel_bytes_of(int channels) { return (channels + 3) / 4 * 4; }
 
 }  // namespace
@@ -130,14 +150,35 @@ size_t PackedWeights::resident_bytes() const {
   return bytes();
 }
 
+namespace {
+
+std::shared_ptr<DenseLaneWeights> pack_dense(const Kernels& kernels, const DenseWeight& weight, const Window& window,
+                                             const Shape& output) {
+  check_weights(weight);
+  check_window(window);
+  const int limit = std::min(kDensePatch, kernels.patch_limit);
+  return std::make_shared<DenseLaneWeights>(weight, usual_block(kernels, weight, window, output, Lane::F32, limit));
+}
+
+}  // namespace
+
 ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
-                                 ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
+                                 Lane lane, std::shared_ptr<LaneWeights> lists)
     : PackedWeights(std::move(workspace)),
       window(window),
       rows(weight.rows),
       channels(weight.channels),
       lane(lane),
-      lists(pack_lists(*workspace_, weight, window, output, kind, std::move(table), lane)) {}
+      lists(std::move(lists)) {}
+
+ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
+                                 ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
+    : ListConvWeights(workspace, weight, window, lane,
+                      pack_lists(*workspace, weight, window, output, kind, std::move(table), lane)) {}
+
+ConvDenseWeights::ConvDenseWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight,
+                                   const Window& window, const Shape& output)
+    : ListConvWeights(workspace, weight, window, Lane::F32, pack_dense(workspace->kernels(), weight, window, output)) {}
 
 ConvWeights::ConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
                          ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
@@ -149,42 +190,47 @@ ConvInt8Weights::ConvInt8Weights(std::shared_ptr<Workspace> workspace, const Den
                                  const Shape& output)
     : ListConvWeights(std::move(workspace), (check_weights(weight), check_window(window), weight), window,
                       ValueKind::Sign, {}, Lane::I8, output),
-      sign_sums(sign_sums_of(weight)) {}
+      sign_sums(row_sums_of(weight, sign)) {}
 
-Conv2BitWeights::Conv2BitWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window)
+ConvCodesWeights::ConvCodesWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight,
+                                   const Window& window)
     : PackedWeights(std::move(workspace)),
       window((check_weights(weight), check_window(window), window)),
       rows(weight.rows),
       channels(weight.channels),
       pixel_bytes(pixel_bytes_of(weight.channels)),
-      sign_sums(sign_sums_of(weight)),
-      codes({&workspace_->kernels(), signs_by_pixel(weight, pixel_bytes).data(), rows, weight.taps * pixel_bytes, true},
-            workspace_->threads()) {}
+      codes({&workspace_->kernels(), by_pixel(weight, pixel_bytes).data(), rows, weight.taps * pixel_bytes, false},
+            workspace_->threads()),
+      level_sums(row_sums_of(weight, [](float level) { return int32_t(level); })) {}
 
 LinearWeights::LinearWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
-                             ValueKind kind, std::vector<float> table)
+                             ValueKind kind, std::vector<float> table, bool dense)
     : PackedWeights(std::move(workspace)),
       rows((check_sizes({weight, rows, features, 1, 1}), check_table(kind, table), rows)),
       features(features),
       kind_(kind),
-      table_(std::move(table)) {
+      table_(std::move(table)),
+      dense_(dense) {
   const GemvKind few = kind == ValueKind::Table ? GemvKind::Nibbles : GemvKind::Trits;
-  const DenseWeight dense{weight, rows, features, 1, 1};
+  const DenseWeight all{weight, rows, features, 1, 1};
   if (kind != ValueKind::Float && size_t(rows) * features >= kGemvLeast &&
-      GemvWeights::possible(workspace_->kernels(), few, table_)) {
-    vectors_ = std::make_shared<GemvWeights>(workspace_->kernels(), dense, few, table_, workspace_->threads());
+      GemvWeights::possible(workspace_->kernels(), few, table_, has_zeros(all, table_))) {
+    vectors_ = std::make_shared<GemvWeights>(workspace_->kernels(), all, few, table_, workspace_->threads());
   } else {
-    check_weights(dense);
+    check_weights(all);
     pack_lists(weight);
   }
 }
 
 void LinearWeights::pack_lists(const float* weight) {
-  lists_ = tersify::pack_lists(*workspace_, {weight, rows, features, 1, 1}, Window{}, kManyRows, kind_,
-                               table_, Lane::F32);
+  const DenseWeight all{weight, rows, features, 1, 1};
+  if (dense_)
+    lists_ = pack_dense(workspace_->kernels(), all, Window{}, kManyRows);
+  else
+    lists_ = tersify::pack_lists(*workspace_, all, Window{}, kManyRows, kind_, table_, Lane::F32);
 }
 
-const std::shared_ptr<ListWeights>& LinearWeights::lists() {
+const std::shared_ptr<LaneWeights>& LinearWeights::lists() {
   if (!lists_) pack_lists(vectors_->unpack().data());
   return lists_;
 }

@@ -6,12 +6,14 @@
 
 #include "engine/shape.hpp"
 #include "engine/workspace.hpp"
+#include "kernels/conv-dense-f32/dense_weights.hpp"
 #include "kernels/conv-lists-f32/list_weights.hpp"
 #include "kernels/embedding-f32/embedding_table.hpp"
 #include "kernels/gemv-trits-f32/gemv_weights.hpp"
 #include "kernels/linear-2bit-i8/code_matrix.hpp"
 #include "kernels/linear-lookup-i8/lookup_matrix.hpp"
 #include "kernels/linear-picks-i8/pick_matrix.hpp"
+#include "kernels/recurrent-f32/state_matrix.hpp"
 #include "layout/patch_geometry.hpp"
 
 namespace tersify {
@@ -31,15 +33,17 @@ class PackedWeights {
   virtual size_t bytes() const = 0;  // asked for under the workspace's lock
 };
 
-// Lists of what is not zero.
+// For convolutions over lanes: lists of what is not zero, or everything.
 class ListConvWeights : public PackedWeights {
  public:
   const Window window;
   const int rows, channels;
   const Lane lane;
-  const std::shared_ptr<ListWeights> lists;
+  const std::shared_ptr<LaneWeights> lists;
 
  protected:
+  ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window, Lane lane,
+                  std::shared_ptr<LaneWeights> lists);
   ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window, ValueKind kind,
                   std::vector<float> table, Lane lane, const Shape& output);
 
@@ -55,6 +59,13 @@ class ConvWeights final : public ListConvWeights {
               std::vector<float> table, Lane lane, const Shape& output);
 };
 
+// Every weight, zeros and all, in float lanes.
+class ConvDenseWeights final : public ListConvWeights {
+ public:
+  ConvDenseWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
+                   const Shape& output);
+};
+
 // Signs for activations in byte lanes.
 class ConvInt8Weights final : public ListConvWeights {
  public:
@@ -63,40 +74,46 @@ class ConvInt8Weights final : public ListConvWeights {
   const std::vector<int32_t> sign_sums;  // of each row
 };
 
-// Signs, zeros and all, in two bits each, pixel by pixel: all channels of a tap together.
-class Conv2BitWeights final : public PackedWeights {
+// Whole numbers of −127..127, zeros and all, pixel by pixel: all channels of a tap together.
+class ConvCodesWeights final : public PackedWeights {
  public:
-  Conv2BitWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window);
+  ConvCodesWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window);
   const Window window;
   const int rows, channels, pixel_bytes;
-  const std::vector<int32_t> sign_sums;
   const CodeMatrix codes;
+  const std::vector<int32_t> level_sums;  // of each row
 
  private:
-  size_t bytes() const override { return codes.resident_bytes() + sign_sums.size() * sizeof(int32_t); }
+  size_t bytes() const override { return codes.resident_bytes() + level_sums.size() * sizeof(int32_t); }
 };
 
 // For single vectors, for many, or both, each packed when it is first needed.
 class LinearWeights final : public PackedWeights {
  public:
+  // `dense`: many vectors meet every weight, zeros and all.
   LinearWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, ValueKind kind,
-                std::vector<float> table);
+                std::vector<float> table, bool dense);
   const int rows, features;
-  double nonzeros() const { return double(vectors_ ? vectors_->nonzeros() : lists_->nonzeros()); }
+  // Products of one vector with the lists, or with everything.
+  double products() const {
+    return dense_ ? double(rows) * features : double(vectors_ ? vectors_->nonzeros() : lists_->products());
+  }
   const std::shared_ptr<GemvWeights>& vectors() const { return vectors_; }  // null: never
-  const std::shared_ptr<ListWeights>& lists();
+  const std::shared_ptr<LaneWeights>& lists();
+  bool dense() const { return dense_; }
 
  private:
   size_t bytes() const override;
   void pack_lists(const float* weight);
   ValueKind kind_;
   std::vector<float> table_;
+  bool dense_;
   std::shared_ptr<GemvWeights> vectors_;
-  std::shared_ptr<ListWeights> lists_;
+  std::shared_ptr<LaneWeights> lists_;
 };
 
-// Few whole numbers in the form that one vector needs least time for: dense codes of two or four bits, signs to look up
-// or, where most are zero, lists of the others.
+// Whole numbers in the form that one vector needs least time for: dense codes, signs to look up or, where most are
+// zero, lists of the others.
 class LinearInt8Weights final : public PackedWeights {
  public:
   // `signs`: only those count; else the weights are whole numbers.
@@ -110,6 +127,22 @@ class LinearInt8Weights final : public PackedWeights {
 
  private:
   size_t bytes() const override;
+};
+
+enum class Cell { Lstm, Gru };
+
+// What a recurrent layer multiplies its state with, [gates × size][size], and what its state's gates begin with (GRU;
+// an LSTM's are part of what the input makes).
+class RecurrentWeights final : public PackedWeights {
+ public:
+  RecurrentWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, Cell cell,
+                   std::vector<float> bias);
+  const Cell cell;
+  const std::vector<float> bias;
+  const StateMatrix matrix;
+
+ private:
+  size_t bytes() const override { return matrix.resident_bytes() + bias.size() * sizeof(float); }
 };
 
 class EmbeddingWeights final : public PackedWeights {

@@ -16,8 +16,8 @@ struct WeightClass {
   size_t nonzeros = 0;
 };
 
-// One pass over the rows, shared by `threads`; a second one only where the rows are not signs, and it ends at the first value
-// too many.
+// One pass over the rows, shared by `threads`; a second one only where the rows are not signs, and it ends at the first
+// value too many.
 WeightClass classify(const float* weight, size_t rows, size_t columns, size_t max_levels, int threads);
 
 }  // namespace tersify

@@ -22,36 +22,15 @@ typedef int32_t IntVec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
 inline Vec load(const char* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 
-inline float curve(float x, Activation activation) {
-  return activation == Activation::Gelu ? 0.5f * x * (1.0f + erff(x * 0.70710678f)) : x / (1.0f + expf(-x));
-}
-
-// Comparisons are written so that NaN stays NaN.
-inline Vec clamp(Vec v, float low, float high) {
-  const Vec lows = Vec{} + low, highs = Vec{} + high;
-  v = v < lows ? lows : v;
-  return v > highs ? highs : v;
-}
-
-inline Vec activate(Vec v, const EpilogueView& f) {
-  if (f.activation == Activation::Clamp) return clamp(v, f.low, f.high);
-  for (int l = 0; l < kLanes; ++l) v[l] = curve(v[l], f.activation);
-  return v;
-}
-
-inline float activate(float v, const EpilogueView& f) {
-  if (f.activation != Activation::Clamp) return curve(v, f.activation);
-  v = v < f.low ? f.low : v;
-  return v > f.high ? f.high : v;
-}
-
 }  // namespace
 }  // namespace TERSIFY_NAMESPACE
 }  // namespace tersify
 
 // clang-format off: each may use what those before it define.
+#include "kernels/curves-f32/curves_f32.hpp"
 #include "kernels/conv-lists-f32/conv_lists_epilogue.hpp"
 #include "kernels/conv-lists-f32/conv_lists_f32.hpp"
+#include "kernels/conv-dense-f32/conv_dense_f32.hpp"
 #include "kernels/pool-f32/pool_f32.hpp"
 #include "kernels/lanes-f32/lanes_f32.hpp"
 #include "kernels/elementwise-f32/elementwise_f32.hpp"
@@ -65,8 +44,11 @@ inline float activate(float v, const EpilogueView& f) {
 #include "kernels/conv-lists-i8/conv_lists_i8.hpp"
 #include "kernels/gemv-trits-f32/gemv_trits_f32.hpp"
 #include "kernels/linear-2bit-i8/linear_2bit_i8.hpp"
+#include "kernels/linear-8bit-i8/linear_8bit_i8.hpp"
 #include "kernels/linear-i8/linear_i8.hpp"
-#include "kernels/conv-2bit-i8/conv_2bit_i8.hpp"
+#include "kernels/conv-codes-i8/conv_codes_i8.hpp"
+#include "kernels/attention-f32/attention_f32.hpp"
+#include "kernels/recurrent-f32/recurrent_f32.hpp"
 // clang-format on
 
 namespace tersify {
@@ -78,6 +60,7 @@ const Kernels kKernels{
     .patch_limit = TERSIFY_PATCH_LIMIT,
     .conv_lists_f32_scratch_bytes = lists_scratch_bytes<Fp32Lanes>,
     .conv_lists_f32 = lists_conv<Fp32Lanes>,
+    .conv_dense_f32 = dense_conv,
     .conv_lists_f16_scratch_bytes = lists_scratch_bytes<Fp16Lanes>,
     .conv_lists_f16 = lists_conv<Fp16Lanes>,
     .conv_lists_i8_scratch_bytes = lists_i8_scratch_bytes,
@@ -96,6 +79,8 @@ const Kernels kKernels{
     .trit_gemv = TERSIFY_GEMV(trit_gemv),
     .nibble_gemv = TERSIFY_GEMV(nibble_gemv),
     .code_sums = code_sums,
+    .byte_sums = byte_sums,
+    .unpack_nibbles = unpack_nibbles,
     .quantize_vector = quantize_vector,
     .write_vector = write_vector,
     .quantize_pixels = quantize_pixels,
@@ -104,7 +89,14 @@ const Kernels kKernels{
     .sign_bytes = sign_bytes,
     .whole_bytes = whole_bytes,
     .level_bytes = level_bytes,
+    .state_rows = state_rows,
+    .state_picks = TERSIFY_PICKS(state_picks),
+    .lstm_cell = lstm_cell,
+    .gru_cell = gru_cell,
+    .attention_scratch_bytes = attention_scratch_bytes,
+    .attention = attention,
     .softmax = softmax,
+    .moments = moments,
     .layer_norm = layer_norm,
 };
 

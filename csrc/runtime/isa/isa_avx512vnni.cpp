@@ -2,6 +2,7 @@
 #define TERSIFY_NAMESPACE vnni
 #define TERSIFY_VECTOR_BYTES 64
 #include "kernels/linear-2bit-i8/linear_2bit_i8.hpp"
+#include "kernels/linear-8bit-i8/linear_8bit_i8.hpp"
 
 namespace tersify {
 
@@ -9,6 +10,8 @@ const Kernels& vnni_kernels() {
   static const Kernels kernels = [] {
     Kernels k = avx512_kernels();
     k.code_sums = vnni::code_sums;
+    k.byte_sums = vnni::byte_sums;
+    k.unpack_nibbles = vnni::unpack_nibbles;
     return k;
   }();
   return kernels;

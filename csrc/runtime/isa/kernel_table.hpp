@@ -5,13 +5,15 @@
 #include <cstdint>
 
 #include "isa/kernel_types.hpp"
-#include "kernels/conv-2bit-i8/pixels_task.hpp"
+#include "kernels/attention-f32/attention_task.hpp"
+#include "kernels/conv-codes-i8/pixels_task.hpp"
 #include "kernels/conv-lists-f32/conv_lists_task.hpp"
 #include "kernels/gemv-trits-f32/gemv_task.hpp"
 #include "kernels/linear-2bit-i8/codes_task.hpp"
 #include "kernels/linear-lookup-i8/lookup_task.hpp"
 #include "kernels/linear-picks-i8/picks_task.hpp"
 #include "kernels/pool-f32/pool_f32_task.hpp"
+#include "kernels/recurrent-f32/recurrent_task.hpp"
 #include "layout/lane_view.hpp"
 
 namespace tersify {
@@ -21,6 +23,7 @@ struct Kernels {
   int patch_limit;  // accumulators a patch may take
   size_t (*conv_lists_f32_scratch_bytes)(const ConvTask&);
   void (*conv_lists_f32)(const ConvTask&);
+  void (*conv_dense_f32)(const ConvTask&);  // with the same scratch
   size_t (*conv_lists_f16_scratch_bytes)(const ConvTask&);
   void (*conv_lists_f16)(const ConvTask&);  // activations and short runs of sums in 16-bit floats
   size_t (*conv_lists_i8_scratch_bytes)(const ConvTask&);
@@ -46,6 +49,10 @@ struct Kernels {
   void (*trit_gemv)(const GemvTask&);
   void (*nibble_gemv)(const GemvTask&);
   void (*code_sums)(const CodesTask&);
+  // The same with weights that lie as [step][4][16 rows][4 features], each a level + 128.
+  void (*byte_sums)(const CodesTask&);
+  // Four-bit codes of 32 rows become half of such a step: 128 bytes of 256.
+  void (*unpack_nibbles)(const uint8_t* codes, const uint8_t* levels, int steps, uint8_t* bytes);
   // One vector of activations as 8-bit steps, each plus `zero`: returns their scale, and in `total` their sum without
   // it.
   float (*quantize_vector)(const float* x, int count, int zero, uint8_t* steps, int32_t* total);
@@ -59,8 +66,17 @@ struct Kernels {
   bool (*sign_bytes)(const float* weights, int count, int8_t* bytes);
   bool (*whole_bytes)(const float* weights, int count, int8_t* bytes);
   bool (*level_bytes)(const float* weights, int count, const float* levels, int level_count, uint8_t* bytes);
+  void (*state_rows)(const StateTask&);
+  void (*state_picks)(const StateTask&);  // null where the instruction set has no permutation wide enough
+  void (*lstm_cell)(const float* gates, int size, float* cell, float* state);
+  void (*gru_cell)(const float* given, const float* own, int size, float* state);
+  size_t (*attention_scratch_bytes)(int keys, int width, int value_width);
+  void (*attention)(const AttentionTask&);
   void (*softmax)(float* out, const float* in, int count);
-  void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps);
+  // What a norm of `count` numbers takes off each, and what it multiplies with then. Not centred: nothing is taken off.
+  void (*moments)(const float* in, int count, float eps, bool centred, float* mean, float* factor);
+  void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps,
+                     bool centred);
 };
 
 const Kernels& portable_kernels();

@@ -31,10 +31,16 @@ from tersify.runtime.weights import Weight, WeightKind
 CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
 DENSITIES = (0.02, 0.1, 0.6)  # the lists' costs are measured at these and read off in between
 CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many rows of a matrix product; one
-DENSE, LISTS = "dense", ("sign", "table", "float")
-INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations with signs, the latter two zeros and all
+DENSE, LANES, LISTS = "dense", "dense-lanes", ("sign", "table", "float")  # dense in torch, or in the engine
+INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations: signs, signs with zeros, levels
 EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
 _CHAIN = 3
+_CONVS = {
+    LANES: ConvKernel.DENSE_F32,
+    INT8: ConvKernel.LISTS_I8,
+    TWO_BIT: ConvKernel.CODES_I8,
+    FOUR_BIT: ConvKernel.CODES_I8,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,15 @@ def keys() -> list[str]:
     ]
     rows = [f"{ROWS}.{k}@1" for k in (INT8, FOUR_BIT, DENSE)]
     picked = [f"{c}.{INT8}@{d:g}" for c in (VECTOR, ROWS) for d in DENSITIES[:2]]
-    return [*lists, *vectors, *rows, *picked, f"{CONV}.{DENSE}@1", f"{CONV}.{TWO_BIT}@1", EXCHANGE, LEAVING]
+    return [
+        *lists,
+        *vectors,
+        *rows,
+        *picked,
+        *(f"{CONV}.{k}@1" for k in (DENSE, LANES, TWO_BIT, FOUR_BIT)),
+        EXCHANGE,
+        LEAVING,
+    ]
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:
@@ -191,13 +205,13 @@ def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Q
     """Some convolutions in a row: all but the first find their input in the layout they like."""
     x, values = _sizes(CONV)
     names = ["x", *(f"y{i}" for i in range(_CHAIN))]
-    chosen = {INT8: ConvKernel.LISTS_I8, TWO_BIT: ConvKernel.TWO_BIT_I8}.get(kernel, ConvKernel.LISTS_F32)
+    chosen = _CONVS.get(kernel, ConvKernel.LISTS_F32)
     conv = Conv(weight=_weight(kernel, values, density), window=Window(3, 3, 1, 1, 1, 1, 1, 1), groups=1, kernel=chosen)
     nodes = [
         Node(name=name, op=conv, inputs=(before,), value=_floats(*x.shape))
         for before, name in itertools.pairwise(names)
     ]
-    int8 = chosen is not ConvKernel.LISTS_F32
+    int8 = chosen not in (ConvKernel.LISTS_F32, ConvKernel.DENSE_F32)
     return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if int8 else {}
 
 

@@ -76,6 +76,13 @@ class Emitter:
     def item_of_shape(self, shape: Sequence[int]) -> Item:
         return item_of_shape(shape)
 
+    def also(self, node: Node, name: str, value: int, shape: Sequence[int]) -> None:
+        """One more value that a node makes."""
+        items, item = item_of_shape(shape)
+        self._values[name] = self.engine.view(value, items, item)
+        self._items[name] = (items, item)
+        self.belongs_to(node, self._values[name])
+
     def belongs_to(self, node: Node, value: int) -> None:
         self.makers[value] = node.name
 
@@ -100,10 +107,10 @@ class Segment:
         later: set[str],
         quants: Mapping[str, Quant],
     ) -> None:
-        made = {node.name for node in nodes}
+        made = {name for node in nodes for name in node.makes}
         self.nodes = tuple(nodes)
         self.inputs = tuple(dict.fromkeys(name for node in nodes for name in node.inputs if name not in made))
-        self.outputs = tuple(node.name for node in nodes if node.name in later)
+        self.outputs = tuple(name for node in nodes for name in node.makes if name in later)
         self.shapes = tuple(values[name].shape for name in self.outputs)
         self._dtypes = tuple(values[name].dtype for name in self.inputs)
         self._sizes = tuple(values[name].shape for name in self.inputs)
@@ -143,6 +150,8 @@ class Segment:
         if x.dtype != self._dtypes[position] or tuple(x.shape) != self._sizes[position]:
             wanted = f"{self._dtypes[position]} {self._sizes[position]}"
             raise ValueError(f"a compiled segment takes {wanted}, got {x.dtype} {tuple(x.shape)}")
+        if x.dtype == torch.bool:
+            return x.to(torch.float32).contiguous()
         # What lies at `data_ptr` may be the negative of what is meant, or nothing: zeros.
         return (x.clone() if x.is_neg() or x._is_zerotensor() else x).contiguous()
 

@@ -16,7 +16,22 @@ from torch.nn import functional as F
 class Activation(enum.Enum):
     CLAMP = "clamp"  # to [low, high], which with infinite ends is nothing
     GELU = "gelu"
+    GELU_TANH = "gelu by tanh"
     SILU = "silu"
+    SIGMOID = "sigmoid"
+    TANH = "tanh"
+    HARD_SWISH = "hard swish"
+    LEAKY = "leaky relu"  # negative numbers times `low`
+
+
+_CURVES: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.GELU: F.gelu,
+    Activation.GELU_TANH: lambda x: F.gelu(x, approximate="tanh"),
+    Activation.SILU: F.silu,
+    Activation.SIGMOID: torch.sigmoid,
+    Activation.TANH: torch.tanh,
+    Activation.HARD_SWISH: F.hardswish,
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,16 +78,23 @@ class Epilogue:
         scale2, shift2 = _composed(self.scale2, self.shift2, after.scale, after.shift)
         return replace(activated, scale2=scale2, shift2=shift2)
 
+    def scaled_by(self, factor: float) -> Epilogue:
+        """The same for sums that count steps of this size."""
+        if factor == 1.0:
+            return self
+        one = torch.ones(1, dtype=torch.float64)
+        return replace(self, scale=(one if self.scale is None else self.scale) * factor)
+
     def apply(self, sums: Tensor, residual: Tensor | None, channel_axis: int, *, multiply: bool = False) -> Tensor:
         """The reference, in the type of the sums."""
         sums = _affine(sums, self.scale, self.shift, channel_axis)
         if residual is not None:
             sums = sums * residual if multiply else sums + residual
         sums = _affine(sums, self.scale2, self.shift2, channel_axis)
-        if self.activation is Activation.GELU:
-            return F.gelu(sums)
-        if self.activation is Activation.SILU:
-            return F.silu(sums)
+        if self.activation is Activation.LEAKY:
+            return F.leaky_relu(sums, self.low)
+        if self.activation is not Activation.CLAMP:
+            return _CURVES[self.activation](sums)
         return sums.clamp(self.low, self.high) if self.activates else sums
 
     def bias(self, channels: int) -> Tensor | None:

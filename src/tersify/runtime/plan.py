@@ -27,8 +27,8 @@ class Quant:
 class Node:
     """One operation and the value it makes.
 
-    `covers` holds the names of the recorded values that are computed inside it, its own among them. Only a torch call
-    may make `more` values. `reason` says why the node is what it is.
+    `covers` holds the names of the recorded values that are computed inside it, its own among them. `more` are
+    other values that it makes. `reason` says why the node is what it is.
     """
 
     name: str

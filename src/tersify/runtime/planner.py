@@ -13,9 +13,9 @@ from tersify.runtime.costs import Costs, costs_of_this_cpu
 from tersify.runtime.engine import Kernels
 from tersify.runtime.lower import lower
 from tersify.runtime.network import runs_of_nodes
-from tersify.runtime.ops import Conv, Embedding, Linear
-from tersify.runtime.passes import choose, fuse, serves_fp16, with_fp16, with_two_bit_convolutions
-from tersify.runtime.passes.quantize import observed, quantized_values, with_int8_kernels
+from tersify.runtime.ops import Conv, Embedding, Linear, Recurrent
+from tersify.runtime.passes import choose, fuse, serves_fp16, with_code_convolutions, with_fp16
+from tersify.runtime.passes.quantize import observed, quantized_values, rounds, with_int8_kernels
 from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.weights import Weight
 from tersify.tensor import CompressedTensor
@@ -76,7 +76,15 @@ class Planner:
                 )
         elif self._fp16:
             chosen = with_fp16
-        return self._settled(graph, refused, chosen)
+        plan = self._settled(graph, refused, chosen)
+        if self.precision == "int8" and chosen == self._chosen_for_int8 and not rounds(plan):
+            warnings.warn(
+                "precision='int8' changes nothing: no layer holds signs or levels that 8-bit kernels take, so the "
+                "network runs in fp32",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+        return plan
 
     def _settled(self, graph: Graph, refused: frozenset[str], chosen: Callable[[Plan], Plan]) -> Plan:
         """Kernels that stand alone between torch calls gain nothing: they go to torch, until none is left."""
@@ -102,7 +110,7 @@ class Planner:
         if self.precision == "auto" and costs is not None:
             plan = choose(plan, costs, int8=True)
         else:
-            plan = self._chosen_for_floats(with_int8_kernels(with_two_bit_convolutions(plan)))
+            plan = self._chosen_for_floats(with_int8_kernels(with_code_convolutions(plan)))
         return replace(plan, quants={name: self._quants[name] for name in quantized_values(plan)})
 
 
@@ -112,6 +120,6 @@ def _lonely(plan: Plan) -> list[Node]:
         return []
     found = []
     for run in runs_of_nodes(plan):
-        if not run[0].in_torch and not any(isinstance(node.op, (Conv, Linear, Embedding)) for node in run):
+        if not run[0].in_torch and not any(isinstance(node.op, (Conv, Linear, Embedding, Recurrent)) for node in run):
             found.extend(run)
     return found

@@ -15,6 +15,7 @@ from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
 SAFE_EXPONENT = 60  # of a row scale: products with activations neither overflow nor vanish
+INT8_HIGH = 127
 
 
 class WeightKind(enum.Enum):
@@ -77,16 +78,35 @@ class Weight:
     def table_list(self) -> list[float]:
         return [] if self.table is None else self.table.tolist()
 
-    @property
+    @cached_property
     def step(self) -> float:
-        """The largest value divided by 127: int8 levels are whole multiples of it."""
-        return float(self.factors.abs().max()) / 127 or 1.0
+        """Of int8 levels, at most 127 of them up and down: the one whose multiples come nearest to all the levels.
+
+        Levels that are whole multiples of something (signs, a uniform quantizer's) are met exactly, others within half
+        a step: 0.4 % of the largest where no smaller number of steps fits better.
+        """
+        levels = self.factors.unique() if self.table is None else self.table
+        largest = float(levels.abs().max()) if levels.numel() else 0.0
+        if largest == 0.0:
+            return 1.0
+        counts = torch.arange(1, INT8_HIGH + 1, dtype=torch.float64)
+        steps = levels.double().unsqueeze(0) * counts.unsqueeze(1) / largest
+        apart = (steps - steps.round()).abs().amax(1) / counts
+        return largest / int(counts[apart.argmin()])
 
     def in_steps(self) -> Weight:
-        """A table whose levels are rounded to whole steps."""
+        """The same weight as the int8 kernels have it: the levels of a table rounded to whole steps."""
+        if self.kind is not WeightKind.TABLE:
+            return self
         values = ((self.values.double() / self.step).round() * self.step).float()
         levels = values.unique()
         return replace(self, values=values, table=levels[levels != 0])
+
+    def whole_steps(self) -> tuple[Tensor, float]:
+        """Whole numbers of −127..127, and what one of them stands for."""
+        if self.kind is WeightKind.SIGN:
+            return self.factors, 1.0
+        return (self.values.double() / self.step).round().float(), self.step
 
     def in_fp16(self) -> Weight:
         """The same weight, its values and levels rounded to 16-bit floats."""

@@ -41,7 +41,7 @@ void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
   step.input_quant = s.quant(in);
   step.residual_quant = conv.residual < 0 ? Quant{} : s.quant(conv.residual);
   step.output_quant = s.quant(op.output);
-  if (op.maxima >= 0 && fills_patches(to, choose_patch(to, s.patch_limit(to.lanes())), op.pool)) {
+  if (op.maxima >= 0 && fills_patches(to, choose_patch(to, step.patch_limit(s)), op.pool)) {
     step.pool_h = op.pool.kernel_h;
     step.pool_w = op.pool.kernel_w;
     step.target = s.new_buffer_for(op.maxima, pooled_layout(to, step.pool_h, step.pool_w));
@@ -90,6 +90,13 @@ int Engine::list_conv(int in, std::shared_ptr<const ListConvWeights> weights, Ep
 
 int Engine::conv(int in, std::shared_ptr<const ConvWeights> weights, Epilogue epilogue, int residual,
                  const Epilogue* mean) {
+  use(weights, "convolution");
+  epilogue = epilogue.checked(weights->rows);
+  return list_conv(in, std::move(weights), std::move(epilogue), residual, mean);
+}
+
+int Engine::conv_dense(int in, std::shared_ptr<const ConvDenseWeights> weights, Epilogue epilogue, int residual,
+                       const Epilogue* mean) {
   use(weights, "convolution");
   epilogue = epilogue.checked(weights->rows);
   return list_conv(in, std::move(weights), std::move(epilogue), residual, mean);

@@ -9,8 +9,11 @@ constexpr size_t kSumsBytes = 160 << 10;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-auto kernel_of(const Kernels& k, Lane lane) {
-  return lane == Lane::I8 ? k.conv_lists_i8 : lane == Lane::F16 ? k.conv_lists_f16 : k.conv_lists_f32;
+auto kernel_of(const Kernels& k, Lane lane, bool dense) {
+  return dense               ? k.conv_dense_f32
+         : lane == Lane::I8  ? k.conv_lists_i8
+         : lane == Lane::F16 ? k.conv_lists_f16
+                             : k.conv_lists_f32;
 }
 
 auto scratch_of(const Kernels& k, Lane lane) {
@@ -85,14 +88,19 @@ void ConvStep::split(int groups, int threads) {
   for (int r = 0; r <= ranges; ++r) splits.push_back(weights->chunks() * r / ranges);
 }
 
+int ConvStep::patch_limit(const Schedule& s) const {
+  const int limit = s.patch_limit(to.lanes());
+  return weights->dense() ? std::min(kDensePatch, limit) : limit;
+}
+
 void add_conv(Schedule& s, ConvStep step, const Window& window) {
   const Kernels& k = s.kernels();
   step.kernels = &k;
-  step.geometry = make_geometry(step.in, step.from, step.to, window, s.patch_limit(step.to.lanes()),
+  step.geometry = make_geometry(step.in, step.from, step.to, window, step.patch_limit(s),
                                 step.weights->block_channels(), k.vector_bytes);
   const int groups = step.to.groups(step.out.n);
-  s.add_cost(layout_cost(step.to, step.out.n, s.patch_limit(step.to.lanes())) *
-             double(step.weights->nonzeros() + step.weights->rows()));
+  s.add_cost(layout_cost(step.to, step.out.n, step.patch_limit(s)) *
+             double(step.weights->products() + step.weights->rows()));
   step.split(groups, s.threads());
   auto shared = std::make_shared<ConvStep>(std::move(step));
   Step out;
@@ -106,14 +114,13 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};
   out.kernel = shared->weights->kernel_name();
-  out.run = [shared, kernel = kernel_of(k, shared->lane)](char* const* buffers, int task, char* scratch) {
-    kernel(shared->task(buffers, task, scratch));
-  };
+  out.run = [shared, kernel = kernel_of(k, shared->lane, shared->weights->dense())](
+                char* const* buffers, int task, char* scratch) { kernel(shared->task(buffers, task, scratch)); };
   s.add(std::move(out));
 }
 
 void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const Epilogue& mean) {
-  const int patches = patch_count(step.to, s.patch_limit(step.to.lanes())), target = step.target;
+  const int patches = patch_count(step.to, step.patch_limit(s)), target = step.target;
   auto epilogue = std::make_shared<Epilogue>(mean);
   if (patches == 1) {
     step.mean = std::move(epilogue);

@@ -13,7 +13,7 @@ constexpr int kTasksPerThread = 1;  // more would read the input more often
 struct ConvStep {
   const Kernels* kernels = nullptr;
   Geometry geometry;
-  std::shared_ptr<ListWeights> weights;
+  std::shared_ptr<LaneWeights> weights;
   std::shared_ptr<Epilogue> epilogue;
   Image in, out;
   Layout from, to;
@@ -27,6 +27,7 @@ struct ConvStep {
 
   ConvTask task(char* const* buffers, int number, char* scratch) const;
   void split(int groups, int threads);
+  int patch_limit(const Schedule& schedule) const;
 };
 
 void add_conv(Schedule& schedule, ConvStep step, const Window& window);

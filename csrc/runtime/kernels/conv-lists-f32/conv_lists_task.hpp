@@ -24,7 +24,10 @@ struct Unit {
   const uint8_t* codes;     // Table
   const float* values;      // Float
   const uint16_t* plus;     // int8: how many of a row's entries are +1; they come first. Both parts are even
+  uint16_t entry_count;     // dense: of every row; `values` are [group of kDenseRows rows][entry][kDenseRows]
+  bool first, last;         // dense: of the blocks
 };
+constexpr int kDenseRows = 4, kDensePatch = 8;  // rows that share a reading of the input; vectors of their patch
 
 struct Chunk {  // a range of output channels
   int first_row, rows;

@@ -164,7 +164,15 @@ void ListWeights::point_units(PositionedLists& lists) const {
   const float* value = values_.data();
   const uint16_t* plus = plus_.data();
   for (Unit& unit : lists.units) {
-    unit = {.rows = row, .row_count = unit.row_count, .entries = entry, .codes = code, .values = value, .plus = plus};
+    unit = {.rows = row,
+            .row_count = unit.row_count,
+            .entries = entry,
+            .codes = code,
+            .values = value,
+            .plus = plus,
+            .entry_count = 0,
+            .first = false,
+            .last = false};
     size_t count = 0;
     for (uint32_t r = 0; r < unit.row_count; ++r) count += row[r].count & kCountMask;
     row += unit.row_count;

@@ -6,28 +6,14 @@
 #include <memory>
 #include <vector>
 
-#include "isa/kernel_table.hpp"
-#include "layout/patch_geometry.hpp"
+#include "kernels/conv-lists-f32/lane_weights.hpp"
 
 namespace tersify {
 
 constexpr int kInt8High = 255;
 constexpr int kFp16Run = 64;  // entries of a row that may be added in 16-bit floats, which keep 11 bits
 
-struct DenseWeight {
-  const float* data;  // [rows][channels / groups][taps]
-  int rows, channels, groups, taps;
-};
-
-// The lists as a kernel walks them: every entry is the position of its first vector in the footprint, so one patch
-// geometry has one such form. Signs: position × 2 + sign.
-struct PositionedLists {
-  std::vector<uint32_t> positions;  // (channel in block, tap) → vectors from the footprint's start
-  std::vector<uint16_t> entries;
-  std::vector<Unit> units;  // [chunk][block]
-};
-
-class ListWeights {
+class ListWeights final : public LaneWeights {
  public:
   // Sign: only the signs of `weight` are kept. Table: every non-zero must be one of `table`.
   // Byte lanes: for 16-bit sums of activations in 0..kInt8High (or ± half of it). Lanes of fp16: for runs of kFp16Run
@@ -35,15 +21,15 @@ class ListWeights {
   ListWeights(const DenseWeight& weight, ValueKind kind, std::vector<float> table, int block_channels,
               Lane lane = Lane::F32, int threads = 1);
 
-  // The lists for a geometry. Those of the last few geometries are kept.
-  std::shared_ptr<const PositionedLists> lists_for(const std::vector<uint32_t>& positions);
-  void fill(ConvTask& task, const PositionedLists* lists) const;  // without lists: for sizes only
-  int chunks() const { return static_cast<int>(chunks_.size()); }
-  int rows() const { return rows_; }
-  int block_channels() const { return block_channels_; }
-  size_t nonzeros() const { return nonzeros_; }
-  const char* kernel_name() const;
-  size_t resident_bytes() const;
+  std::shared_ptr<const PositionedLists> lists_for(const std::vector<uint32_t>& positions) override;
+  void fill(ConvTask& task, const PositionedLists* lists) const override;
+  int chunks() const override { return static_cast<int>(chunks_.size()); }
+  int rows() const override { return rows_; }
+  int block_channels() const override { return block_channels_; }
+  size_t products() const override { return nonzeros_; }
+  bool dense() const override { return false; }
+  const char* kernel_name() const override;
+  size_t resident_bytes() const override;
 
   // A row of one block while it is packed.
   struct Pending {

@@ -8,28 +8,28 @@ void elementwise(float* out, const float* a, const float* b, bool multiply, size
                  int channel) {
   const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
   const float scale2 = f.scale2 ? f.scale2[channel] : 1.0f, shift2 = f.scale2 ? f.shift2[channel] : 0.0f;
-  for (size_t i = 0; i < count; ++i) {
-    float v = a[i] * scale + shift;
-    if (b) v = multiply ? v * b[i] : v + b[i];
-    out[i] = v * scale2 + shift2;
-  }
-  if (f.activation == Activation::Clamp) {
-    for (size_t i = 0; i < count; ++i) {
-      const float v = out[i] < f.low ? f.low : out[i];
-      out[i] = v > f.high ? f.high : v;
+  for (size_t i = 0; i < count; i += kLanes) {
+    const int some = int(count - i < size_t(kLanes) ? count - i : kLanes);
+    Vec v = load_some(a + i, some) * scale + shift;
+    if (b) {
+      const Vec other = load_some(b + i, some);
+      v = multiply ? v * other : v + other;
     }
-  } else {
-    for (size_t i = 0; i < count; ++i) out[i] = curve(out[i], f.activation);
+    store_some(out + i, activate(v * scale2 + shift2, f), some);
   }
 }
 
 void elementwise_rows(float* out, const float* a, const float* b, bool multiply, int channels, const EpilogueView& f) {
-  for (int c = 0; c < channels; ++c) {
-    float v = a[c];
-    if (f.scale) v = v * f.scale[c] + f.shift[c];
-    if (b) v = multiply ? v * b[c] : v + b[c];
-    if (f.scale2) v = v * f.scale2[c] + f.shift2[c];
-    out[c] = activate(v, f);
+  for (int c = 0; c < channels; c += kLanes) {
+    const int some = channels - c < kLanes ? channels - c : kLanes;
+    Vec v = load_some(a + c, some);
+    if (f.scale) v = v * load_some(f.scale + c, some) + load_some(f.shift + c, some);
+    if (b) {
+      const Vec other = load_some(b + c, some);
+      v = multiply ? v * other : v + other;
+    }
+    if (f.scale2) v = v * load_some(f.scale2 + c, some) + load_some(f.shift2 + c, some);
+    store_some(out + c, activate(v, f), some);
   }
 }
 

@@ -1,5 +1,6 @@
 // Elementwise operations, as steps.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 
@@ -45,6 +46,55 @@ void add_elementwise(Schedule& s, const Op& op, bool multiply, std::shared_ptr<E
 }
 
 }  // namespace
+
+int Engine::prelu(int in, std::vector<float> slopes) {
+  const Shape shape = at(in).shape;
+  if (slopes.size() != size_t(shape.c))
+    throw std::invalid_argument("a PReLU of " + std::to_string(shape.c) + " channels needs as many slopes, got " +
+                                std::to_string(slopes.size()));
+  auto shared = std::make_shared<std::vector<float>>(std::move(slopes));
+  const size_t plane = size_t(shape.h) * shape.w;
+  return add({in}, shape, [=](Schedule& s, const Op& op) {
+    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
+    Step step;
+    step.tasks = s.items(in);
+    step.reads = {source};
+    step.writes = {target};
+    step.kernel = "prelu";
+    step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
+      for (int c = 0; c < shape.c; ++c) {
+        const size_t at = (size_t(item) * shape.c + c) * plane;
+        const EpilogueView f{nullptr, nullptr, nullptr, nullptr, Activation::Leaky, (*shared)[c], INFINITY};
+        k->elementwise(reinterpret_cast<float*>(b[target]) + at, reinterpret_cast<const float*>(b[source]) + at,
+                       nullptr, false, plane, f, 0);
+      }
+    };
+    s.add(std::move(step));
+  });
+}
+
+int Engine::with_constant(int in, std::vector<float> constant, bool multiply) {
+  const Shape shape = at(in).shape;
+  if (constant.size() != size_t(shape.numel()))
+    throw std::invalid_argument("a constant has the " + std::to_string(shape.numel()) + " numbers of an item, got " +
+                                std::to_string(constant.size()));
+  auto shared = std::make_shared<std::vector<float>>(std::move(constant));
+  return add({in}, shape, [=](Schedule& s, const Op& op) {
+    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
+    Step step;
+    step.tasks = s.items(in);
+    step.reads = {source};
+    step.writes = {target};
+    step.kernel = "constant";
+    step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
+      const size_t at = size_t(item) * shape.numel();
+      const EpilogueView f{nullptr, nullptr, nullptr, nullptr, Activation::Clamp, -INFINITY, INFINITY};
+      k->elementwise(reinterpret_cast<float*>(b[target]) + at, reinterpret_cast<const float*>(b[source]) + at,
+                     shared->data(), multiply, size_t(shape.numel()), f, 0);
+    };
+    s.add(std::move(step));
+  });
+}
 
 int Engine::elementwise(int a, int b, bool multiply, Epilogue epilogue) {
   const Value first = at(a);

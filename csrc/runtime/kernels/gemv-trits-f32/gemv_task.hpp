@@ -14,7 +14,7 @@ constexpr int kTritsPerWord = 18, kNibblesPerWord = 8;
 struct GemvTask {
   const uint32_t* words;
   const float* tables;  // trits: 32 sums for each three activations; nibbles: the activations
-  const float* levels;  // nibbles: 16 of them, the first 0
+  const float* levels;  // nibbles: 16 of them
   int rows, features;
   int block_begin, block_end;  // of kGemvRows rows
   float* out;

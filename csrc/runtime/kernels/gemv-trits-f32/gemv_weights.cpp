@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 #include "engine/byte_rows.hpp"
@@ -53,10 +54,18 @@ class CodeRows {
     } else if (!weight_.kernels->level_bytes(weight_.weight + size_t(row) * weight_.features, weight_.features,
                                              table_.data(), int(table_.size()), codes)) {
       throw std::invalid_argument("a weight is missing from its table");
+    } else if (!has_zero()) {
+      for (int i = 0; i < weight_.features; ++i) --codes[i];
     }
   }
 
+  size_t zeros(const uint8_t* codes) const {
+    return has_zero() ? size_t(std::count(codes, codes + weight_.features, zero())) : 0;
+  }
+
  private:
+  bool has_zero() const { return kind_ == GemvKind::Trits || table_.size() < GemvWeights::kLevels; }
+
   ByteRows weight_;
   GemvKind kind_;
   const std::vector<float>& table_;
@@ -64,8 +73,8 @@ class CodeRows {
 
 }  // namespace
 
-bool GemvWeights::possible(const Kernels& k, GemvKind kind, const std::vector<float>& table) {
-  if (kind == GemvKind::Nibbles) return k.nibble_gemv && table.size() < 16;  // code 0 is zero
+bool GemvWeights::possible(const Kernels& k, GemvKind kind, const std::vector<float>& table, bool zeros) {
+  if (kind == GemvKind::Nibbles) return k.nibble_gemv && table.size() + zeros <= kLevels;
   return bool(k.trit_gemv);
 }
 
@@ -74,26 +83,28 @@ GemvWeights::GemvWeights(const Kernels& kernels, const DenseWeight& w, GemvKind 
     : kind_(kind), rows_(w.rows), features_(w.channels) {
   const int words = words_of(kind, features_), per_word = weights_per_word(kind);
   words_.grow(size_t(blocks()) * words * kGemvRows * sizeof(uint32_t));
-  std::copy(table.begin(), table.end(), levels_ + 1);
+  // Code 0 is zero, but for 16 levels that are none; beyond the last feature activations are zeros.
+  std::copy(table.begin(), table.end(), levels_ + (table.size() < kLevels));
   const CodeRows weight(kernels, w, kind, table);
   const int parts = std::min(blocks(), threads_for(size_t(rows_) * features_, threads));
-  std::vector<size_t> nonzeros(parts, 0);
+  std::vector<size_t> zeros(parts, 0);
   in_parts(blocks(), parts, [&](int part, size_t begin, size_t end) {
-    std::vector<uint8_t> codes(size_t(words) * per_word + 1, weight.zero());  // zeros beyond the last feature stay
+    std::vector<uint8_t> codes(size_t(words) * per_word + 1, weight.zero());
     for (int row = int(begin) * kGemvRows; row < int(end) * kGemvRows; ++row) {
-      if (row < rows_)
+      if (row < rows_) {
         weight.read(row, codes.data());
-      else
+        zeros[part] += weight.zeros(codes.data());
+      } else {
         std::fill(codes.begin(), codes.end(), weight.zero());
-      nonzeros[part] += codes.size() - std::count(codes.begin(), codes.end(), weight.zero());
-      uint32_t* to = reinterpret_cast<uint32_t*>(words_.data()) +
-                     size_t(row / kGemvRows) * words * kGemvRows + row % kGemvRows;
+      }
+      uint32_t* to =
+          reinterpret_cast<uint32_t*>(words_.data()) + size_t(row / kGemvRows) * words * kGemvRows + row % kGemvRows;
       for (int i = 0; i < words; ++i)
         to[size_t(i) * kGemvRows] = kind == GemvKind::Trits ? trit_word(codes.data() + i * kTritsPerWord)
                                                             : nibble_word(codes.data() + i * kNibblesPerWord);
     }
   });
-  for (size_t count : nonzeros) nonzeros_ += count;
+  nonzeros_ = size_t(rows_) * features_ - std::accumulate(zeros.begin(), zeros.end(), size_t(0));
 }
 
 std::vector<float> GemvWeights::unpack() const {

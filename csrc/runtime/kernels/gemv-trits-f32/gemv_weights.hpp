@@ -15,11 +15,13 @@ enum class GemvKind { Trits, Nibbles };
 
 class GemvWeights {
  public:
+  static constexpr size_t kLevels = 16;  // of a nibble
+
   GemvWeights(const Kernels& kernels, const DenseWeight& weight, GemvKind kind, const std::vector<float>& table,
               int threads);
 
-  // Whether a kernel of this kind exists and can hold these weights.
-  static bool possible(const Kernels& kernels, GemvKind kind, const std::vector<float>& table);
+  // Whether a kernel of this kind exists and can hold these weights. `zeros`: some weight is zero, which takes a code.
+  static bool possible(const Kernels& kernels, GemvKind kind, const std::vector<float>& table, bool zeros);
 
   GemvKind kind() const { return kind_; }
   int rows() const { return rows_; }
@@ -37,7 +39,7 @@ class GemvWeights {
   int rows_, features_;
   size_t nonzeros_ = 0;
   AlignedBytes words_;
-  float levels_[16] = {};
+  float levels_[kLevels] = {};
 };
 
 }  // namespace tersify

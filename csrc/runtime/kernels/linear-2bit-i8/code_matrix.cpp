@@ -29,8 +29,7 @@ std::vector<int> levels_of(const ByteRows& weight, int threads) {
   });
   std::vector<int> found;
   for (int level = -kTop; level <= kTop; ++level)
-    if (level == 0 ||  // positions beyond the last feature are zeros
-        std::any_of(parts.begin(), parts.end(), [&](const Found& part) { return part.there[level + kTop]; }))
+    if (std::any_of(parts.begin(), parts.end(), [&](const Found& part) { return part.there[level + kTop]; }))
       found.push_back(level);
   return found;
 }
@@ -43,47 +42,78 @@ CodeMatrix::CodeMatrix(const ByteRows& weight, int threads) : rows_(weight.rows)
   if (levels.front() >= -1 && levels.back() <= 1)
     levels = {std::begin(kTernary), std::end(kTernary)};
   else
-    bits_ = 4;
-  if (levels.size() > 16)
-    throw std::invalid_argument("dense weights have at most 16 levels, got " + std::to_string(levels.size()));
+    bits_ = levels.size() <= 16 ? 4 : 8;
   uint8_t codes_by_level[2 * kTop + 1] = {};
   for (size_t i = 0; i < levels.size(); ++i) {
-    levels_[i] = static_cast<uint8_t>(levels[i] + 128);
-    codes_by_level[levels[i] + kTop] = static_cast<uint8_t>(i);
+    const auto byte = static_cast<uint8_t>(levels[i] + 128);
+    if (bits_ == 4) levels_[i] = byte;
+    codes_by_level[levels[i] + kTop] = bits_ == 8 ? byte : static_cast<uint8_t>(i);
   }
-  codes_.grow(size_t(blocks()) * steps_ * kStepBytes);
+  codes_.grow(size_t(blocks()) * steps_ * step_bytes());
+  const size_t step_words = step_bytes() / sizeof(uint32_t);
   auto* codes = reinterpret_cast<uint32_t*>(codes_.data());
   // Four features of a row are one word, whose bytes the rows of a lane share.
   auto add_row = [&](uint32_t* block, int row, const uint8_t* row_codes) {
-    const int shift = row / kLanes * bits_, lane = row % kLanes;
+    const int shift = bits_ == 8 ? 0 : row / kLanes * bits_, place = bits_ == 8 ? row : row % kLanes;
     for (int step = 0; step < steps_; ++step) {
       uint32_t four;
       std::memcpy(&four, row_codes + 4 * step, sizeof four);
-      uint32_t& word = block[size_t(step) * kLanes + lane];
+      uint32_t& word = block[size_t(step) * step_words + place];
       word = shift == 0 ? four : word | four << shift;
     }
   };
   in_parts(blocks(), std::min(threads, blocks()), [&](int, size_t begin, size_t end) {
-    // Zeros stay beyond the last feature, and in rows beyond the last.
+    // Any code will do beyond the last feature, where activations are zeros, and in rows beyond the last.
     std::vector<int8_t> bytes(size_t(steps_) * 4, 0);
     std::vector<uint8_t> row_codes(bytes.size());
     for (size_t number = begin; number < end; ++number)
       for (int row = 0; row < block_rows(); ++row) {
-        if (row < rows_of(int(number)))
-          weight.read(int(number) * block_rows() + row, bytes.data());
-        else
-          std::fill(bytes.begin(), bytes.end(), int8_t(0));
+        const int from = int(number) * block_rows() + row;
+        if (from < rows_) weight.read(from, bytes.data());
         for (size_t i = 0; i < bytes.size(); ++i)
           row_codes[i] = bits_ == 2 ? static_cast<uint8_t>(bytes[i] + 1) : codes_by_level[bytes[i] + kTop];
-        add_row(codes + number * steps_ * kLanes, row, row_codes.data());
+        add_row(codes + number * steps_ * step_words, row, row_codes.data());
       }
   });
 }
 
 const uint8_t* CodeMatrix::block(int number) const {
-  return reinterpret_cast<const uint8_t*>(codes_.data()) + size_t(number) * steps_ * kStepBytes;
+  return reinterpret_cast<const uint8_t*>(codes_.data()) + size_t(number) * steps_ * step_bytes();
 }
 
-int CodeMatrix::rows_of(int block) const { return std::min(block_rows(), rows_ - block * block_rows()); }
+int CodeMatrix::rows_of(int group) const { return std::min(kCodeRows, rows_ - group * kCodeRows); }
+
+const char* CodeMatrix::kernel_name() const {
+  return bits_ == 2 ? "dense signs, int8" : bits_ == 4 ? "dense table, int8" : "dense bytes, int8";
+}
+
+size_t CodeMatrix::unpacked_bytes(int vectors) const {
+  return bits_ == 4 && vectors >= kUnpackFrom ? size_t(steps_) * kCodeRows * 4 : 0;
+}
+
+void CodeMatrix::unpack(const Kernels& k, int group, char* scratch) const {
+  auto* bytes = reinterpret_cast<uint8_t*>(scratch);
+  for (int half = 0; half < 2 && 2 * group + half < blocks(); ++half)
+    k.unpack_nibbles(block(2 * group + half), levels_, steps_, bytes + half * 2 * kStepBytes);
+}
+
+void CodeMatrix::multiply(const Kernels& k, CodesTask task, int group, const char* unpacked) const {
+  task.rows = rows_of(group);
+  task.levels = nullptr;
+  if (bits_ == 8 || unpacked) {
+    task.codes = unpacked ? reinterpret_cast<const uint8_t*>(unpacked) : block(group);
+    return k.byte_sums(task);
+  }
+  if (bits_ == 2) {
+    task.codes = block(group);
+    return k.code_sums(task);
+  }
+  task.levels = levels_;
+  for (int half = 0, rows = task.rows; rows > 0; ++half, rows -= block_rows(), task.sums += block_rows()) {
+    task.codes = block(2 * group + half);
+    task.rows = std::min(rows, block_rows());
+    k.code_sums(task);
+  }
+}
 
 }  // namespace tersify

@@ -202,11 +202,11 @@ void code_sums(const CodesTask& t) {
 #else
 
 void code_sums(const CodesTask& t) {
-  memset(t.sums, 0, size_t(t.vectors) * kCodeRows * sizeof(int32_t));
-  const int bits = t.levels ? 4 : 2;
+  const int bits = t.levels ? 4 : 2, rows = (t.rows + kFieldRows - 1) / kFieldRows * kFieldRows;
   for (int v = 0; v < t.vectors; ++v) {
     const uint8_t* codes = t.codes;
     int32_t* sums = t.sums + v * kCodeRows;
+    memset(sums, 0, size_t(rows) * sizeof(int32_t));  // other rows may be somebody else's
     for (int r = 0; r < t.run_count; ++r) {
       const int8_t* x = t.x + v * t.vector_bytes + t.runs[r];
       for (int step = 0; step < t.run_steps; ++step, codes += kStepBytes)

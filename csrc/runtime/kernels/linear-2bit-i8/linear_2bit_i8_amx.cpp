@@ -128,6 +128,7 @@ const Kernels& amx_kernels(const Kernels& rest) {
   static const Kernels kernels = [&] {
     Kernels k = rest;
     k.code_sums = amx::tile_sums;
+    k.byte_sums = vnni_kernels().byte_sums;
     return k;
   }();
   return kernels;

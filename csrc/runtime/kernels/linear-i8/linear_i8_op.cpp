@@ -54,49 +54,52 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, i
 
 // The products of rounded vectors with `units` parts of the weights, shared among tasks; `part` makes those of a range.
 template <class Part>
-void add_products(Schedule& s, const Rounded& x, const char* kernel, int units, int target, Part part) {
+void add_products(Schedule& s, const Rounded& x, const char* kernel, int units, int target, size_t scratch_bytes,
+                  Part part) {
   const int tasks = std::min(units, kCodeTasksPerThread * s.threads());
   Step multiply;
   multiply.tasks = tasks;
+  multiply.scratch_bytes = scratch_bytes;
   multiply.kernel = kernel;
   multiply.reads = {x.steps, x.scales};
   multiply.writes = {target};
-  multiply.run = [=](char* const* b, int task, char*) {
-    part(b, int(size_t(units) * task / tasks), int(size_t(units) * (task + 1) / tasks));
+  multiply.run = [=](char* const* b, int task, char* scratch) {
+    part(b, int(size_t(units) * task / tasks), int(size_t(units) * (task + 1) / tasks), scratch);
   };
   s.add(std::move(multiply));
 }
 
-// Blocks of rows meet tiles of vectors.
+// Groups of rows meet tiles of vectors.
 void add_codes(Schedule& s, std::shared_ptr<const CodeMatrix> weights, std::shared_ptr<Epilogue> epilogue, int features,
                int source, int target, int count) {
   const Kernels* k = &s.kernels();
   const Rounded x = add_rounding(s, features, weights->vector_bytes(), 0, source, count, weights->kernel_name());
-  const int tiles = (count + kCodeVectors - 1) / kCodeVectors, units = weights->blocks() * tiles;
-  add_products(s, x, weights->kernel_name(), units, target, [=](char* const* b, int begin, int end) {
+  const int tiles = (count + kCodeVectors - 1) / kCodeVectors, units = weights->groups() * tiles;
+  const size_t unpacked_bytes = weights->unpacked_bytes(count);
+  auto part = [=](char* const* b, int begin, int end, char* scratch) {
     for (int unit = begin; unit < end; ++unit) {
-      const int block = unit / tiles, first = unit % tiles * kCodeVectors, row = block * weights->block_rows();
+      const int group = unit / tiles, first = unit % tiles * kCodeVectors, row = group * kCodeRows;
+      if (unpacked_bytes && (unit == begin || first == 0)) weights->unpack(*k, group, scratch);
       alignas(64) int32_t sums[kCodeVectors * kCodeRows];
       const int32_t from_start = 0;
-      const CodesTask t{.codes = weights->block(block),
-                        .levels = weights->levels(),
-                        .rows = weights->rows_of(block),
-                        .x = reinterpret_cast<const int8_t*>(b[x.steps] + x.bytes * first),
-                        .vector_bytes = ptrdiff_t(x.bytes),
-                        .vectors = std::min(kCodeVectors, count - first),
-                        .runs = &from_start,
-                        .run_count = 1,
-                        .run_steps = weights->steps(),
-                        .sums = sums};
-      k->code_sums(t);
+      CodesTask t{};
+      t.x = reinterpret_cast<const int8_t*>(b[x.steps] + x.bytes * first);
+      t.vector_bytes = ptrdiff_t(x.bytes);
+      t.vectors = std::min(kCodeVectors, count - first);
+      t.runs = &from_start;
+      t.run_count = 1;
+      t.run_steps = weights->steps();
+      t.sums = sums;
+      weights->multiply(*k, t, group, unpacked_bytes ? scratch : nullptr);
       for (int v = 0; v < t.vectors; ++v) {
         const VectorScale& scale = reinterpret_cast<const VectorScale*>(b[x.scales])[first + v];
         float* out = reinterpret_cast<float*>(b[target]) + size_t(first + v) * weights->rows() + row;
-        k->write_vector(sums + v * kCodeRows, scale.total * weights->zero(), scale.scale, row, weights->rows_of(block),
+        k->write_vector(sums + v * kCodeRows, scale.total * weights->zero(), scale.scale, row, weights->rows_of(group),
                         out, epilogue->view());
       }
     }
-  });
+  };
+  add_products(s, x, weights->kernel_name(), units, target, unpacked_bytes, part);
   s.add_cost(LinearInt8Weights::code_cost(weights->rows(), features, count));
 }
 
@@ -106,24 +109,25 @@ void add_picks(Schedule& s, PickSums sums_of, std::shared_ptr<const PickMatrix> 
   const Kernels* k = &s.kernels();
   const Rounded x =
       add_rounding(s, features, weights->vector_bytes(), kByteZero, source, count, weights->kernel_name());
-  add_products(s, x, weights->kernel_name(), weights->blocks(), target, [=](char* const* b, int begin, int end) {
-    for (int first = begin; first < end; first += kPickBlocks) {
-      const int last = std::min(end, first + kPickBlocks), row = first * kPickRows;
-      for (int v = 0; v < count; ++v) {
-        alignas(64) int32_t sums[kPickBlocks * kPickRows];
-        for (int block = first; block < last; ++block) {
-          PickTask t = weights->task(block);
-          t.x = reinterpret_cast<const uint8_t*>(b[x.steps] + x.bytes * v);
-          t.sums = sums + (block - first) * kPickRows;
-          sums_of(t);
-        }
-        float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + row;
-        const float scale = reinterpret_cast<const VectorScale*>(b[x.scales])[v].scale;
-        const int rows = std::min(last * kPickRows, weights->rows()) - row;
-        k->write_vector(sums, 0, scale, row, rows, out, epilogue->view());
-      }
-    }
-  });
+  add_products(s, x, weights->kernel_name(), weights->blocks(), target, 0,
+               [=](char* const* b, int begin, int end, char*) {
+                 for (int first = begin; first < end; first += kPickBlocks) {
+                   const int last = std::min(end, first + kPickBlocks), row = first * kPickRows;
+                   for (int v = 0; v < count; ++v) {
+                     alignas(64) int32_t sums[kPickBlocks * kPickRows];
+                     for (int block = first; block < last; ++block) {
+                       PickTask t = weights->task(block);
+                       t.x = reinterpret_cast<const uint8_t*>(b[x.steps] + x.bytes * v);
+                       t.sums = sums + (block - first) * kPickRows;
+                       sums_of(t);
+                     }
+                     float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + row;
+                     const float scale = reinterpret_cast<const VectorScale*>(b[x.scales])[v].scale;
+                     const int rows = std::min(last * kPickRows, weights->rows()) - row;
+                     k->write_vector(sums, 0, scale, row, rows, out, epilogue->view());
+                   }
+                 }
+               });
   s.add_cost(weights->cost(count));
 }
 

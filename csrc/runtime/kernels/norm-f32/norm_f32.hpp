@@ -1,25 +1,74 @@
-// Vectors that become others by themselves: softmax and layer norm.
+// Vectors that become others by themselves: softmax, and norms by their mean and spread.
 
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
 void softmax(float* out, const float* in, int count) {
-  float top = -INFINITY, sum = 0;
-  for (int i = 0; i < count; ++i) top = in[i] > top ? in[i] : top;
-  for (int i = 0; i < count; ++i) sum += out[i] = expf(in[i] - top);
-  for (int i = 0; i < count; ++i) out[i] /= sum;
+  Vec tops = Vec{} - INFINITY;
+  for (int i = 0; i < count; i += kLanes) {
+    const int some = count - i < kLanes ? count - i : kLanes;
+    Vec v = load_some(in + i, some);
+    for (int l = some; l < kLanes; ++l) v[l] = -INFINITY;
+    tops = v > tops ? v : tops;
+  }
+  float top = tops[0];
+  for (int l = 1; l < kLanes; ++l) top = tops[l] > top ? tops[l] : top;
+  Vec sums = {};
+  for (int i = 0; i < count; i += kLanes) {
+    const int some = count - i < kLanes ? count - i : kLanes;
+    // exp_of ends at −87: what lies further below the largest is nothing.
+    const Vec x = load_some(in + i, some) - top;
+    Vec e = exp_of(x);
+    e = x < Vec{} - 87.0f ? Vec{} : e;
+    for (int l = some; l < kLanes; ++l) e[l] = 0;
+    sums += e;
+    store_some(out + i, e, some);
+  }
+  const float inverse = 1.0f / sum_of(sums);
+  for (int i = 0; i < count; i += kLanes) {
+    const int some = count - i < kLanes ? count - i : kLanes;
+    store_some(out + i, load_some(out + i, some) * inverse, some);
+  }
 }
 
-void layer_norm(float* out, const float* in, int count, const float* weight, const float* bias, float eps) {
-  double sum = 0, squares = 0;
-  for (int i = 0; i < count; ++i) sum += in[i];
-  const float mean = float(sum / count);
-  for (int i = 0; i < count; ++i) squares += double(in[i] - mean) * (in[i] - mean);
-  const float spread = 1.0f / sqrtf(float(squares / count) + eps);
-  for (int i = 0; i < count; ++i) {
-    const float v = (in[i] - mean) * spread;
-    out[i] = v * (weight ? weight[i] : 1.0f) + (bias ? bias[i] : 0.0f);
+// Sums of many floats keep their digits: a few hundred are added in lanes, then those sums in double.
+template <class Term>
+inline double long_sum(int count, Term term) {
+  constexpr int kRun = 64 * kLanes;
+  double sum = 0;
+  for (int begin = 0; begin < count; begin += kRun) {
+    Vec part = {};
+    const int end = count - begin < kRun ? count : begin + kRun;
+    for (int i = begin; i < end; i += kLanes) part += term(i, end - i < kLanes ? end - i : kLanes);
+    for (int l = 0; l < kLanes; ++l) sum += part[l];
+  }
+  return sum;
+}
+
+// What a norm takes off every number, and what it multiplies with then. `centred` false: only the latter (RMS norm).
+void moments(const float* in, int count, float eps, bool centred, float* mean, float* factor) {
+  const double sum = centred ? long_sum(count, [&](int i, int some) { return load_some(in + i, some); }) : 0.0;
+  const float middle = float(sum / count);
+  const double squares = long_sum(count, [&](int i, int some) {
+    Vec v = load_some(in + i, some) - middle;
+    for (int l = some; l < kLanes; ++l) v[l] = 0;
+    return v * v;
+  });
+  *mean = middle;
+  *factor = 1.0f / sqrtf(float(squares / count) + eps);
+}
+
+void layer_norm(float* out, const float* in, int count, const float* weight, const float* bias, float eps,
+                bool centred) {
+  float mean, factor;
+  moments(in, count, eps, centred, &mean, &factor);
+  for (int i = 0; i < count; i += kLanes) {
+    const int some = count - i < kLanes ? count - i : kLanes;
+    Vec v = (load_some(in + i, some) - mean) * factor;
+    if (weight) v = v * load_some(weight + i, some);
+    if (bias) v = v + load_some(bias + i, some);
+    store_some(out + i, v, some);
   }
 }
 

@@ -1,4 +1,5 @@
 // Softmax and layer norm, as steps.
+#include <cmath>
 #include <memory>
 
 #include "engine/schedule.hpp"
@@ -44,7 +45,7 @@ int Engine::softmax(int in, int count) {
   });
 }
 
-int Engine::layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps) {
+int Engine::layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps, bool centred) {
   check_vectors(at(in).shape, count, "a layer norm");
   if ((!weight.empty() && weight.size() != size_t(count)) || (!bias.empty() && bias.size() != size_t(count)))
     throw std::invalid_argument("a layer norm of " + std::to_string(count) +
@@ -53,8 +54,41 @@ int Engine::layer_norm(int in, int count, std::vector<float> weight, std::vector
   return add({in}, values_[in].shape, [=](Schedule& s, const Op& op) {
     add_vectors(s, in, op.output, count, [=, k = &s.kernels()](float* out, const float* x) {
       k->layer_norm(out, x, count, affine->weight.empty() ? nullptr : affine->weight.data(),
-                    affine->bias.empty() ? nullptr : affine->bias.data(), eps);
+                    affine->bias.empty() ? nullptr : affine->bias.data(), eps, centred);
     });
+  });
+}
+
+int Engine::group_norm(int in, int groups, std::vector<float> weight, std::vector<float> bias, float eps) {
+  const Shape shape = at(in).shape;
+  const size_t channels = size_t(shape.c);
+  if (groups < 1 || shape.c % groups || weight.size() != channels || bias.size() != channels)
+    throw std::invalid_argument("a group norm of " + std::to_string(groups) +
+                                " groups needs a multiple of channels, and " + "as many weights and biases; got " +
+                                std::to_string(shape.c) + " channels");
+  auto affine = std::make_shared<Affine>(Affine{std::move(weight), std::move(bias)});
+  const int per_group = shape.c / groups, plane = shape.h * shape.w;
+  return add({in}, shape, [=](Schedule& s, const Op& op) {
+    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
+    Step step;
+    step.tasks = s.items(in) * groups;
+    step.reads = {source};
+    step.writes = {target};
+    step.kernel = "group norm";
+    step.run = [=, k = &s.kernels()](char* const* b, int task, char*) {
+      const size_t first = size_t(task) * per_group * plane;
+      const float* x = reinterpret_cast<const float*>(b[source]) + first;
+      float* out = reinterpret_cast<float*>(b[target]) + first;
+      float mean, factor;
+      k->moments(x, per_group * plane, eps, true, &mean, &factor);
+      for (int c = 0; c < per_group; ++c) {
+        const int channel = task % groups * per_group + c;
+        const float scale = factor * affine->weight[channel], shift = affine->bias[channel] - mean * scale;
+        const EpilogueView f{&scale, &shift, nullptr, nullptr, Activation::Clamp, -INFINITY, INFINITY};
+        k->elementwise(out + size_t(c) * plane, x + size_t(c) * plane, nullptr, false, size_t(plane), f, 0);
+      }
+    };
+    s.add(std::move(step));
   });
 }
 

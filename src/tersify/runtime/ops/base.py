@@ -104,9 +104,15 @@ class Context:
             raise CannotLower("a tensor is empty")
         return value.shape
 
+    def is_read(self, name: str) -> bool:
+        return name in self._readers
+
+    def unread(self, names: Sequence[str]) -> None:
+        if any(map(self.is_read, names)):
+            raise CannotLower("more of its results are read than the kernel makes")
+
     def only_first_result(self, call: Call) -> None:
-        if any(name in self._readers for name in call.results[1:]):
-            raise CannotLower("more than its first result is read")
+        self.unread(call.results[1:])
 
 
 # A lowering returns the operation and the names of its operands.

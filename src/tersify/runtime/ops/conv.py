@@ -29,9 +29,10 @@ class ConvKernel(enum.Enum):
     """Which kernels run it; see docs/kernels.md."""
 
     LISTS_F32 = "lists"
+    DENSE_F32 = "dense"
     LISTS_F16 = "lists, fp16 activations"
     LISTS_I8 = "lists, int8 activations"
-    TWO_BIT_I8 = "two bits a weight, int8 activations"
+    CODES_I8 = "dense codes, int8 activations"
     TORCH = "dense, in torch"
 
 
@@ -93,7 +94,7 @@ class Conv(Op):
             sources = [quantized(x, quants[name]) for x, name in zip(sources, node.inputs, strict=True)]
         elif self.kernel is ConvKernel.LISTS_F16:
             sources = [as_fp16(x) for x in sources]
-        elif self.kernel is ConvKernel.TWO_BIT_I8:
+        elif self.kernel is ConvKernel.CODES_I8:
             sources = [quantized(sources[0], quants[node.inputs[0]]), *sources[1:]]
         made = self._dense(sources, node)
         if self.kernel is ConvKernel.LISTS_I8 and not self.is_mean:
@@ -127,9 +128,10 @@ class Conv(Op):
     def emit(self, emitter: Emitter, node: Node) -> int:
         emit = {
             ConvKernel.LISTS_F32: _emit_lists,
+            ConvKernel.DENSE_F32: _emit_dense,
             ConvKernel.LISTS_F16: _emit_lists,
             ConvKernel.LISTS_I8: _emit_int8_lists,
-            ConvKernel.TWO_BIT_I8: _emit_two_bit,
+            ConvKernel.CODES_I8: _emit_codes,
         }[self.kernel]
         return emit(self, emitter, node)
 
@@ -177,8 +179,7 @@ def _convolved(x: Tensor, weight: Tensor, window: Window, groups: int, bias: Ten
     return F.conv2d(x, weight, bias, window.stride, window.padding, window.dilation, groups)
 
 
-def _weight_2d(op: Conv) -> Tensor:
-    values = op.weight.values
+def _in_2d(values: Tensor) -> Tensor:
     return (values if values.ndim == 4 else values.unsqueeze(2)).contiguous()
 
 
@@ -206,7 +207,7 @@ def _emit_lists(op: Conv, emitter: Emitter, node: Node) -> int:
         (op.kernel, op.window, op.groups),
         lambda: module.pack_conv(
             emitter.workspace,
-            _weight_2d(op),
+            _in_2d(op.weight.values),
             list(op.window),
             op.groups,
             getattr(module.ValueKind, op.weight.kind.name),
@@ -222,6 +223,20 @@ def _emit_lists(op: Conv, emitter: Emitter, node: Node) -> int:
         _residual(emitter, node),
         _mean_epilogue(op, emitter),
     )
+    return _with_pool_folded(op, emitter, node, value)
+
+
+def _emit_dense(op: Conv, emitter: Emitter, node: Node) -> int:
+    module, rows = emitter.module, len(op.weight.values)
+    output = _output(op, node)
+    weights = emitter.packed(
+        op.weight,
+        (op.kernel, op.window),
+        lambda: module.pack_conv_dense(emitter.workspace, _in_2d(op.weight.factors), list(op.window), output),
+    )
+    epilogue = op.epilogue.in_cpp(module, rows)
+    mean = _mean_epilogue(op, emitter)
+    value = emitter.engine.conv_dense(emitter.source(node), weights, epilogue, _residual(emitter, node), mean)
     return _with_pool_folded(op, emitter, node, value)
 
 
@@ -246,12 +261,14 @@ def _emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
     weights = emitter.packed(
         op.weight,
         (op.kernel, op.window, op.groups),
-        lambda: emitter.module.pack_conv_i8(emitter.workspace, _weight_2d(op), list(op.window), op.groups, output),
+        lambda: emitter.module.pack_conv_i8(
+            emitter.workspace, _in_2d(op.weight.values), list(op.window), op.groups, output
+        ),
     )
     value = emitter.engine.conv_i8(
         emitter.source(node),
         weights,
-        _epilogue_of_steps(op, emitter, node),
+        op.epilogue.scaled_by(emitter.quants[node.inputs[0]].scale).in_cpp(emitter.module, len(op.weight.values)),
         _residual(emitter, node),
         (made.scale, made.low, made.high),
         _mean_epilogue(op, emitter),
@@ -259,17 +276,18 @@ def _emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
     return _with_pool_folded(op, emitter, node, value)
 
 
-def _emit_two_bit(op: Conv, emitter: Emitter, node: Node) -> int:
+def _emit_codes(op: Conv, emitter: Emitter, node: Node) -> int:
     q = emitter.quants[node.inputs[0]]
+    whole, step = op.weight.whole_steps()
     weights = emitter.packed(
         op.weight,
         (op.kernel, op.window),
-        lambda: emitter.module.pack_conv_2bit(emitter.workspace, _weight_2d(op), list(op.window)),
+        lambda: emitter.module.pack_conv_codes(emitter.workspace, _in_2d(whole), list(op.window)),
     )
-    value = emitter.engine.conv_2bit(
+    value = emitter.engine.conv_codes(
         emitter.source(node),
         weights,
-        _epilogue_of_steps(op, emitter, node),
+        op.epilogue.scaled_by(q.scale * step).in_cpp(emitter.module, len(whole)),
         _residual(emitter, node),
         (q.scale, q.low, q.high),
     )
@@ -279,11 +297,3 @@ def _emit_two_bit(op: Conv, emitter: Emitter, node: Node) -> int:
     if op.pooling.window is not None:
         return emitter.engine.max_pool(value, list(op.pooling.window), _last_two(node.shape))
     return emitter.engine.global_mean(value, _mean_epilogue(op, emitter))
-
-
-def _epilogue_of_steps(op: Conv, emitter: Emitter, node: Node) -> Any:
-    """The sums count whole steps of the input; its scale makes them numbers again."""
-    rows = len(op.weight.values)
-    ones = torch.ones(1, dtype=torch.float64)
-    scale = (ones if op.epilogue.scale is None else op.epilogue.scale) * emitter.quants[node.inputs[0]].scale
-    return replace(op.epilogue, scale=scale).in_cpp(emitter.module, rows)

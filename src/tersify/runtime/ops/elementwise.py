@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tersify.runtime.capture.values import Call
 from tersify.runtime.epilogue import Activation, Epilogue
 from tersify.runtime.ops.base import CannotLower, Context, Op, existing, float64, lowers, number
+from tersify.runtime.ops.constant import WithConstant, of_item
+from tersify.runtime.ops.move import Move, expanded
 
 if TYPE_CHECKING:
     from tersify.runtime.engine import Emitter
@@ -23,11 +26,15 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Elementwise(Op):
-    """The epilogue applied to a value; a second input is added to it, or multiplied with it. Channels are axis 1."""
+    """The epilogue applied to a value; a second input is added to it, or multiplied with it. Channels are axis 1.
+
+    The second input may have the size 1 where the first has more: `narrow` is its shape then.
+    """
 
     kind: ClassVar[str] = "elementwise"
     epilogue: Epilogue = field(default_factory=Epilogue)
     multiply: bool = False
+    narrow: tuple[int, ...] = ()
 
     def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
         other = sources[1] if len(sources) > 1 else None
@@ -35,9 +42,16 @@ class Elementwise(Op):
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         other = emitter.source(node, 1) if len(node.inputs) > 1 else -1
+        if self.narrow:
+            other = self._widened(emitter, node, other)
         channels = emitter.item_of(node.inputs[0])[1][0]
         epilogue = self.epilogue.in_cpp(emitter.module, channels)
         return emitter.engine.elementwise(emitter.source(node), other, self.multiply, epilogue)
+
+    def _widened(self, emitter: Emitter, node: Node, other: int) -> int:
+        move = Move(source_shape=self.narrow, axes=tuple(expanded(self.narrow, node.shape)))
+        axes = [(a.size, a.low, a.high, s) for a, s in zip(move.axes, move.strides, strict=True)]
+        return emitter.engine.move(other, emitter.item_of_shape(node.shape)[1], axes[1:], 0, 0.0)
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:
         other = f"{'×' if self.multiply else '+'} {inputs[1]}" if len(inputs) > 1 else ""
@@ -70,6 +84,7 @@ def _clamp(low: Any, high: Any) -> Epilogue:
     return Epilogue(low=-math.inf if low is None else float(low), high=math.inf if high is None else float(high))
 
 
+_GELUS = {"none": Activation.GELU, "tanh": Activation.GELU_TANH}
 _ACTIVATIONS: dict[Any, Callable[[dict[str, Any]], Epilogue]] = {
     aten.relu.default: lambda a: _clamp(0, None),
     aten.relu6.default: lambda a: _clamp(0, 6),
@@ -78,7 +93,12 @@ _ACTIVATIONS: dict[Any, Callable[[dict[str, Any]], Epilogue]] = {
     aten.clamp_min.default: lambda a: _clamp(a["min"], None),
     aten.clamp_max.default: lambda a: _clamp(None, a["max"]),
     aten.silu.default: lambda a: Epilogue(activation=Activation.SILU),
-    aten.gelu.default: lambda a: Epilogue(activation=Activation.GELU),
+    aten.gelu.default: lambda a: Epilogue(activation=_GELUS[a["approximate"]]),
+    aten.sigmoid.default: lambda a: Epilogue(activation=Activation.SIGMOID),
+    aten.tanh.default: lambda a: Epilogue(activation=Activation.TANH),
+    aten.hardswish.default: lambda a: Epilogue(activation=Activation.HARD_SWISH),
+    aten.hardsigmoid.default: lambda a: Epilogue(scale=number(1 / 6), shift=number(0.5), low=0.0, high=1.0),
+    aten.leaky_relu.default: lambda a: Epilogue(activation=Activation.LEAKY, low=float(a["negative_slope"])),
 }
 
 
@@ -86,10 +106,8 @@ _ACTIVATIONS: dict[Any, Callable[[dict[str, Any]], Epilogue]] = {
 def _lower_activation(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     context.floats(a["self"])
-    if a.get("approximate", "none") != "none":
-        raise CannotLower("the kernel computes GELU exactly, not by tanh")
     epilogue = _ACTIVATIONS[call.target](a)
-    if not epilogue.low <= epilogue.high:
+    if epilogue.activation is Activation.CLAMP and not epilogue.low <= epilogue.high:
         raise CannotLower("its lower end lies above its upper one")
     return Elementwise(epilogue=epilogue), (a["self"].name,)
 
@@ -100,6 +118,35 @@ _WITH_NUMBER: dict[Any, Callable[[float], tuple[float, float]]] = {
     aten.mul.Tensor: lambda c: (c, 0.0),
     aten.div.Tensor: lambda c: (1.0 / c, 0.0),
 }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PRelu(Op):
+    """Negative numbers times the slope of their channel, axis 1."""
+
+    kind: ClassVar[str] = "prelu"
+    slopes: Tensor
+
+    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+        return F.prelu(sources[0], self.slopes.to(sources[0].dtype))
+
+    def emit(self, emitter: Emitter, node: Node) -> int:
+        return emitter.engine.prelu(emitter.source(node), self.slopes.tolist())
+
+
+@lowers(*existing(aten._prelu_kernel, "default"))
+def _lower_prelu(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    shape = context.floats(a["self"])
+    slopes = context.constant(a["weight"], "slope").reshape(-1)
+    if not bool(slopes.isfinite().all()):
+        raise CannotLower("its slopes are not finite")
+    if slopes.numel() == 1:
+        epilogue = Epilogue(activation=Activation.LEAKY, low=float(slopes))
+        return Elementwise(epilogue=epilogue), (a["self"].name,)
+    if len(shape) < 2 or slopes.numel() != shape[1]:
+        raise CannotLower("it has not one slope a channel")
+    return PRelu(slopes=slopes.to(torch.float32)), (a["self"].name,)
 
 
 @lowers(*_WITH_NUMBER)
@@ -114,13 +161,47 @@ def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
         other = constant.item()
     if isinstance(other, (int, float)) and not isinstance(other, bool):
         return _with_number(call, float(other) * float(a.get("alpha", 1))), (a["self"].name,)
-    if call.target not in (aten.add.Tensor, aten.mul.Tensor):
-        raise CannotLower("differences and quotients of two tensors have no kernel")
-    if a.get("alpha", 1) != 1:
-        raise CannotLower("its second operand has a factor")
-    if context.floats(other) != shape:
+    multiply = call.target is aten.mul.Tensor
+    if call.target is aten.div.Tensor:
+        raise CannotLower("quotients of two tensors have no kernel")
+    factor = float(a.get("alpha", 1)) * (-1 if call.target is aten.sub.Tensor else 1)
+    if context.is_constant(other):
+        return _with_constant(context.constant(other, "operand"), shape, factor, multiply), (a["self"].name,)
+    return _of_two(shape, context.floats(other), factor, multiply, (a["self"].name, other.name))
+
+
+def _of_two(
+    shape: tuple[int, ...], other: tuple[int, ...], factor: float, multiply: bool, names: tuple[str, str]
+) -> tuple[Op, tuple[str, ...]]:
+    """The first operand is the wide one. The epilogue's scale is its own: operands with a factor change places."""
+    scale = None if factor == 1.0 else number(factor)
+    if other == shape:
+        op = Elementwise(epilogue=Epilogue(scale=scale), multiply=multiply)
+        return op, names if scale is None else names[::-1]
+    wide, narrow = (
+        (shape, other) if len(shape) >= len(other) and math.prod(shape) > math.prod(other) else (other, shape)
+    )
+    fits = len(wide) == len(narrow) >= 2 and wide[0] == narrow[0]
+    if not fits or any(n not in (1, w) for n, w in zip(narrow, wide, strict=True)):
         raise CannotLower("its operands have different shapes")
-    return Elementwise(multiply=call.target is aten.mul.Tensor), (a["self"].name, other.name)
+    epilogue = Epilogue(scale=scale)
+    if scale is not None and wide is shape:
+        if abs(factor) != 1.0:
+            raise CannotLower("its narrow operand has a factor")
+        epilogue = Epilogue(scale=scale, scale2=scale)  # a − b = −(b − a)
+    op = Elementwise(epilogue=epilogue, multiply=multiply, narrow=narrow)
+    return op, names if wide is shape else names[::-1]
+
+
+def _with_constant(constant: Tensor, shape: tuple[int, ...], factor: float, multiply: bool) -> Op:
+    item = of_item(constant, shape)
+    if torch.broadcast_shapes(item.shape, shape[1:]) != shape[1:]:
+        raise CannotLower("its constant changes the shape")
+    item = item if multiply else item * factor
+    if len(shape) > 2 and item.ndim == len(shape) - 1 and item.numel() == item.shape[0]:
+        channels = float64(item).reshape(-1)
+        return Elementwise(epilogue=Epilogue(scale=channels) if multiply else Epilogue(shift=channels))
+    return WithConstant(constant=item, multiply=multiply)
 
 
 def _with_number(call: Call, value: float) -> Op:

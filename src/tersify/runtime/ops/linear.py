@@ -29,6 +29,7 @@ class LinearKernel(enum.Enum):
     """Which kernels run it; see docs/kernels.md."""
 
     F32 = "lists or table lookups"
+    DENSE_F32 = "dense"
     I8 = "int8 activations"
     TORCH = "dense, in torch"
 
@@ -68,33 +69,34 @@ class Linear(Op):
         source = emitter.engine.view(emitter.source(node), items, (1, math.prod(shape) // features, features))
         if self.kernel is LinearKernel.I8:
             return self._emit_int8(emitter, source)
-        module = emitter.module
-        weights = emitter.packed(
+        return emitter.engine.linear(source, self.packed(emitter), self.epilogue.in_cpp(emitter.module, rows))
+
+    def packed(self, emitter: Emitter) -> Any:
+        """The weights as the kernels for floats read them."""
+        module, dense = emitter.module, self.kernel is LinearKernel.DENSE_F32
+        kind = WeightKind.FLOAT if dense else self.weight.kind
+        return emitter.packed(
             self.weight,
             (self.kernel,),
             lambda: module.pack_linear(
                 emitter.workspace,
-                self.weight.values.contiguous(),
-                getattr(module.ValueKind, self.weight.kind.name),
-                self.weight.table_list,
+                (self.weight.factors if dense else self.weight.values).contiguous(),
+                getattr(module.ValueKind, kind.name),
+                [] if dense else self.weight.table_list,
+                dense,
             ),
         )
-        return emitter.engine.linear(source, weights, self.epilogue.in_cpp(module, rows))
 
     def _emit_int8(self, emitter: Emitter, source: int) -> int:
         signs = self.weight.kind is WeightKind.SIGN
         step = 1.0 if signs else self.weight.step
 
         def pack() -> Any:
-            values = self.weight.values
-            steps = values if signs else (values.double() / step).round().float()
-            return emitter.module.pack_linear_i8(emitter.workspace, steps.contiguous(), signs)
+            whole = self.weight.values if signs else self.weight.whole_steps()[0]
+            return emitter.module.pack_linear_i8(emitter.workspace, whole.contiguous(), signs)
 
         weights = emitter.packed(self.weight, (self.kernel,), pack)
-        scale = self.epilogue.scale
-        if not signs:
-            scale = torch.tensor([step], dtype=torch.float64) if scale is None else scale * step
-        epilogue = replace(self.epilogue, scale=scale)
+        epilogue = self.epilogue.scaled_by(step)
         return emitter.engine.linear_i8(source, weights, epilogue.in_cpp(emitter.module, len(self.weight.values)))
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Operations over the last axis: softmax and layer norm."""
+"""Softmax and norms: numbers that depend on their neighbours in one item."""
 
 from __future__ import annotations
 
@@ -46,6 +46,38 @@ class LayerNorm(Op):
     def emit(self, emitter: Emitter, node: Node) -> int:
         weight, bias = ([] if t is None else t.to(torch.float32).tolist() for t in (self.weight, self.bias))
         return emitter.engine.layer_norm(emitter.source(node), node.shape[-1], weight, bias, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupNorm(Op):
+    """Groups of channels, each with the mean and the spread of all its positions."""
+
+    kind: ClassVar[str] = "group norm"
+    groups: int
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+        x = sources[0]
+        weight, bias = (None if t is None else t.to(x.dtype) for t in (self.weight, self.bias))
+        return F.group_norm(x, self.groups, weight, bias, self.eps)
+
+    def emit(self, emitter: Emitter, node: Node) -> int:
+        channels = node.shape[1]
+        weight = [1.0] * channels if self.weight is None else self.weight.to(torch.float32).tolist()
+        bias = [0.0] * channels if self.bias is None else self.bias.to(torch.float32).tolist()
+        return emitter.engine.group_norm(emitter.source(node), self.groups, weight, bias, self.eps)
+
+
+@lowers(aten.native_group_norm.default)
+def _lower_group_norm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    context.only_first_result(call)
+    if len(context.floats(a["input"])) < 2:
+        raise CannotLower("it has no channels")
+    weight, bias = context.optional(a["weight"], "weight"), context.optional(a["bias"], "bias")
+    return GroupNorm(groups=a["group"], weight=weight, bias=bias, eps=a["eps"]), (a["input"].name,)
 
 
 @lowers(aten._softmax.default)

@@ -6,15 +6,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tersify.runtime.costs import CONV, DENSE, EXCHANGE, FOUR_BIT, INT8, LEAVING, ROWS, TWO_BIT, VECTOR, Costs
+from tersify.runtime.costs import CONV, DENSE, EXCHANGE, FOUR_BIT, INT8, LANES, LEAVING, ROWS, TWO_BIT, VECTOR, Costs
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
-from tersify.runtime.passes.quantize import can_be_int8, can_be_two_bit, can_round_vectors
+from tersify.runtime.passes.quantize import can_be_codes, can_be_int8, can_round_vectors
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import WeightKind
 
 FEW_ROWS = 4  # of a matrix product: these go vector by vector
-MAX_TABLE_VECTOR = 15  # levels that the kernel for single vectors decodes
-_INT8_CONVS = {INT8: ConvKernel.LISTS_I8, TWO_BIT: ConvKernel.TWO_BIT_I8}
+MAX_CODES = 16  # that the kernel for single vectors decodes, zero among them
+_CONVS = {
+    LANES: ConvKernel.DENSE_F32,
+    INT8: ConvKernel.LISTS_I8,
+    TWO_BIT: ConvKernel.CODES_I8,
+    FOUR_BIT: ConvKernel.CODES_I8,
+}
 
 
 def choose(plan: Plan, costs: Costs, *, int8: bool) -> Plan:
@@ -35,11 +40,11 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
     node = replace(node, reason=f"{best} chosen: {times}")
     if best == DENSE:
         return replace(node, op=op.in_dense_torch())
-    if isinstance(op, Conv) and best in _INT8_CONVS:
-        return replace(node, op=replace(op, kernel=_INT8_CONVS[best]))
+    if isinstance(op, Conv) and best in _CONVS:
+        weight = op.weight.in_steps() if best == FOUR_BIT else op.weight
+        return replace(node, op=replace(op, weight=weight, kernel=_CONVS[best]))
     if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
-        weight = op.weight.in_steps() if op.weight.kind is WeightKind.TABLE else op.weight
-        return replace(node, op=replace(op, weight=weight, kernel=LinearKernel.I8))
+        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8))
     return node
 
 
@@ -50,14 +55,14 @@ def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Map
     if isinstance(op, Conv):
         sums = op.sums_shape(node)
         shape_class, uses = CONV, sums[0] * math.prod(sums[2:])
-        if int8 and can_be_int8(op):
-            kernels = [kind, DENSE, INT8, *([TWO_BIT] if can_be_two_bit(op) else [])]
-        else:
-            kernels = [kind, DENSE]
+        kernels = [kind, DENSE, *([LANES] if op.groups == 1 else []), *([INT8] if int8 and can_be_int8(op) else [])]
+        if int8 and can_be_codes(op):
+            kernels.append(TWO_BIT if weight.kind is WeightKind.SIGN else FOUR_BIT)
     else:
         uses = math.prod(node.shape[:-1])
         shape_class = VECTOR if uses <= FEW_ROWS else ROWS
-        if shape_class == VECTOR and weight.kind is WeightKind.TABLE and weight.levels > MAX_TABLE_VECTOR:
+        codes = weight.levels + (weight.density < 1)
+        if shape_class == VECTOR and weight.kind is WeightKind.TABLE and codes > MAX_CODES:
             kind = WeightKind.FLOAT.value
         few_bits = FOUR_BIT if weight.kind is WeightKind.TABLE else INT8
         kernels = [kind, DENSE, *([few_bits] if int8 and can_round_vectors(op) else [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tersify.runtime.ops import Conv, Elementwise, GlobalAverage, Linear, MaxPool, Pooling, View
+from tersify.runtime.ops import Attention, Conv, Elementwise, GlobalAverage, Linear, MaxPool, Move, Pooling, View
 from tersify.runtime.plan import Node, Plan
 
 Sum = (Conv, Linear, GlobalAverage, Elementwise)
@@ -12,7 +12,7 @@ Sum = (Conv, Linear, GlobalAverage, Elementwise)
 
 def fuse(plan: Plan) -> Plan:
     """The same function in fewer nodes."""
-    return _with_pools(_with_epilogues(_without_trivial_views(plan)))
+    return _with_pools(_with_epilogues(_with_heads_in_place(_with_joined_moves(_without_trivial_views(plan)))))
 
 
 class _Rewriter:
@@ -50,7 +50,8 @@ def _with_epilogues(plan: Plan) -> Plan:
 def _absorbed(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
     """Whether the producer of an operand took the node in."""
     if len(node.inputs) > 1:
-        return not op.multiply and not op.epilogue.is_affine and _took_residual(node, op, rewriter)
+        plain = not op.multiply and not op.narrow and not op.epilogue.is_affine
+        return plain and _took_residual(node, op, rewriter)
     producer = rewriter.nodes.get(node.inputs[0])
     views: list[Node] = []
     while producer is not None and isinstance(producer.op, View) and op.epilogue.is_uniform:
@@ -97,6 +98,50 @@ def _took_residual(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
     with_residual = replace(producer, inputs=(*producer.inputs, other), op=replace(producer.op, epilogue=added))
     rewriter.absorb(with_residual, node)
     return True
+
+
+def _with_joined_moves(plan: Plan) -> Plan:
+    """Moves of moves become one; what nobody reads then goes."""
+    nodes: dict[str, Node] = {}
+    for node in plan.nodes:
+        first = nodes.get(node.inputs[0]) if isinstance(node.op, Move) else None
+        if first is not None and isinstance(node.op, Move) and isinstance(first.op, Move):
+            joined = node.op.after(first.op)
+            if joined is not None:
+                node = replace(node, op=joined, inputs=first.inputs, covers=node.covers | first.covers)
+        nodes[node.name] = node
+    return replace(plan, nodes=tuple(nodes.values())).live()
+
+
+def _with_heads_in_place(plan: Plan) -> Plan:
+    """Attention reads and writes heads where they lie: the permutations around it go."""
+    rewriter = _Rewriter(plan)
+    for node in plan.nodes:
+        node = node.reading(rewriter.renamed)
+        attention = rewriter.nodes.get(node.inputs[0]) if _swaps_heads(node) else None
+        if isinstance(node.op, Attention):
+            first, inputs, covers = list(node.op.tokens_first), list(node.inputs), node.covers
+            for i in range(3):
+                source = rewriter.nodes.get(inputs[i])
+                if source is not None and _swaps_heads(source) and not first[i]:
+                    first[i], inputs[i], covers = True, source.inputs[0], covers | source.covers
+            op = replace(node.op, tokens_first=(first[0], first[1], first[2], first[3]))
+            rewriter.nodes[node.name] = replace(node, op=op, inputs=tuple(inputs), covers=covers)
+        elif (
+            attention is not None
+            and isinstance(attention.op, Attention)
+            and not attention.op.tokens_first[3]
+            and rewriter.has_one_reader(attention.name)
+        ):
+            op = replace(attention.op, tokens_first=(*attention.op.tokens_first[:3], True))
+            rewriter.absorb(replace(attention, op=op, value=node.value), node)
+        else:
+            rewriter.nodes[node.name] = node
+    return rewriter.done()
+
+
+def _swaps_heads(node: Node) -> bool:
+    return isinstance(node.op, Move) and node.op.permutation == (0, 2, 1, 3)
 
 
 def _with_pools(plan: Plan) -> Plan:

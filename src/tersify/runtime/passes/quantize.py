@@ -1,7 +1,7 @@
 """Which layers of a plan may run on int8 activations, and the steps of the values they read and write.
 
-The vectors of a linear layer find their own scale when they come; levels of its table become whole steps of their
-largest. What a convolution reads and writes needs fixed steps, from the ranges seen in calibration.
+The vectors of a linear layer find their own scale when they come. What a convolution reads and writes needs fixed
+steps, from the ranges seen in calibration. Levels of a table become whole steps, at most 127 up and down.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from torch import Tensor
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
 from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.reference import run_values
-from tersify.runtime.weights import WeightKind
+from tersify.runtime.weights import Weight, WeightKind
 
 UNSIGNED_HIGH, SIGNED_HIGH = 255, 127
-DENSE_FROM = 0.65  # the density from which two bits a weight beat lists on AVX-512 VNNI, about
+# The densities from which codes of all weights beat lists of some on AVX-512 VNNI, about.
+DENSE_FROM = {WeightKind.SIGN: 0.65, WeightKind.TABLE: 0.25}
 LEAST_WEIGHTS = 1 << 14  # of a linear layer: rounding what a smaller one reads gains nothing
 MAX_FEATURES = 1 << 17  # the highest two bits of a byte are summed 64-fold in 32 bits: 2¹⁷ · 2 · 127 · 64 < 2³¹
-MAX_LEVELS = 15  # of a table besides zero
 MAX_TABLE_FEATURES = 1 << 16  # a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
+USES_OF_A_LEVEL = 4  # of a table, on average; fewer are chance
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
 
@@ -36,7 +37,7 @@ def quantized_values(plan: Plan) -> set[str]:
     touched: set[str] = set()
     for node in plan.nodes:
         kernel = node.op.kernel if isinstance(node.op, Conv) else None
-        if kernel is ConvKernel.TWO_BIT_I8:
+        if kernel is ConvKernel.CODES_I8:
             touched.add(node.inputs[0])
         elif kernel is ConvKernel.LISTS_I8:
             touched.update((node.name, *node.inputs))
@@ -52,7 +53,9 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
     high: dict[str, float] = {}
     with torch.no_grad():
         for plan, inputs in batches:
-            if not any(isinstance(node.op, Conv) and can_be_int8(node.op) for node in plan.nodes):
+            if not any(
+                isinstance(node.op, Conv) and (can_be_int8(node.op) or can_be_codes(node.op)) for node in plan.nodes
+            ):
                 continue
             for name, value in run_values(plan, inputs).items():
                 if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
@@ -61,14 +64,14 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
     return {name: _quant(low[name], high[name]) for name in low}
 
 
-def with_two_bit_convolutions(plan: Plan) -> Plan:
-    """Convolutions with few zeros on two bits a weight."""
+def with_code_convolutions(plan: Plan) -> Plan:
+    """Convolutions with few zeros on dense codes."""
 
     def chosen(node: Node) -> Node:
         op = node.op
-        if not isinstance(op, Conv) or not can_be_two_bit(op) or op.weight.density < DENSE_FROM:
+        if not isinstance(op, Conv) or not can_be_codes(op) or op.weight.density < DENSE_FROM[op.weight.kind]:
             return node
-        return replace(node, op=replace(op, kernel=ConvKernel.TWO_BIT_I8))
+        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=ConvKernel.CODES_I8))
 
     return replace(plan, nodes=tuple(chosen(node) for node in plan.nodes))
 
@@ -78,24 +81,38 @@ def _marked(node: Node) -> Node:
     if isinstance(op, Conv) and op.kernel is ConvKernel.LISTS_F32 and can_be_int8(op):
         return replace(node, op=replace(op, kernel=ConvKernel.LISTS_I8))
     if isinstance(op, Linear) and op.kernel is LinearKernel.F32 and can_round_vectors(op):
-        weight = op.weight.in_steps() if op.weight.kind is WeightKind.TABLE else op.weight
-        return replace(node, op=replace(op, weight=weight, kernel=LinearKernel.I8))
+        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8))
     return node
 
 
+def rounds(plan: Plan) -> bool:
+    """Whether any layer runs on int8 activations."""
+    kernels = {node.op.kernel for node in plan.nodes if isinstance(node.op, (Conv, Linear))}
+    return bool(kernels & {ConvKernel.LISTS_I8, ConvKernel.CODES_I8, LinearKernel.I8})
+
+
 def can_round_vectors(op: Linear) -> bool:
-    """A linear layer of so few levels that it fits the dense kernels of two and four bits, and whose sums fit too."""
+    """A linear layer whose weights are levels, and whose sums fit 32 bits."""
     weight = op.weight
     if weight.values.numel() < LEAST_WEIGHTS:
         return False
     if weight.kind is WeightKind.TABLE:
-        return weight.levels <= MAX_LEVELS and weight.shape[1] <= MAX_TABLE_FEATURES
+        return _is_few(weight) and weight.shape[1] <= MAX_TABLE_FEATURES
     return weight.kind is WeightKind.SIGN and weight.shape[1] <= MAX_FEATURES
 
 
-def can_be_two_bit(op: Conv) -> bool:
-    fits = op.weight.values[0].numel() <= MAX_FEATURES // 4  # channels may be rounded up to four
-    return can_be_int8(op) and op.groups == 1 and fits
+def can_be_codes(op: Conv) -> bool:
+    """A convolution whose weights are levels, and whose sums fit 32 bits; channels are rounded up to four."""
+    kind = op.weight.kind
+    most = {WeightKind.SIGN: MAX_FEATURES, WeightKind.TABLE: MAX_TABLE_FEATURES}.get(kind, 0)
+    if kind is WeightKind.TABLE and not _is_few(op.weight):
+        return False
+    return op.groups == 1 and op.window.taps * (-(-op.weight.shape[1] // 4) * 4) <= most
+
+
+def _is_few(weight: Weight) -> bool:
+    """A small layer of plain numbers is a table, too: its numbers must not be rounded."""
+    return weight.levels * USES_OF_A_LEVEL <= weight.values.numel()
 
 
 def can_be_int8(op: Conv) -> bool:

@@ -1,6 +1,6 @@
-// Ternary convolutions, zeros and all, with 8-bit activations. An image lies as pixels, all channels of one in
-// neighbouring bytes and a rim of zeros around: a window is then a few runs of bytes, and every position of the output
-// a vector that reads them.
+// Convolutions with whole numbers, zeros and all, and 8-bit activations. An image lies as pixels, all channels of one
+// in neighbouring bytes and a rim of zeros around: a window is then a few runs of bytes, and every position of the
+// output a vector that reads them.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -14,7 +14,9 @@
 namespace tersify {
 namespace {
 
-struct Conv2Bit {
+constexpr int kRowTasksPerThread = 2;  // each unpacks the weights it needs
+
+struct ConvCodes {
   std::shared_ptr<const CodeMatrix> weights;
   std::vector<int32_t> runs;     // in bytes from a window's first pixel
   std::vector<int32_t> taps;     // in pixels
@@ -32,7 +34,7 @@ struct Conv2Bit {
 };
 
 // One row of an image, and the rim around it.
-void lay_pixels(const Kernels& k, const Conv2Bit& d, const float* image, int8_t* bytes, int32_t* sums, int y) {
+void lay_pixels(const Kernels& k, const ConvCodes& d, const float* image, int8_t* bytes, int32_t* sums, int y) {
   const Window& w = d.window;
   const int from = y - w.pad_h;
   const bool inside = from >= 0 && from < d.in.h;
@@ -56,51 +58,50 @@ void lay_pixels(const Kernels& k, const Conv2Bit& d, const float* image, int8_t*
                      .sums = row_sums + w.pad_w});
 }
 
-// One row of the output: tiles of positions meet blocks of channels.
-void multiply_row(const Kernels& k, const Conv2Bit& d, const int8_t* bytes, const int32_t* pixel_sums,
-                  const float* residual, float* out, int y) {
+// One row of the output meets a group of channels, tile by tile of positions.
+void multiply_row(const Kernels& k, const ConvCodes& d, int group, const char* unpacked, const int8_t* bytes,
+                  const int32_t* pixel_sums, const float* residual, float* out, int y) {
   const Window& w = d.window;
   const size_t plane = size_t(d.out.h) * d.out.w, first_pixel = size_t(y) * w.stride_h * d.padded_w();
   alignas(64) int32_t sums[kCodeVectors * kCodeRows];
-  for (int block = 0; block < d.weights->blocks(); ++block)
-    for (int x = 0; x < d.out.w; x += kCodeVectors) {
-      const size_t pixel = first_pixel + size_t(x) * w.stride_w;
-      const int count = std::min(kCodeVectors, d.out.w - x);
-      k.code_sums({.codes = d.weights->block(block),
-                   .levels = nullptr,
-                   .rows = d.weights->rows_of(block),
-                   .x = bytes + pixel * d.pixel_bytes,
-                   .vector_bytes = ptrdiff_t(w.stride_w) * d.pixel_bytes,
-                   .vectors = count,
-                   .runs = d.runs.data(),
-                   .run_count = int(d.runs.size()),
-                   .run_steps = d.run_steps,
-                   .sums = sums});
-      int32_t totals[kCodeVectors];
-      for (int v = 0; v < count; ++v) {
-        totals[v] = 0;
-        for (int32_t tap : d.taps) totals[v] += pixel_sums[pixel + size_t(v) * w.stride_w + tap];
-      }
-      const int row = block * kCodeRows;
-      const size_t at = row * plane + size_t(y) * d.out.w + x;
-      k.write_positions({.sums = sums,
-                         .totals = totals,
-                         .offsets = d.offsets.data(),
-                         .first_row = row,
-                         .rows = d.weights->rows_of(block),
-                         .positions = count,
-                         .out = out + at,
-                         .residual = residual ? residual + at : nullptr,
-                         .row_stride = plane,
-                         .epilogue = d.epilogue.view()});
+  for (int x = 0; x < d.out.w; x += kCodeVectors) {
+    const size_t pixel = first_pixel + size_t(x) * w.stride_w;
+    const int count = std::min(kCodeVectors, d.out.w - x);
+    CodesTask t{};
+    t.x = bytes + pixel * d.pixel_bytes;
+    t.vector_bytes = ptrdiff_t(w.stride_w) * d.pixel_bytes;
+    t.vectors = count;
+    t.runs = d.runs.data();
+    t.run_count = int(d.runs.size());
+    t.run_steps = d.run_steps;
+    t.sums = sums;
+    d.weights->multiply(k, t, group, unpacked);
+    int32_t totals[kCodeVectors];
+    for (int v = 0; v < count; ++v) {
+      totals[v] = 0;
+      for (int32_t tap : d.taps) totals[v] += pixel_sums[pixel + size_t(v) * w.stride_w + tap];
+      totals[v] *= d.weights->zero();
     }
+    const int row = group * kCodeRows;
+    const size_t at = row * plane + size_t(y) * d.out.w + x;
+    k.write_positions({.sums = sums,
+                       .totals = totals,
+                       .offsets = d.offsets.data(),
+                       .first_row = row,
+                       .rows = d.weights->rows_of(group),
+                       .positions = count,
+                       .out = out + at,
+                       .residual = residual ? residual + at : nullptr,
+                       .row_stride = plane,
+                       .epilogue = d.epilogue.view()});
+  }
 }
 
 // What the window and the image make of the weights.
-std::shared_ptr<Conv2Bit> conv_of(std::shared_ptr<const Conv2BitWeights> weights, const Shape& in, const Quant& quant,
-                                  const Epilogue& epilogue) {
+std::shared_ptr<ConvCodes> conv_of(std::shared_ptr<const ConvCodesWeights> weights, const Shape& in, const Quant& quant,
+                                   const Epilogue& epilogue) {
   const Window& w = weights->window;
-  auto d = std::make_shared<Conv2Bit>();
+  auto d = std::make_shared<ConvCodes>();
   d->in = in;
   d->out = conv_shape(in, w, weights->rows);
   d->window = w;
@@ -117,13 +118,13 @@ std::shared_ptr<Conv2Bit> conv_of(std::shared_ptr<const Conv2BitWeights> weights
       d->taps.push_back(y * w.dilation_h * d->padded_w() + x * w.dilation_w);
       if (x == 0 || !joined) d->runs.push_back(d->taps.back() * d->pixel_bytes);
     }
-  for (int32_t signs : weights->sign_sums) d->offsets.push_back(-d->zero * signs);
+  for (int32_t levels : weights->level_sums) d->offsets.push_back(-d->zero * levels);
   d->weights = std::shared_ptr<const CodeMatrix>(weights, &weights->codes);
   return d;
 }
 
 // First the image becomes pixels, then rows of the output meet the weights.
-void add_conv_2bit(Schedule& s, const Op& op, std::shared_ptr<const Conv2Bit> d) {
+void add_conv_codes(Schedule& s, const Op& op, std::shared_ptr<const ConvCodes> d) {
   const int source = s.buffer_of(op.inputs[0], {}), other = op.inputs.size() < 2 ? -1 : s.buffer_of(op.inputs[1], {});
   const int target = s.new_buffer_for(op.output, {}), items = s.items(op.inputs[0]);
   const int bytes = s.temporary(d->image_bytes() * items), sums = s.temporary(d->pixels() * items * sizeof(int32_t));
@@ -131,42 +132,53 @@ void add_conv_2bit(Schedule& s, const Op& op, std::shared_ptr<const Conv2Bit> d)
   auto bytes_of = [=](char* const* b, int n) { return reinterpret_cast<int8_t*>(b[bytes] + d->image_bytes() * n); };
   auto sums_of = [=](char* const* b, int n) { return reinterpret_cast<int32_t*>(b[sums]) + d->pixels() * n; };
   // Tasks are ranges of rows of all the images together.
-  auto rows_step = [&](int rows_of_image, auto each) {
-    const int all = items * rows_of_image, tasks = std::min(all, kCodeTasksPerThread * s.threads());
+  auto rows_step = [&](int rows_of_image, auto part) {
+    const int all = items * rows_of_image,
+              tasks = s.threads() > 1 ? std::min(all, kRowTasksPerThread * s.threads()) : 1;
     Step step;
     step.tasks = tasks;
-    step.run = [=](char* const* b, int task, char*) {
-      const int end = int(size_t(all) * (task + 1) / tasks);
-      for (int row = int(size_t(all) * task / tasks); row < end; ++row)
-        each(b, row / rows_of_image, row % rows_of_image);
+    step.kernel = d->weights->kernel_name();
+    step.run = [=](char* const* b, int task, char* scratch) {
+      part(b, int(size_t(all) * task / tasks), int(size_t(all) * (task + 1) / tasks), scratch);
     };
     return step;
   };
-  Step lay = rows_step(d->in.h + 2 * d->window.pad_h, [=](char* const* b, int n, int y) {
-    const float* image = reinterpret_cast<const float*>(b[source]) + size_t(n) * d->in.numel();
-    lay_pixels(*k, *d, image, bytes_of(b, n), sums_of(b, n), y);
+  const int laid_rows = d->in.h + 2 * d->window.pad_h;
+  Step lay = rows_step(laid_rows, [=](char* const* b, int begin, int end, char*) {
+    for (int row = begin; row < end; ++row) {
+      const int n = row / laid_rows;
+      const float* image = reinterpret_cast<const float*>(b[source]) + size_t(n) * d->in.numel();
+      lay_pixels(*k, *d, image, bytes_of(b, n), sums_of(b, n), row % laid_rows);
+    }
   });
   lay.reads = {source};
   lay.writes = {bytes, sums};
-  lay.kernel = d->weights->kernel_name();
   s.add(std::move(lay));
-  Step multiply = rows_step(d->out.h, [=](char* const* b, int n, int y) {
-    const size_t image = size_t(n) * d->out.numel();
-    const float* add = other < 0 ? nullptr : reinterpret_cast<const float*>(b[other]) + image;
-    multiply_row(*k, *d, bytes_of(b, n), sums_of(b, n), add, reinterpret_cast<float*>(b[target]) + image, y);
+  const size_t unpacked_bytes = d->weights->unpacked_bytes(items * d->out.h * d->out.w);
+  Step multiply = rows_step(d->out.h, [=](char* const* b, int begin, int end, char* scratch) {
+    for (int group = 0; group < d->weights->groups(); ++group) {
+      if (unpacked_bytes) d->weights->unpack(*k, group, scratch);
+      for (int row = begin; row < end; ++row) {
+        const int n = row / d->out.h;
+        const size_t image = size_t(n) * d->out.numel();
+        const float* add = other < 0 ? nullptr : reinterpret_cast<const float*>(b[other]) + image;
+        multiply_row(*k, *d, group, unpacked_bytes ? scratch : nullptr, bytes_of(b, n), sums_of(b, n), add,
+                     reinterpret_cast<float*>(b[target]) + image, row % d->out.h);
+      }
+    }
   });
+  multiply.scratch_bytes = unpacked_bytes;
   multiply.reads = {bytes, sums};
   if (other >= 0) multiply.reads.push_back(other);
   multiply.writes = {target};
-  multiply.kernel = d->weights->kernel_name();
   s.add(std::move(multiply));
   s.add_cost(double(items) * d->out.numel() * d->weights->vector_bytes() * kCodePerWeight);
 }
 
 }  // namespace
 
-int Engine::conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Epilogue epilogue, int residual,
-                      Quant quant) {
+int Engine::conv_codes(int in, std::shared_ptr<const ConvCodesWeights> weights, Epilogue epilogue, int residual,
+                       Quant quant) {
   use(weights, "convolution");
   check_quant(quant);
   const Value input = at(in);
@@ -179,7 +191,7 @@ int Engine::conv_2bit(int in, std::shared_ptr<const Conv2BitWeights> weights, Ep
     residual_at(residual, input.items, conv->out);
     inputs.push_back(residual);
   }
-  return add(inputs, conv->out, [conv](Schedule& s, const Op& op) { add_conv_2bit(s, op, conv); });
+  return add(inputs, conv->out, [conv](Schedule& s, const Op& op) { add_conv_codes(s, op, conv); });
 }
 
 }  // namespace tersify

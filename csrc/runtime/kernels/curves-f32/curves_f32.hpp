@@ -1,0 +1,117 @@
+// Curves of whole vectors. Polynomials are least-squares fits in Chebyshev points; every curve is within a few units of
+// the last place, and NaN stays NaN.
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+// Comparisons are written so that NaN stays NaN.
+inline Vec clamp(Vec v, float low, float high) {
+  const Vec lows = Vec{} + low, highs = Vec{} + high;
+  v = v < lows ? lows : v;
+  return v > highs ? highs : v;
+}
+
+inline Vec magnitude(Vec v) { return (Vec)((IntVec)v & 0x7fffffff); }
+inline Vec with_sign_of(Vec v, Vec sign) { return (Vec)((IntVec)v | ((IntVec)sign & int32_t(0x80000000))); }
+
+inline Vec exp_of(Vec x) {
+  constexpr float kMagic = 12582912.0f;  // adding it leaves whole numbers in the lowest bits
+  const auto too_large = x > Vec{} + 88.7f;
+  x = clamp(x, -87.3f, 88.3f);
+  const Vec shifted = x * 1.44269504f + kMagic, whole = shifted - kMagic;
+  const Vec r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Vec p = Vec{} + 0.00139336464f;
+  p = p * r + 0.00836317667f;
+  p = p * r + 0.0416664649f;
+  p = p * r + 0.16666577f;
+  p = p * r + 0.5f;
+  p = p * (r * r) + r + 1.0f;
+  const IntVec power = ((IntVec)shifted - 0x4b400000 + 127) << 23;
+  return too_large ? Vec{} + INFINITY : p * (Vec)power;
+}
+
+// 1 − erf, with small relative errors far out, too.
+inline Vec erfc_of(Vec x) {
+  const Vec z = magnitude(x), t = 1.0f / (1.0f + 0.5f * z);
+  Vec p = Vec{} + 0.147183806f;
+  p = p * t - 0.693520568f;
+  p = p * t + 1.18770496f;
+  p = p * t - 0.739104533f;
+  p = p * t - 0.0433354207f;
+  p = p * t - 0.0192470567f;
+  p = p * t + 0.0419131766f;
+  p = p * t + 0.385034525f;
+  p = p * t + 0.998829332f;
+  p = p * t - 1.26545817f;
+  const Vec far = t * exp_of(p - z * z);
+  return x < Vec{} ? 2.0f - far : far;
+}
+
+inline Vec sigmoid_of(Vec x) { return 1.0f / (1.0f + exp_of(-x)); }
+
+inline Vec tanh_of(Vec x) {
+  const Vec size = magnitude(x), square = x * x;
+  Vec p = Vec{} + 0.00221836217f;
+  p = p * square - 0.00827612512f;
+  p = p * square + 0.0217475501f;
+  p = p * square - 0.0539565565f;
+  p = p * square + 0.133332918f;
+  p = p * square - 0.333333331f;
+  const Vec near = x + x * square * p, far = with_sign_of(1.0f - 2.0f / (exp_of(2.0f * size) + 1.0f), x);
+  return size < Vec{} + 0.65f ? near : far;
+}
+
+inline Vec activate(Vec v, const EpilogueView& f) {
+  switch (f.activation) {
+    case Activation::Gelu:
+      return 0.5f * v * erfc_of(v * -0.70710678f);
+    case Activation::GeluTanh:
+      return v * sigmoid_of(1.59576912f * (v + 0.044715f * v * v * v));
+    case Activation::Silu:
+      return v * sigmoid_of(v);
+    case Activation::Sigmoid:
+      return sigmoid_of(v);
+    case Activation::Tanh:
+      return tanh_of(v);
+    case Activation::HardSwish:
+      return v * clamp(v + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f);
+    case Activation::Leaky:
+      return v < Vec{} ? v * f.low : v;
+    default:
+      return clamp(v, f.low, f.high);
+  }
+}
+
+inline float activate(float v, const EpilogueView& f) {
+  if (f.activation != Activation::Clamp) return activate(Vec{} + v, f)[0];
+  v = v < f.low ? f.low : v;
+  return v > f.high ? f.high : v;
+}
+
+// Up to a whole vector from anywhere; what is missing is 0.
+inline Vec load_some(const float* p, int count) {
+  Vec v = {};
+  if (count >= kLanes)
+    memcpy(&v, p, sizeof v);
+  else
+    memcpy(&v, p, size_t(count) * sizeof(float));
+  return v;
+}
+
+inline void store_some(float* p, Vec v, int count) {
+  if (count >= kLanes)
+    memcpy(p, &v, sizeof v);
+  else
+    memcpy(p, &v, size_t(count) * sizeof(float));
+}
+
+inline float sum_of(Vec v) {
+  float sum = 0;
+  for (int l = 0; l < kLanes; ++l) sum += v[l];
+  return sum;
+}
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify
