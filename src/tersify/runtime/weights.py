@@ -14,6 +14,7 @@ from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
 INT8_HIGH = 127
+DENSE_FROM = 0.35  # the density from which products with every weight beat lists of some, about
 
 
 class WeightKind(enum.Enum):
