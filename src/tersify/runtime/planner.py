@@ -20,6 +20,7 @@ from tersify.runtime.passes import (
     serves_fp16,
     with_code_convolutions,
     with_fp16,
+    with_rms_norms,
     with_shortcuts_as_convolutions,
 )
 from tersify.runtime.passes.quantize import observed, quantized_values, rounds, with_int8_kernels
@@ -103,7 +104,7 @@ class Planner:
             refused = refused | lonely
 
     def _lowered(self, graph: Graph, refused: frozenset[str]) -> Plan:
-        return lower(graph, classified=self._classified, origins=self._origins, refused=refused)
+        return with_rms_norms(lower(graph, classified=self._classified, origins=self._origins, refused=refused))
 
     def _costs(self) -> Costs | None:
         return None if self._kernels is None else costs_of_this_cpu(self._kernels.module)

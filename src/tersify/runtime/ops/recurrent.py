@@ -101,7 +101,7 @@ class Recurrent(Op):
         bias = [0.0] * rows if self.gru and not bias else bias
         matrix = emitter.packed(
             one.own,
-            (self.kind, self.gru),
+            (self.kind, self.gru, tuple(bias)),
             lambda: module.pack_recurrent(emitter.workspace, _values(one.own).contiguous(), self.gru, bias),
         )
         return int(engine.recurrent(gates, matrix, backwards))
