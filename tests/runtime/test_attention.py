@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from runtime_plans import assert_close, floats, plan_of
+from runtime_plans import assert_close, floats, plan_of, run
 from torch import Tensor, nn
 
 from tersify.runtime import compile
@@ -94,8 +94,6 @@ def test_curves_are_torchs_own_near_and_far(isa, act):
 def test_a_small_tanh_keeps_its_digits(isa):
     op = Elementwise(epilogue=Epilogue(activation=Activation.TANH))
     plan = plan_of(Node(name="y", op=op, inputs=("x",), value=floats(1, 64)), inputs={"x": (1, 64)})
-    from runtime_plans import run
-
     x = torch.linspace(1e-6, 1e-3, 64).reshape(1, 64)
     assert ((run(plan, [x])[0] - x.tanh()).abs() / x).max() < 1e-6
 
@@ -124,3 +122,47 @@ def test_group_norms_and_slopes_of_channels(isa, shape):
     )
     for op in ops:
         assert_close(plan_of(Node(name="y", op=op, inputs=("x",), value=floats(*shape)), inputs={"x": shape}))
+
+
+class RootMeanSquare(nn.Module):
+    """As language models write it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3))
+
+
+@pytest.mark.usefixtures("kernels_win")
+@pytest.mark.parametrize("shape", [(2, 5, 24), (3, 24), (2, 3, 4, 24)])
+@pytest.mark.parametrize(
+    "make", [RootMeanSquare, nn.RMSNorm, lambda width: nn.RMSNorm(width, elementwise_affine=False)]
+)
+def test_rms_norms_are_one_operation(make, shape):
+    model = nn.Sequential(nn.Linear(24, 24), make(24), nn.Linear(24, 24)).eval()
+    x = torch.randn(shape)
+    fast = compile(model, x, strict=True)
+    assert [node.kind for node in fast.plan.nodes] == ["linear", "layer norm", "linear"], fast.plan.describe()
+    with torch.no_grad():
+        wanted = model(x)
+    assert (fast(x) - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+
+
+def test_a_norm_whose_mean_square_is_read_elsewhere_stays_right():
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(24, 24)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            x = self.first(x)
+            power = x.pow(2).mean(-1, keepdim=True)
+            return x * torch.rsqrt(power + 1e-3), power
+
+    model, x = Both().eval(), torch.randn(2, 5, 24)
+    fast = compile(model, x, strict=True)
+    with torch.no_grad():
+        for made, wanted in zip(fast(x), model(x), strict=True):
+            assert (made - wanted).abs().max() <= 2e-5 * wanted.abs().max()

@@ -26,8 +26,17 @@ class Plan:
         self.codes = runtime.pack_conv_codes(self.space, random(4, 3, 3, 3).sign(), THREE)
         self.linear = linear_weights(self.space, random(6, 12))
         self.linear_i8 = runtime.pack_linear_i8(self.space, random(6, 12).sign())
+        self.dense = runtime.pack_conv_dense(self.space, random(4, 3, 3, 3), THREE, (8, 8))
+        self.lstm = runtime.pack_recurrent(self.space, random(16, 4), False, [])
         self.embedding = runtime.pack_embedding(random(10, 4), [], [])
         self.plain = Epilogue()
+
+
+HEADS_FIRST, NO_MASK = (False, False, False, False), (False, False, False)
+
+
+def attention(p: Plan, sizes: tuple[int, ...]) -> int:
+    return int(p.engine.attention([p.rows] * 3, sizes, 1.0, False, HEADS_FIRST, NO_MASK))
 
 
 REFUSALS = {
@@ -125,6 +134,23 @@ REFUSALS = {
     "a softmax of nothing": lambda p: p.engine.softmax(p.rows, 0),
     "a norm over part of an axis": lambda p: p.engine.layer_norm(p.rows, 5, [], [], 1e-5),
     "weights of a norm": lambda p: p.engine.layer_norm(p.rows, 12, [1.0] * 5, [], 1e-5),
+    "channels of a dense convolution": lambda p: p.engine.conv_dense(p.rows, p.dense, p.plain),
+    "groups of a group norm": lambda p: p.engine.group_norm(p.image, 2, [1.0] * 3, [0.0] * 3, 1e-5),
+    "weights of a group norm": lambda p: p.engine.group_norm(p.image, 3, [1.0] * 2, [0.0] * 3, 1e-5),
+    "slopes of channels": lambda p: p.engine.prelu(p.image, [1.0] * 2),
+    "a constant of another size": lambda p: p.engine.with_constant(p.image, [1.0] * 191, False),
+    "gates of a recurrent layer": lambda p: p.engine.recurrent(p.rows, p.lstm, False),
+    "a state's matrix that is no square of gates": lambda p: runtime.pack_recurrent(p.space, random(12, 4), False, []),
+    "a GRU without a bias": lambda p: runtime.pack_recurrent(p.space, random(12, 4), True, []),
+    "keys of attention": lambda p: attention(p, (1, 1, 5, 6, 12, 12)),
+    "heads of attention": lambda p: attention(p, (3, 2, 5, 5, 4, 4)),
+    "no queries": lambda p: attention(p, (1, 1, 0, 5, 12, 12)),
+    "attention without values": lambda p: p.engine.attention(
+        [p.rows, p.rows], (1, 1, 5, 5, 12, 12), 1.0, False, HEADS_FIRST, NO_MASK
+    ),
+    "a mask of attention": lambda p: p.engine.attention(
+        [p.rows, p.rows, p.rows, p.image], (1, 1, 5, 5, 12, 12), 1.0, False, HEADS_FIRST, NO_MASK
+    ),
     "no outputs": lambda p: p.engine.outputs([]),
     "an output that does not exist": lambda p: p.engine.outputs([44]),
     "weights of another workspace": lambda p: p.engine.linear(

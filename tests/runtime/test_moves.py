@@ -75,8 +75,32 @@ def test_numbers_arrive_where_torch_puts_them(name, threads):
 
 @pytest.mark.usefixtures("kernels_win")
 def test_moves_in_a_row_become_one():
-    fast = compile(Moved(MOVES["option A"]).eval(), torch.randn(1, 3, 6, 6))
-    assert sum(isinstance(node.op, Move) for node in fast.plan.nodes) == 1
+    for name in ("turned and sliced", "padded and sliced", "padded twice"):
+        fast = compile(Moved(MOVES[name]).eval(), torch.randn(1, 3, 6, 6))
+        wanted = 2 if name == "padded twice" else 1  # they fill with different numbers
+        assert sum(isinstance(node.op, Move) for node in fast.plan.nodes) == wanted
+
+
+class OptionA(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 16, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).relu()
+        return (self.second(y) + F.pad(y[:, :, ::2, ::2], (0, 0, 0, 0, 4, 4))).relu()
+
+
+@pytest.mark.usefixtures("kernels_win")
+@pytest.mark.parametrize("size", [6, 7])
+def test_a_shortcut_between_convolutions_is_one_of_them_and_takes_the_sum(size):
+    model, x = OptionA().eval(), torch.randn(2, 3, size, size)
+    fast = compile(model, x, strict=True)
+    assert [node.kind for node in fast.plan.nodes] == ["conv", "conv", "conv"]
+    with torch.no_grad():
+        wanted = model(x)
+    assert (fast(x) - wanted).abs().max() <= 2e-5 * wanted.abs().max()
 
 
 def test_a_move_that_leaves_its_value_is_refused():

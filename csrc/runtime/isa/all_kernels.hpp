@@ -32,6 +32,7 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/conv-lists-f32/conv_lists_f32.hpp"
 #include "kernels/conv-dense-f32/conv_dense_f32.hpp"
 #include "kernels/pool-f32/pool_f32.hpp"
+#include "kernels/lanes-f32/transpose.hpp"
 #include "kernels/lanes-f32/lanes_f32.hpp"
 #include "kernels/elementwise-f32/elementwise_f32.hpp"
 #include "kernels/mean-f32/mean_f32.hpp"

@@ -271,11 +271,12 @@ def compile(
     each new set of sizes is captured when it is first seen. The module is left as it is; it must not change afterwards.
 
     precision "fp32" is exact up to the order of sums: for every layer the kernel that costs least by a measurement on
-    this CPU, which is cached on disk, or a dense product in torch. "int8" runs ternary convolutions, and linear layers
-    of up to 16 levels, on 8-bit activations; the ranges of the convolutions come from the `calibration` batches, or
-    from the example. "auto" chooses among all of them by cost, int8 only where `calibration` batches are given. "fp16"
-    runs convolutions on 16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless
-    TERSIFY_ISA names an instruction set, whose kernels then emulate the arithmetic, slowly.
+    this CPU, which is cached on disk, or a dense product in torch. "int8" runs convolutions and linear layers of signs
+    or levels on 8-bit activations, or warns that there are none; the ranges of the convolutions come from the
+    `calibration` batches, or from the example. Levels become whole steps, at most 127 up and down (docs/kernels.md).
+    "auto" chooses among all of them by cost, int8 only where `calibration` batches are given. "fp16" runs convolutions
+    on 16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless TERSIFY_ISA names
+    an instruction set, whose kernels then emulate the arithmetic, slowly.
     `threads` defaults to what torch uses, or to the processors that this process may run on, if they are fewer.
 
     Every plan is compared with the module before it is used. An operation that disagrees goes back to torch with a

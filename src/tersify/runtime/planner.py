@@ -14,7 +14,15 @@ from tersify.runtime.engine import Kernels
 from tersify.runtime.lower import lower
 from tersify.runtime.network import runs_of_nodes
 from tersify.runtime.ops import Conv, Embedding, Linear, Recurrent
-from tersify.runtime.passes import choose, fuse, serves_fp16, with_code_convolutions, with_fp16
+from tersify.runtime.passes import (
+    choose,
+    fuse,
+    serves_fp16,
+    with_code_convolutions,
+    with_fp16,
+    with_rms_norms,
+    with_shortcuts_as_convolutions,
+)
 from tersify.runtime.passes.quantize import observed, quantized_values, rounds, with_int8_kernels
 from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.weights import Weight
@@ -96,21 +104,21 @@ class Planner:
             refused = refused | lonely
 
     def _lowered(self, graph: Graph, refused: frozenset[str]) -> Plan:
-        return lower(graph, classified=self._classified, origins=self._origins, refused=refused)
+        return with_rms_norms(lower(graph, classified=self._classified, origins=self._origins, refused=refused))
 
     def _costs(self) -> Costs | None:
         return None if self._kernels is None else costs_of_this_cpu(self._kernels.module)
 
     def _chosen_for_floats(self, plan: Plan) -> Plan:
         costs = self._costs()
-        return plan if costs is None else choose(plan, costs, int8=False)
+        return plan if costs is None else choose(with_shortcuts_as_convolutions(plan), costs, int8=False)
 
     def _chosen_for_int8(self, plan: Plan) -> Plan:
         costs = self._costs()
-        if self.precision == "auto" and costs is not None:
-            plan = choose(plan, costs, int8=True)
-        else:
-            plan = self._chosen_for_floats(with_int8_kernels(with_code_convolutions(plan)))
+        if self.precision == "int8":
+            plan = with_int8_kernels(with_code_convolutions(plan))
+        if costs is not None:
+            plan = choose(plan, costs, int8=self.precision == "auto")
         return replace(plan, quants={name: self._quants[name] for name in quantized_values(plan)})
 
 

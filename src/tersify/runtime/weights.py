@@ -16,6 +16,7 @@ from tersify.tensor import CompressedTensor
 MAX_TABLE = 256
 SAFE_EXPONENT = 60  # of a row scale: products with activations neither overflow nor vanish
 INT8_HIGH = 127
+DENSE_FROM = 0.35  # the density from which products with every weight beat lists of some, about
 
 
 class WeightKind(enum.Enum):

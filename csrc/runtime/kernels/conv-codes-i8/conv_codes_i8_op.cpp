@@ -58,6 +58,15 @@ void lay_pixels(const Kernels& k, const ConvCodes& d, const float* image, int8_t
                      .sums = row_sums + w.pad_w});
 }
 
+// The sums of pixels that lie `apart`; whole tiles side by side are the usual case, which the compiler likes to know.
+void add_totals(const int32_t* pixel_sums, int apart, int count, int32_t* totals) {
+  if (apart == 1 && count == kCodeVectors) {
+    for (int v = 0; v < kCodeVectors; ++v) totals[v] += pixel_sums[v];
+    return;
+  }
+  for (int v = 0; v < count; ++v) totals[v] += pixel_sums[size_t(v) * apart];
+}
+
 // One row of the output meets a group of channels, tile by tile of positions.
 void multiply_row(const Kernels& k, const ConvCodes& d, int group, const char* unpacked, const int8_t* bytes,
                   const int32_t* pixel_sums, const float* residual, float* out, int y) {
@@ -76,12 +85,9 @@ void multiply_row(const Kernels& k, const ConvCodes& d, int group, const char* u
     t.run_steps = d.run_steps;
     t.sums = sums;
     d.weights->multiply(k, t, group, unpacked);
-    int32_t totals[kCodeVectors];
-    for (int v = 0; v < count; ++v) {
-      totals[v] = 0;
-      for (int32_t tap : d.taps) totals[v] += pixel_sums[pixel + size_t(v) * w.stride_w + tap];
-      totals[v] *= d.weights->zero();
-    }
+    int32_t totals[kCodeVectors] = {};
+    for (int32_t tap : d.taps) add_totals(pixel_sums + pixel + tap, w.stride_w, count, totals);
+    for (int v = 0; v < count; ++v) totals[v] *= d.weights->zero();
     const int row = group * kCodeRows;
     const size_t at = row * plane + size_t(y) * d.out.w + x;
     k.write_positions({.sums = sums,

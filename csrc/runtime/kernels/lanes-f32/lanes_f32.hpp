@@ -46,7 +46,33 @@ void exchange(const LaneView& v, float* flat, char* lanes, int group, int c_begi
     }
 }
 
+// Where neighbours of the flat side are neighbouring channels: squares of lanes and channels change sides.
+template <bool into_lanes>
+void exchange_squares(const LaneView& v, float* flat, char* lanes, int group, int c_begin, int c_end) {
+  for (int y = 0; y < v.tile_h; ++y)
+    for (int x = 0; x < v.tile_w; ++x) {
+      const InsideLanes inside = inside_lanes(v, group, y, x);
+      for (int c = c_begin; c < c_end; c += kLanes) {
+        const int some = c_end - c < kLanes ? c_end - c : kLanes;
+        const size_t apart = size_t(v.channel_vectors) * kBytes;
+        char* vector = lanes + (size_t(group) * v.c + c) * apart + (size_t(y) * v.tile_w + x) * kBytes;
+        IntVec square[kLanes] = {};
+        if (into_lanes) {
+          for (int i = 0; i < inside.count; ++i)
+            square[inside.lane[i]] = (IntVec)load_some(flat + inside.at[i] + c, some);
+          transpose(square);
+          for (int i = 0; i < some; ++i) store(vector + i * apart, (Vec)square[i]);
+        } else {
+          for (int i = 0; i < some; ++i) square[i] = (IntVec)load(vector + i * apart);
+          transpose(square);
+          for (int i = 0; i < inside.count; ++i) store_some(flat + inside.at[i] + c, (Vec)square[inside.lane[i]], some);
+        }
+      }
+    }
+}
+
 void to_lanes(const LaneView& v, const float* flat, char* lanes, int group, int c_begin, int c_end) {
+  if (v.stride_c == 1) return exchange_squares<true>(v, const_cast<float*>(flat), lanes, group, c_begin, c_end);
   exchange(v, const_cast<float*>(flat), lanes, group, c_begin, c_end,
            [](const InsideLanes& inside, const float* channel, char* vector) {
              float numbers[kLanes] = {};
@@ -56,6 +82,7 @@ void to_lanes(const LaneView& v, const float* flat, char* lanes, int group, int 
 }
 
 void from_lanes(const LaneView& v, const char* lanes, float* flat, int group, int c_begin, int c_end) {
+  if (v.stride_c == 1) return exchange_squares<false>(v, flat, const_cast<char*>(lanes), group, c_begin, c_end);
   exchange(v, flat, const_cast<char*>(lanes), group, c_begin, c_end,
            [](const InsideLanes& inside, float* channel, const char* vector) {
              float numbers[kLanes];

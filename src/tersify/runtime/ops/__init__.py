@@ -13,6 +13,7 @@ from tersify.runtime.ops.recurrent import Recurrent
 from tersify.runtime.ops.rows import GroupNorm, LayerNorm, Softmax
 from tersify.runtime.ops.shapes import Concat, View
 from tersify.runtime.ops.torch_call import TorchCall
+from tersify.runtime.ops.transposed import TransposedConv
 from tersify.runtime.ops.window import Window
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Recurrent",
     "Softmax",
     "TorchCall",
+    "TransposedConv",
     "View",
     "Window",
     "WithConstant",

@@ -15,6 +15,7 @@ from tersify.runtime.capture.values import Call
 from tersify.runtime.epilogue import Epilogue
 from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
 from tersify.runtime.ops.rounding import as_fp16, quantized
+from tersify.runtime.ops.transposed import lower_transposed
 from tersify.runtime.ops.window import Window
 from tersify.runtime.weights import Weight
 
@@ -150,7 +151,7 @@ class Conv(Op):
 def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     if a["transposed"]:
-        raise CannotLower("transposed convolutions have no kernel")
+        return lower_transposed(call, context)
     weight = context.weight(a["weight"])
     dimensions = len(weight.shape) - 2
     if dimensions not in (1, 2):

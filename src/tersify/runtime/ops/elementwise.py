@@ -152,6 +152,8 @@ def _lower_prelu(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(*_WITH_NUMBER)
 def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
+    if context.is_constant(a["self"]) and call.target in (aten.add.Tensor, aten.mul.Tensor) and a.get("alpha", 1) == 1:
+        a["self"], a["other"] = a["other"], a["self"]
     shape = context.floats(a["self"])
     other = a["other"]
     if context.is_constant(other) and context.constant(other, "operand").numel() == 1 and len(shape) > 0:

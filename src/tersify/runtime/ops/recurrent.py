@@ -14,13 +14,11 @@ from tersify.runtime.capture.values import Call, Ref
 from tersify.runtime.epilogue import Epilogue
 from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
 from tersify.runtime.ops.linear import Linear, LinearKernel
-from tersify.runtime.weights import Weight
+from tersify.runtime.weights import DENSE_FROM, Weight
 
 if TYPE_CHECKING:
     from tersify.runtime.engine import Emitter
     from tersify.runtime.plan import Node, Quant
-
-DENSE_FROM = 0.35  # the density from which the input's products meet every weight, about
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +101,7 @@ class Recurrent(Op):
         bias = [0.0] * rows if self.gru and not bias else bias
         matrix = emitter.packed(
             one.own,
-            (self.kind, self.gru),
+            (self.kind, self.gru, tuple(bias)),
             lambda: module.pack_recurrent(emitter.workspace, _values(one.own).contiguous(), self.gru, bias),
         )
         return int(engine.recurrent(gates, matrix, backwards))

@@ -33,19 +33,28 @@ class Softmax(Op):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerNorm(Op):
+    """Of the last axis; not `centred`, it takes no mean off (RMS norm)."""
+
     kind: ClassVar[str] = "layer norm"
     weight: Tensor | None
     bias: Tensor | None
     eps: float
+    centred: bool = True
 
     def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
         x = sources[0]
         weight, bias = (None if t is None else t.to(x.dtype) for t in (self.weight, self.bias))
+        if not self.centred:
+            return F.rms_norm(x, node.shape[-1:], weight, self.eps)
         return F.layer_norm(x, node.shape[-1:], weight, bias, self.eps)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         weight, bias = ([] if t is None else t.to(torch.float32).tolist() for t in (self.weight, self.bias))
-        return emitter.engine.layer_norm(emitter.source(node), node.shape[-1], weight, bias, self.eps)
+        source = emitter.source(node)
+        return emitter.engine.layer_norm(source, node.shape[-1], weight, bias, self.eps, self.centred)
+
+    def describe(self, inputs: tuple[str, ...]) -> list[str]:
+        return [] if self.centred else ["root of the mean square"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,5 +4,16 @@ from tersify.runtime.passes.choose import choose
 from tersify.runtime.passes.fp16 import serves_fp16, with_fp16
 from tersify.runtime.passes.fuse import fuse
 from tersify.runtime.passes.quantize import with_code_convolutions, with_int8_kernels
+from tersify.runtime.passes.rms import with_rms_norms
+from tersify.runtime.passes.shortcut import with_shortcuts_as_convolutions
 
-__all__ = ["choose", "fuse", "serves_fp16", "with_code_convolutions", "with_fp16", "with_int8_kernels"]
+__all__ = [
+    "choose",
+    "fuse",
+    "serves_fp16",
+    "with_code_convolutions",
+    "with_fp16",
+    "with_int8_kernels",
+    "with_rms_norms",
+    "with_shortcuts_as_convolutions",
+]

@@ -1,0 +1,104 @@
+"""RMS norms, which torch computes in five steps, as one operation: x · rsqrt(mean(x²) + eps) · weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tersify.runtime.ops import Elementwise, GlobalAverage, LayerNorm, TorchCall, WithConstant
+from tersify.runtime.plan import Node, Plan
+
+aten = torch.ops.aten
+Nodes = Mapping[str, Node]
+
+
+def with_rms_norms(plan: Plan) -> Plan:
+    """Steps that somebody else reads as well stay."""
+    nodes: dict[str, Node] = {}
+    readers = plan.readers()
+    for node in plan.nodes:
+        found = _norm(node, nodes) or _weighted(node, nodes, readers)
+        nodes[node.name] = node if found is None else found
+    return replace(plan, nodes=tuple(nodes.values())).live()
+
+
+def _norm(node: Node, nodes: Nodes) -> Node | None:
+    """A value times the inverse root of the mean of its squares."""
+    op = node.op
+    if not isinstance(op, Elementwise) or not op.multiply or op.epilogue.is_affine or op.epilogue.activates:
+        return None
+    if len(node.inputs) != 2 or op.narrow != (*node.shape[:-1], 1):
+        return None
+    value, inverse = node.inputs
+    root = nodes.get(inverse)
+    if root is None or _target(root) is not aten.rsqrt.default:
+        return None
+    eps, summed = _shifted(root, nodes)
+    mean = nodes.get(summed)
+    if eps is None or mean is None or not _is_mean_of_last(mean, node):
+        return None
+    squares = nodes.get(mean.inputs[0])
+    if squares is None or not _squares(squares, value):
+        return None
+    covers = node.covers | root.covers | mean.covers | squares.covers
+    op = LayerNorm(weight=None, bias=None, eps=eps, centred=False)
+    return replace(node, op=op, inputs=(value,), covers=covers, reason="")
+
+
+def _weighted(node: Node, nodes: Nodes, readers: Mapping[str, int]) -> Node | None:
+    """A norm's weight behind it becomes its own."""
+    op = node.op
+    norm = nodes.get(node.inputs[0]) if isinstance(op, WithConstant) and op.multiply else None
+    if norm is None or not isinstance(norm.op, LayerNorm) or norm.op.weight is not None or norm.op.bias is not None:
+        return None
+    assert isinstance(op, WithConstant)
+    weight = op.along_last_axis()
+    if weight is None or weight.numel() != node.shape[-1] or readers.get(norm.name, 0) != 1:
+        return None
+    op_with_weight = replace(norm.op, weight=weight.to(torch.float32))
+    return replace(node, op=op_with_weight, inputs=norm.inputs, covers=node.covers | norm.covers)
+
+
+def _target(node: Node) -> Any:
+    return node.op.target if isinstance(node.op, TorchCall) else None
+
+
+def _shifted(root: Node, nodes: Nodes) -> tuple[float | None, str]:
+    """What is added to the mean before its root is taken, and the mean."""
+    added = nodes.get(root.inputs[0])
+    if added is None:
+        return None, ""
+    if _target(added) is aten.add.Scalar:
+        assert isinstance(added.op, TorchCall)
+        plain = len(added.op.args) == 2 and not added.op.kwargs
+        return (float(added.op.args[1]), added.inputs[0]) if plain else (None, "")
+    op = added.op
+    if not isinstance(op, Elementwise) or len(added.inputs) != 1 or op.epilogue.activates:
+        return None, ""
+    epilogue = op.epilogue
+    if epilogue.scale is not None or epilogue.shift is None or epilogue.shift.numel() != 1:
+        return None, ""
+    return float(epilogue.shift), added.inputs[0]
+
+
+def _is_mean_of_last(mean: Node, node: Node) -> bool:
+    if isinstance(mean.op, GlobalAverage):
+        return len(node.shape) == 3 and not mean.op.epilogue.is_affine and not mean.op.epilogue.activates
+    if _target(mean) is not aten.mean.dim:
+        return False
+    assert isinstance(mean.op, TorchCall)
+    axes = list(mean.op.args[1]) if len(mean.op.args) > 1 else []
+    return axes in ([-1], [len(node.shape) - 1]) and "dtype" not in mean.op.kwargs
+
+
+def _squares(squares: Node, value: str) -> bool:
+    if squares.inputs[0] != value:
+        return False
+    if _target(squares) is aten.pow.Tensor_Scalar:
+        assert isinstance(squares.op, TorchCall)
+        return squares.op.args[1:] == (2,)
+    multiplies = isinstance(squares.op, Elementwise) and squares.op.multiply and not squares.op.epilogue.is_affine
+    return multiplies and squares.inputs == (value, value)
