@@ -130,8 +130,8 @@ void try_model(Job& job, const std::vector<Box>& boxes, Choice& best) {
   if (bits < best.bits) best = {job.model, bits};
 }
 
-// The smallest of three codings: without contexts, with density classes and neighbours, and with boxes that are alike
-// sharing their statistics.
+// The smallest of four codings: without contexts, with density classes and neighbours, and with boxes that are alike
+// sharing their statistics, with neighbours and without.
 std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<Box>& boxes, int levels, int arity,
                                        const Hints& hints, int lanes_log2) {
   Job job;
@@ -147,6 +147,7 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
     group_weights += static_cast<uint64_t>(boxes[b].weights());
   }
   m.boxes.assign(boxes.size(), BoxClasses());
+  Model alone = m;                                    // no neighbours
   Choice best;
   try_model(job, boxes, best);
 
@@ -167,8 +168,12 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
     for (const uint8_t symbol : job.symbols[b]) ++by_box[b][symbol];
   const std::vector<uint8_t> offsets = alike(by_box);
   if (std::any_of(offsets.begin(), offsets.end(), [&](uint8_t offset) { return offset != offsets[0]; })) {
-    for (size_t b = 0; b < boxes.size(); ++b) m.boxes[b] = BoxClasses{offsets[b], {}, {}};
+    for (size_t b = 0; b < boxes.size(); ++b) alone.boxes[b] = m.boxes[b] = BoxClasses{offsets[b], {}, {}};
     try_model(job, boxes, best);
+    if (neighbours) {
+      m = std::move(alone);
+      try_model(job, boxes, best);
+    }
   }
   m = std::move(best.model);
   m.lanes_log2 = lanes_log2 >= 0 ? lanes_log2 : lanes_log2_for(best.bits);

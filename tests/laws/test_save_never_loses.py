@@ -162,3 +162,12 @@ def test_real_weights_stay_at_their_entropy_and_below_zstd(network):
         check_entropy({name: quantized(weight, levels, kind) for name, weight in weights.items()})
     check_zstd(state)
     check_zstd({name: torch.where(t.abs() > t.abs().mean(), t, 0.0) for name, t in weights.items()})
+
+
+def test_boxes_that_differ_in_sign_keep_their_own_statistics_without_neighbours():
+    """One tensor is mostly negative and one mostly positive, and what stands beside a code says nothing."""
+    rng = np.random.default_rng(0)
+    tensors = {f"{i}.weight": quantized(noise("normal", (64, 48, 3, 3), rng), 3, "even") for i in range(2)}
+    alone = sum(coded_bytes({name: tensor}) for name, tensor in tensors.items())
+    assert coded_bytes(tensors) <= alone
+    check_entropy(tensors)

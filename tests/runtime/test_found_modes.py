@@ -184,3 +184,55 @@ def test_a_table_that_is_filled_once_for_each_size_is_no_state():
     fast = compile(model, torch.randn(2, 3))
     for length in (3, 5, 3, 7):
         check(fast, model, torch.randn(2, length))
+
+
+def masked_encoder(**options):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.TransformerEncoder(layer, 2, **options)
+
+        def forward(self, x, mask):
+            return self.encoder(x, src_key_padding_mask=mask)
+
+    return Encoder().eval()
+
+
+PADDING = torch.tensor([[False, False, True], [False, False, False]])
+
+
+@pytest.mark.parametrize("mask", [PADDING, torch.zeros_like(PADDING)])
+def test_an_encoder_that_would_nest_its_padded_input_is_refused(mask):
+    """Torch gives zeros at padded positions there, but only without gradients and without anybody who looks."""
+    model = masked_encoder()
+    with pytest.raises(ValueError, match="enable_nested_tensor=False"):
+        compile(model, (torch.randn(2, 3, 8), mask))
+    assert not model.encoder._forward_pre_hooks
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype.*:UserWarning")
+def test_an_encoder_that_does_not_nest_takes_padding_masks():
+    model = masked_encoder(enable_nested_tensor=False)
+    fast = compile(model, (torch.randn(2, 3, 8), PADDING))
+    for mask in (PADDING, PADDING.flip(0), PADDING | torch.tensor([False, True, False]), torch.zeros_like(PADDING)):
+        x = torch.randn(2, 3, 8)
+        with torch.no_grad():
+            assert torch.allclose(fast(x, mask), model(x, mask), atol=1e-5, equal_nan=True)
+
+
+def test_a_module_that_computes_other_things_when_it_is_watched_is_refused():
+    class Shy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x * 2 if torch.overrides.has_torch_function((x,)) else x * 3
+
+    model = Shy().eval()
+    with pytest.raises(ValueError, match="computes other things in a capture than without"):
+        compile(model, torch.randn(2, 3))
+    assert model.calls == 0

@@ -9,7 +9,7 @@ import torch
 from against_torch import check
 from torch import nn
 
-from tersify.runtime import compile
+from tersify.runtime import compile, compiled
 
 pytest.importorskip("tersify._runtime")
 
@@ -172,3 +172,38 @@ def test_strides_of_axes_of_one_item_are_not_taken_for_another_order():
 
     model = Expanded().eval()
     check(compile(model, torch.randn(2, 1, 8, 2)), model, x)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda x: x * 2, torch.relu, lambda x: x.softmax(-1), lambda x: torch.cat([x, x], 1), lambda x: x.unsqueeze(-1)],
+)
+def test_the_reference_makes_values_in_order_for_the_torch_calls_behind_it(between):
+    """As kernels do: a copy that put them in order was dropped behind a kernel."""
+
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.GroupNorm(1, 6)
+
+        def forward(self, x):
+            return self.norm(between(torch.einsum("bij->bji", x))[:, :6])
+
+    model = Normed().eval()
+    fast = compile(model, torch.randn(2, 5, 6), precision="int8")
+    check(fast, model, torch.randn(2, 5, 6))
+
+
+def test_types_that_a_module_mixes_stay_mixed_without_the_extension(monkeypatch):
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("wide", torch.randn(4, dtype=torch.float64))
+
+        def forward(self, x):
+            return self.layer(x.float()).double() + self.wide, x.half() * 2
+
+    monkeypatch.setattr(compiled, "extension", lambda: None)
+    model = Mixed().eval()
+    check(compile(model, torch.randn(2, 4, dtype=torch.float64)), model, torch.randn(2, 4, dtype=torch.float64))

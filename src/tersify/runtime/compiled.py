@@ -17,6 +17,7 @@ from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
 from tersify.runtime.bound import Bound, agrees, bind
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
+from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
 from tersify.runtime.checksums import checksums
 from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
@@ -103,6 +104,11 @@ class CompiledModule(nn.Module):
         args, kwargs = example
         given = check_inputs(args, kwargs)
         captured = self._captured(args, kwargs)
+        if differs_when_nobody_looks(self._source[0], args, kwargs, captured) > UNWATCHED_TOLERANCE:
+            raise ValueError(
+                f"{type(self._source[0]).__name__} computes other things in a capture than without, so it cannot be "
+                "compiled; look for torch's fast paths and for modes in its forward"
+            )
         self._unchanged = checksums(captured)
         if calibration is not None or self._planner.precision == "int8":
             self._planner.calibrate([self._observation(batch) for batch in calibration or [example]])

@@ -8,19 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tersify.runtime.inputs import in_order
 from tersify.runtime.plan import Node, Plan
 
 
 def run_reference(plan: Plan, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of `plan`, computed in the type of the inputs."""
+    """The outputs of `plan`; inputs of another floating type than the plan's make its constants of that type, too."""
     values = run_values(plan, inputs)
     return tuple(values[name] for name in plan.outputs)
 
 
 def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
     """Every value of the plan by its name."""
-    dtype = next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
-    values: dict[str, Any] = {name: _as(dtype, constant) for name, constant in plan.constants.items()}
+    given = zip(inputs, plan.inputs.values(), strict=True)
+    other = next((x.dtype for x, value in given if x.is_floating_point() and x.dtype != value.dtype), None)
+    values: dict[str, Any] = {name: _as(other, constant) for name, constant in plan.constants.items()}
     values |= dict(zip(plan.inputs, inputs, strict=True))
     for node in plan.nodes:
         values.update(run_node(plan, node, values))
@@ -28,9 +30,9 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
 
 
 def run_node(plan: Plan, node: Node, values: dict[str, Any]) -> dict[str, Any]:
-    """What a node makes, by name."""
-    made = node.op.reference([values[name] for name in node.inputs], node, plan.quants)
-    return dict(zip(node.makes, results_of(made), strict=False))
+    """What a node makes, by name; where it has a kernel in order, as the kernel makes it and torch calls rely on."""
+    made = results_of(node.op.reference([values[name] for name in node.inputs], node, plan.quants))
+    return dict(zip(node.makes, made if node.in_torch else map(in_order, made), strict=False))
 
 
 def results_of(made: Any) -> list[Any]:
@@ -40,5 +42,5 @@ def results_of(made: Any) -> list[Any]:
     return [tensor for item in made for tensor in results_of(item)] if isinstance(made, (tuple, list)) else []
 
 
-def _as(dtype: torch.dtype, constant: Tensor) -> Tensor:
-    return constant.to(dtype) if constant.is_floating_point() else constant
+def _as(dtype: torch.dtype | None, constant: Tensor) -> Tensor:
+    return constant if dtype is None or not constant.is_floating_point() else constant.to(dtype)

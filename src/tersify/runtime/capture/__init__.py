@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from tersify.modes import eval_mode
 from tersify.runtime.capture.attributes import Attributes
+from tersify.runtime.capture.paddings import refuse_nested_paddings
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import CannotCapture, refuse
 from tersify.runtime.capture.storage import with_strides
@@ -114,7 +115,7 @@ def _record(
     held = [(t, t.detach().clone()) for t in state]
     fixed = isinstance(model, fx.GraphModule)  # its mode cannot be changed
     try:
-        with nullcontext() if fixed else eval_mode(model):
+        with nullcontext() if fixed else eval_mode(model), refuse_nested_paddings(model):
             outputs = watch(recorder, lambda: model(*copied_args, **copied_kwargs))
         referred = map_leaves(outputs, lambda leaf: _output(recorder, leaf))
         live = zip((*inputs, *state_names), (*copies, *state), strict=True)

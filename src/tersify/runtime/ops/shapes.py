@@ -26,7 +26,7 @@ class View(Op):
     kind: ClassVar[str] = "view"
 
     def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
-        return sources[0].reshape(node.shape).contiguous()  # as kernels have it, and as some torch calls want it
+        return sources[0].reshape(node.shape)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         items, shape = emitter.item_of_shape(node.shape)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from tersify.runtime.capture.values import Ref, resolve
 from tersify.runtime.nested import map_leaves
@@ -34,9 +33,7 @@ class TorchCall(Op):
         return True
 
     def reference(self, sources: Sequence[Any], node: Node, quants: Mapping[str, Quant]) -> Any:
-        floats = [x for x in sources if isinstance(x, Tensor) and x.is_floating_point()]
-        dtype = floats[0].dtype if floats else torch.float32
-        values = dict(zip(node.inputs, (_as(x, dtype) for x in sources), strict=True))
+        values = dict(zip(node.inputs, sources, strict=True))
         return self.target(*resolve(self.args, values), **resolve(self.kwargs, values))
 
     def emit(self, emitter: Emitter, node: Node) -> int:
@@ -57,7 +54,3 @@ FREE_OF_STRIDES: dict[Any, Any] = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
 }
-
-
-def _as(x: Any, dtype: torch.dtype) -> Any:
-    return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
