@@ -78,13 +78,13 @@ def load_network(
     other network that it names is built with `trust` alone: a file from elsewhere must not choose which code runs here.
     `remedy` is what the caller can do about others.
     """
+    if target is None and options:
+        raise ValueError(
+            f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
+            f"would come from {path}; give --target as well, or leave --option out"
+        )
     file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     if target is None:
-        if options:
-            raise ValueError(
-                f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
-                f"would come from {path}; give --target as well, or leave --option out"
-            )
         named, options = _named(file, path)
         if named in networks():
             _check_claim(file, path, named, options)
