@@ -204,7 +204,7 @@ def test_without_a_graph_a_file_chooses_code_with_trust_alone(users, capsys):
     capsys.readouterr()
     assert main(["eval", "plain.terse", "--data", "digits"]) == 2
     told = capsys.readouterr().err
-    assert "names 'nets.py:small', which is code that this file must not choose" in told
+    assert "names 'nets.py:small', code that a file must not choose; say what it is with --target, or let" in told
     assert "--trust" in told
     assert not (users.parent.parent / "ran").exists()
     with pytest.raises(ValueError, match=r"must not choose.*into=MyNet\(\)"):

@@ -35,7 +35,7 @@ def run(library, *command, cwd):
 def test_the_newcomers_script_trains_and_its_file_is_right(library, tmp_path):
     told = run(library, str(EXAMPLES / SCRIPTS[library]), cwd=tmp_path)
     (right,) = (float(line.split(" %")[0]) for line in told.splitlines() if line.endswith("% right"))
-    assert right > 85
+    assert right > 80
     (file,) = tmp_path.glob("*.terse")
     assert tersify.open(file).read().sparsity_percent() > 60
 

@@ -82,7 +82,7 @@ def compress(
     job = Job(
         target=target,
         data=data,
-        config=fitted(table, len(samples.train), **overrides),
+        config=fitted(table, samples.train.samples, **overrides),
         recipe=chosen,
         options=pairs(option, "--option"),
         weights=weights,

@@ -36,9 +36,9 @@ def evaluate(
     check_fits(net, loaded)
     figures = measure(net.to(where), loaded, loaded.test, device=where, amp=False)
     if as_json:
-        typer.echo(json.dumps(figures | {"file_bytes": file.stat().st_size, "images": len(loaded.test)}))
+        typer.echo(json.dumps(figures | {"file_bytes": file.stat().st_size, "images": loaded.test.samples}))
         return
     typer.echo(
         f"{file}: top-1 {figures['accuracy']:.2f} %, top-3 {figures['top3']:.2f} %, top-5 {figures['top5']:.2f} % "
-        f"on the {len(loaded.test):,} test images of {data}; {file.stat().st_size:,} bytes on disk"
+        f"on the {loaded.test.samples:,} test images of {data}; {file.stat().st_size:,} bytes on disk"
     )

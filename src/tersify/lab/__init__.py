@@ -1,6 +1,6 @@
 """The lab: reference networks, data sets, training, and the papers' experiments."""
 
-from tersify.lab.data import Augmentation, Data, Split, augment, dataset, normalize
+from tersify.lab.data import Augmentation, Data, Split, augment, dataset, normalize, stream
 from tersify.lab.metrics import topk_accuracy
 from tersify.lab.networks import network, networks
 from tersify.lab.seeds import set_seed
@@ -17,5 +17,6 @@ __all__ = [
     "normalize",
     "resolve_target",
     "set_seed",
+    "stream",
     "topk_accuracy",
 ]

@@ -68,7 +68,7 @@ def load_network(
     *,
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
-    trust: bool = False,
+    trust: bool | None = None,
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
     remedy: str = "say what it is with --target",
 ) -> nn.Module:
@@ -76,15 +76,15 @@ def load_network(
 
     Without `target` it is what the file says: a reference network, or the graph of operations that the file holds. Any
     other network that it names is built with `trust` alone: a file from elsewhere must not choose which code runs here.
-    `remedy` is what the caller can do about others.
+    `remedy` is what the caller can do about others, beside `trust` where that is not None.
     """
+    if target is None and options:
+        raise ValueError(
+            f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
+            f"would come from {path}; give --target as well, or leave --option out"
+        )
     file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     if target is None:
-        if options:
-            raise ValueError(
-                f"--option {', '.join(options)} belongs to --target, and none is given: the network and its options "
-                f"would come from {path}; give --target as well, or leave --option out"
-            )
         named, options = _named(file, path)
         if named in networks():
             _check_claim(file, path, named, options)
@@ -93,10 +93,8 @@ def load_network(
         elif GRAPH in file.metadata:
             return _of_graph(file, path, max_decoded_bytes)
         elif isinstance(named, str):
-            raise ValueError(
-                f"{path} names {named!r}, which is code that this file must not choose; if you know the file, let it "
-                f"with trust (--trust), else {remedy}"
-            )
+            trusting = "" if trust is None else ", or let a file that you know choose it, with --trust (trust=True)"
+            raise ValueError(f"{path} names {named!r}, code that a file must not choose; {remedy}{trusting}")
         else:
             raise ValueError(f"{path} does not say which network it is; {remedy}")
         target = named

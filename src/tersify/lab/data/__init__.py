@@ -12,6 +12,7 @@ from tersify.lab.data.folder import image_folder
 from tersify.lab.data.mnist import mnist
 from tersify.lab.data.polarity import polarity, polarity_bytes
 from tersify.lab.data.roots import data_root
+from tersify.lab.data.stream import Stream, stream
 from tersify.lab.data.types import Augmentation, Data, Split, normalize
 from tersify.lab.data.user import user_data
 from tersify.lab.names import unknown
@@ -46,4 +47,4 @@ def dataset(name: str, *, root: str | Path | None = None) -> Data:
     raise unknown("data set", name, [*_LOADERS, "a folder of images", "file.py:function"])
 
 
-__all__ = ["Augmentation", "Data", "Split", "augment", "dataset", "normalize"]
+__all__ = ["Augmentation", "Data", "Split", "Stream", "augment", "dataset", "normalize", "stream"]

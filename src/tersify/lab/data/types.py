@@ -61,6 +61,11 @@ class Split:
         return Split(self.images[which], self.labels[which])
 
     @property
+    def samples(self) -> int:
+        """How many there are, be they here or not."""
+        return len(self)
+
+    @property
     def is_text(self) -> bool:
         return self.images.dtype == torch.int64
 
@@ -105,6 +110,8 @@ class Data:
 
     def for_choosing(self) -> Data:
         """The training split alone, every tenth of it in the test's place: settings must not be chosen on the test."""
+        if self.train.samples != len(self.train):
+            raise ValueError(f"{self.name!r} comes in batches, of which no part can be held out; give data in memory")
         held_out = torch.arange(len(self.train)) % HELD_OUT_EVERY == 0
         return replace(self, name=f"{self.name} (validation)", train=self.train[~held_out], test=self.train[held_out])
 

@@ -6,11 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from tersify.lab.data.stream import stream
 from tersify.lab.data.types import Data, Split
 from tersify.userfile import call_function
 
-RULE = "return a tersify.lab.Data, or ((images, labels), (images, labels)) for training and test"
+RULE = (
+    "return a tersify.lab.Data, or ((images, labels), (images, labels)) for training and test, or two DataLoaders "
+    "or Datasets"
+)
 
 
 def user_data(text: str) -> Data:
@@ -18,6 +23,8 @@ def user_data(text: str) -> Data:
     made = call_function(text)
     if isinstance(made, Data):
         return made
+    if _is_pair(made) and all(isinstance(part, (DataLoader, Dataset)) for part in made):
+        return stream(*made, name=text)
     if not _is_pair(made) or not all(isinstance(part, Split) or _is_pair(part) for part in made):
         raise ValueError(f"{text!r} returned a {type(made).__name__}; it must {RULE}")
     train, test = (part if isinstance(part, Split) else Split(*part) for part in made)

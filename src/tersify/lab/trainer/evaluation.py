@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tersify.lab.data import Data, Split, normalize
+from tersify.lab.data import Data, Split, Stream, normalize
+from tersify.lab.data.stream import TEST_BATCH, checked_batch
 from tersify.lab.metrics import perplexity, topk_accuracy
 from tersify.modes import eval_mode
 
@@ -18,15 +21,22 @@ def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device
 
     Of every token for a language model, and its `perplexity`.
     """
-    logits = []
+    logits, wanted = [], []
     with eval_mode(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp):
-        for images in split.images.split(EVAL_BATCH):
-            logits.append(model(normalize(images.to(device), data)).float())
-    every, labels = torch.cat(logits).flatten(0, -2), split.labels.to(device).flatten()
+        for images, labels in _batches(split):
+            logits.append(model(normalize(images.to(device), data)).float().flatten(0, -2))
+            wanted.append(labels.to(device).flatten())
+    every, labels = torch.cat(logits), torch.cat(wanted)
     scores = topk_accuracy(every, labels, (1, 3, 5))
     loss = float(F.cross_entropy(every, labels))
     figures = {"accuracy": scores[1], "top3": scores[3], "top5": scores[5], "test_loss": loss}
     return figures | ({"perplexity": perplexity(every, labels)} if split.labels.ndim == 2 else {})
+
+
+def _batches(split: Split) -> Iterable[tuple[Tensor, Tensor]]:
+    if not isinstance(split, Stream):
+        return zip(split.images.split(EVAL_BATCH), split.labels.split(EVAL_BATCH), strict=True)
+    return (checked_batch(batch) for batch in split.batches(TEST_BATCH))
 
 
 def check_fits(model: nn.Module, data: Data) -> int:

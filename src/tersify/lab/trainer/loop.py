@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tersify import ranks
 from tersify.batchnorm import LEAST_VALUES, recalibrate_, recalibrated
 from tersify.calibration import Calibration
-from tersify.lab.data import Augmentation, Data, normalize
+from tersify.lab.data import Augmentation, Data, Stream, normalize
 from tersify.lab.names import unknown
 from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
@@ -34,7 +34,7 @@ from tersify.lab.trainer.distributed import (
     sum_over_ranks,
 )
 from tersify.lab.trainer.evaluation import check_fits, evaluate
-from tersify.lab.trainer.feed import Feed, seed_of, to_device
+from tersify.lab.trainer.feed import Feed, StreamFeed, seed_of, to_device
 from tersify.lab.trainer.mixup import mix
 from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain import PlainSession, Training
@@ -75,15 +75,12 @@ class Loop:
         self.model = start_alike(model.to(self.device), self.device)
         if channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        compiled = config.compile != "off"
-        self.feed = Feed(
-            data,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            device=self.device,
-            augmentation=_augmentation(data, config),
-            channels_last=channels_last,
-            compiled=compiled,
+        how: dict[str, Any] = {"batch_size": config.batch_size, "seed": config.seed, "device": self.device}
+        how["augmentation"] = _augmentation(data, config)
+        self.feed = (
+            StreamFeed(data, **how)
+            if isinstance(data.train, Stream)
+            else Feed(data, **how, channels_last=channels_last, compiled=config.compile != "off")
         )
         self.data = data
         self._test = to_device(data.test, self.device)
@@ -161,7 +158,7 @@ class Loop:
         row = {
             "epoch": epoch,
             "loss": total["loss"] / self.feed.steps,
-            "train_accuracy": 100.0 * total["hits"] / (self.feed.steps * self.feed.batch_size),
+            "train_accuracy": 100.0 * total["hits"] / self.feed.samples,
             "lr": learning_rate(self.config, epoch - 1),
         }
         row |= self.measure() | self.session.figures()

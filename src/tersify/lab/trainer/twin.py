@@ -46,7 +46,7 @@ def dense_twin(job: Job, data: Data) -> Job:
     if not starts_from_twin(job, data):
         return replace(job, recipe=None)
     shared = {key: getattr(job.config, key) for key in _SHARED}
-    return replace(job, recipe=None, config=fitted(DENSE, len(data.train), **shared))
+    return replace(job, recipe=None, config=fitted(DENSE, data.train.samples, **shared))
 
 
 def run_with_twin(
