@@ -42,8 +42,12 @@ def save(
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
 
     Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
-    `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
-    in half precision; they are given back as 32-bit floats with the rounded values.
+
+    Args:
+        model: what `session.pack()`, `compress_` or `pack` gave, or a state dict.
+        path: the file to write; it appears when all of it is written.
+        floats: "as-is", or "fp16" to store 32-bit floats (codebooks, scales, values, dense tensors) in half
+            precision; they are given back as 32-bit floats with the rounded values.
     """
     if not isinstance(model, Mapping):
         raise ValueError(
