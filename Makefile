@@ -78,6 +78,6 @@ clean:
 	touch $@
 
 .venv/.checks: .venv/.product
-	$(PIP) -e '.[test]'
+	$(PIP) -e '.[test,docs]'
 	$(PIP) --no-deps timm  # torchvision, which it wants for data alone, has no build for every torch
 	touch $@
