@@ -1,6 +1,7 @@
 """Every python and console block of the README and of docs/ runs, in an empty folder, and prints what the page says."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def MyNet():
 def runner():
     spec = importlib.util.spec_from_file_location("run_page", ROOT / "tools" / "run_page.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look
     spec.loader.exec_module(module)
     return module
 
