@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 class ConvKernel(enum.Enum):
-    """Which kernels run it; see docs/kernels.md."""
+    """Which kernels run it; see docs/explanation/kernels.md."""
 
     LISTS_F32 = "lists"
     LISTS_F16 = "lists, fp16 activations"
