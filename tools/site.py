@@ -6,6 +6,7 @@ MkDocs calls `on_page_markdown` (see mkdocs.yml). Both are made anew each time, 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         markdown = markdown.replace(COMMANDS, commands())
     if RECORDS in markdown:
         markdown = markdown.replace(RECORDS, records())
-    return markdown
+    return "\n".join(unbroken(line) if line.startswith("|") else line for line in markdown.splitlines())
+
+
+def unbroken(row: str) -> str:
+    """A narrow column must not part a number from its sign."""
+    return re.sub(r"(?<=\d) %", "\u00a0%", row)
 
 
 def commands() -> str:

@@ -31,6 +31,11 @@ def test_the_page_of_records_names_each_of_them():
     assert all(f"| `{name}` |" in page for name in records)
 
 
+def test_a_number_in_a_table_keeps_its_sign_and_code_stays_as_it_is():
+    page = hooks().on_page_markdown("| 88.83 % |\n```text\n88.83 % right\n```")
+    assert page == "| 88.83\u00a0% |\n```text\n88.83 % right\n```"
+
+
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("material", reason="the extra `docs` is not installed")
     pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed")
