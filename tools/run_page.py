@@ -50,7 +50,7 @@ def run(text: str, folder: Path, name: str = "page") -> Iterator[tuple[Block, st
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(block.code, f"{name}.md", "exec"), names)
+            exec(compile(block.code, f"{name}.md", "exec", dont_inherit=True), names)
         yield block, printed.getvalue()
 
 
