@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-torch test-oldest lint lines format readme fuzz fuzz-runtime sanitize-runtime mutants clean
+.PHONY: demo wheels test test-slow test-torch test-oldest lint lines format pages site fuzz fuzz-runtime sanitize-runtime mutants clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -19,6 +19,10 @@ test: lint
 
 test-slow: .venv/.checks
 	$(BIN)/pytest -m slow
+
+# Wheels for Linux on x86-64 and aarch64, and the sdist, in dist/.
+wheels:
+	$(PYTHON) tools/wheels.py
 
 # The suite with another version of torch, in an environment of its own: make test-torch TORCH=2.11.0
 test-torch:
@@ -46,10 +50,13 @@ format: .venv/.checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The README's tables and picture and the papers' figures, from results/*.json.
-readme: .venv/.product
-	$(BIN)/python results/tables.py
-	$(BIN)/python results/figures.py
+# The pages' tables and pictures, from results/*.json.
+pages: .venv/.product
+	$(BIN)/python results/pages.py
+
+# The documentation as a site, in build/site; a broken link is an error.
+site: .venv/.checks
+	$(BIN)/mkdocs build --strict -q
 
 fuzz: .venv/.checks
 	$(PIP) cmake ninja nanobind
@@ -80,6 +87,6 @@ clean:
 	touch $@
 
 .venv/.checks: .venv/.product
-	$(PIP) -e '.[test]'
+	$(PIP) -e '.[test,docs]'
 	$(PIP) --no-deps timm  # torchvision, which it wants for data alone, has no build for every torch
 	touch $@

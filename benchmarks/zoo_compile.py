@@ -1,6 +1,6 @@
 """The zoo compiled: every architecture against its module, errors for all batches and sizes, and times for one.
 
-`python benchmarks/zoo_compile.py [--quick] [--json FILE] [--table docs/zoo.md] [--only NAME ...] [--threads N]`
+`python benchmarks/zoo_compile.py [--quick] [--json FILE] [--table docs/results/zoo.md] [--only NAME ...] [--threads N]`
 
 Each network has a process of its own, so that a crash is a row of the table. Times are medians of interleaved rounds on
 one item. `--quick` takes every eighth case.
@@ -101,7 +101,7 @@ INTRODUCTION = """# The zoo
 Architectures at small sizes with random weights, compiled in fp32 and compared with torch for batches of 1, 2 and 5 and
 for another length or image size where they take one. The error is a share of the largest output. Times are medians on
 one item, {threads} threads. Pruned: 90 % zeros; ternary: the rest has one magnitude. Written by
-`python benchmarks/zoo_compile.py --json results/zoo-compile.json --table docs/zoo.md`.
+`python benchmarks/zoo_compile.py --json results/zoo-compile.json --table docs/results/zoo.md`.
 
 {architectures:.0f} architectures, {cases:.0f} cases: {right:.0f} right, {silent_errors:.0f} silently wrong,
 {refused:.0f} refused, {crashes:.0f} failed; {slower_than_eager_by_5_percent:.0f} more than 5 % slower than eager torch.

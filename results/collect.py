@@ -3,7 +3,7 @@
     python results/collect.py ternary-table2 log=runs/log best=runs/a best=runs/b --machine "NVIDIA H200" \
         --version torch=2.11.0 --version python=3.12.3 --commit c18452d --command "tersify reproduce ternary-table2"
 
-A row named twice has two seeds. Rows that are not named stay as they are in the file. `make readme` comes next.
+A row named twice has two seeds. Rows that are not named stay as they are in the file. `make pages` comes next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Paper 1's figures from the runs in results/*.json: docs/figures/*.svg, by `make readme`; with --png also as PNG.
+"""Paper 1's figures from the runs in results/*.json: docs/figures/*.svg, by `make pages`; with --png also as PNG.
 
 They are drawn from whatever rows there are: Fig. 1 the latents, Fig. 3 the regimes over the epochs, Fig. 4 accuracy
 against zeros and against entropy, Fig. 5 the epoch of the best accuracy. A figure without a row is not drawn.

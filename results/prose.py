@@ -20,7 +20,12 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 # The pages that tell of measurements; the others define, and their examples run.
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("collection", "fpga", "runtime", "scale")))
+TELLING = ("how-to/collection", "how-to/scale", "explanation/fpga", "explanation/limits", "explanation/runtime")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in TELLING),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+)
 UNITS = r"%|times\b|points\b|µs|ms\b|s\b|GB\b|MB\b|KB\b|bytes\b|minutes?\b|seconds?\b"
 FIGURE = re.compile(rf"(?<![\w.\[#/=^-])(\d[\d,]*\.\d+(?:e-?\d+)?|\d[\d,]*(?=(?: and \d+)? ?(?:{UNITS})))(?![\w])")
 NO_RESULTS = ("curve", "latents", "settings", "versions")  # what a run passed through, and what it was told

@@ -1,7 +1,4 @@
-"""The README's tables and picture, from the JSON files beside this one: `make readme`.
-
-Each table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; a test fails where one is not what this writes.
-"""
+"""Tables and sentences about the papers' results and speed, each from the JSON files beside this one."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from tersify.report.charts import Point, scatter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-README = ROOT / "README.md"
-PICTURE = ROOT / "docs" / "accuracy-sparsity.svg"
 EXAMPLE = ROOT / "examples" / "resnet20-star.terse"
 
 
@@ -327,24 +322,3 @@ TABLES = {
     "pruning": pruning, "movement": movement, "energy": energy, "energy-imagenet-stem": energy_imagenet_stem,
     "shrunk": shrunk, "overhead": overhead,
 }  # fmt: skip
-
-
-def filled(text: str) -> str:
-    """The README with every table written anew."""
-    for name, write in TABLES.items():
-        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"{README.name} has no place for the table {name!r}: {begin.strip()} … {end}")
-        text = f"{before}{begin}{write()}\n{end}{after}"
-    return text
-
-
-def main() -> None:
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
-    PICTURE.write_text(picture(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

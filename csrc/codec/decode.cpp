@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/features.hpp"
+
 namespace tersify {
 
 Decoder::Decoder(const Model& model)
@@ -162,10 +164,10 @@ class Expander {
 std::vector<std::string> paths() {
   std::vector<std::string> found;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    found.emplace_back("avx512");
-  if (__builtin_cpu_supports("avx2")) found.emplace_back("avx2");
-  if (__builtin_cpu_supports("sse4.1")) found.emplace_back("sse4");
+  const CpuFeatures& cpu = cpu_features();
+  if (cpu.avx512f && cpu.avx512bw && cpu.avx512vl) found.emplace_back("avx512");
+  if (cpu.avx2) found.emplace_back("avx2");
+  if (cpu.sse41) found.emplace_back("sse4");
 #elif defined(__aarch64__)
   found.emplace_back("neon");
 #endif

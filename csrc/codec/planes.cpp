@@ -4,16 +4,27 @@
 #include <cstring>
 #include <memory>
 
-// Loops over bytes gain from wide registers, and need nothing else written. A sanitizer starts too late for clones.
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
-#define TERSIFY_WIDE __attribute__((target_clones("avx2", "default")))
-#else
-#define TERSIFY_WIDE
-#endif
+#include "cpu/features.hpp"
 
 namespace tersify {
 
 namespace {
+
+// Loops over bytes gain from wide registers, and need nothing else written: one body, compiled twice.
+#if defined(__x86_64__)
+template <auto body, typename... Arguments>
+[[gnu::target("avx2")]] void in_avx2(Arguments... arguments) {
+  body(arguments...);
+}
+#endif
+
+template <auto body, typename... Arguments>
+void widest(Arguments... arguments) {
+#if defined(__x86_64__)
+  if (cpu_features().avx2) return in_avx2<body>(arguments...);
+#endif
+  body(arguments...);
+}
 
 constexpr size_t kPiece = 1 << 12;      // elements decoded and joined at a time; a multiple of every number of lanes
 
@@ -49,7 +60,7 @@ template <typename Word>
   }
 }
 
-TERSIFY_WIDE void take_plane(const uint8_t* elements, size_t count, int width, int shift, uint32_t mask, uint8_t* out) {
+[[gnu::always_inline]] inline void take_plane(const uint8_t* elements, size_t count, int width, int shift, uint32_t mask, uint8_t* out) {
   switch (width) {
     case 1: return take_bits<uint8_t>(elements, count, shift, mask, out);
     case 2: return take_bits<uint16_t>(elements, count, shift, mask, out);
@@ -69,7 +80,7 @@ template <typename Word>
   }
 }
 
-TERSIFY_WIDE void add_plane(const uint8_t* codes, size_t count, int width, int shift, bool top, uint8_t* out) {
+[[gnu::always_inline]] inline void add_plane(const uint8_t* codes, size_t count, int width, int shift, bool top, uint8_t* out) {
   switch (width) {
     case 1: return add_bits<uint8_t>(codes, count, shift, top, out);
     case 2: return add_bits<uint16_t>(codes, count, shift, top, out);
@@ -79,7 +90,7 @@ TERSIFY_WIDE void add_plane(const uint8_t* codes, size_t count, int width, int s
 }
 
 // A sign and two more planes are the common case: all of an element at once.
-TERSIFY_WIDE void join_halves(const uint8_t* const* planes, size_t count, uint8_t* out) {
+[[gnu::always_inline]] inline void join_halves(const uint8_t* const* planes, size_t count, uint8_t* out) {
   const uint8_t *const signs = planes[0], *const high = planes[1], *const low = planes[2];
   for (size_t i = 0; i < count; ++i) {
     const uint16_t element = static_cast<uint16_t>(signs[i] << 15 | high[i] << 7 | low[i]);
@@ -88,11 +99,55 @@ TERSIFY_WIDE void join_halves(const uint8_t* const* planes, size_t count, uint8_
 }
 
 void join_piece(const uint8_t* const* planes, const std::vector<int>& bits, int width, size_t count, uint8_t* out) {
-  if (width == 2 && bits.size() == 3) return join_halves(planes, count, out);
+  if (width == 2 && bits.size() == 3) return widest<join_halves>(planes, count, out);
   int shift = 8 * width;
   for (size_t p = 0; p < bits.size(); ++p) {
     shift -= bits[p];
-    add_plane(planes[p], count, width, shift, p == 0, out);
+    widest<add_plane>(planes[p], count, width, shift, p == 0, out);
+  }
+}
+
+[[gnu::always_inline]] inline void pack_eights(const uint8_t* codes, size_t count, int bits, uint8_t* out) {
+  if (bits == 8) {
+    std::memcpy(out, codes, count);
+    return;
+  }
+  size_t at = 0;
+  // Eight bytes are written for `bits` of them; the next ones overwrite what is too much.
+  for (; at < count && (count - at) * static_cast<size_t>(bits) >= 64; at += 8, out += bits) {
+    uint64_t eight;
+    std::memcpy(&eight, codes + at, 8);
+    eight = squeeze(eight, bits);
+    std::memcpy(out, &eight, 8);
+  }
+  for (; at < count; at += 8) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, codes + at, std::min<size_t>(8, count - at));
+    eight = squeeze(eight, bits);
+    const size_t used = (std::min<size_t>(8, count - at) * static_cast<size_t>(bits) + 7) / 8;
+    std::memcpy(out, &eight, used);
+    out += used;
+  }
+}
+
+[[gnu::always_inline]] inline void unpack_eights(const uint8_t* data, size_t bytes, size_t count, int bits, uint8_t* codes) {
+  if (bits == 8) {
+    std::memcpy(codes, data, count);
+    return;
+  }
+  const uint8_t* const end = data + bytes;
+  size_t at = 0;
+  for (; at + 8 <= count && end - data >= 8; at += 8, data += bits, codes += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, data, 8);
+    eight = stretch(eight, bits);
+    std::memcpy(codes, &eight, 8);
+  }
+  for (; at < count; at += 8, data += bits, codes += 8) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, data, std::min<size_t>(8, static_cast<size_t>(end - data)));
+    eight = stretch(eight, bits);
+    std::memcpy(codes, &eight, std::min<size_t>(8, count - at));
   }
 }
 
@@ -168,7 +223,8 @@ void split_planes(const uint8_t* data, size_t count, int width, bool is_float, u
     int shift = 8 * width;
     for (size_t p = 0; p < bits.size(); ++p) {
       shift -= bits[p];
-      take_plane(data + begin * static_cast<size_t>(width), size, width, shift, (1u << bits[p]) - 1, planes[p] + begin);
+      widest<take_plane>(data + begin * static_cast<size_t>(width), size, width, shift, (1u << bits[p]) - 1,
+                         planes[p] + begin);
     }
   }
   counts.clear();
@@ -183,48 +239,12 @@ void split_planes(const uint8_t* data, size_t count, int width, bool is_float, u
   }
 }
 
-TERSIFY_WIDE void pack_codes(const uint8_t* codes, size_t count, int bits, uint8_t* out) {
-  if (bits == 8) {
-    std::memcpy(out, codes, count);
-    return;
-  }
-  size_t at = 0;
-  // Eight bytes are written for `bits` of them; the next ones overwrite what is too much.
-  for (; at < count && (count - at) * static_cast<size_t>(bits) >= 64; at += 8, out += bits) {
-    uint64_t eight;
-    std::memcpy(&eight, codes + at, 8);
-    eight = squeeze(eight, bits);
-    std::memcpy(out, &eight, 8);
-  }
-  for (; at < count; at += 8) {
-    uint64_t eight = 0;
-    std::memcpy(&eight, codes + at, std::min<size_t>(8, count - at));
-    eight = squeeze(eight, bits);
-    const size_t used = (std::min<size_t>(8, count - at) * static_cast<size_t>(bits) + 7) / 8;
-    std::memcpy(out, &eight, used);
-    out += used;
-  }
+void pack_codes(const uint8_t* codes, size_t count, int bits, uint8_t* out) {
+  widest<pack_eights>(codes, count, bits, out);
 }
 
-TERSIFY_WIDE void unpack_codes(const uint8_t* data, size_t bytes, size_t count, int bits, uint8_t* codes) {
-  if (bits == 8) {
-    std::memcpy(codes, data, count);
-    return;
-  }
-  const uint8_t* const end = data + bytes;
-  size_t at = 0;
-  for (; at + 8 <= count && end - data >= 8; at += 8, data += bits, codes += 8) {
-    uint64_t eight;
-    std::memcpy(&eight, data, 8);
-    eight = stretch(eight, bits);
-    std::memcpy(codes, &eight, 8);
-  }
-  for (; at < count; at += 8, data += bits, codes += 8) {
-    uint64_t eight = 0;
-    std::memcpy(&eight, data, std::min<size_t>(8, static_cast<size_t>(end - data)));
-    eight = stretch(eight, bits);
-    std::memcpy(codes, &eight, std::min<size_t>(8, count - at));
-  }
+void unpack_codes(const uint8_t* data, size_t bytes, size_t count, int bits, uint8_t* codes) {
+  widest<unpack_eights>(data, bytes, count, bits, codes);
 }
 
 void join_planes(const std::vector<CodedPlane>& planes, const std::vector<Box>& boxes, int width, bool is_float,

@@ -1,4 +1,4 @@
-// Elements of 1, 2, 4 or 8 bytes as planes of codes, and back; docs/format.md, section 5.
+// Elements of 1, 2, 4 or 8 bytes as planes of codes, and back; docs/reference/format.md, section 5.
 #pragma once
 
 #include "flat.h"

@@ -1,5 +1,5 @@
 // The one entropy coder of a .terse file: range asymmetric numeral systems with 32-bit states, 12-bit
-// probabilities and 16-bit renormalisation. docs/format.md specifies every bit of it.
+// probabilities and 16-bit renormalisation. docs/reference/format.md specifies every bit of it.
 #pragma once
 
 #include <cstddef>

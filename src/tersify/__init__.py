@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tersify.methods import Method as Method
     from tersify.methods import Transform as Transform
     from tersify.methods import register as register
+    from tersify.post_training import compress_ as compress_
     from tersify.recipe import Recipe as Recipe
     from tersify.recipe import Rule as Rule
     from tersify.runtime import compile as compile
     from tersify.session import Session as Session
     from tersify.session import attach as attach
-    from tersify.session import compress_ as compress_
     from tersify.shrinking import shrink as shrink
     from tersify.sparse import Collection as Collection
     from tersify.sparse import collect as collect
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "attach": "session",
-    "compress_": "session",
+    "compress_": "post_training",
     "Session": "session",
     "Recipe": "recipe",
     "Rule": "recipe",

@@ -23,6 +23,10 @@ class Rule:
 
     A glob with a wildcard reaches weights of two dimensions or more, never biases or normalisation, and leaves
     embeddings and frozen weights alone unless it matches nothing else; a full name reaches anything.
+
+    Args:
+        weights: a name, a glob, or several of them.
+        methods: what becomes of these weights, applied in order: pruners first, then at most one quantizer.
     """
 
     weights: str | tuple[str, ...] = "*"
@@ -38,10 +42,11 @@ class Rule:
 
     @property
     def globs(self) -> tuple[str, ...]:
+        """The globs, also where one was given alone."""
         return self.weights if isinstance(self.weights, tuple) else (self.weights,)
 
     def reached(self, sites: Sequence[Site]) -> list[Site]:
-        """The sites that the globs name; each glob must name one."""
+        """Those of `sites` that the globs name; each glob must name one."""
         return [site for glob in self.globs for site in reached_by(glob, sites)]
 
 
@@ -107,9 +112,14 @@ STARTS = ("scratch", "trained")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What each weight should become, and how the lab's trainer likes to train it (`train`).
+    """What each weight should become, and how the lab's trainer likes to train it.
 
-    `start` says what the trainer begins with: "scratch", or "trained", a network that has been trained already.
+    Args:
+        rules: the first rule that names a weight gets it.
+        description: one line for people.
+        start: what the trainer begins with: "scratch", or "trained", a network that has been trained already.
+        train: settings of the lab's trainer, which a loop of your own does not have.
+        inputs: rules for the inputs of layers.
     """
 
     rules: tuple[Rule, ...]
@@ -143,7 +153,7 @@ class Recipe:
         return any(method.needs_length for rule in self.rules for method in rule.methods)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
-        """The recipe with these settings, each in the one method that has it."""
+        """The recipe with these `settings`, each in the one method that has it."""
         own = {m.name: [spec.name for spec in fields(m)] for rule in self.rules for m in rule.methods}
         meant: dict[str, dict[str, Any]] = {name: {} for name in own}
         for key, value in settings.items():
@@ -160,7 +170,7 @@ class Recipe:
         return replace(self, rules=rules)
 
     def assign(self, sites: Sequence[Site]) -> list[tuple[Rule, list[Site]]]:
-        """Each rule with the sites it gets; the first rule that reaches a site wins."""
+        """Each rule with those of `sites` that it gets; the first rule that reaches a site wins."""
         assigned = []
         left = list(sites)
         for rule in self.rules:
@@ -173,7 +183,7 @@ class Recipe:
         return assigned
 
     def assign_inputs(self, layers: Mapping[str, nn.Module]) -> dict[str, InputMethod]:
-        """The method of each layer whose input is quantized; the first rule that reaches a layer wins."""
+        """The method of each of `layers` whose input is quantized; the first rule that reaches a layer wins."""
         assigned: dict[str, InputMethod | None] = {}
         for rule in self.inputs:
             new = [name for name in rule.reached(layers) if name not in assigned]
@@ -185,6 +195,7 @@ class Recipe:
         return {name: method for name, method in assigned.items() if method is not None}
 
     def to_toml(self) -> str:
+        """The recipe as the text of a TOML file, which `from_toml` reads."""
         return write_toml(self._document())
 
     def describe(self) -> str:
@@ -209,6 +220,7 @@ class Recipe:
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
+        """A recipe from `text`, the content of a TOML file."""
         document = read_toml(text, "the recipe")
         _check_keys("a recipe", document, ["description", "start", "rules", "train"])
         if not isinstance(document.get("description", ""), str):
@@ -228,7 +240,7 @@ class Recipe:
 
     @classmethod
     def load(cls, source: str | Path | Recipe) -> Recipe:
-        """A recipe from a TOML file, or a ready one by its name ('ternary-log')."""
+        """A recipe from `source`: a TOML file, or a ready one by its name ('ternary-log')."""
         if isinstance(source, Recipe):
             return source
         if not isinstance(source, (str, Path)):

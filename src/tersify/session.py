@@ -41,11 +41,17 @@ def attach(
 ) -> Session:
     """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
 
-    A recipe with schedules must know how long training takes: `epochs` and `steps_per_epoch`, or `steps`.
-    `settings` go before the recipe's own: `attach(model, "ternary-target", sparsity=0.8, steps=1000)`.
-    `calibration` holds batches (inputs, targets) for methods that ask how much each weight matters; with a
-    loss other than cross-entropy, give a `Calibration`. `example` is an input of the model, for methods that prune
-    filters, neurons or heads: it tells which of them go together, as those that meet in a residual addition must.
+    Args:
+        model: any module; its class and its forward stay as they are.
+        recipe: a `Recipe`, a TOML file, or the name of a ready recipe.
+        epochs: how long training takes, with `steps_per_epoch`; a recipe with schedules must know it.
+        steps_per_epoch: batches in an epoch.
+        steps: the length of training in batches, in place of the two above.
+        calibration: batches (inputs, targets) for methods that ask how much each weight matters; with a loss
+            other than cross-entropy, a `Calibration`.
+        example: an input of the model, for methods that prune filters, neurons or heads: it tells which of them go
+            together, as those that meet in a residual addition must.
+        **settings: go before the recipe's own: `attach(model, "ternary-target", sparsity=0.8, steps=1000)`.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}")
@@ -57,35 +63,6 @@ def attach(
     )  # fmt: skip
 
 
-@torch.no_grad()
-def compress_(
-    model: nn.Module,
-    recipe: str | Path | Recipe,
-    *,
-    calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
-    example: Example | None = None,
-    **settings: Any,
-) -> CompressedModel:
-    """Compress without training: the model's weights become the compressed ones, in place.
-
-    `settings` are those of `attach`. With `calibration` batches, batch norms get the statistics of the new weights.
-    """
-    before = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
-    data = None if calibration is None else Calibration.of(calibration)
-    chosen = Recipe.load(recipe).with_settings(settings)
-    session = Session(model, chosen, epochs=1, steps_per_epoch=1, calibration=data, example=example)
-    try:
-        session.advance_to_end()
-        packed = session.pack(calibration=data)
-    except BaseException:
-        session._detach()
-        for tensor, value in before:
-            tensor.copy_(value)
-        raise
-    session.bake_()
-    return packed
-
-
 @dataclass(frozen=True)
 class _Work:
     method: Method
@@ -93,7 +70,7 @@ class _Work:
 
 
 class Session:
-    """A recipe at work on a model.
+    """A recipe at work on a model. `tersify.attach` makes one and describes its arguments.
 
     The transforms and their state live in the model (as parametrizations), so `model.state_dict()` holds
     them; `session.state_dict()` holds the position in time and state that several weights share.
@@ -199,7 +176,12 @@ class Session:
         return any(site.units for work in self._work for site in work.bound.sites)
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
-        """Call at the start of each batch: projects latents, moves schedules on, lets searches look."""
+        """Call at the start of each batch: projects latents, moves schedules on, lets searches look.
+
+        Args:
+            inputs: the batch, for methods that judge sub-networks on it (`energy`); others do not look.
+            targets: its labels, for the same methods.
+        """
         if self._steps_done == self.steps and self.recipe.needs_length:
             warnings.warn(
                 f"training goes on past the {self.steps} steps that attach was told; the schedules stay at their end, "
@@ -247,8 +229,9 @@ class Session:
     def pack(self, *, calibration: Calibration | Iterable[tuple[Any, Any]] | None = None) -> CompressedModel:
         """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says.
 
-        With `calibration` batches (inputs, targets) the model's batch norms first get the statistics of the weights
-        as they are. Those of training lag behind by a hundred batches, which is much where training was short.
+        Args:
+            calibration: batches (inputs, targets) from which batch norms first get the statistics of the weights as
+                they are. Those of training lag behind by a hundred batches, which is much where training was short.
         """
         if self._steps_done == 0 and self.recipe.needs_length:
             warnings.warn(
@@ -264,9 +247,10 @@ class Session:
         return pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
-        """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay.
+        """For an optimizer: weights and latents, in the plain network's order, and learned levels without decay.
 
-        Weights and latents come in the plain network's order, by which optimizers know their state.
+        Args:
+            **defaults: options of the optimizer that every group gets, such as `weight_decay`.
         """
         holders: list[nn.Module] = [t for s in self.sites for t in s.chain]
         holders += [*(w.bound.shared for w in self._work if w.bound.shared), *self._inputs.quantizers]
@@ -331,6 +315,7 @@ class Session:
         self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:
+        """The position in time and shared state, for a checkpoint beside the model's own state dict."""
         return {
             "recipe": self.recipe.describe(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
             "steps_done": self._steps_done,
@@ -338,7 +323,11 @@ class Session:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where a checkpoint stopped; load the model's own state dict too."""
+        """Continue where a checkpoint stopped; load the model's own state dict too.
+
+        Args:
+            state: what `state_dict` of a session with the same recipe and length gave.
+        """
         if lacking := self.state_dict().keys() - state.keys():
             raise ValueError(f"the checkpoint lacks {', '.join(sorted(lacking))}; give what session.state_dict() gave")
         if state["recipe"] != self.recipe.describe():

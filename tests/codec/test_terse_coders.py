@@ -1,4 +1,4 @@
-"""The compiled coders against the reference decoder, which follows docs/format.md and nothing else."""
+"""The compiled coders against the reference decoder, which follows docs/reference/format.md and nothing else."""
 
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def test_codes_without_structure_take_at_most_one_and_a_half_percent_more_than_t
 
 
 def test_the_example_in_the_format_document_decodes_as_it_says():
-    text = (Path(__file__).parents[2] / "docs/format.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/reference/format.md").read_text()
     data = bytes.fromhex(text.split("```hex\n")[1].split("```")[0])
     expected = np.zeros((8, 18), np.uint8)
     expected[1, 3], expected[1, 4], expected[5, 12], expected[6, 0] = 1, 2, 2, 1

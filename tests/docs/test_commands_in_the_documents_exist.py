@@ -21,7 +21,7 @@ def commands():
     root = typer.main.get_command(app)
     found = {name: command for name, command in root.commands.items() if not hasattr(command, "commands")}
     found |= {f"export {name}": command for name, command in root.commands["export"].commands.items()}
-    return {name: {flag for parameter in found[name].params for flag in parameter.opts} for name in found}
+    return {name: {f for p in found[name].params for f in (*p.opts, *p.secondary_opts)} for name in found}
 
 
 def toml_blocks(name):
@@ -41,12 +41,12 @@ def test_every_flag_that_a_document_gives_a_command_exists(document):
 
 
 def test_the_example_recipe_is_one():
-    (text,) = toml_blocks("recipes.md")
+    (text,) = toml_blocks("reference/recipes.md")
     recipe = Recipe.from_toml(text)
     assert [len(rule.methods) for rule in recipe.rules] == [0, 2]
 
 
 def test_the_example_sweep_is_one(tmp_path):
-    (text,) = toml_blocks("scale.md")
+    (text,) = toml_blocks("how-to/scale.md")
     (tmp_path / "sweep.toml").write_text(text, encoding="utf-8")
     assert Sweep.load(tmp_path / "sweep.toml").trials == 40

@@ -1,4 +1,4 @@
-"""docs/recipes.md names every setting with its default, and every ready recipe; two methods have pages of their own."""
+"""The page of recipes has every setting with its default, and every ready recipe; two methods have their own pages."""
 
 import dataclasses
 import re
@@ -13,11 +13,11 @@ from tersify.recipe import ready_recipes
 from tersify.toml import write_toml
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-WHOLE_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
+WHOLE_PAGE = (DOCS / "reference" / "recipes.md").read_text(encoding="utf-8")
 # Methods for weights and for activations may share a name.
 ACTIVATIONS = WHOLE_PAGE.partition("## Activations\n")[2].partition("\n## ")[0]
 PAGE = WHOLE_PAGE.replace(ACTIVATIONS, "")
-OWN_PAGES = {"prune": "pruning.md", "energy": "tutorials/search-a-sub-network.md"}
+OWN_PAGES = {"prune": "how-to/prune.md", "energy": "how-to/search-a-sub-network.md"}
 
 
 def table_rows(text):

@@ -54,7 +54,10 @@ int64_t numel(const std::vector<int64_t>& shape) {
 }
 
 // What lies in memory is the negative of what is meant.
-bool negative(nb::handle x) { return checked(PyObject_CallMethodNoArgs(x.ptr(), names().is_neg)).ptr() != Py_False; }
+bool negative(nb::handle x) {
+  PyObject* self = x.ptr();
+  return checked(PyObject_VectorcallMethod(names().is_neg, &self, 1, nullptr)).ptr() != Py_False;
+}
 
 PyObject* item(const nb::dict& attributes, PyObject* name) {
   PyObject* found = PyDict_GetItemWithError(attributes.ptr(), name);
@@ -148,7 +151,8 @@ nb::object FastCall::operator()(const nb::tuple& inputs, const nb::dict& module)
   const Entry entry = *found;  // another thread may move or drop it while this one runs
   nb::object made, all = one_ ? nb::object() : nb::list();
   for (size_t i = 0; i < entry.outputs.size(); ++i) {
-    made = checked(PyObject_CallOneArg(empty_like_.ptr(), entry.blanks[i].ptr()));
+    PyObject* blank = entry.blanks[i].ptr();
+    made = checked(PyObject_Vectorcall(empty_like_.ptr(), &blank, 1, nullptr));
     nb::dlpack::dltensor description;
     if (!describe(made, description) || !plain(description, entry.outputs[i], nb::dtype<float>()) || !description.data)
       return nb::none();  // a mode made something else

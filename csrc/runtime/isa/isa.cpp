@@ -2,9 +2,7 @@
 
 #include <stdexcept>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include "cpu/features.hpp"
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,10 +33,7 @@ bool has_amx() { return false; }  // no way to ask for the tile state
 
 bool has_fp16() {
 #if defined(TERSIFY_FP16)
-  constexpr unsigned kFp16 =
-      1u << 23;  // whether the operating system saves the registers is asked with the rest of AVX-512
-  unsigned a, b, c, d;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kFp16);
+  return cpu_features().avx512fp16;
 #else
   return false;
 #endif
@@ -47,7 +42,7 @@ bool has_fp16() {
 #if defined(__x86_64__)
 bool permutes_bytes(Isa isa) {
   const bool multiplies_bytes = isa == Isa::Avx512Vnni || isa == Isa::Avx512Fp16 || isa == Isa::Amx;
-  return multiplies_bytes && __builtin_cpu_supports("avx512vbmi");
+  return multiplies_bytes && cpu_features().avx512vbmi;
 }
 #endif
 
@@ -56,14 +51,12 @@ bool permutes_bytes(Isa isa) {
 std::vector<Isa> available_isas() {
   std::vector<Isa> isas{Isa::Portable};
 #if defined(__x86_64__)
-  // These builtins also ask whether the operating system saves the wide registers.
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  const CpuFeatures& cpu = cpu_features();
+  if (cpu.avx2 && cpu.fma) {
     isas.push_back(Isa::Avx2);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
+    if (cpu.avx512f && cpu.avx512bw && cpu.avx512dq && cpu.avx512vl) {
       isas.push_back(Isa::Avx512);
-      if (__builtin_cpu_supports("avx512vnni")) isas.push_back(Isa::Avx512Vnni);
+      if (cpu.avx512vnni) isas.push_back(Isa::Avx512Vnni);
       const bool multiplies_bytes = isas.back() == Isa::Avx512Vnni;
       if (multiplies_bytes && has_fp16()) isas.push_back(Isa::Avx512Fp16);
       if (multiplies_bytes && has_amx()) isas.push_back(Isa::Amx);

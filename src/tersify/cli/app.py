@@ -22,7 +22,6 @@ from tersify.cli.sweep import sweep
 
 app = typer.Typer(
     help="Few weights, few bits, small files, fast CPU inference: PyTorch networks made terse.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

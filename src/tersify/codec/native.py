@@ -36,7 +36,7 @@ def extension() -> ModuleType | None:
 
 
 def encode_rans(codes: Codes, boxes: Sequence[Box], levels: int, activity: Codes, order: Codes) -> bytes | None:
-    """The stream of docs/format.md, section 6; None where the extension is missing.
+    """The stream of docs/reference/format.md, section 6; None where the extension is missing.
 
     It is read back before it is handed out: a stream that does not give the same codes again is none.
     """

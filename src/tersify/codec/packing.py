@@ -18,6 +18,9 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
 
     Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own. Weights that
     torch.nn.utils.prune masks are packed as the network uses them, under their plain names.
+
+    Args:
+        model: a module, or its state dict.
     """
     state = model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     if not isinstance(state, Mapping):

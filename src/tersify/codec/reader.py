@@ -43,6 +43,12 @@ def load(
     """Fill a module with the file's weights, bit-equal, and leave the packed form on it.
 
     The module and the file may differ in that torch.nn.utils.prune has masks on the one and not on the other.
+
+    Args:
+        path: a `.terse` file. It holds no code, and one that is damaged or hostile raises `TerseFileError`.
+        into: a module with the parameters and buffers of the file.
+        max_decoded_bytes: the most memory the file may decode to; a larger one is refused before anything is read.
+        threads: threads that decode; as many as torch uses by default.
     """
     _check_module(into)
     file = open(path, max_decoded_bytes=max_decoded_bytes)
@@ -66,7 +72,12 @@ def _check_module(given: object) -> None:
 
 
 def open(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> TerseFile:
-    """A lazy mapping `name → CompressedTensor | Tensor` over the file."""
+    """A lazy mapping `name → CompressedTensor | Tensor` over the file.
+
+    Args:
+        path: a `.terse` file.
+        max_decoded_bytes: the most memory one call may decode to.
+    """
     return TerseFile(path, max_decoded_bytes=max_decoded_bytes)
 
 

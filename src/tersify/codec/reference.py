@@ -1,4 +1,4 @@
-"""The `rans` codec of docs/format.md, section 6, in plain Python: slow, and made to be read.
+"""The `rans` codec of docs/reference/format.md, section 6, in plain Python: slow, and made to be read.
 
 It follows the document sentence by sentence and shares nothing with the compiled decoder, which the
 tests compare with it.

@@ -46,10 +46,15 @@ def save(
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
 
     Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
-    `floats="fp16"` stores 32-bit floats (codebooks, scales, values, dense tensors)
-    in half precision; they are given back as 32-bit floats with the rounded values.
-    With a plain `network` of these weights and an `example` of its input (or one for each argument), the file knows the
-    network too: its graph of operations goes in, and `load` needs no `into`.
+
+    Args:
+        model: what `session.pack()`, `compress_` or `pack` gave, or a state dict.
+        path: the file to write; it appears when all of it is written.
+        floats: "as-is", or "fp16" to store 32-bit floats (codebooks, scales, values, dense tensors) in half
+            precision; they are given back as 32-bit floats with the rounded values.
+        network: a plain network of these weights. With an example, its graph of operations goes into the file, and
+            `load` needs no `into`.
+        example: the network's input, or one for each argument.
     """
     if not isinstance(model, Mapping):
         raise ValueError(

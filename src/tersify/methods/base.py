@@ -76,6 +76,7 @@ class Transform(nn.Module):
     """How training uses one latent tensor. Whatever changes lives here, in buffers and parameters."""
 
     def forward(self, latent: Tensor) -> Tensor:
+        """The weight that training uses for `latent`, with a gradient that reaches it."""
         raise NotImplementedError
 
     @property
@@ -93,13 +94,13 @@ class Transform(nn.Module):
         raise NotImplementedError
 
     def start_(self, latent: Tensor) -> None:
-        """Change the latent for training, such as its size; called once, when the whole recipe is attached."""
+        """Change `latent` for training, such as its size; called once, when the whole recipe is attached."""
 
     def project_(self, latent: Tensor) -> None:
-        """Pull the latent, or own parameters, back into their allowed set before a batch."""
+        """Pull `latent`, or own parameters, back into their allowed set before a batch."""
 
     def penalty(self, latent: Tensor) -> Tensor | None:
-        """A term for the loss, or None."""
+        """A term for the loss that depends on `latent`, or None."""
         return None
 
 
@@ -166,36 +167,38 @@ class Method:
         return False
 
     def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
-        """The sites it works on: those of its rule, then others that change with them, such as a filter's bias."""
+        """The sites it works on: `sites`, then others of `network` that change with them, such as a filter's bias."""
         return sites
 
     def transform(self, site: Site) -> Transform:
+        """The transform of one weight, `site`."""
         raise NotImplementedError
 
     def bind(self, sites: Sequence[Site]) -> Bound:
+        """The method at work on `sites`; a method with state that they share makes it here."""
         return Bound(sites, [self.transform(site) for site in sites])
 
     def project_(self, bound: Bound) -> None:
-        """Before each batch: every transform pulls its latent back. A method may do all of them at once."""
+        """Before each batch: every transform of `bound` pulls its latent back. A method may do all at once."""
         for site, transform in zip(bound.sites, bound.transforms, strict=True):
             transform.project_(site.latent)
 
     def update(self, bound: Bound, step: Step) -> None:
-        """Move schedules and searches on; called before each batch."""
+        """Move schedules and searches of `bound` on; called before each batch, which `step` describes."""
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
         """All its weights for the coming forward pass at once: `forward` of each transform, end to end in one vector.
 
-        Called at the end of every step. `weights.values` is what enters the transforms. Where they have parameters to
-        learn, torch records what happens here and differentiates it, unless a `Prepared` brings its own way back.
-        Where they have none, a gradient passes to `weights.values` as it comes; return (weights, gain) to multiply it,
-        or keep it where `gain` is true.
+        Called for `bound` at the end of every step. `weights.values` is what enters the transforms. Where they have
+        parameters to learn, torch records what happens here and differentiates it, unless a `Prepared` brings its own
+        way back. Where they have none, a gradient passes to `weights.values` as it comes; return (weights, gain) to
+        multiply it, or keep it where `gain` is true.
         None: each transform computes its weight when its module reads it, which is always right and slower.
         """
         return None
 
     def status(self, bound: Bound) -> dict[str, float]:
-        """Figures for a progress display, such as the threshold."""
+        """Figures of `bound` for a progress display, such as the threshold."""
         return {}
 
     def to_table(self) -> dict[str, Any]:
@@ -203,7 +206,7 @@ class Method:
         return table_of(self)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Method:
-        """The same method with some settings changed, checked as in a recipe's file."""
+        """The same method with `settings` changed, checked as in a recipe's file."""
         for name, value in settings.items():
             _check_setting(self, name, value)
         return replace(self, **settings) if settings else self
@@ -219,7 +222,11 @@ _METHODS: dict[str, type[Method]] = {}
 
 
 def register(name: str) -> Callable[[MethodT], MethodT]:
-    """Class decorator: make a method known to recipes under `name`."""
+    """Class decorator: make a method known to recipes.
+
+    Args:
+        name: how a recipe calls it, `methods = [{ method = "NAME" }]`.
+    """
 
     def add(cls: MethodT) -> MethodT:
         if _METHODS.get(name, cls).__qualname__ != cls.__qualname__:

@@ -273,20 +273,25 @@ def compile(
 ) -> CompiledModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
-    `example`: a tensor, a tuple of positional inputs, or a dict of inputs by keyword. Inputs of other sizes may follow:
-    each new set of sizes is captured when it is first seen. The module is left as it is; it must not change afterwards.
+    The module is left as it is; it must not change afterwards. Inputs of other sizes than the example's may follow:
+    each new set of sizes is captured when it is first seen.
 
-    precision "fp32" is exact up to the order of sums: for every layer the kernel that costs least by a measurement on
+    Precision "fp32" is exact up to the order of sums: for every layer the kernel that costs least by a measurement on
     this CPU, which is cached on disk, or a dense product in torch. "int8" runs convolutions and linear layers of signs
     or levels on 8-bit activations, or warns that there are none; the ranges of the convolutions come from the
-    `calibration` batches, or from the example. Levels become whole steps, at most 127 up and down (docs/kernels.md).
-    "auto" chooses among all of them by cost, int8 only where `calibration` batches are given. "fp16" runs convolutions
-    on 16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless TERSIFY_ISA names
-    an instruction set, whose kernels then emulate the arithmetic, slowly.
-    `threads` defaults to what torch uses, or to the processors that this process may run on, if they are fewer.
+    `calibration` batches, or from the example. Levels become whole steps, at most 127 up and down (see the page on
+    kernels). "auto" chooses among all of them by cost, int8 only where `calibration` batches are given. "fp16" runs
+    convolutions on 16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless
+    TERSIFY_ISA names an instruction set, whose kernels then emulate the arithmetic, slowly.
 
-    Every plan is compared with the module before it is used. An operation that disagrees goes back to torch with a
-    warning; `strict` makes that an error.
+    Args:
+        model: a module on the CPU; compressed weights are found by themselves, wherever they come from.
+        example: a tensor, a tuple of positional inputs, or a dict of inputs by keyword.
+        precision: "fp32", "int8", "fp16" or "auto", of the activations.
+        threads: what torch uses by default, or the processors that this process may run on, if they are fewer.
+        calibration: batches of inputs, from which 8-bit activations get their ranges.
+        strict: every plan is compared with the module before it is used. An operation that disagrees goes back to
+            torch with a warning; this makes it an error.
     """
     check_choice("precision", precision, PRECISIONS)
     if threads is not None:

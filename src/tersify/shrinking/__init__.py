@@ -29,7 +29,11 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     A unit is a filter, neuron or attention head with its bias and batch norm. Where units meet in an addition they
     go together; a layer that alone has lost some computes the others and puts zeros in their places. A unit that
     gives a constant goes where the next layer's bias can take it up. A layer that would lose all its units keeps
-    one. `example` is what `model(example)` takes; the model is not changed.
+    one.
+
+    Args:
+        model: a network with structured zeros; it is not changed.
+        example: what `model(example)` takes.
     """
     traced = trace(model, example)
     departures = Departures(traced, traced.tensors)

@@ -107,7 +107,11 @@ class Operation:
 
 
 class Collection:
-    """The operations of a folder that `tersify.collect` wrote. Opening reads the index only."""
+    """The operations of a folder that `tersify.collect` wrote. Opening reads the index only.
+
+    Args:
+        path: the folder.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -121,6 +125,7 @@ class Collection:
 
     @property
     def names(self) -> list[str]:
+        """The operations' names, by which `collection[name]` finds them."""
         return list(self._by_name)
 
     def __len__(self) -> int:
@@ -147,13 +152,19 @@ class Collection:
         return sum(record[operand]["file_bytes"] for record in self._index["operations"] for operand in OPERANDS)
 
     def export(self, format: str, out: str | os.PathLike[str]) -> list[Path]:
-        """Write every operation as mtx, smtx, tns or timeloop files into a new folder."""
+        """Write every operation in a `format` (mtx, smtx, tns or timeloop) into the new folder `out`."""
         from tersify.sparse.exports import export
 
         return export(self, format, Path(out))
 
     def bench(self, backends: list[str] | None = None, *, rounds: int = 5, threads: int = 1) -> list[Timing]:
-        """Every operation on every backend that is installed, timed in turns."""
+        """Every operation timed on every backend, in turns.
+
+        Args:
+            backends: names such as "scipy-csr"; all that are installed by default.
+            rounds: how often every backend gets its turn.
+            threads: threads of every backend.
+        """
         from tersify.sparse.bench import bench
 
         return bench(self, backends, rounds=rounds, threads=threads)

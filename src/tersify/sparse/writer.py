@@ -56,12 +56,20 @@ def collect(
 ) -> Collection:
     """Run `model` on `example` and store every product with a sparse weight in the new folder `out`.
 
-    `example` is one calibration batch: a tensor, a tuple of arguments or a mapping of keyword arguments. Of each
-    product's N input vectors at most `columns` are kept, drawn with a fixed seed. A weight counts as sparse from a
-    share `min_sparsity` of zeros on; 0 takes every layer. `format` is the one weights are stored in (`best`: fewest
-    bytes). `order` is "W@X", "X@W.T", or "auto": the first for convolutions, the second for everything else.
-    `append` adds to a collection that is there. `recipe`, `accuracy` (in percent), `licence` and `metadata` go
-    into the index; a network from `tersify.load` brings its recipe along.
+    Args:
+        model: a network with sparse weights.
+        example: one calibration batch: a tensor, a tuple of arguments or a mapping of keyword arguments.
+        out: the folder to write; it must not be there, unless `append`.
+        name: what the network is called in the collection; by default its class.
+        format: how weights are stored, one of the sparse formats, or "best" for the fewest bytes.
+        columns: of each product's input vectors at most so many are kept, drawn with a fixed seed.
+        min_sparsity: a weight counts as sparse from this share of zeros on; 0 takes every layer.
+        order: "W@X", "X@W.T", or "auto": the first for convolutions, the second for everything else.
+        append: add to a collection that is there.
+        recipe: goes into the index; a network from `tersify.load` brings its own along.
+        accuracy: in percent, for the index.
+        licence: of the weights, for the index.
+        metadata: anything JSON can hold, for the index.
     """
     folder, model_name = Path(out), name or type(model).__name__
     _check_arguments(format=format, columns=columns, min_sparsity=min_sparsity, order=order, name=model_name)

@@ -14,11 +14,16 @@ MAX_LEVELS = 256
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CompressedTensor:
-    """One compressed weight.
+    """One compressed weight: codes with a codebook, or a mask with the values that survived.
 
-    Quantized: `codes` index `codebook`, which is (K,) or, with `axis`, (shape[axis], K).
-    Pruned only: `codes` is the mask (0 or 1), `codebook` is None and `values` holds the
-    survivors in row-major order. Either way `scale`, if any, multiplies the result.
+    Args:
+        shape: of the weight.
+        codes: uint8, one for each weight: its level in `codebook`, or the mask (0 or 1) where there is none.
+        codebook: the levels, (K,), or (shape[axis], K) with one row for each slice of `axis`.
+        values: the survivors in row-major order, for a weight that was pruned and not quantized.
+        scale: multiplies the result; broadcasts over `shape`.
+        axis: the axis whose slices have codebooks of their own.
+        format: fixed-point facts an exporter needs, whole numbers by name.
     """
 
     shape: tuple[int, ...]
@@ -91,11 +96,13 @@ class CompressedTensor:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the codebook, or of the values."""
         source = self.codebook if self.codebook is not None else self.values
         assert source is not None
         return source.dtype
 
     def numel(self) -> int:
+        """How many weights there are, zeros and all."""
         return math.prod(self.shape)
 
     def to_dense(self) -> Tensor:
@@ -115,7 +122,7 @@ class CompressedTensor:
         return dense if self.scale is None else dense * self.scale
 
     def equal(self, other: CompressedTensor) -> bool:
-        """Bit for bit the same content, field by field."""
+        """Whether `other` has the same content bit for bit, field by field."""
         return (
             self.shape == other.shape
             and self.axis == other.axis
@@ -127,6 +134,7 @@ class CompressedTensor:
         )
 
     def cpu(self) -> CompressedTensor:
+        """The same tensor in the CPU's memory."""
         moved = {part: t if t is None else t.cpu() for part, t in self._tensors().items()}
         return CompressedTensor(shape=self.shape, axis=self.axis, format=self.format, **moved)  # type: ignore[arg-type]
 

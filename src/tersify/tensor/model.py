@@ -23,8 +23,12 @@ MOST_LINES = 20  # that print shows
 class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
     """A mapping `name → CompressedTensor | Tensor`, with the recipe (TOML text) and free metadata.
 
-    `aliases` maps the further names of a tied tensor to the name that holds it; looking an alias up
-    gives the same tensor, and iteration names each tensor once.
+    Args:
+        tensors: every parameter and buffer by its plain name.
+        aliases: further names of tied tensors, each with the name that holds the tensor; looking an alias up gives
+            the same tensor, and iteration names each tensor once.
+        recipe: TOML text.
+        metadata: anything JSON can hold.
     """
 
     def __init__(
@@ -72,9 +76,11 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
         return {name: t for name, t in self._tensors.items() if isinstance(t, CompressedTensor)}
 
     def sparsity_percent(self) -> float:
+        """The fraction of the compressed weights that is zero, in percent."""
         return sparsity_percent(self.compressed().values())
 
     def entropy_bits(self) -> float:
+        """The order-0 entropy of the codes, in bits a weight."""
         return entropy_bits(self.compressed().values())
 
     def dense_bytes(self) -> int:

@@ -144,7 +144,7 @@ class Sweep:
     @classmethod
     def load(cls, path: Path) -> Sweep:
         if not path.is_file():
-            raise ValueError(f"no sweep file at {path}; write one as docs/scale.md shows")
+            raise ValueError(f"no sweep file at {path}; write one as docs/how-to/scale.md shows")
         try:
             return cls.from_toml(path.stem, path.read_text(encoding="utf-8"), folder=path.parent)
         except ValueError as error:

@@ -44,7 +44,7 @@ def _meeting_place() -> dict[str, Any]:
 
     torchrun keeps one store over its restarts, with the addresses of the dead in it (pytorch issue 135712), so each
     start gets keys of its own. On several machines the counts may differ: there torchrun must be told not to
-    share its store (docs/scale.md).
+    share its store (docs/how-to/scale.md).
     """
     env = os.environ
     shared = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"]

@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 
 class ConvKernel(enum.Enum):
-    """Which kernels run it; see docs/kernels.md."""
+    """Which kernels run it; see docs/explanation/kernels.md."""
 
     LISTS_F32 = "lists"
     DENSE_F32 = "dense"

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 class LinearKernel(enum.Enum):
-    """Which kernels run it; see docs/kernels.md."""
+    """Which kernels run it; see docs/explanation/kernels.md."""
 
     F32 = "lists or table lookups"
     DENSE_F32 = "dense"

@@ -1,38 +1,54 @@
-"""The README shows what results/*.json hold: writing its tables and picture again changes nothing."""
+"""Pages show what results/*.json hold: writing their tables and pictures again changes nothing."""
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+
+
+@pytest.fixture(autouse=True)
+def _scripts_of_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "results")
 
 
 def script(name: str):
-    spec = importlib.util.spec_from_file_location(f"results_{name}", ROOT / "results" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(name)
 
 
-def test_the_tables_are_those_of_the_results():
-    tables = script("tables")
-    text = tables.README.read_text(encoding="utf-8")
-    assert tables.filled(text) == text, "the README's tables are not those of results/*.json; run `make readme`"
-    assert tables.PICTURE.read_text(encoding="utf-8") == tables.picture(), "run `make readme`"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_tables_of_a_page_are_those_of_the_results(page):
+    text = page.read_text(encoding="utf-8")
+    assert script("pages").filled(text) == text, "the tables are not those of results/*.json; run `make pages`"
 
 
-def test_the_papers_figures_are_those_of_the_results():
-    figures = script("figures")
+def test_every_table_has_a_place():
+    pages = script("pages")
+    pages.check_places({page: page.read_text(encoding="utf-8") for page in pages.pages()})
+    with pytest.raises(ValueError, match="no page has a place for the table 'dense-planes'"):
+        pages.check_places({})
+
+
+def test_a_place_for_a_table_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="there is no table 'nothing'"):
+        script("pages").filled("<!-- begin nothing -->\n<!-- end nothing -->")
+
+
+def test_pictures_are_those_of_the_results():
+    pages, figures = script("pages"), script("figures")
+    assert pages.PICTURE.read_text(encoding="utf-8") == script("tables").picture(), "run `make pages`"
     kept = {path.stem: path.read_text(encoding="utf-8") for path in figures.FOLDER.glob("*.svg")}
-    assert kept == figures.drawn(), "docs/figures are not those of results/*.json; run `make readme`"
+    assert kept == figures.drawn(), "docs/figures are not those of results/*.json; run `make pages`"
     assert {"ternary-fig3-accuracy", "ternary-fig4-sparsity", "ternary-fig5"} <= kept.keys()
 
 
-def test_a_readme_without_a_table_s_place_is_refused():
-    with pytest.raises(ValueError, match="no place for the table 'ternary'"):
-        script("tables").filled("nothing")
+def test_the_readme_is_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+    assert text.count("\n|---") <= 2
 
 
 def test_collected_runs_become_rows_and_leave_the_others_as_they_are(tmp_path):

@@ -1,0 +1,59 @@
+"""Tables about files and about the records themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables import HERE, read
+
+
+def imported() -> str:
+    """Networks that were compressed elsewhere, saved as plain state dicts."""
+    figures = read("imported-files")["figures"]
+    networks = {
+        "resnet20_ternary_45": "ResNet-20, ternary, w⁺ ≠ w⁻, 45 % zeros",
+        "resnet20_ternary_73": "ResNet-20, ternary, w⁺ ≠ w⁻, 73 % zeros",
+        "squeezenet_33_shared_32": "SqueezeNet, a third left, 32 shared values a layer",
+        "resnet56_pruned_70": "ResNet-56, 70 % zeros",
+    }
+    lines = ["| | fp32 | zstd-19 | codes built by hand | plain `save` |", "|---|---|---|---|---|"]
+    for key, name in networks.items():
+        sizes = [figures[f"{key}_{way}"] for way in ("dense", "zstd19", "by_hand", "plain_save")]
+        lines.append(f"| {name} | " + " | ".join(f"{size:,}" for size in sizes) + " |")
+    return "\n".join(lines)
+
+
+def dense_planes() -> str:
+    """Dense floats: the share of their bytes that is left, and the speed of a core."""
+    figures = read("dense-planes")["figures"]
+    coders = {"tersify": "`.terse`", "zipnn": "ZipNN", "zstd3": "zstd-3"}
+    lines = ["| | coder | left, % | encode, MB/s | decode, MB/s |", "|---|---|---|---|---|"]
+    for kind in ("bf16", "fp16", "fp32"):
+        for coder, name in coders.items():
+            found = [figures.get(f"{kind}_{coder}_{what}") for what in ("percent", "encode_mb_s", "decode_mb_s")]
+            if None not in found:
+                lines.append(f"| {kind} | {name} | {found[0]:.2f} | {found[1]:,.0f} | {found[2]:,.0f} |")
+    return "\n".join(lines)
+
+
+def records() -> str:
+    """Every record with the machine and commit it came from."""
+    lines = ["| record | machine | commit |", "|---|---|---|"]
+    for path in sorted(HERE.glob("*.json")):
+        found = read(path.stem)
+        if path.stem == "prose":  # not measured: what figures in prose are
+            continue
+        rows = found.get("rows") or [found]
+        machines = sorted({_machine(row.get("machine") or found.get("machine")) for row in rows} - {""})
+        commits = sorted({str(row.get("commit") or found.get("commit") or "")[:7] for row in rows} - {""})
+        lines.append(f"| `{path.name}` | {', '.join(machines) or '–'} | {', '.join(commits) or '–'} |")
+    return "\n".join(lines)
+
+
+def _machine(told: Any) -> str:
+    if isinstance(told, dict):
+        told = told.get("gpu") or told.get("device") or told.get("cpu") or told.get("processor") or ""
+    return str(told or "").partition(",")[0].strip()  # not how many runs shared it
+
+
+TABLES = {"imported": imported, "dense-planes": dense_planes}
