@@ -15,6 +15,7 @@ from tersify.batchnorm import recalibrate_
 from tersify.calibration import Calibration, measured
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.methods.prepare import Preparations
+from tersify.norms import coarse_norms
 from tersify.packing import pack_network, pack_site
 from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
@@ -132,6 +133,7 @@ class Session:
             transform.start_(site.latent)
         self._hooks = install_plain_names(model)
         self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
+        self._charging = [w for w in self._work if type(w.method).penalty is not Method.penalty]
         slots = [watched_slot(site) for site in self.sites]
         self._preparations = Preparations([(w.method, w.bound) for w in self._work], self.sites, slots)
 
@@ -220,7 +222,7 @@ class Session:
     def _move_to(self, at: int, inputs: Any = None, targets: Any = None, *, without_training: bool = False) -> None:
         epoch = 1 + at / self.steps_per_epoch
         progress = Progress(step=at, steps=self.steps, epoch=epoch, epochs=self.epochs)
-        step = Step(progress, self.model, inputs, targets, without_training)
+        step = Step(progress, self.model, inputs, targets, without_training, self._packed)
         self._preparations.forget()  # a search may read the weights while the step is made
         for work in self._work:
             work.method.project_(work.bound)
@@ -230,8 +232,8 @@ class Session:
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
         total = self._nothing()
-        for site, transform in self._penalized:
-            term = transform.penalty(site.latent)
+        terms = [transform.penalty(site.latent) for site, transform in self._penalized]
+        for term in (*terms, *(work.method.penalty(work.bound) for work in self._charging)):
             if term is not None:
                 total = total + term
         return total
@@ -261,7 +263,8 @@ class Session:
         return self._packed()
 
     def _packed(self) -> CompressedModel:
-        return pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
+        packed = pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
+        return packed if self.recipe.norms is None else coarse_norms(packed, self.model, self.recipe.norms)
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay.
@@ -323,7 +326,7 @@ class Session:
         for hook in self._hooks:
             hook.remove()
         self.views.release_()
-        self.sites, self._work, self._penalized, self._hooks = [], [], [], []
+        self.sites, self._work, self._penalized, self._charging, self._hooks = [], [], [], [], []
         self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:
