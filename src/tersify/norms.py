@@ -13,13 +13,15 @@ _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 @torch.no_grad()
-def coarse_norms(packed: CompressedModel, model: nn.Module, bits: int) -> CompressedModel:
-    """The same network with its batch norms folded and, like its biases, rounded to `bits` bits.
+def coarse_norms(packed: CompressedModel, model: nn.Module, bits: int | None) -> CompressedModel:
+    """The same network with its batch norms folded and, like its biases, rounded to `bits` bits; None: as it is.
 
-    A batch norm in eval mode is a factor and an addend for each channel. They become its γ and β; its mean becomes 0
-    and its variance 1, less ε, which cost nothing in a file. Each vector is rounded to whole steps of a power of two, so
-    that an error is at most 2^−bits of its largest number.
+    A batch norm in eval mode is a factor and an addend for each channel. They become its γ and β; its mean becomes
+    0 and its variance 1, less ε, which cost nothing in a file. Each vector is rounded to whole steps of a power of two,
+    at most 2^(bits − 1) of them.
     """
+    if bits is None:
+        return packed
     tensors: dict[str, CompressedTensor | Tensor] = {name: packed[name] for name in packed}
     shared = set(packed.aliases) | set(packed.aliases.values())
     for prefix, module in model.named_modules():

@@ -133,7 +133,6 @@ class Session:
             transform.start_(site.latent)
         self._hooks = install_plain_names(model)
         self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
-        self._charging = [w for w in self._work if type(w.method).penalty is not Method.penalty]
         slots = [watched_slot(site) for site in self.sites]
         self._preparations = Preparations([(w.method, w.bound) for w in self._work], self.sites, slots)
 
@@ -231,12 +230,9 @@ class Session:
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
-        total = self._nothing()
         terms = [transform.penalty(site.latent) for site, transform in self._penalized]
-        for term in (*terms, *(work.method.penalty(work.bound) for work in self._charging)):
-            if term is not None:
-                total = total + term
-        return total
+        terms += [work.method.penalty(work.bound) for work in self._work]
+        return sum((term for term in terms if term is not None), start=self._nothing())
 
     def _nothing(self) -> Tensor:
         """A zero where the model is: kept, since making one is a launch in every step."""
@@ -264,7 +260,7 @@ class Session:
 
     def _packed(self) -> CompressedModel:
         packed = pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
-        return packed if self.recipe.norms is None else coarse_norms(packed, self.model, self.recipe.norms)
+        return coarse_norms(packed, self.model, self.recipe.norms)
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents with `defaults`; learned levels and the like without decay.
@@ -326,7 +322,7 @@ class Session:
         for hook in self._hooks:
             hook.remove()
         self.views.release_()
-        self.sites, self._work, self._penalized, self._charging, self._hooks = [], [], [], [], []
+        self.sites, self._work, self._penalized, self._hooks = [], [], [], []
         self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:

@@ -95,12 +95,12 @@ def test_prices_add_up_to_the_stream():
     )
     file = priced({"w": tensor})
     (box,), (group,) = file.boxes_of("w", torch.device("cpu")), file.groups
-    assert 0.98 * group.size_bytes <= float(box.total_bits(tensor.codes.reshape(-1))) / 8 <= group.size_bytes
+    assert 0.97 * group.size_bytes <= float(box.total_bits(tensor.codes.reshape(-1))) / 8 <= group.size_bytes
 
 
 def test_zeros_grow_with_lambda():
     zeros = []
-    for lam in (0.01, 0.1, 1.0):
+    for lam in (0.1, 1.0, 5.0):
         model, x = linear()
         zeros.append(trained(model, x, (Rate(lam=lam), Ternary(spread=0.2, scale="tensor"))).pack().sparsity_percent())
     assert zeros[0] + 5 < zeros[1] < zeros[2] - 5
@@ -115,6 +115,7 @@ def test_a_weight_that_was_zero_returns_when_its_gradient_asks():
     optimizer = torch.optim.SGD(session.param_groups(), lr=0.3)
     session._steps_done = 90  # λ is there
     session.sites[0].chain[0].limit.fill_(0.25)
+    session._work[0].bound.shared.lam.fill_(0.1)
     assert model.weight[0, 0] == 0
     for _ in range(5):
         session.step()
@@ -126,8 +127,8 @@ def test_a_weight_that_was_zero_returns_when_its_gradient_asks():
 
 def test_without_training_the_budget_is_met_too(tmp_path):
     model, _ = residual()
-    packed = tersify.compress_(model, Recipe(rules=(Rule(methods=(Rate(bytes=60_000), Uniform(bits=6))),)))
-    assert 0.95 * 60_000 <= tersify.save(packed, tmp_path / "net") <= 1.02 * 60_000
+    packed = tersify.compress_(model, Recipe(rules=(Rule(methods=(Rate(bytes=15_000), Uniform(bits=6))),)))
+    assert 0.95 * 15_000 <= tersify.save(packed, tmp_path / "net") <= 1.02 * 15_000
 
 
 def test_a_budget_that_the_rest_of_the_network_fills_is_refused():

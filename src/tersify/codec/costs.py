@@ -54,7 +54,7 @@ class BoxPrices:
     leads_with_two: Tensor  # (symbols,), nowhere true where symbols are not mirrored
 
     def to(self, device: torch.device) -> BoxPrices:
-        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
     @property
