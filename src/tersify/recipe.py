@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from tersify.checks import check_choice
+from tersify.checks import check_choice, check_whole
 from tersify.methods import Method, Site, from_table, nearest
 from tersify.methods.inputs import InputMethod, input_from_table
 from tersify.reach import reached_by
@@ -119,6 +119,7 @@ class Recipe:
         description: one line for people.
         start: what the trainer begins with: "scratch", or "trained", a network that has been trained already.
         train: settings of the lab's trainer, which a loop of your own does not have.
+        norms: save batch norms and biases in so many bits; without, as they are.
         inputs: rules for the inputs of layers.
     """
 
@@ -127,8 +128,11 @@ class Recipe:
     start: str = "scratch"
     train: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[InputRule, ...] = ()
+    norms: int | None = None
 
     def __post_init__(self) -> None:
+        if self.norms is not None:
+            check_whole("norms", self.norms, low=2, high=16)
         object.__setattr__(self, "rules", _all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])"))
         object.__setattr__(self, "inputs", _all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])"))
         object.__setattr__(self, "train", dict(self.train))
@@ -213,6 +217,8 @@ class Recipe:
         document: dict[str, Any] = {"description": self.description} if self.description else {}
         if self.start != "scratch":
             document["start"] = self.start
+        if self.norms is not None:
+            document["norms"] = self.norms
         document["rules"] = rules
         if self.train:
             document["train"] = dict(self.train)
@@ -222,7 +228,7 @@ class Recipe:
     def from_toml(cls, text: str) -> Recipe:
         """A recipe from `text`, the content of a TOML file."""
         document = read_toml(text, "the recipe")
-        _check_keys("a recipe", document, ["description", "start", "rules", "train"])
+        _check_keys("a recipe", document, ["description", "start", "norms", "rules", "train"])
         if not isinstance(document.get("description", ""), str):
             raise ValueError(f"a recipe's description is text, got {document['description']!r}")
         if not isinstance(document.get("train", {}), dict):
@@ -236,6 +242,7 @@ class Recipe:
             description=document.get("description", ""),
             start=document.get("start", "scratch"),
             train=document.get("train", {}),
+            norms=document.get("norms"),
         )
 
     @classmethod

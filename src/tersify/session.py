@@ -15,6 +15,7 @@ from tersify.batchnorm import recalibrate_
 from tersify.calibration import Calibration, measured
 from tersify.methods import Bound, Method, Network, Site, Step, Transform
 from tersify.methods.prepare import Preparations
+from tersify.norms import coarse_norms
 from tersify.packing import pack_network, pack_site
 from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
@@ -202,7 +203,7 @@ class Session:
     def _move_to(self, at: int, inputs: Any = None, targets: Any = None, *, without_training: bool = False) -> None:
         epoch = 1 + at / self.steps_per_epoch
         progress = Progress(step=at, steps=self.steps, epoch=epoch, epochs=self.epochs)
-        step = Step(progress, self.model, inputs, targets, without_training)
+        step = Step(progress, self.model, inputs, targets, without_training, self._packed)
         self._preparations.forget()  # a search may read the weights while the step is made
         for work in self._work:
             work.method.project_(work.bound)
@@ -211,12 +212,9 @@ class Session:
 
     def penalty(self) -> Tensor:
         """The methods' own term for the loss; zero where none has one."""
-        total = self._nothing()
-        for site, transform in self._penalized:
-            term = transform.penalty(site.latent)
-            if term is not None:
-                total = total + term
-        return total
+        terms = [transform.penalty(site.latent) for site, transform in self._penalized]
+        terms += [work.method.penalty(work.bound) for work in self._work]
+        return sum((term for term in terms if term is not None), start=self._nothing())
 
     def _nothing(self) -> Tensor:
         """A zero where the model is: kept, since making one is a launch in every step."""
@@ -244,7 +242,8 @@ class Session:
         return self._packed()
 
     def _packed(self) -> CompressedModel:
-        return pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
+        packed = pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
+        return coarse_norms(packed, self.model, self.recipe.norms)
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
         """For an optimizer: weights and latents, in the plain network's order, and learned levels without decay.

@@ -17,7 +17,7 @@ VIEWS = {"aten.view", "aten.slice", "aten.split", "aten.unbind", "aten.select", 
 # A table is searched, and a layer's scores are put in order, one by one.
 PER_LAYER = {"lookup": 2, "prune": 5}
 MOST_ADDED = {"binary": 9, "bitnet": 12, "ttq": 47, "ec2t": 77, "energy": 6, "prune": 18, "kmeans": 38, "lookup": 37,
-              "ternary": 12, "ternary-target": 8, "trq": 28, "twn": 23, "uniform": 18}  # fmt: skip
+              "rate": 24, "ternary": 12, "ternary-target": 8, "trq": 28, "twn": 23, "uniform": 18}  # fmt: skip
 
 
 class _CountedOps(TorchDispatchMode):

@@ -29,6 +29,7 @@ DEFAULTS = {
         "cycles": 3, "regrow": 0.5, "seed": 0, "lam": 1.0, "threshold": 0.1, "gain": 10.0, "head_start": 0.0,
         "lines": 0.0,
     },
+    "rate": {"bytes": None, "lam": 0.1, "warmup": 0.6, "loss": 0.5},
     "ternary": {
         "regime": "fixed", "delta0": 0.1, "speed": 1.9, "cap": 0.9, "sparsity": None, "over": None, "clip": True,
         "spread": None, "scale": "none",
@@ -45,6 +46,10 @@ DEFAULTS = {
 ENDS = [
     ("ec2t", "lam", (0.0, 100.0), (-TINY, 100.1)),
     ("ec2t", "warmup", (0.0, 0.75), (-TINY, 0.76)),
+    ("rate", "bytes", (1,), (0,)),
+    ("rate", "lam", (0.0, 1000.0), (-TINY, 1000.1)),
+    ("rate", "warmup", (0.0, 0.85), (-TINY, 0.86)),
+    ("rate", "loss", (0.0, 1e6), (-TINY, 1e7)),
     ("ec2t", "sparsity", (TINY, 0.999), (0.0, 1.0)),
     ("energy", "population", (4,), (3,)),
     ("energy", "tournament", (2, 8), (1, 9)),

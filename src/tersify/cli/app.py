@@ -18,6 +18,7 @@ from tersify.cli.inspect import inspect
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
 from tersify.cli.shrink import shrink
+from tersify.cli.squeeze import squeeze
 from tersify.cli.sweep import sweep
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ app.command()(bench)
 app.command()(report)
 app.command()(reproduce)
 app.command()(shrink)
+app.command()(squeeze)
 app.command()(sweep)
 
 

@@ -19,6 +19,19 @@ VERSION_KEY = "terse"
 
 def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], version: str) -> int:
     """Write the sections in the order given, at once; returns the size of the file."""
+    with replacing(path) as file:
+        file.write(_header(sections, version))
+        for data in sections.values():
+            file.write(data)
+        return file.tell()
+
+
+def size_of_sections(sections: Mapping[str, bytes], version: str) -> int:
+    """The bytes of the file that `write_sections` writes."""
+    return len(_header(sections, version)) + sum(map(len, sections.values()))
+
+
+def _header(sections: Mapping[str, bytes], version: str) -> bytes:
     header: dict[str, Any] = {"__metadata__": {VERSION_KEY: version}}
     end = 0
     for name, data in sections.items():
@@ -26,11 +39,7 @@ def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], 
         end += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with replacing(path) as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for data in sections.values():
-            file.write(data)
-        return file.tell()
+    return struct.pack("<Q", len(text)) + text
 
 
 class Sections:

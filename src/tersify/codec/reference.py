@@ -7,14 +7,40 @@ tests compare with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tersify.codec.errors import TerseFileError
 
 BoxSizes = tuple[int, ...]  # filters, channels, taps, width
 
 
-def decode_rans(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> bytes:
-    """One byte per code, box after box."""
+@dataclass(frozen=True)
+class StreamModel:
+    """What a stream says before its symbols: how codes form symbols, their contexts, and a table for each context."""
+
+    lanes: int
+    arity: int
+    mirror: bool
+    left: bool
+    above: bool
+    classes: int
+    class_of: list[int]
+    densities: list[list[int]]  # of the units of each box
+    table_of: list[int]
+    tables: list[Table]
+    stream_at: int  # where the symbols begin
+
+    @property
+    def left_states(self) -> int:
+        return self.classes + 1 if self.left else 1
+
+    @property
+    def above_states(self) -> int:
+        return self.classes + 1 if self.above else 1
+
+
+def read_model(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> StreamModel:
+    """Header and side information."""
     _must(len(data) >= 8, "a header of 8 bytes")
     lanes_log2, arity, flags, table_count = data[:4]
     side_bytes = int.from_bytes(data[4:8], "little")
@@ -31,16 +57,24 @@ def decode_rans(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> bytes:
     classes, class_of = _read_symbol_classes(side, symbols) if left or above else (0, [])
     chances = _DensityChances()
     densities = [_read_densities(side, chances, box, arity) for box in boxes]
-    left_states = classes + 1 if left else 1
-    above_states = classes + 1 if above else 1
-    table_of = _read_context_map(side, left_states * above_states, table_count)
+    contexts = (classes + 1 if left else 1) * (classes + 1 if above else 1)
+    table_of = _read_context_map(side, contexts, table_count)
     tables = _read_tables(side, table_count, symbols)
     side.words.finish([side.state])
+    return StreamModel(
+        lanes=1 << lanes_log2, arity=arity, mirror=mirror, left=left, above=above, classes=classes, class_of=class_of,
+        densities=densities, table_of=table_of, tables=tables, stream_at=8 + side_bytes,
+    )  # fmt: skip
 
-    words = _Words(data[8 + side_bytes :])
-    states = [words.state() for _ in range(1 << lanes_log2)]
+
+def decode_rans(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> bytes:
+    """One byte per code, box after box."""
+    model = read_model(data, boxes, levels)
+    arity, classes, class_of = model.arity, model.classes, model.class_of
+    words = _Words(data[model.stream_at :])
+    states = [words.state() for _ in range(model.lanes)]
     out = bytearray()
-    for box, unit_density in zip(boxes, densities, strict=True):
+    for box, unit_density in zip(boxes, model.densities, strict=True):
         _, channels, taps, width = box
         rows = 1 if taps == 1 else -(-taps // arity)
         up = width if arity == 1 else 1
@@ -51,12 +85,12 @@ def decode_rans(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> bytes:
                 for lane, unit in enumerate(run):
                     done = units[unit]
                     has_left, has_above = row % up != 0, row >= up
-                    left_class = (class_of[done[row - 1]] if has_left else classes) if left else 0
-                    above_class = (class_of[done[row - up]] if has_above else classes) if above else 0
-                    context = (unit_density[unit] * left_states + left_class) * above_states + above_class
-                    symbol, states[lane] = tables[table_of[context]].read(states[lane], words)
-                    if mirror and has_above and _first_nonzero(done[row - up], arity) == 2:
-                        symbol = _exchanged(symbol, arity)
+                    left_class = (class_of[done[row - 1]] if has_left else classes) if model.left else 0
+                    above_class = (class_of[done[row - up]] if has_above else classes) if model.above else 0
+                    context = (unit_density[unit] * model.left_states + left_class) * model.above_states + above_class
+                    symbol, states[lane] = model.tables[model.table_of[context]].read(states[lane], words)
+                    if model.mirror and has_above and first_nonzero(done[row - up], arity) == 2:
+                        symbol = exchanged(symbol, arity)
                     done.append(symbol)
         _append_codes(out, units, levels, arity, run=channels if taps == 1 else taps)
     words.finish(states)
@@ -172,7 +206,7 @@ def _read_context_map(side: _Side, per_density: int, table_count: int) -> list[i
     return table_of
 
 
-class _Table:
+class Table:
     """Widths, and for each of the 4096 slots the symbol it belongs to."""
 
     def __init__(self, weights: list[int]) -> None:
@@ -190,7 +224,7 @@ class _Table:
         return symbol, _advance(state, self.begins[symbol], self.widths[symbol], words)
 
 
-def _read_tables(side: _Side, table_count: int, symbols: int) -> list[_Table]:
+def _read_tables(side: _Side, table_count: int, symbols: int) -> list[Table]:
     lengths = [_chances(16) for _ in range(16)]
     next_bits = _chances(2)
     before = [0] * symbols
@@ -204,7 +238,7 @@ def _read_tables(side: _Side, table_count: int, symbols: int) -> list[_Table]:
             for number in range(min(2, max(0, bits - 1))):
                 weight |= side.decision(next_bits, number) << (bits - 2 - number)
             weights.append(weight)
-        tables.append(_Table(weights))
+        tables.append(Table(weights))
     return tables
 
 
@@ -212,11 +246,11 @@ def _digits(symbol: int, base: int, arity: int) -> list[int]:
     return [symbol // base ** (arity - 1 - i) % base for i in range(arity)]
 
 
-def _first_nonzero(symbol: int, arity: int) -> int:
+def first_nonzero(symbol: int, arity: int) -> int:
     return next((code for code in _digits(symbol, 3, arity) if code), 0)
 
 
-def _exchanged(symbol: int, arity: int) -> int:
+def exchanged(symbol: int, arity: int) -> int:
     made = 0
     for code in _digits(symbol, 3, arity):
         made = 3 * made + (0, 2, 1)[code]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tersify.codec.arrays import encode_arrays
 from tersify.codec.codes import Meaning
-from tersify.codec.container import write_sections
+from tersify.codec.container import size_of_sections, write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
 from tersify.codec.duplicates import equal_tensors
 from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
@@ -56,6 +56,32 @@ def save(
             `load` needs no `into`.
         example: the network's input, or one for each argument.
     """
+    made = encoded(model, floats=floats, network=network, example=example)
+    return write_sections(path, made.sections, made.version)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A file in memory: its sections, and what went into each group."""
+
+    sections: dict[str, bytes]
+    version: str
+    groups: list[Group]
+    pools: list[tuple[int | str, Pool]]  # the levels of codes or the dtype of arrays
+
+    @property
+    def size_bytes(self) -> int:
+        return size_of_sections(self.sections, self.version)
+
+
+def encoded(
+    model: Mapping[str, CompressedTensor | Tensor],
+    *,
+    floats: Literal["as-is", "fp16"] = "as-is",
+    network: nn.Module | None = None,
+    example: Tensor | Sequence[Tensor] | None = None,
+) -> Encoded:
+    """What `save` writes."""
     if not isinstance(model, Mapping):
         raise ValueError(
             f"save takes what session.pack() or compress_ gave, or a mapping of names to tensors, got a "
@@ -82,7 +108,8 @@ def save(
         metadata=packed.metadata,
         provenance=_provenance(),
     )
-    return write_sections(path, {"directory": pack_directory(directory), **sections}, _version(directory))
+    all_sections = {"directory": pack_directory(directory), **sections}
+    return Encoded(all_sections, _version(directory), groups, plan.groups)
 
 
 def _graph_of(network: nn.Module, example: Any, packed: CompressedModel) -> dict[str, Any]:
@@ -113,14 +140,23 @@ def _provenance() -> dict[str, Any]:
 
 
 @dataclass
-class _Pool:
+class Pool:
     """A group in the making."""
 
     elements: int = 0
+    names: list[str] = field(default_factory=list)  # of the tensors behind the boxes, and where each begins there
+    begins: list[int] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
     codes: list[Codes] = field(default_factory=list)
     codebooks: list[Tensor | None] = field(default_factory=list)
     arrays: list[tuple[str, Codes]] = field(default_factory=list)
+
+    def meaning(self, levels: int) -> Meaning:
+        codebooks = [_mean_levels(codebook, levels) for codebook in self.codebooks]
+        return Meaning(
+            activity=np.stack([_activity(codebook) for codebook in codebooks]),
+            order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(np.uint8),
+        )
 
 
 class _Plan:
@@ -128,7 +164,7 @@ class _Plan:
 
     def __init__(self, *, half: bool) -> None:
         self._half = half
-        self._groups: list[tuple[int | str, _Pool]] = []  # the levels of codes or the dtype of arrays
+        self.groups: list[tuple[int | str, Pool]] = []  # the levels of codes or the dtype of arrays
         self._open: dict[int | str, int] = {}
 
     def add(self, name: str, tensor: CompressedTensor | Tensor) -> Entry:
@@ -140,6 +176,8 @@ class _Plan:
         flat = tensor.codes.detach().cpu().contiguous().reshape(-1).numpy()
         first, pieces = self._place(tensor.levels or 2, box_of(tensor.shape))
         for pool, box, at in pieces:
+            pool.names.append(name)
+            pool.begins.append(at)
             pool.boxes.append(box)
             pool.codes.append(flat[at : at + box.elements])
             pool.codebooks.append(tensor.codebook)
@@ -168,45 +206,40 @@ class _Plan:
             pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width]))
         return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
 
-    def _place(self, key: int | str, whole: Box) -> tuple[int, list[tuple[_Pool, Box, int]]]:
+    def _place(self, key: int | str, whole: Box) -> tuple[int, list[tuple[Pool, Box, int]]]:
         """The first group of a part, and for each of its blocks the pool, the box and its first element."""
         blocks = blocks_of(whole)
         if not blocks:
             return 0, []
         pooled = len(blocks) == 1
         index = self._open.get(key, -1) if pooled else -1
-        if index < 0 or self._groups[index][1].elements + whole.elements > BLOCK_ELEMENTS:
-            index = len(self._groups)
-            self._groups += [(key, _Pool()) for _ in blocks]
+        if index < 0 or self.groups[index][1].elements + whole.elements > BLOCK_ELEMENTS:
+            index = len(self.groups)
+            self.groups += [(key, Pool()) for _ in blocks]
             if pooled:
                 self._open[key] = index
         placed = []
         at = 0
         for offset, box in enumerate(blocks):
-            pool = self._groups[index + offset][1]
+            pool = self.groups[index + offset][1]
             pool.elements += box.elements
             placed.append((pool, box, at))
             at += box.elements
         return index, placed
 
     def encode(self) -> tuple[dict[str, bytes], list[Group]]:
-        with ThreadPoolExecutor(max(1, min(usable_cpus(), len(self._groups)))) as pool:
-            coded = list(pool.map(_encode, *zip(*self._groups, strict=True))) if self._groups else []
+        with ThreadPoolExecutor(max(1, min(usable_cpus(), len(self.groups)))) as pool:
+            coded = list(pool.map(_encode, *zip(*self.groups, strict=True))) if self.groups else []
         sections = {f"g{index}": data for index, (_, data) in enumerate(coded)}
         return sections, [Group(codec=codec, crc32=zlib.crc32(data)) for codec, data in coded]
 
 
-def _encode(key: int | str, pool: _Pool) -> tuple[str, bytes]:
+def _encode(key: int | str, pool: Pool) -> tuple[str, bytes]:
     return _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key)
 
 
-def _encode_codes(pool: _Pool, levels: int) -> tuple[str, bytes]:
-    codebooks = [_mean_levels(codebook, levels) for codebook in pool.codebooks]
-    meaning = Meaning(
-        activity=np.stack([_activity(codebook) for codebook in codebooks]),
-        order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(np.uint8),
-    )
-    return encode_group(np.concatenate(pool.codes), pool.boxes, levels, meaning)
+def _encode_codes(pool: Pool, levels: int) -> tuple[str, bytes]:
+    return encode_group(np.concatenate(pool.codes), pool.boxes, levels, pool.meaning(levels))
 
 
 def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
@@ -222,7 +255,7 @@ def _activity(levels: np.ndarray) -> Codes:
     return np.round(sizes * (255.0 / sizes.max())).astype(np.uint8) if sizes.max() > 0 else sizes.astype(np.uint8)
 
 
-def _encode_arrays(pool: _Pool, dtype: str) -> tuple[str, bytes]:
+def _encode_arrays(pool: Pool, dtype: str) -> tuple[str, bytes]:
     arrays = sorted(pool.arrays, key=lambda array: array[0].encode())
     width = DTYPES[dtype].itemsize
     kinds = [(kind, len(data) // width) for kind, data in arrays]

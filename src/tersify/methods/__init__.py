@@ -19,6 +19,7 @@ from tersify.methods.energy import Energy
 from tersify.methods.kmeans import KMeans
 from tersify.methods.lookup import Lookup
 from tersify.methods.pruning import Prune
+from tersify.methods.rate import Rate
 from tersify.methods.ternary import Ternary
 from tersify.methods.ternary_target import TernaryTarget
 from tersify.methods.trq import TernaryResidual
@@ -37,6 +38,7 @@ __all__ = [
     "Method",
     "Network",
     "Prune",
+    "Rate",
     "Site",
     "Step",
     "Ternary",

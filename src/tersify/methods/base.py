@@ -70,6 +70,7 @@ class Step:
     inputs: Any = None
     targets: Any = None
     without_training: bool = False  # not a batch: every schedule shall be at its end, be there training or not
+    packed: Callable[[], Mapping[str, CompressedTensor | Tensor]] | None = None  # the network to be saved
 
 
 class Transform(nn.Module):
@@ -185,6 +186,10 @@ class Method:
 
     def update(self, bound: Bound, step: Step) -> None:
         """Move schedules and searches of `bound` on; called before each batch, which `step` describes."""
+
+    def penalty(self, bound: Bound) -> Tensor | None:
+        """A term for the loss of all the sites of `bound` together, or None."""
+        return None
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
         """All its weights for the coming forward pass at once: `forward` of each transform, end to end in one vector.

@@ -1,0 +1,78 @@
+"""The price of a bit that a wanted drop of accuracy allows, found on images that training could have seen."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tersify.checks import check_range
+from tersify.lab.data import Data, Split, normalize
+from tersify.lab.trainer.evaluation import evaluate
+from tersify.squeezing import Squeezer
+from tersify.tensor import CompressedModel
+from tersify.tensor.model import load_state
+
+LEAST_PRICE, MOST_PRICE = 1e-4, 1.0
+CALIBRATION_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Squeezed:
+    """A network with the price that was found, and its accuracy on the held-out images, before and after."""
+
+    packed: CompressedModel
+    price: float
+    accuracy: float
+    accuracy_before: float
+
+
+def squeeze(
+    model: nn.Module,
+    data: Data,
+    *,
+    drop: float,
+    images: int = 512,
+    held_out: int = 2000,
+    tries: int = 7,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Squeezed:
+    """The network in as few bytes as a drop of `drop` points allows, without training.
+
+    Sensitivities and batch norms come from `images` training images, the price from `held_out` others; the test images
+    are not looked at.
+    """
+    check_range("drop", drop, low=0.0, high=100.0)
+    chosen = data.for_choosing()
+    picked = torch.randperm(len(chosen.train), generator=torch.Generator().manual_seed(0))[:images]
+    batches = [
+        (normalize(chosen.train.images[some], data), chosen.train.labels[some])
+        for some in picked.split(CALIBRATION_BATCH)
+    ]
+    held = Split(chosen.test.images[:held_out], chosen.test.labels[:held_out])
+    before = _accuracy(model, data, held)
+    squeezer = Squeezer(model.eval(), batches)
+    low, high = LEAST_PRICE, MOST_PRICE
+    found: Squeezed | None = None
+    for _ in range(tries):
+        price = (low * high) ** 0.5
+        packed = squeezer.at(price)
+        accuracy = _accuracy(load_state(packed, copy.deepcopy(model)), data, held)
+        tell(f"price {price:.4f}: {accuracy:.2f} % of the held-out images, {before:.2f} % before")
+        if accuracy >= before - drop:
+            low, found = price, Squeezed(packed, price, accuracy, before)
+        else:
+            high = price
+    if found is None:
+        raise ValueError(
+            f"no price from {LEAST_PRICE} on keeps the drop of {drop} points on {len(held)} held-out images; "
+            "allow a larger drop, or give more images"
+        )
+    return found
+
+
+def _accuracy(model: nn.Module, data: Data, split: Split) -> float:
+    return evaluate(model, data, split, device=torch.device("cpu"), amp=False)["accuracy"]

@@ -1,0 +1,5 @@
+"""Weights that pay for the bytes they take in the file."""
+
+from tersify.methods.rate.method import Rate
+
+__all__ = ["Rate"]

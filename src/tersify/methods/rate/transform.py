@@ -1,0 +1,66 @@
+"""A weight that stays where its square is worth its bits, and what those bits add to the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.methods.base import Transform, dense, pack_kept, straight_through
+from tersify.methods.flat import FlatWeights
+from tersify.tensor import CompressedTensor
+
+
+class RateTransform(Transform):
+    """The latent where its square is above its limit, zero elsewhere; a zero's gradient passes, so that it can return.
+
+    `limit` is λ × the weight's bits × the squared size of the layer's weights. `size` is that root mean square.
+    """
+
+    limit: Tensor
+    size: Tensor
+
+    def __init__(self, latent: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("limit", torch.zeros_like(latent))
+        self.register_buffer("size", torch.ones((), dtype=latent.dtype, device=latent.device))
+
+    def kept(self, latent: Tensor) -> Tensor:
+        return latent.square() > self.limit
+
+    def forward(self, latent: Tensor) -> Tensor:
+        value = latent.detach()
+        return straight_through(torch.where(self.kept(value), value, 0.0), latent)
+
+    def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
+        return pack_kept(upstream, self.kept(dense(upstream)))
+
+
+class ExpectedBits(torch.autograd.Function):
+    """λ × bits of all weights: the number is the file's, the slope that of a line from one level to the next.
+
+    Between zero and the level, at twice the limit's root, a weight's bits rise in a straight line; a weight beyond has
+    them all. So each weight that is not safely beyond is pulled towards zero, by what it would save.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, transforms: Sequence[RateTransform], count: int, *latents: Tensor) -> Tensor:
+        ctx.transforms, ctx.count = transforms, count
+        ctx.save_for_backward(*latents)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        weights = FlatWeights(ctx.saved_tensors)
+        limits = weights.flatten([t.limit for t in ctx.transforms])
+        values = weights.values
+        slope = limits.sqrt() * values.sign() * (values.square() < 4 * limits)
+        sizes = torch.stack([t.size for t in ctx.transforms])
+        steepness = torch.repeat_interleave(
+            gradient / (2 * ctx.count * sizes.square()),
+            torch.tensor(weights.sizes, device=values.device),
+            output_size=values.numel(),
+        )
+        return None, None, None, *weights.pieces(slope * steepness)
