@@ -14,7 +14,7 @@ from tersify.runtime.engine import Kernels
 from tersify.runtime.lower import lower
 from tersify.runtime.network import runs_of_nodes
 from tersify.runtime.ops import Conv, Embedding, Linear
-from tersify.runtime.passes import choose, fuse, serves_fp16, with_fp16, with_two_bit_convolutions
+from tersify.runtime.passes import choose, fuse, segment_gain, serves_fp16, with_fp16, with_two_bit_convolutions
 from tersify.runtime.passes.quantize import observed, quantized_values, with_int8_kernels
 from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.weights import Weight
@@ -79,16 +79,36 @@ class Planner:
         return self._settled(graph, refused, chosen)
 
     def _settled(self, graph: Graph, refused: frozenset[str], chosen: Callable[[Plan], Plan]) -> Plan:
-        """Kernels that stand alone between torch calls gain nothing: they go to torch, until none is left."""
+        """Kernels between torch calls that gain less than it takes to call them go to torch, until none is left."""
+        lonely: frozenset[str] = frozenset()
         while True:
-            plan = chosen(fuse(self._lowered(graph, refused)))
-            lonely = frozenset[str]().union(*(node.covers for node in _lonely(plan)))
-            if not lonely - refused:
+            plan = chosen(fuse(self._lowered(graph, refused, lonely)))
+            more = frozenset[str]().union(*(node.covers for node in self._lonely(plan)))
+            if not more - lonely:
                 return plan
-            refused = refused | lonely
+            lonely = lonely | more
 
-    def _lowered(self, graph: Graph, refused: frozenset[str]) -> Plan:
-        return lower(graph, classified=self._classified, origins=self._origins, refused=refused)
+    def _lonely(self, plan: Plan) -> list[Node]:
+        """Nodes of runs between torch calls that are worth no call of the engine."""
+        if not any(node.in_torch for node in plan.nodes):
+            return []
+        by_cost = None if self.precision in ("int8", "fp16") else self._costs()  # those were asked for, at any cost
+        found = []
+        for run in runs_of_nodes(plan):
+            if run[0].in_torch:
+                continue
+            if not any(isinstance(node.op, (Conv, Linear, Embedding)) for node in run) or (
+                by_cost is not None and segment_gain(run, by_cost, threads=self._threads) <= 0
+            ):
+                found.extend(run)
+        return found
+
+    def _lowered(self, graph: Graph, refused: frozenset[str], lonely: frozenset[str] = frozenset()) -> Plan:
+        return lower(graph, classified=self._classified, origins=self._origins, refused=refused, lonely=lonely)
+
+    @property
+    def _threads(self) -> int:
+        return 1 if self._kernels is None else int(self._kernels.workspace.threads)
 
     def _costs(self) -> Costs | None:
         return None if self._kernels is None else costs_of_this_cpu(self._kernels.module)
@@ -104,14 +124,3 @@ class Planner:
         else:
             plan = self._chosen_for_floats(with_int8_kernels(with_two_bit_convolutions(plan)))
         return replace(plan, quants={name: self._quants[name] for name in quantized_values(plan)})
-
-
-def _lonely(plan: Plan) -> list[Node]:
-    """Nodes of runs without any layer whose weights are worth a kernel."""
-    if not any(node.in_torch for node in plan.nodes):
-        return []
-    found = []
-    for run in runs_of_nodes(plan):
-        if not run[0].in_torch and not any(isinstance(node.op, (Conv, Linear, Embedding)) for node in run):
-            found.extend(run)
-    return found

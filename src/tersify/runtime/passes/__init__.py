@@ -1,8 +1,16 @@
 """Functions from plan to plan."""
 
-from tersify.runtime.passes.choose import choose
+from tersify.runtime.passes.choose import choose, segment_gain
 from tersify.runtime.passes.fp16 import serves_fp16, with_fp16
 from tersify.runtime.passes.fuse import fuse
 from tersify.runtime.passes.quantize import with_int8_kernels, with_two_bit_convolutions
 
-__all__ = ["choose", "fuse", "serves_fp16", "with_fp16", "with_int8_kernels", "with_two_bit_convolutions"]
+__all__ = [
+    "choose",
+    "fuse",
+    "segment_gain",
+    "serves_fp16",
+    "with_fp16",
+    "with_int8_kernels",
+    "with_two_bit_convolutions",
+]

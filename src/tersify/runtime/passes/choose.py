@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tersify.runtime.costs import CONV, DENSE, EXCHANGE, FOUR_BIT, INT8, LEAVING, ROWS, TWO_BIT, VECTOR, Costs
-from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
+from tersify.runtime.costs import (
+    CALL,
+    CONV,
+    DENSE,
+    ENTERING,
+    EXCHANGE,
+    FOUR_BIT,
+    INT8,
+    LEAVING,
+    ROWS,
+    TWO_BIT,
+    VECTOR,
+    Costs,
+)
+from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel, View
 from tersify.runtime.passes.quantize import can_be_int8, can_be_two_bit, can_round_vectors
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import WeightKind
@@ -43,6 +56,21 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
     return node
 
 
+def segment_gain(nodes: Sequence[Node], costs: Costs, *, threads: int) -> float:
+    """Nanoseconds that one call of the engine for these nodes saves, if its neighbours are torch calls."""
+    gain = -costs.nanoseconds[ENTERING]
+    for node in nodes:
+        if isinstance(node.op, View):
+            continue  # torch's views take little time, too
+        gain += costs.nanoseconds[CALL]
+        if isinstance(node.op, (Conv, Linear)):
+            rounded = node.op.kernel not in (ConvKernel.LISTS_F32, LinearKernel.F32)
+            options = dict(predicted(node, node.op, costs, int8=rounded))
+            dense = options.pop(DENSE) - _moving(node.op, node, costs)
+            gain += (dense - min(options.values())) / threads
+    return gain
+
+
 def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Mapping[str, float]:
     """Nanoseconds of the layer by kernel, on one thread."""
     weight = op.weight
@@ -63,10 +91,14 @@ def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Map
         kernels = [kind, DENSE, *([few_bits] if int8 and can_round_vectors(op) else [])]
     products = uses * weight.values.numel()
     times = {kernel: products * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
-    times[DENSE] += costs.nanoseconds[LEAVING]
-    if isinstance(op, Conv):
-        times[DENSE] += _numbers(op, node) * costs.nanoseconds[EXCHANGE]
+    times[DENSE] += _moving(op, node, costs)
     return times
+
+
+def _moving(op: Conv | Linear, node: Node, costs: Costs) -> float:
+    """What a layer pays for being computed outside the engine."""
+    exchanged = _numbers(op, node) * costs.nanoseconds[EXCHANGE] if isinstance(op, Conv) else 0.0
+    return costs.nanoseconds[LEAVING] + exchanged
 
 
 def _numbers(op: Conv, node: Node) -> float:
