@@ -26,6 +26,7 @@ from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import WeightKind
 
 FEW_ROWS = 4  # of a matrix product: these go vector by vector
+LEAST_USES = 64  # of a weight in a list, in positions or rows: reading its entry costs as much as four vectors
 MAX_TABLE_VECTOR = 15  # levels that the kernel for single vectors decodes
 _INT8_CONVS = {INT8: ConvKernel.LISTS_I8, TWO_BIT: ConvKernel.TWO_BIT_I8}
 
@@ -89,8 +90,12 @@ def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Map
             kind = WeightKind.FLOAT.value
         few_bits = FOUR_BIT if weight.kind is WeightKind.TABLE else INT8
         kernels = [kind, DENSE, *([few_bits] if int8 and can_round_vectors(op) else [])]
-    products = uses * weight.values.numel()
-    times = {kernel: products * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
+    count = weight.values.numel()
+    times = {kernel: uses * count * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
+    if shape_class != VECTOR and uses < LEAST_USES:
+        times[kind] *= LEAST_USES / uses
+        if shape_class == ROWS and weight.kind is not WeightKind.FLOAT and weight.levels <= MAX_TABLE_VECTOR:
+            times[kind] = min(times[kind], uses * count * costs.of(VECTOR, kind, weight.density))
     times[DENSE] += _moving(op, node, costs)
     return times
 
