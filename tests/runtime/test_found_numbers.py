@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import math
 import os
 import subprocess
@@ -81,31 +82,35 @@ def test_a_result_is_not_written_over_by_the_next_call():
 
 
 GROWTH = """
-import resource, torch
+import ctypes, torch
 from torch import nn
 from tersify.runtime import compile
+class Memory(ctypes.Structure):
+    names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "in_use", "fordblks", "keepcost")
+    _fields_ = [(name, ctypes.c_size_t) for name in names]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Memory
 torch.set_num_threads(1)
 model = nn.Sequential(*[nn.Sequential(nn.Conv1d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(30)]).eval()
 fast = compile(model, torch.randn(2, 8, 4), threads=1)
-def resident_kb():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() // 1024
+def used_kb():
+    return libc.mallinfo2().in_use // 1024
 def sized(n):
     return {sizes}
 for n in range(1, {first}):
     fast(sized(n))
-before = resident_kb()
+before = used_kb()
 for n in range({first}, {last}):
     fast(sized(n))
-print((resident_kb() - before) / ({last} - {first}))
+print((used_kb() - before) / ({last} - {first}))
 """
 BATCHES, LENGTHS = "torch.randn(n, 8, 4)", "torch.randn(1, 8, 4 + n)"
 
 
 def grown_kb(sizes: str, first: int, last: int, network: str = "fast") -> float:
     """How much memory a size costs that was never seen before, on average, in a process of its own."""
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("needs /proc to read the memory of a process")
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("needs glibc's account of the memory in use; torch's leavings keep pages from being given back")
     script = GROWTH.format(sizes=sizes, first=first, last=last).replace("fast(sized(n))", f"{network}(sized(n))")
     # Torch itself keeps a primitive for every size it has seen; ours is what this looks for.
     env = {**os.environ, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tersify.runtime.capture import Captured, Graph, Ref
 from tersify.runtime.check import (
@@ -37,7 +38,17 @@ class Bound:
         self.returns_one_tensor = type(graph.outputs) is Ref
         self._names = graph.results
         self.depends_on_strides = graph.depends_on_strides
+        self.module: nn.Module | None = None  # runs instead of the network, where it is faster
         self._plain = self.returns_one_tensor and not graph.written and len(self._names) == 1
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """What the module returns: by calling it, or by the network, which takes positional tensors only."""
+        if self.module is None:
+            return self.run(args)
+        if not torch.is_grad_enabled():
+            return self.module(*args, **kwargs)
+        with torch.no_grad():
+            return self.module(*args, **kwargs)
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
         """What the module would return."""
@@ -65,6 +76,12 @@ class Bound:
     def like_the_module(self, made: Sequence[Tensor]) -> Any:
         values = dict(zip(self._names, made, strict=True))
         return map_leaves(self.graph.outputs, lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf)
+
+    @property
+    def is_only_torch(self) -> bool:
+        """Every call is torch's, and none of them changes anything or draws a random number."""
+        still = not self.graph.written and not self.graph.state and not self.graph.random
+        return still and not self.depends_on_strides and self.network.is_only_torch
 
     def only_segment(self) -> Segment | None:
         """Where the whole network is one C++ call of floats with one result, however they are laid out."""

@@ -34,6 +34,7 @@ CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many ro
 DENSE, LANES, LISTS = "dense", "dense-lanes", ("sign", "table", "float")  # dense in torch, or in the engine
 INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations: signs, signs with zeros, levels
 EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
+ENTERING, CALL = "entering", "call"  # per call of the engine, or of torch, that has next to nothing to do
 _CHAIN = 3
 _CONVS = {
     LANES: ConvKernel.DENSE_F32,
@@ -75,15 +76,8 @@ def keys() -> list[str]:
     ]
     rows = [f"{ROWS}.{k}@1" for k in (INT8, FOUR_BIT, DENSE)]
     picked = [f"{c}.{INT8}@{d:g}" for c in (VECTOR, ROWS) for d in DENSITIES[:2]]
-    return [
-        *lists,
-        *vectors,
-        *rows,
-        *picked,
-        *(f"{CONV}.{k}@1" for k in (DENSE, LANES, TWO_BIT, FOUR_BIT)),
-        EXCHANGE,
-        LEAVING,
-    ]
+    convs = [f"{CONV}.{k}@1" for k in (DENSE, LANES, TWO_BIT, FOUR_BIT)]
+    return [*lists, *vectors, *rows, *picked, *convs, EXCHANGE, LEAVING, ENTERING, CALL]
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:
@@ -155,14 +149,20 @@ def measure(module: ModuleType) -> dict[str, float]:
 
 
 def _measured(module: ModuleType, key: str) -> float:
+    one = torch.ones(1, 1)
     if key == EXCHANGE:
         x, nodes, quants = _convs("sign", 0.1)
         inside = _chain_seconds(module, x, nodes, quants) / (_CHAIN - 1)
         alone = _engine_seconds(module, x, nodes[:1], quants)
         return 1e9 * max(alone - inside, 0.05 * alone) / (2 * x.numel())
     if key == LEAVING:
-        one = torch.ones(1, 1)
         return 1e9 * 3 * _best_seconds(lambda: F.linear(one, one).relu_())  # with the engine's second call around it
+    if key == CALL:
+        return 1e9 * _best_seconds(lambda: F.linear(one, one))
+    if key == ENTERING:
+        linear = Linear(weight=Weight(kind=WeightKind.FLOAT, values=one))
+        node = Node(name="y", op=linear, inputs=("x",), value=_floats(1, 1))
+        return 1e9 * _engine_seconds(module, one, [node], {})
     shape_class, rest = key.split(".", 1)
     kernel, density = rest.split("@")
     if kernel == DENSE:

@@ -27,7 +27,8 @@ def example_arguments(example: Any) -> Arguments:
 def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """The tensors among the inputs, in order; anything else must be plain data."""
     given = []
-    for leaf in leaves((args, dict(kwargs))):
+    plain = not kwargs and all(type(x) is Tensor for x in args)
+    for leaf in args if plain else leaves((args, dict(kwargs))):
         if not isinstance(leaf, Tensor):
             if not is_plain(leaf):
                 kind = type(leaf).__name__

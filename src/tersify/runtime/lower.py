@@ -18,20 +18,26 @@ def lower(
     classified: dict[str, Weight] | None = None,
     origins: Mapping[str, CompressedTensor] | None = None,
     refused: frozenset[str] = frozenset(),
+    lonely: frozenset[str] = frozenset(),
 ) -> Plan:
-    """`refused` names values that must be computed by torch; `classified` remembers weights from plan to plan."""
+    """`refused` and `lonely` name values that torch computes: their kernels disagreed with it, or gain too little.
+
+    `classified` remembers weights from plan to plan.
+    """
     context = Context(graph, {} if classified is None else classified, origins or {})
-    nodes = [_lowered(call, context, refused) for call in graph.calls]
+    nodes = [_lowered(call, context, refused, lonely) for call in graph.calls]
     inputs = {name: graph.values[name] for name in (*graph.inputs, *graph.state)}
     plan = Plan(inputs=inputs, nodes=tuple(nodes), outputs=graph.results, constants=graph.constants)
     return plan.live()
 
 
-def _lowered(call: Call, context: Context, refused: frozenset[str]) -> Node:
+def _lowered(call: Call, context: Context, refused: frozenset[str], lonely: frozenset[str]) -> Node:
     reason = "no kernel for it"
     lowering = LOWERINGS.get(call.target)
     if refused.intersection(call.results):
         reason = "its kernel disagreed with torch"
+    elif lonely.intersection(call.results):
+        reason = "among torch calls its kernel gains less than it takes to call"
     elif lowering is not None:
         try:
             op, inputs = lowering(call, context)

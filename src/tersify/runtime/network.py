@@ -24,18 +24,23 @@ class Network:
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The plan's outputs in order."""
+        if not torch.is_grad_enabled():  # entering the mode takes as long as a small call
+            return self._run(inputs)
         with torch.no_grad():
-            if self._in_plain_torch:
-                return list(run_reference(self.plan, inputs))
-            values: dict[str, Any] = dict(zip(self.plan.inputs, inputs, strict=True))
-            for stage in self.stages:
-                given = [values[name] for name in stage.inputs]
-                made = stage.run(given) if isinstance(stage, Segment) else stage.run(*given)
-                if made is None:
-                    made = self._segment_in_torch(stage, values)
-                values.update(zip(stage.outputs, made, strict=True))
-            constants = self.plan.constants
-            return [values[name] if name in values else constants[name] for name in self.plan.outputs]
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        if self._in_plain_torch:
+            return list(run_reference(self.plan, inputs))
+        values: dict[str, Any] = dict(zip(self.plan.inputs, inputs, strict=True))
+        for stage in self.stages:
+            given = [values[name] for name in stage.inputs]
+            made = stage.run(given) if isinstance(stage, Segment) else stage.run(*given)
+            if made is None:
+                made = self._segment_in_torch(stage, values)
+            values.update(zip(stage.outputs, made, strict=True))
+        constants = self.plan.constants
+        return [values[name] if name in values else constants[name] for name in self.plan.outputs]
 
     def _segment_in_torch(self, stage: Segment | TorchStage, values: dict[str, Any]) -> list[Tensor]:
         """An infinite number times a zero weight is NaN, so every product counts."""
@@ -43,6 +48,10 @@ class Network:
         for node in stage.nodes:
             inner.update(run_node(self.plan, node, inner))
         return [inner[name] for name in stage.outputs]
+
+    @property
+    def is_only_torch(self) -> bool:
+        return not self._in_plain_torch and all(isinstance(stage, TorchStage) for stage in self.stages)
 
     def only_segment(self) -> Segment | None:
         """The segment that is the whole network, if it is one: no values need to be kept by name then."""

@@ -17,6 +17,7 @@ from tersify.runtime.ops import Conv, Embedding, Linear, Recurrent
 from tersify.runtime.passes import (
     choose,
     fuse,
+    segment_gain,
     serves_fp16,
     with_code_convolutions,
     with_fp16,
@@ -95,16 +96,40 @@ class Planner:
         return plan
 
     def _settled(self, graph: Graph, refused: frozenset[str], chosen: Callable[[Plan], Plan]) -> Plan:
-        """Kernels that stand alone between torch calls gain nothing: they go to torch, until none is left."""
+        """Kernels between torch calls that gain less than it takes to call them go to torch, until none is left."""
+        lonely: frozenset[str] = frozenset()
         while True:
-            plan = chosen(fuse(self._lowered(graph, refused)))
-            lonely = frozenset[str]().union(*(node.covers for node in _lonely(plan)))
-            if not lonely - refused:
+            plan = chosen(fuse(self._lowered(graph, refused, lonely)))
+            more = frozenset[str]().union(*(node.covers for node in self._lonely(plan)))
+            if not more - lonely:
                 return plan
-            refused = refused | lonely
+            lonely = lonely | more
 
-    def _lowered(self, graph: Graph, refused: frozenset[str]) -> Plan:
-        return with_rms_norms(lower(graph, classified=self._classified, origins=self._origins, refused=refused))
+    def _lonely(self, plan: Plan) -> list[Node]:
+        """Nodes of runs between torch calls that are worth no call of the engine."""
+        if not any(node.in_torch for node in plan.nodes):
+            return []
+        by_cost = None if self.precision in ("int8", "fp16") else self._costs()  # those were asked for, at any cost
+        found = []
+        for run in runs_of_nodes(plan):
+            if not run[0].in_torch and not self._is_worth_a_call(run, by_cost):
+                found.extend(run)
+        return found
+
+    def _is_worth_a_call(self, run: Sequence[Node], costs: Costs | None) -> bool:
+        if any(isinstance(node.op, Recurrent) for node in run):  # its steps are hundreds of torch calls
+            return True
+        if not any(isinstance(node.op, (Conv, Linear, Embedding)) for node in run):
+            return False
+        return costs is None or segment_gain(run, costs, threads=self._threads) > 0
+
+    def _lowered(self, graph: Graph, refused: frozenset[str], lonely: frozenset[str] = frozenset()) -> Plan:
+        plan = lower(graph, classified=self._classified, origins=self._origins, refused=refused, lonely=lonely)
+        return with_rms_norms(plan)
+
+    @property
+    def _threads(self) -> int:
+        return 1 if self._kernels is None else int(self._kernels.workspace.threads)
 
     def _costs(self) -> Costs | None:
         return None if self._kernels is None else costs_of_this_cpu(self._kernels.module)
@@ -120,14 +145,3 @@ class Planner:
         if costs is not None:
             plan = choose(plan, costs, int8=self.precision == "auto")
         return replace(plan, quants={name: self._quants[name] for name in quantized_values(plan)})
-
-
-def _lonely(plan: Plan) -> list[Node]:
-    """Nodes of runs without any layer whose weights are worth a kernel."""
-    if not any(node.in_torch for node in plan.nodes):
-        return []
-    found = []
-    for run in runs_of_nodes(plan):
-        if not run[0].in_torch and not any(isinstance(node.op, (Conv, Linear, Embedding, Recurrent)) for node in run):
-            found.extend(run)
-    return found

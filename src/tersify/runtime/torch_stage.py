@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from tersify.runtime.nested import map_leaves
 from tersify.runtime.ops import Conv, Linear, TorchCall
 from tersify.runtime.plan import Node
 from tersify.runtime.reference import results_of
+from tersify.runtime.short_calls import Trial
 
 
 class TorchStage:
@@ -23,14 +24,29 @@ class TorchStage:
         read = dict.fromkeys(name for node in nodes for name in node.inputs)
         self.inputs = tuple(name for name in read if name not in made and name not in constants)
         self.outputs = tuple(name for node in nodes for name in node.makes if name in later)
-        self.run = _Writer(self.inputs, constants).function(self.nodes, self.outputs)
+        self._constants = constants
+        self._trials = {id(node): Trial(node.op.target) for node in nodes if isinstance(node.op, TorchCall)}
+        self._first = self._written(self._trials)
+        self.run = self._try
+
+    def _written(self, calls: Mapping[int, Callable[..., Any]]) -> Any:
+        return _Writer(self.inputs, self._constants, calls).function(self.nodes, self.outputs)
+
+    def _try(self, *inputs: Tensor) -> list[Tensor]:
+        """The first run, which finds out how each operator is called best."""
+        made: list[Tensor] = self._first(*inputs)
+        self.run = self._written({node: trial.best for node, trial in self._trials.items()})
+        return made
 
 
 class _Writer:
     """Python source and the objects it refers to."""
 
-    def __init__(self, inputs: Sequence[str], constants: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, inputs: Sequence[str], constants: Mapping[str, Tensor], calls: Mapping[int, Callable[..., Any]]
+    ) -> None:
         self._constants = constants
+        self._calls = calls  # what to call for a node, by its id
         self._inputs = inputs
         self._objects: dict[str, Any] = {"results_of": results_of}
         self._variables = {name: f"v{i}" for i, name in enumerate(inputs)}
@@ -66,7 +82,7 @@ class _Writer:
         if isinstance(node.op, TorchCall):
             args = [self._text(arg) for arg in node.op.args]
             args += [f"{key}={self._text(arg)}" for key, arg in node.op.kwargs.items()]
-            return f"{self._object(node.op.target)}({', '.join(args)})"
+            return f"{self._object(self._calls[id(node)])}({', '.join(args)})"
         assert isinstance(node.op, (Conv, Linear))
         return f"{self._object(node.op.torch_function(node))}({', '.join(self._value(n) for n in node.inputs)})"
 

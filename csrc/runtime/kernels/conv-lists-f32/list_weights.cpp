@@ -115,12 +115,7 @@ ListWeights::ListWeights(const DenseWeight& weight, ValueKind kind, std::vector<
   split_rows(weight);
   auto lists = std::make_shared<PositionedLists>();
   for (int i = 0; i <= block_channels * weight.taps; ++i) lists->positions.push_back(i);  // the last: a zero
-  std::vector<PendingChunk> pending(chunks_.size());
-  const size_t weights = size_t(weight.rows) * (weight.channels / weight.groups) * weight.taps;
-  in_parts(chunks_.size(), std::min(chunks(), threads_for(weights, threads)), [&](int, size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) pending[i] = collect(weight, chunks_[i]);
-  });
-  for (size_t i = 0; i < chunks_.size(); ++i) pack_chunk(weight, chunks_[i], pending[i], *lists);
+  pack_chunks(weight, threads, *lists);
   lists->entries.shrink_to_fit();
   nonzeros_ = lists->entries.size();
   row_list_.shrink_to_fit();
@@ -128,6 +123,15 @@ ListWeights::ListWeights(const DenseWeight& weight, ValueKind kind, std::vector<
   values_.shrink_to_fit();
   plus_.shrink_to_fit();
   positioned_.push_back(std::move(lists));
+}
+
+void ListWeights::pack_chunks(const DenseWeight& weight, int threads, PositionedLists& lists) {
+  const size_t weights = size_t(weight.rows) * (weight.channels / weight.groups) * weight.taps;
+  std::vector<PendingChunk> pending(chunks_.size());
+  in_parts(chunks_.size(), std::min(chunks(), threads_for(weights, threads)), [&](int, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) pending[i] = collect(weight, chunks_[i]);
+  });
+  for (size_t i = 0; i < chunks_.size(); ++i) pack_chunk(weight, chunks_[i], pending[i], lists);
 }
 
 std::shared_ptr<const PositionedLists> ListWeights::lists_for(const std::vector<uint32_t>& positions) {

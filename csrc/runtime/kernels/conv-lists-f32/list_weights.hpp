@@ -52,6 +52,7 @@ class ListWeights final : public LaneWeights {
   void add_entry(Pending& row, int index, float value) const;
   void append_row(const Pending& row, int flags, PositionedLists& lists);
   void split_rows(const DenseWeight& weight);
+  void pack_chunks(const DenseWeight& weight, int threads, PositionedLists& lists);
   void pack_chunk(const DenseWeight& weight, const Chunk& chunk, PendingChunk& found, PositionedLists& lists);
   void point_units(PositionedLists& lists) const;
   bool signed_entries() const { return kind_ == ValueKind::Sign && !int8(); }

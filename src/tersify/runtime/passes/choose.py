@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tersify.runtime.costs import CONV, DENSE, EXCHANGE, FOUR_BIT, INT8, LANES, LEAVING, ROWS, TWO_BIT, VECTOR, Costs
-from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
+from tersify.runtime.costs import (
+    CALL,
+    CONV,
+    DENSE,
+    ENTERING,
+    EXCHANGE,
+    FOUR_BIT,
+    INT8,
+    LANES,
+    LEAVING,
+    ROWS,
+    TWO_BIT,
+    VECTOR,
+    Costs,
+)
+from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel, View
 from tersify.runtime.passes.quantize import can_be_codes, can_be_int8, can_round_vectors
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import WeightKind
 
 FEW_ROWS = 4  # of a matrix product: these go vector by vector
+LEAST_USES = 64  # of a weight in a list, in positions or rows: reading its entry costs as much as four vectors
 MAX_CODES = 16  # that the kernel for single vectors decodes, zero among them
 _CONVS = {
     LANES: ConvKernel.DENSE_F32,
@@ -20,6 +35,7 @@ _CONVS = {
     TWO_BIT: ConvKernel.CODES_I8,
     FOUR_BIT: ConvKernel.CODES_I8,
 }
+_ROUNDED = (ConvKernel.LISTS_I8, ConvKernel.CODES_I8, LinearKernel.I8)
 
 
 def choose(plan: Plan, costs: Costs, *, int8: bool) -> Plan:
@@ -48,10 +64,25 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
     return node
 
 
+def segment_gain(nodes: Sequence[Node], costs: Costs, *, threads: int) -> float:
+    """Nanoseconds that one call of the engine for these nodes saves, if its neighbours are torch calls."""
+    gain = -costs.nanoseconds[ENTERING]
+    for node in nodes:
+        if isinstance(node.op, View):
+            continue  # torch's views take little time, too
+        gain += costs.nanoseconds[CALL]
+        if isinstance(node.op, (Conv, Linear)):
+            options = dict(predicted(node, node.op, costs, int8=node.op.kernel in _ROUNDED))
+            dense = options.pop(DENSE) - _moving(node.op, node, costs)
+            gain += (dense - min(options.values())) / threads
+    return gain
+
+
 def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Mapping[str, float]:
     """Nanoseconds of the layer by kernel, on one thread."""
     weight = op.weight
     kind = weight.kind.value
+    codes = weight.levels + (weight.density < 1)
     if isinstance(op, Conv):
         sums = op.sums_shape(node)
         shape_class, uses = CONV, sums[0] * math.prod(sums[2:])
@@ -61,17 +92,24 @@ def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Map
     else:
         uses = math.prod(node.shape[:-1])
         shape_class = VECTOR if uses <= FEW_ROWS else ROWS
-        codes = weight.levels + (weight.density < 1)
         if shape_class == VECTOR and weight.kind is WeightKind.TABLE and codes > MAX_CODES:
             kind = WeightKind.FLOAT.value
         few_bits = FOUR_BIT if weight.kind is WeightKind.TABLE else INT8
         kernels = [kind, DENSE, *([few_bits] if int8 and can_round_vectors(op) else [])]
-    products = uses * weight.values.numel()
-    times = {kernel: products * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
-    times[DENSE] += costs.nanoseconds[LEAVING]
-    if isinstance(op, Conv):
-        times[DENSE] += _numbers(op, node) * costs.nanoseconds[EXCHANGE]
+    count = weight.values.numel()
+    times = {kernel: uses * count * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
+    if shape_class != VECTOR and uses < LEAST_USES:
+        times[kind] *= LEAST_USES / uses
+        if shape_class == ROWS and weight.kind is not WeightKind.FLOAT and codes <= MAX_CODES:
+            times[kind] = min(times[kind], uses * count * costs.of(VECTOR, kind, weight.density))
+    times[DENSE] += _moving(op, node, costs)
     return times
+
+
+def _moving(op: Conv | Linear, node: Node, costs: Costs) -> float:
+    """What a layer pays for being computed outside the engine."""
+    exchanged = _numbers(op, node) * costs.nanoseconds[EXCHANGE] if isinstance(op, Conv) else 0.0
+    return costs.nanoseconds[LEAVING] + exchanged
 
 
 def _numbers(op: Conv, node: Node) -> float:

@@ -1,0 +1,84 @@
+"""The module itself as a way to run a network without kernels: torch has short cuts that no record of calls shows."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from tersify.runtime.bound import Bound
+from tersify.runtime.capture import Captured
+from tersify.runtime.check import FP32_TOLERANCE, difference
+from tersify.runtime.nested import tensors
+
+LONG_S = 0.02  # a run of this length does not notice how it is called
+ROUNDS = 7
+WORTH = 0.85  # of the time of the recorded calls: less is within what a busy machine makes of a measurement
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Eager:
+    """One module as torch runs it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    @cached_property
+    def _twin(self) -> nn.Module | None:
+        return twin(self._model)
+
+    def faster(
+        self, bound: Bound, captured: Captured, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> nn.Module | None:
+        """The module to call, where nothing but torch calls runs and it takes less time than they do."""
+        made = self._twin if bound.is_only_torch else None
+        if made is None:
+            return None
+        given = tensors((args, dict(kwargs)))
+        wanted = tensors(bound.like_the_module([captured.made[name] for name in bound.graph.results]))
+        with torch.no_grad():
+            try:
+                results = tensors(made(*args, **kwargs))
+            except Exception:  # anybody's forward, of a copy: what it raises is not known here
+                return None
+            apart = [difference(a, b) for a, b in zip(results, wanted, strict=False)]
+            if len(results) != len(wanted) or max(apart, default=0.0) > FP32_TOLERANCE:
+                return None
+            recorded, module = _best_seconds(lambda: bound.run(given), lambda: made(*args, **kwargs))
+        return made if module < WORTH * recorded else None
+
+
+def twin(model: nn.Module) -> nn.Module | None:
+    """The module in eval mode with the same tensors; nobody else holds it, so that `model.train()` does not reach it.
+
+    None where it cannot be copied, or where somebody's hooks would see every call.
+    """
+    if isinstance(model, fx.GraphModule) or any(getattr(m, name, None) for m in model.modules() for name in _HOOKS):
+        return None
+    shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    try:
+        made = copy.deepcopy(model, dict(shared))
+    except Exception:  # anybody's objects: what copying them raises is not known here
+        return None
+    same = zip((*model.parameters(), *model.buffers()), (*made.parameters(), *made.buffers()), strict=True)
+    return made.eval() if all(a is b for a, b in same) else None
+
+
+def _best_seconds(*works: Callable[[], Any]) -> list[float]:
+    """Of each, in turns."""
+    best = [math.inf] * len(works)
+    for _ in range(ROUNDS):
+        for i, work in enumerate(works):
+            start = time.perf_counter()
+            work()
+            best[i] = min(best[i], time.perf_counter() - start)
+        if max(best) > LONG_S:
+            break
+    return best

@@ -1,0 +1,163 @@
+"""What no kernel speeds up runs as torch would run it: by usual functions, or as the module itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tersify.runtime import compile, eager
+from tersify.runtime.eager import twin
+from tersify.runtime.nested import tensors
+from tersify.runtime.short_calls import Trial
+
+pytest.importorskip("tersify._runtime")
+aten = torch.ops.aten
+
+
+class Cosine(nn.Module):
+    """Torch calls only, and one that eval mode switches off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.drop((x.cumsum(-1) * self.scale).cos())
+
+
+@pytest.fixture
+def module_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "_best_seconds", lambda *works: [1.0, 0.1])
+
+
+@pytest.fixture
+def calls_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "_best_seconds", lambda *works: [1.0, 0.99])
+
+
+def bounds(fast):
+    return list(fast._bounds.values())
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_a_module_that_is_faster_than_its_calls_runs_itself():
+    model, x = Cosine(), torch.randn(3, 4)
+    fast = compile(model, x)
+    assert bounds(fast)[0].module is not None
+    assert torch.equal(fast(x), model.eval()(x))
+    assert not fast(x).requires_grad
+    assert torch.equal(fast(torch.ones(5, 4).t().contiguous().t()), model(torch.ones(5, 4)))
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_training_the_module_afterwards_does_not_reach_the_compiled_one():
+    model, x = Cosine(), torch.randn(30, 40)
+    fast = compile(model, x)
+    wanted = model.eval()(x)
+    model.train()
+    assert torch.equal(fast(x), wanted)
+    assert model.training
+
+
+@pytest.mark.usefixtures("calls_win")
+def test_recorded_calls_run_where_the_module_is_not_clearly_faster():
+    fast = compile(Cosine(), torch.randn(3, 4))
+    assert bounds(fast)[0].module is None
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_a_network_with_a_kernel_is_never_the_module():
+    fast = compile(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), torch.randn(2, 6))
+    assert bounds(fast)[0].module is None
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_what_changes_something_is_never_the_module():
+    class Counts(Cosine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return super().forward(x) + self.count
+
+    model = Counts().eval()
+    fast = compile(model, torch.ones(2, 2))
+    assert bounds(fast)[0].module is None
+    first, second = fast(torch.ones(2, 2)), fast(torch.ones(2, 2))
+    assert torch.equal(second, first + 1)
+
+
+def test_a_twin_shares_the_tensors_and_nothing_else():
+    model = nn.Sequential(Cosine(), nn.BatchNorm1d(4)).train()
+    made = twin(model)
+    assert made is not None
+    assert made is not model
+    assert not made.training
+    assert model.training
+    assert all(a is b for a, b in zip(model.parameters(), made.parameters(), strict=True))
+
+
+def test_hooks_and_what_cannot_be_copied_have_no_twin():
+    hooked, stubborn = Cosine(), Cosine()
+    hooked.drop.register_forward_hook(lambda *_: None)
+    stubborn.lines = (line for line in ())  # a generator
+    assert twin(hooked) is None
+    assert twin(stubborn) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        (aten.add.Tensor, (torch.ones(3), torch.full((3,), float("nan")))),
+        (aten.reshape.default, (torch.ones(4), [2, 2])),
+        (aten.linear.default, (torch.ones(2, 3), torch.ones(4, 3))),
+        (aten.unbind.int, (torch.ones(2, 3), 1)),
+    ],
+)
+def test_a_function_that_gives_the_same_takes_the_place_of_the_operator(operator, args):
+    trial = Trial(operator)
+    trial(*args)
+    assert trial.best is not operator
+    for made, wanted in zip(tensors(trial.best(*args)), tensors(operator(*args)), strict=True):
+        assert torch.equal(made.nan_to_num(7), wanted.nan_to_num(7))
+
+
+def test_random_and_foreign_operators_stay_themselves():
+    state = torch.get_rng_state()
+    for operator, args in ((aten.rand_like.default, (torch.ones(3),)), (torch.sin, (torch.ones(3),))):
+        trial = Trial(operator)
+        torch.set_rng_state(state)
+        made = trial(*args)
+        torch.set_rng_state(state)
+        assert trial.best is operator
+        assert torch.equal(made, operator(*args))
+
+
+def test_a_function_that_gives_something_else_is_not_taken(monkeypatch):
+    monkeypatch.setattr("tersify.runtime.short_calls._function_of", lambda target: torch.sin)
+    trial = Trial(aten.cos.default)
+    assert torch.equal(trial(torch.ones(2)), torch.ones(2).cos())
+    assert trial.best is aten.cos.default
+
+
+def test_a_layer_alone_among_torch_calls_goes_to_torch_where_it_gains_too_little(costs):
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.layer(x.cumsum(-1)).cumsum(-1)
+
+    model, x = Between().eval(), torch.randn(2, 8)
+    costs(entering=1.0, rows_dense=100.0, vector_dense=100.0)
+    assert not all(node.in_torch for node in compile(model, x).plan.nodes)
+    costs(entering=1e9, rows_dense=100.0, vector_dense=100.0)
+    fast = compile(model, x)
+    assert all(node.in_torch for node in fast.plan.nodes)
+    assert "gains less than it takes to call" in fast.plan.describe()
+    assert torch.allclose(fast(x), model(x))
