@@ -22,7 +22,7 @@ import tersify
 from tersify import CompressedModel, Recipe, Rule
 from tersify.lab import Augmentation, Data, Split, augment, dataset, network, normalize
 from tersify.lab.trainer import evaluate
-from tersify.lab.trainer.stored import load_weights
+from tersify.lab.trainer.stored_networks import load_weights
 from tersify.methods import Lookup
 from tersify.tensor import Table
 

@@ -9,7 +9,7 @@ import tersify
 from tersify import Recipe, Rule
 from tersify.lab import dataset, network
 from tersify.lab.trainer import evaluate
-from tersify.lab.trainer.stored import load_weights
+from tersify.lab.trainer.stored_networks import load_weights
 from tersify.methods import Lookup
 
 

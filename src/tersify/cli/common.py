@@ -60,9 +60,9 @@ def network_and_input(
     batch: int,
 ) -> tuple[nn.Module, Tensor]:
     """The network of a .terse file in eval mode, and `batch` random inputs, as the flags say."""
-    from tersify.lab import inputs
+    from tersify.lab.random_inputs import network_and_input
 
-    return inputs.network_and_input(
+    return network_and_input(
         file, target=target, options=pairs(option, "--option"), shape=shape, batch=batch, **allowed(max_decoded_bytes)
     )
 

@@ -16,10 +16,10 @@ import tersify
 from tersify import codec
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import dataset, normalize
-from tersify.lab.inputs import random_input
+from tersify.lab.random_inputs import random_input
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer import check_fits, evaluate
-from tersify.lab.trainer.stored import load_network, load_weights
+from tersify.lab.trainer.stored_networks import load_network, load_weights
 from tersify.sparse import Collection
 
 

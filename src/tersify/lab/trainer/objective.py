@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tersify.lab.data import Data
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.evaluation import check_fits
-from tersify.lab.trainer.stored import load_network
+from tersify.lab.trainer.stored_networks import load_network
 
 
 class Objective:
