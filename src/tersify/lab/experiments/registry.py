@@ -1,7 +1,7 @@
 """The one list of what `tersify reproduce` knows, and one way to run any of it.
 
-Most experiments train their rows: each is a file `NAME.toml` of this folder, see `experiment_file.py`. Anything else is a
-program, a file `programs/NAME.toml`:
+Most experiments train their rows: each is a file `NAME.toml` of this folder, see `experiment_file.py`. Anything else is
+a program, a file `programs/NAME.toml`:
 
     title, source                  what it is, where it was published
     run = "module:function"        called as `function(request, watch)`; returns the results and the files written
