@@ -26,7 +26,7 @@ import tersify
 from tersify.lab import dataset, network, normalize, resolve_target, set_seed
 from tersify.recipe import Recipe
 from tersify.sparse import BACKENDS, FORMATS, Collection
-from tersify.sparse.bench import winners
+from tersify.sparse.backend_times import winners
 
 RECIPE = '[[rules]]\nweights = "{}"\nmethods = [{{ method = "prune", sparsity = 0.9 }}]\n'
 

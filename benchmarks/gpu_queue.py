@@ -37,7 +37,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import torch
 
 from tersify.lab.experiments import Experiment
-from tersify.lab.experiments.definition import run_path
+from tersify.lab.experiments.experiment_file import run_path
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.trainer import RunDirectory
 

@@ -21,7 +21,7 @@ from torch import nn
 import tersify
 from tersify import CompressedModel, Recipe, Rule
 from tersify.lab import Augmentation, Data, Split, augment, dataset, network, normalize
-from tersify.lab.stored import load_weights
+from tersify.lab.stored_networks import load_weights
 from tersify.lab.trainer import evaluate
 from tersify.methods import Lookup
 from tersify.tensor import Table

@@ -51,8 +51,8 @@ class Bench:
     def run(self, recipe: str, seed: int) -> dict[str, float]:
         """One run as the command line makes it, from a dense twin that another recipe may have trained."""
         from tersify.lab.trainer import Job, fitted, run_with_twin
-        from tersify.lab.trainer.directory import TWIN
-        from tersify.lab.trainer.twin import dense_twin
+        from tersify.lab.trainer.dense_twin import dense_twin
+        from tersify.lab.trainer.run_directory import TWIN
         from tersify.recipe import Recipe
 
         chosen = Recipe.load(recipe)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tersify.lab.experiments import Experiment
-from tersify.lab.experiments.runner import summary
+from tersify.lab.experiments.reproduce import summary
 from tersify.lab.names import unknown
-from tersify.report.parts import pooled_latents
+from tersify.report.run_graphics import pooled_latents
 
 HERE = Path(__file__).parent
 CURVES = ("accuracy", "sparsity", "entropy_bits", "Δ", "kept", "energy")

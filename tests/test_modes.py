@@ -48,7 +48,7 @@ def compile_(model):
 
 
 def collect(model):
-    from tersify.sparse.recorder import _ready
+    from tersify.sparse.input_rows import _ready
 
     with _ready(model):
         assert not any(module.training for module in model.modules())

@@ -43,7 +43,7 @@ MIRRORS = (
     ("methods/lookup/*", "tests/methods/test_settings.py tests/methods/test_lookup.py"),
     ("methods/kmeans.py", "tests/methods/test_settings.py tests/methods/test_kmeans.py"),
     ("methods/selection.py", "tests/methods/test_selection.py tests/methods/test_prune_schedule.py"),
-    ("methods/following.py", "tests/methods/test_energy*.py tests/methods/test_prune_structures.py"),
+    ("methods/layer_graph.py", "tests/methods/test_energy*.py tests/methods/test_prune_structures.py"),
     (
         "methods/t*r*.py",
         "tests/methods/test_settings.py tests/methods/test_ternary*.py tests/methods/test_other_quantizers.py",
@@ -57,7 +57,7 @@ MIRRORS = (
     ("runtime/*", "tests/runtime/*.py"),
     ("lab/trainer/distributed.py", "tests/lab/test_ranks.py tests/lab/test_sharding.py"),
     ("lab/trainer/shards.py", "tests/lab/test_sharding.py"),
-    ("lab/trainer/stored.py", "tests/lab/test_trainer_stored.py tests/shrinking/test_shrunk_files.py"),
+    ("lab/trainer/stored_networks.py", "tests/lab/test_trainer_stored.py tests/shrinking/test_shrunk_files.py"),
     ("lab/trainer/*", "tests/lab/test_trainer_*.py"),
 )
 LAWS = [f"tests/laws/test_{law}.py" for law in ("prepared_weights", "pack_is_the_eval_weight", "stop_and_go_on")]

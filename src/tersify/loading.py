@@ -43,7 +43,7 @@ def load(
         return codec.load(path, into, max_decoded_bytes=max_decoded_bytes, threads=threads)
     if threads is not None:
         raise ValueError("threads goes with into=; leave it out where the file names its network")
-    from tersify.lab.stored import load_network
+    from tersify.lab.stored_networks import load_network
 
     return load_network(
         Path(path),

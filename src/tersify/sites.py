@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from tersify.methods import Site, Transform
-from tersify.methods.slots import Slot, SlottedChain
+from tersify.methods.prepared_slots import Slot, SlottedChain
 
 _HOOKS = "tersify_hooks"
 _ORDER = "tersify_order"

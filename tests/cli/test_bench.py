@@ -9,7 +9,7 @@ import tersify
 from tersify import codec
 from tersify.cli import main
 from tersify.lab import network
-from tersify.lab.inputs import random_input
+from tersify.lab.random_inputs import random_input
 from tersify.report import write_report
 from tersify.runtime import benchmark
 from tersify.tensor import CompressedModel

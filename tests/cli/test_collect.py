@@ -129,12 +129,12 @@ def test_the_folder_one_stands_in_can_be_the_collection(recipe, tmp_path, monkey
 
 
 def test_an_empty_folder_is_empty_again_after_a_mistake(tmp_path, monkeypatch, capsys):
-    from tersify.sparse import writer
+    from tersify.sparse import collection_writer
 
     def broken(*args):
         raise OSError(28, "No space left on device", "there")
 
-    monkeypatch.setattr(writer, "_write", broken)
+    monkeypatch.setattr(collection_writer, "_write", broken)
     (tmp_path / "c").mkdir()
     command = ["collect", "digits-cnn", "--shape", "1,8,8", "--dense", *SMALL]
     assert main([*command, "--out", str(tmp_path / "c")]) == 2

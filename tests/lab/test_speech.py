@@ -15,7 +15,7 @@ from tersify.lab import network
 from tersify.lab.networks.speech import SpeechMlp
 from tersify.lab.speech import Corpus, Framing, SpeechTraining, audio, enhance, istft, mix, snr_db, stft, train
 from tersify.lab.speech.enhance import stacked
-from tersify.lab.speech.figures import reproduce_figure, rows
+from tersify.lab.speech.lut_figures import reproduce_figure, rows
 from tersify.lab.speech.measure import Scores, score
 from tersify.lab.speech.partitions import reproduce_partitions
 from tersify.lab.speech.search import search_split

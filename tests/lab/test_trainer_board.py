@@ -2,8 +2,8 @@
 
 import pytest
 
-from tersify.lab.trainer import board
-from tersify.lab.trainer.board import Board
+from tersify.lab.trainer import tensorboard_log
+from tersify.lab.trainer.tensorboard_log import Board
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def writers(monkeypatch):
         def close(self):
             self.closed = True
 
-    monkeypatch.setattr(board, "_summary_writer", lambda: Writer)
+    monkeypatch.setattr(tensorboard_log, "_summary_writer", lambda: Writer)
     return made
 
 

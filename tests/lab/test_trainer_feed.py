@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tersify.lab import Augmentation, Data, Split
-from tersify.lab.trainer.feed import Feed
+from tersify.lab.trainer.batches import Feed
 
 
 def numbered(count):

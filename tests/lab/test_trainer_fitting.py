@@ -9,10 +9,10 @@ import torch
 from tersify.lab.data import dataset
 from tersify.lab.experiments import Experiment, experiments
 from tersify.lab.trainer import DENSE, Job, RunDirectory, TrainConfig, fitted, run_with_twin
-from tersify.lab.trainer.directory import TWIN
+from tersify.lab.trainer.dense_twin import dense_twin, starts_from_twin
 from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.rate import learning_rate
-from tersify.lab.trainer.twin import dense_twin, starts_from_twin
+from tersify.lab.trainer.run_directory import TWIN
 from tersify.recipe import Recipe, ready_recipes
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from loops import labels, start, train
 from tersify.methods import from_table
-from tersify.methods.slots import SlottedChain, forget_prepared
+from tersify.methods.prepared_slots import SlottedChain, forget_prepared
 from zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 
 CHAINS = all_legal_chains()

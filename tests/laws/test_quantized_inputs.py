@@ -10,7 +10,7 @@ import tersify
 from tersify import Recipe
 from tersify.methods import TernaryWeightNetwork
 from tersify.methods.inputs import registered_inputs
-from tersify.methods.inputs.base import input_from_table
+from tersify.methods.inputs.input_method import input_from_table
 from tersify.recipe import InputRule, Rule
 
 VARIANTS = [

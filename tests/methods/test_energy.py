@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from searching import batch, evaluator_of, session_of, trained_a_little, work_of
 
 from tersify.methods.energy.gates import GateTransform
-from tersify.methods.slots import forget_prepared
+from tersify.methods.prepared_slots import forget_prepared
 
 
 def loss_and_gradients(model, session):

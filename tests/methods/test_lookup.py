@@ -14,7 +14,7 @@ import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Lookup, Prune
 from tersify.methods.lookup.fit import fit_table
-from tersify.methods.lookup.split import interval_counts, interval_means, range_split, squared_error
+from tersify.methods.lookup.range_split import interval_counts, interval_means, range_split, squared_error
 from tersify.tensor import Table, TableFormat
 
 

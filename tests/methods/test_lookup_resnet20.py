@@ -8,7 +8,7 @@ import torch
 import tersify
 from tersify import Recipe, Rule
 from tersify.lab import dataset, network
-from tersify.lab.stored import load_weights
+from tersify.lab.stored_networks import load_weights
 from tersify.lab.trainer import evaluate
 from tersify.methods import Lookup
 

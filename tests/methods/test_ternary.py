@@ -11,7 +11,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Ternary
-from tersify.methods.slots import forget_prepared
+from tersify.methods.prepared_slots import forget_prepared
 from tersify.methods.threshold import TernaryTransform
 from tersify.schedules import Progress
 from tersify.tensor import sparsity_percent

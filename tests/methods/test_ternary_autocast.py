@@ -9,7 +9,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Ternary
-from tersify.methods.slots import forget_prepared
+from tersify.methods.prepared_slots import forget_prepared
 
 X = torch.linspace(-1, 1, 24).view(4, 6)
 

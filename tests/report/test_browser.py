@@ -10,7 +10,7 @@ from run_files import dense_run, ternary_run, write_bench
 
 from tersify.report import write_report
 from tersify.report.page import Page
-from tersify.report.run import find_runs
+from tersify.report.run_files import find_runs
 
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",

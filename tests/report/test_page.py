@@ -10,9 +10,9 @@ from run_files import dense_run, ternary_run, write_bench, write_history
 
 from tersify.cli import main
 from tersify.report import write_report
-from tersify.report.numbers import duration, points, size, ticks
+from tersify.report.number_text import duration, points, size, ticks
 from tersify.report.page import Page
-from tersify.report.run import find_runs
+from tersify.report.run_files import find_runs
 from tersify.report.svg import LIGHT
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x00\x1b"

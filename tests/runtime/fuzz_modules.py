@@ -166,7 +166,7 @@ def runs(program: Program, inputs: tuple[Tensor, ...]) -> list[Tensor] | None:
     return kept
 
 
-def build(seed: int, most: int = 9) -> Case:
+def build(seed: int, most: int = 9) -> Case:  # noqa: C901 - one recipe, drawn from top to bottom
     """The module of a seed: steps are drawn one by one, and those that torch does not run are drawn again."""
     rng = random.Random(seed)
     torch.manual_seed(seed)

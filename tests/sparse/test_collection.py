@@ -10,7 +10,7 @@ from torch import nn
 
 import tersify
 from tersify.sparse import BACKENDS, FORMATS, CollectionError
-from tersify.sparse.index import ARRAYS, WEIGHT_FIRST
+from tersify.sparse.collection_index import ARRAYS, WEIGHT_FIRST
 from tersify.sparse.lowering import Geometry, lower_input, lower_weight, multiply
 
 
@@ -184,20 +184,20 @@ def test_networks_are_appended_to_one_collection(tmp_path):
 
 
 def test_writing_that_stops_half_way_leaves_nothing_behind(tmp_path, monkeypatch):
-    from tersify.sparse import writer
+    from tersify.sparse import collection_writer
 
     model, tokens = everything()
     tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 8), out=tmp_path / "old", name="linear")
     before = {path: path.read_bytes() for path in (tmp_path / "old").rglob("*.*")}
     written = []
 
-    def full_disk(matrix, path, write=writer._write):
+    def full_disk(matrix, path, write=collection_writer._write):
         if len(written) == 7:
             raise OSError(28, "No space left on device")
         written.append(path)
         return write(matrix, path)
 
-    monkeypatch.setattr(writer, "_write", full_disk)
+    monkeypatch.setattr(collection_writer, "_write", full_disk)
     for out, append in ((tmp_path / "new", False), (tmp_path / "old", True)):
         written.clear()
         with pytest.raises(OSError, match="No space"):

@@ -13,7 +13,7 @@ from torch import nn
 
 import tersify
 from tersify.sparse import CollectionError
-from tersify.sparse.index import ARRAYS, INDEX
+from tersify.sparse.collection_index import ARRAYS, INDEX
 
 
 @pytest.fixture

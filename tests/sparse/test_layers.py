@@ -6,7 +6,7 @@ from sparse_nets import OPERATIONS, everything, pruned
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from tersify.sparse.recorder import record
+from tersify.sparse.input_rows import record
 
 
 def recorded(model, example, **options):

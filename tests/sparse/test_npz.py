@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tersify.sparse.errors import CollectionError
+from tersify.sparse.collection_error import CollectionError
 from tersify.sparse.formats import FORMATS, Matrix
 from tersify.sparse.npz import from_npz, to_npz
 

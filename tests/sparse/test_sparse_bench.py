@@ -8,7 +8,7 @@ from sparse_nets import pruned
 from torch import nn
 
 import tersify
-from tersify.sparse import BACKENDS, bench
+from tersify.sparse import BACKENDS, backend_times
 from tersify.sparse.backends import MissingBackendError, Prepared
 
 
@@ -21,7 +21,7 @@ def test_every_backend_is_timed_and_the_winner_is_the_fastest(collection):
     threads = torch.get_num_threads()
     timings = collection.bench(["torch-csr", "scipy-csr", "tersify"], rounds=2)
     assert [t.backend for t in timings] == ["torch", "torch-csr", "scipy-csr", "tersify"]
-    (winner,) = bench.winners(timings).values()
+    (winner,) = backend_times.winners(timings).values()
     fastest = min(timings, key=lambda t: t.seconds)
     assert winner["backend"] == fastest.backend
     assert winner["speedup"] == timings[0].seconds / fastest.seconds
@@ -42,7 +42,7 @@ def test_a_missing_library_is_named_when_asked_for_and_left_out_otherwise(collec
     monkeypatch.setitem(sys.modules, "sparse", None)
     with pytest.raises(MissingBackendError, match=r"needs the package sparse; pip install 'tersify\[sparse\]'"):
         collection.bench(["pydata"], rounds=1)
-    monkeypatch.setattr(bench, "BACKENDS", {name: BACKENDS[name] for name in ("torch", "pydata")})
+    monkeypatch.setattr(backend_times, "BACKENDS", {name: BACKENDS[name] for name in ("torch", "pydata")})
     assert [t.backend for t in collection.bench(rounds=1)] == ["torch"]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from tersify.lab import network, resolve_target
-from tersify.units import UnitGroup, find_units
+from tersify.units import UnitGroup, find_units, moves
 from unit_nets import NETS, Concat, Grouped, Mobile, SelfAttention, make
 
 
@@ -58,6 +58,17 @@ def test_the_same_place_of_every_group_goes_together() -> None:
     assert found["first"].producers[0].unit.tolist() == [0, 1, 2, 3] * 2
     assert found["grouped"].size == 6
     assert [(m.name, m.dim) for m in found["up"].producers] == [("up.weight", 1)]
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid,
+     nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.Sigmoid, nn.SiLU, nn.Softplus, nn.Softshrink, nn.Tanh],
+)  # fmt: skip
+def test_an_activation_lets_units_pass_where_torch_does_not_tag_it_as_pointwise(activation, monkeypatch) -> None:
+    monkeypatch.setattr(moves, "pointwise", None)
+    model = nn.Sequential(nn.Linear(4, 6), activation(), nn.Linear(6, 3))
+    assert groups(model, torch.rand(1, 4))["0"].size == 6
 
 
 def test_an_attention_head_is_a_unit_and_a_layer_norm_holds_the_stream() -> None:

@@ -37,7 +37,7 @@ def allocate(
     from tersify.codec.atomic import write_text
     from tersify.lab import dataset, resolve_target
     from tersify.lab.allocate import Budget, allocate_on
-    from tersify.lab.stored import load_weights
+    from tersify.lab.stored_networks import load_weights
 
     if plot is not None:
         _plotly()

@@ -35,7 +35,7 @@ def bench(
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Time FILE compiled by Tersify against PyTorch, ONNX Runtime and others that are installed."""
-    from tersify.cli.tables import wide_console
+    from tersify.cli.terminal_tables import wide_console
     from tersify.codec.atomic import write_text
     from tersify.lab.experiments.provenance import provenance
     from tersify.lab.names import unknown

@@ -55,7 +55,7 @@ def collect(
     """Run TARGET on a calibration batch and store each sparse operation: weight, input, output and what they are."""
     from tersify.cli import printable
     from tersify.cli.collect_tables import contents_table, network_lines, timing_tables, write_timings
-    from tersify.cli.tables import wide_console
+    from tersify.cli.terminal_tables import wide_console
     from tersify.lab.collecting import Source, collect_from
     from tersify.sparse import BACKENDS, FORMATS, Collection
     from tersify.sparse.exports import EXPORTS

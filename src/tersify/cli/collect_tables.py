@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from tersify.cli.tables import plain, size
+from tersify.cli.terminal_tables import plain, size
 from tersify.codec.atomic import write_text
 from tersify.lab.experiments.provenance import provenance
 from tersify.sparse import Collection
-from tersify.sparse.bench import DENSE, Timing, winners
+from tersify.sparse.backend_times import DENSE, Timing, winners
 
 
 def contents_table(collection: Collection) -> Table:

@@ -67,9 +67,9 @@ def network_and_input(
     trust: bool = False,
 ) -> tuple[nn.Module, Tensor]:
     """The network of a .terse file in eval mode, and `batch` random inputs, as the flags say."""
-    from tersify.lab import inputs
+    from tersify.lab.random_inputs import network_and_input
 
-    return inputs.network_and_input(
+    return network_and_input(
         file, target=target, options=pairs(option, "--option"), trust=trusted(target, trust), shape=shape, batch=batch,
         **allowed(max_decoded_bytes),
     )  # fmt: skip

@@ -62,7 +62,7 @@ def compress(
 
     On several devices: torchrun --nproc-per-node N -m tersify compress …
     """
-    from tersify.cli.tables import wide_console
+    from tersify.cli.terminal_tables import wide_console
     from tersify.lab.data import dataset
     from tersify.lab.trainer import DENSE, Job, RunDirectory, display_for, fitted, pick_device, run_with_twin
     from tersify.lab.trainer.distributed import process_group, restarted
@@ -99,7 +99,7 @@ def compress(
 
 
 def _tell(console: Console, out: Path, label: str, rows: dict[str, dict[str, float]]) -> None:
-    from tersify.cli.tables import print_metrics
+    from tersify.cli.terminal_tables import print_metrics
     from tersify.report import write_report
 
     print_metrics(console, rows)

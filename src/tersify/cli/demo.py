@@ -21,7 +21,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of weights, order and augmentation.")] = 0,
 ) -> None:
     """Train a small network on digits twice, dense and sparse ternary, and compare the two files."""
-    from tersify.cli.tables import print_metrics, wide_console
+    from tersify.cli.terminal_tables import print_metrics, wide_console
     from tersify.lab.trainer import display_for
     from tersify.lab.trainer.demo import run_demo
     from tersify.report import write_report

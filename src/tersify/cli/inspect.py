@@ -22,7 +22,7 @@ def inspect(
 ) -> None:
     """Per tensor: shape, levels, sparsity, entropy and bytes; and what the file says about itself."""
     from tersify import codec
-    from tersify.cli.tables import plain, wide_console
+    from tersify.cli.terminal_tables import plain, wide_console
 
     facts = codec.inspect(file, **allowed(max_decoded_bytes))
     if as_json:
@@ -45,7 +45,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """A column for every key that occurs, in the order of their first occurrence."""
     from rich.table import Table
 
-    from tersify.cli.tables import plain
+    from tersify.cli.terminal_tables import plain
 
     keys = list(dict.fromkeys(key for row in rows for key in row))
     table = Table(*keys, title=title)

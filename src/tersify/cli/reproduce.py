@@ -41,7 +41,7 @@ def reproduce(
 ) -> None:
     """Run the rows of EXPERIMENT, print published, ours and the difference, and draw its figures."""
     from tersify.cli.sweep import sweep_display
-    from tersify.cli.tables import wide_console
+    from tersify.cli.terminal_tables import wide_console
     from tersify.lab.experiments import Request, Watch, known, listed, run_experiment
     from tersify.lab.trainer import display_for
 

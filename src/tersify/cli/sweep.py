@@ -32,7 +32,7 @@ def sweep(
     data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
 ) -> None:
     """Search the space of SWEEP.toml and show the front; killed at any moment, --resume repeats no finished trial."""
-    from tersify.cli.tables import wide_console
+    from tersify.cli.terminal_tables import wide_console
     from tersify.lab.sweep import Sweep, check_any_complete
     from tersify.lab.sweep import sweep as run
     from tersify.report import write_report
@@ -114,7 +114,7 @@ def front_table(results: Mapping[str, Any]) -> Table:
     """The front, best first objective first, with the parameters of each trial."""
     from rich.table import Table
 
-    from tersify.cli.tables import plain
+    from tersify.cli.terminal_tables import plain
 
     states = [trial["state"] for trial in results["trials"]]
     told = ", ".join(f"{states.count(s)} {s}" for s in ("complete", "pruned", "failed", "running") if s in states)

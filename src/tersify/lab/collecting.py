@@ -16,8 +16,8 @@ import tersify
 from tersify import codec
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
 from tersify.lab.data import dataset, normalize
-from tersify.lab.inputs import random_input
-from tersify.lab.stored import load_network, load_weights
+from tersify.lab.random_inputs import random_input
+from tersify.lab.stored_networks import load_network, load_weights
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer import check_fits, evaluate
 from tersify.sparse import Collection

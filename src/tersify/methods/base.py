@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.flat import FlatWeights, Prepared
-from tersify.methods.offered import GROUP, load_offered, offered
+from tersify.methods.entry_points import GROUP, load_offered, offered
+from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 from tersify.units import UnitGroup

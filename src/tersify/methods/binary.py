@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tersify.checks import check_choice
 from tersify.methods.base import Bound, Method, Site, Transform, dense, over_channels, register, straight_through
-from tersify.methods.flat import FlatWeights, clip_
+from tersify.methods.flat_weights import FlatWeights, clip_
 from tersify.tensor import CompressedTensor
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat_weights import FlatWeights
 from tersify.tensor import CompressedTensor
 
 LEAST_SCALE = 1e-8

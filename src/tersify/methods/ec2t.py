@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, ternary_tensor
-from tersify.methods.flat import FlatWeights, Prepared
-from tersify.methods.relative import AllLevels, RelativeLevels, keep_positive_, levels_of
+from tersify.methods.flat_weights import FlatWeights, Prepared
+from tersify.methods.relative_levels import AllLevels, RelativeLevels, keep_positive_, levels_of
 from tersify.methods.threshold import is_measured_at
 from tersify.methods.ttq import all_signed_levels, side_means, signed_codebook, signed_levels
 from tersify.tensor import CompressedTensor

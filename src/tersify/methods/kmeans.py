@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tersify.checks import check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
-from tersify.methods.flat import FlatWeights, Prepared
+from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.pruning.schedule import first_step
-from tersify.methods.relative import AllLevels, RelativeLevels, levels_of
+from tersify.methods.relative_levels import AllLevels, RelativeLevels, levels_of
 from tersify.tensor import CompressedTensor
 
 ITERATIONS = 60

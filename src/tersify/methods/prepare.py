@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tersify import ranks
 from tersify.methods.base import Bound, Method, Site, Transform
-from tersify.methods.flat import FlatWeights, Prepared
-from tersify.methods.slots import Slot
+from tersify.methods.flat_weights import FlatWeights, Prepared
+from tersify.methods.prepared_slots import Slot
 
 # What is prepared waits in memory, with a few temporaries. A network of more weights is bound by its arithmetic, and
 # float32 could not count them.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, register
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
     TernaryTransform,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tersify import ranks
 from tersify.methods.base import Bound, straight_through
-from tersify.methods.flat import FlatWeights, clip_, signs_beyond
-from tersify.methods.relative import all_levels
+from tersify.methods.flat_weights import FlatWeights, clip_, signs_beyond
+from tersify.methods.relative_levels import all_levels
 from tersify.methods.threshold import TernaryTransform
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Step, Transform, register
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import TernaryTransform, check_latent_settings, is_measured_at, magnitude_quantile
 from tersify.schedules import cubic_ramp

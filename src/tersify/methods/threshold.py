@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tersify.checks import check_choice, check_range
 from tersify.methods.base import Transform, dense, straight_through, ternary_tensor
-from tersify.methods.relative import RelativeLevels
+from tersify.methods.relative_levels import RelativeLevels
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
-from tersify.methods.flat import FlatWeights, Prepared, signs_beyond
-from tersify.methods.relative import AllLevels, RelativeLevels, keep_positive_, levels_of
+from tersify.methods.flat_weights import FlatWeights, Prepared, signs_beyond
+from tersify.methods.relative_levels import AllLevels, RelativeLevels, keep_positive_, levels_of
 from tersify.tensor import CompressedTensor
 
 

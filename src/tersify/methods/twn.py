@@ -19,7 +19,7 @@ from tersify.methods.base import (
     straight_through,
     ternary_tensor,
 )
-from tersify.methods.flat import FlatWeights, signs_beyond
+from tersify.methods.flat_weights import FlatWeights, signs_beyond
 from tersify.tensor import CompressedTensor
 
 

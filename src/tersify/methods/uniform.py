@@ -18,7 +18,7 @@ from tersify.methods.base import (
     register,
     straight_through,
 )
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat_weights import FlatWeights
 from tersify.tensor import CompressedTensor
 
 

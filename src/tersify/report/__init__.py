@@ -19,8 +19,8 @@ def write_report(
     from tersify.codec.atomic import write_text
     from tersify.report.page import Page
     from tersify.report.raster import write_png
-    from tersify.report.run import find_runs
-    from tersify.report.sweep import read_sweep
+    from tersify.report.run_files import find_runs
+    from tersify.report.sweep_figures import read_sweep
 
     found = {directory: read_sweep(directory) for directory in directories}
     sweeps = [sweep for sweep in found.values() if sweep is not None]

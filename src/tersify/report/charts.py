@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tersify.report.numbers import short
+from tersify.report.number_text import short
 from tersify.report.svg import HALO, HEIGHT, WIDTH, Drawing, Plot, color, label, shorten, tag
 
 PERCENT = " %"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tersify import codec
-from tersify.report.numbers import short
+from tersify.report.number_text import short
 from tersify.tensor import CompressedTensor, code_counts
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tersify.report.charts import PERCENT, Line, Point, lines, scatter
-from tersify.report.numbers import bits, percent
+from tersify.report.number_text import bits, percent
 from tersify.report.published import PublishedTable, published_tables
-from tersify.report.run import Run
+from tersify.report.run_files import Run
 from tersify.report.svg import Drawing
 
 

@@ -8,13 +8,13 @@ import json
 from collections.abc import Sequence
 from importlib import resources
 
-from tersify.report import parts
+from tersify.report import run_graphics
 from tersify.report.figures import Figure, dense_accuracy, epoch_figures, plane_figures
-from tersify.report.numbers import bits, duration, percent, points, size, times
-from tersify.report.run import Run
+from tersify.report.number_text import bits, duration, percent, points, size, times
+from tersify.report.run_files import Run
 from tersify.report.run_tables import file_table, layer_table, recipe_and_provenance, runs_table, speed_table
 from tersify.report.svg import DARK, LIGHT, SERIES, clean
-from tersify.report.sweep import SweepResults, sweep_figures, sweep_table
+from tersify.report.sweep_figures import SweepResults, sweep_figures, sweep_table
 
 
 class Page:
@@ -54,13 +54,13 @@ class Page:
 
     def _run(self, run: Run, index: int, *, several: bool, opened: bool) -> str:
         prefix = f"run{index}-" if several else ""
-        weights = parts.layer_figures(run, index, prefix) + parts.value_figures(run, index, prefix)
-        latents = parts.latent_figures(run, index, prefix)
+        weights = run_graphics.layer_figures(run, index, prefix) + run_graphics.value_figures(run, index, prefix)
+        latents = run_graphics.latent_figures(run, index, prefix)
         inside = [
             "".join(f'<p class="note">{clean(note)}</p>' for note in run.notes),
             self._section("The weights", weights, layer_table(run) + self._folded("Latents of each weight", latents)),
-            self._section("The file", [], self._pair(parts.file_figure(run, prefix), file_table(run))),
-            self._section("Speed beside its peers", parts.speed_figures(run, prefix), speed_table(run)),
+            self._section("The file", [], self._pair(run_graphics.file_figure(run, prefix), file_table(run))),
+            self._section("Speed beside its peers", run_graphics.speed_figures(run, prefix), speed_table(run)),
             self._section("Recipe and provenance", [], recipe_and_provenance(run)),
         ]  # fmt: skip
         body = "".join(inside)
@@ -124,7 +124,7 @@ def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:
         per_weight = run.file_bits_per_weight
         under = f"{per_weight:.2f} bit per weight, all included" if per_weight is not None else ""
         tiles.append(_tile(size(run.figure("file_bytes")), "on disk", under))
-    speed = parts.speed_beside_peers(run)
+    speed = run_graphics.speed_beside_peers(run)
     if speed is not None and speed.factor is not None:
         many = "" if speed.threads == 1 else "s"
         under = f"{speed.milliseconds:.2f} ms, batch {speed.batch:.0f}, {speed.threads} thread{many}"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tersify.report.figures import dense_accuracy
-from tersify.report.numbers import bits, count, duration, percent, points, short, size, times
-from tersify.report.parts import file_parts, layers, speed_beside_peers, speed_rows
-from tersify.report.run import Run, is_number
+from tersify.report.html_tables import Cell, table
+from tersify.report.number_text import bits, count, duration, percent, points, short, size, times
+from tersify.report.run_files import Run, is_number
+from tersify.report.run_graphics import file_parts, layers, speed_beside_peers, speed_rows
 from tersify.report.svg import SERIES, clean
-from tersify.report.tables import Cell, table
 
 
 def _number(value: float | None, text: str, share: float | None = None) -> Cell:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tersify.report.numbers import short, ticks
+from tersify.report.number_text import short, ticks
 
 WIDTH, HEIGHT = 400, 250
 LIGHT = {

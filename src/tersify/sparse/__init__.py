@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from tersify.sparse.backends import BACKENDS as BACKENDS
     from tersify.sparse.collection import Collection as Collection
     from tersify.sparse.collection import Operation as Operation
-    from tersify.sparse.errors import CollectionError as CollectionError
+    from tersify.sparse.collection_error import CollectionError as CollectionError
+    from tersify.sparse.collection_writer import collect as collect
     from tersify.sparse.formats import FORMATS as FORMATS
     from tersify.sparse.formats import Matrix as Matrix
-    from tersify.sparse.writer import collect as collect
 
 _HOMES = {
     "BACKENDS": "backends",
     "Collection": "collection",
-    "CollectionError": "errors",
+    "CollectionError": "collection_error",
     "FORMATS": "formats",
     "Matrix": "formats",
     "Operation": "collection",
-    "collect": "writer",
+    "collect": "collection_writer",
 }
 
 __all__ = [*_HOMES]

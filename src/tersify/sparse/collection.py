@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tersify.regular import read_regular
-from tersify.sparse.errors import CollectionError
+from tersify.sparse.collection_error import CollectionError
+from tersify.sparse.collection_index import ARRAYS, OPERANDS, WEIGHT_FIRST, read_index
 from tersify.sparse.formats import Array, Matrix
-from tersify.sparse.index import ARRAYS, OPERANDS, WEIGHT_FIRST, read_index
 from tersify.sparse.npz import from_npz
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tersify.sparse.bench import Timing
+    from tersify.sparse.backend_times import Timing
 
 
 class Operation:
@@ -165,7 +165,7 @@ class Collection:
             rounds: how often every backend gets its turn.
             threads: threads of every backend.
         """
-        from tersify.sparse.bench import bench
+        from tersify.sparse.backend_times import bench
 
         return bench(self, backends, rounds=rounds, threads=threads)
 

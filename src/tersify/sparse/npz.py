@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tersify.sparse.errors import CollectionError
+from tersify.sparse.collection_error import CollectionError
 from tersify.sparse.formats import FORMATS, Array, Matrix
 
 HEADER = "binsparse"

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.lab.experiments.definition import Row
+from tersify.lab.experiments.experiment_file import Row
 from tersify.lab.networks import network
 from tersify.lab.trainer import pick_device
 from tersify.methods import Energy
 from tersify.methods.base import Network
+from tersify.methods.energy.energy import Work
 from tersify.methods.energy.fold import Evaluator
-from tersify.methods.energy.method import Work
 from tersify.sites import find_sites, install
 
 POPULATION = 8

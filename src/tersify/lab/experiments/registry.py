@@ -1,7 +1,7 @@
 """The one list of what `tersify reproduce` knows, and one way to run any of it.
 
-Most experiments train their rows: each is a file `NAME.toml` of this folder, see `definition.py`. Anything else is a
-program, a file `programs/NAME.toml`:
+Most experiments train their rows: each is a file `NAME.toml` of this folder, see `experiment_file.py`. Anything else is
+a program, a file `programs/NAME.toml`:
 
     title, source                  what it is, where it was published
     run = "module:function"        called as `function(request, watch)`; returns the results and the files written
@@ -18,9 +18,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tersify.lab.experiments.definition import Experiment, build, experiments
-from tersify.lab.experiments.figures import draw
-from tersify.lab.experiments.runner import reproduce
+from tersify.lab.experiments.experiment_file import Experiment, build, experiments
+from tersify.lab.experiments.reproduce import reproduce
+from tersify.lab.experiments.run_figures import draw
 from tersify.lab.names import unknown
 from tersify.lab.trainer import Display
 from tersify.toml import read_toml

@@ -10,7 +10,7 @@ from typing import Any
 
 from tersify.lab.data.roots import data_root
 from tersify.lab.experiments.registry import Request, Watch
-from tersify.lab.speech.figures import reproduce_figure
+from tersify.lab.speech.lut_figures import reproduce_figure
 from tersify.lab.speech.partitions import reproduce_partitions
 from tersify.lab.speech.table3 import reproduce
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tersify.lab.experiments.registry import Request, Watch
-from tersify.lab.sweep.definition import Sweep
-from tersify.lab.sweep.runner import ENGINES, SweepDisplay, check_any_complete, sweep
+from tersify.lab.sweep.sweep_file import Sweep
+from tersify.lab.sweep.trials import ENGINES, SweepDisplay, check_any_complete, sweep
 from tersify.report import write_report
 
 NAME = "ternary-fig4"

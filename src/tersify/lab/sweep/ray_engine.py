@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from tersify.lab.sweep.definition import Resources
 from tersify.lab.sweep.engines import Done, Judge
+from tersify.lab.sweep.sweep_file import Resources
 from tersify.lab.sweep.trial import Outcome, Task, run_trial
 
 POLL_SECONDS = 0.2

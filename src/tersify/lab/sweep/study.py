@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tersify.lab.sweep.definition import OBJECTIVES, Sweep
+from tersify.lab.sweep.sweep_file import OBJECTIVES, Sweep
 from tersify.lab.sweep.trial import Outcome
-from tersify.lab.trainer.feed import seed_of
+from tersify.lab.trainer.batches import seed_of
 
 try:
     import optuna

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from tersify import ranks
-from tersify.lab.trainer.directory import difference
+from tersify.lab.trainer.run_directory import difference
 from tersify.methods.pruning.mask import GatheredMask
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -16,14 +16,14 @@ from tersify.lab.data import Data, dataset
 from tersify.lab.data.roots import data_root
 from tersify.lab.networks import options_of
 from tersify.lab.seeds import set_seed
-from tersify.lab.stored import load_weights
+from tersify.lab.stored_networks import load_weights
 from tersify.lab.targets import resolve_target
+from tersify.lab.trainer.batches import seed_of
 from tersify.lab.trainer.config import TrainConfig
-from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display
-from tersify.lab.trainer.feed import seed_of
 from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.run import train
+from tersify.lab.trainer.run_directory import RunDirectory
 from tersify.userfile import names_function
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from tersify.lab.data import Augmentation, Data, Stream, normalize
 from tersify.lab.names import unknown
 from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
+from tersify.lab.trainer.batches import Feed, StreamFeed, seed_of, to_device
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.distributed import (
@@ -34,10 +35,9 @@ from tersify.lab.trainer.distributed import (
     sum_over_ranks,
 )
 from tersify.lab.trainer.evaluation import check_fits, evaluate
-from tersify.lab.trainer.feed import Feed, StreamFeed, seed_of, to_device
 from tersify.lab.trainer.mixup import mix
 from tersify.lab.trainer.objective import Objective, load_teacher
-from tersify.lab.trainer.plain import PlainSession, Training
+from tersify.lab.trainer.plain_session import PlainSession, Training
 from tersify.lab.trainer.rate import learning_rate, with_rate_of
 from tersify.lab.trainer.shards import spread_over_ranks_
 from tersify.methods.threshold import magnitude_quantile

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.lab.data import Data
-from tersify.lab.stored import load_network
+from tersify.lab.stored_networks import load_network
 from tersify.lab.trainer.config import TrainConfig
 from tersify.lab.trainer.evaluation import check_fits
 

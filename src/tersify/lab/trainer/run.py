@@ -19,15 +19,15 @@ from tersify import codec, ranks
 from tersify.codec.atomic import write_text
 from tersify.lab.data import Data, normalize
 from tersify.lab.networks import networks
-from tersify.lab.trainer.board import Board
 from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
 from tersify.lab.trainer.config import TrainConfig
-from tersify.lab.trainer.directory import RunDirectory
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.distributed import check_agreement
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.loop import Loop
+from tersify.lab.trainer.run_directory import RunDirectory
 from tersify.lab.trainer.shards import load_shards_, remove_old_shards, save_shards
+from tersify.lab.trainer.tensorboard_log import Board
 from tersify.locks import DirectoryLock
 from tersify.tensor import CompressedModel, CompressedTensor
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tersify import ranks
-from tersify.lab.trainer.plain import Training
+from tersify.lab.trainer.plain_session import Training
 
 if TYPE_CHECKING:
     from tersify.lab.trainer.loop import Loop

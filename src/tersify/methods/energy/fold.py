@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tersify.methods.energy.gates import Gate, spread
 from tersify.methods.energy.objectives import Objective, check_targets, group_energies
-from tersify.methods.energy.units import Outlet
+from tersify.methods.energy.unit_sites import Outlet
 from tersify.modes import eval_mode
 
 # Of the largest output behind a layer, a pass holds its input, itself, a shortcut and the library's scratch.

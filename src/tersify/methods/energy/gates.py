@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.methods.base import Transform, Units, pack_kept
-from tersify.methods.slots import forget_prepared
+from tersify.methods.prepared_slots import forget_prepared
 from tersify.tensor import CompressedTensor
 
 

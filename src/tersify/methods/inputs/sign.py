@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from tersify.methods.inputs.base import InputMethod, Seen, TrainedInput, passed_inside, register_input
+from tersify.methods.inputs.input_method import InputMethod, Seen, TrainedInput, passed_inside, register_input
 from tersify.tensor.inputs import SignInput, signs
 
 

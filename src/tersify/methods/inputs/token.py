@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from tersify.methods.base import straight_through
-from tersify.methods.inputs.base import InputMethod, Seen, TrainedInput, register_input
+from tersify.methods.inputs.input_method import InputMethod, Seen, TrainedInput, register_input
 from tersify.tensor.inputs import TokenInput, token_levels
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tersify.methods.lookup.optimal import Moments, optimal_table
-from tersify.methods.lookup.split import (
+from tersify.methods.lookup.range_split import (
     interval_means,
     largest_shift,
     lloyd,
@@ -22,7 +22,7 @@ from tersify.methods.lookup.split import (
 from tersify.tensor.table import Floats, TableFormat
 
 if TYPE_CHECKING:
-    from tersify.methods.lookup.method import Lookup
+    from tersify.methods.lookup.lookup import Lookup
 
 MOST_FRACTION_BITS = 16
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from tersify.methods.lookup.split import interval_counts
+from tersify.methods.lookup.range_split import interval_counts
 from tersify.tensor.table import Floats, Ints, TableFormat
 
 CHUNK = 1 << 20

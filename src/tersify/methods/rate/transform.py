@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tersify.methods.base import Transform, dense, pack_kept, straight_through
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat_weights import FlatWeights
 from tersify.tensor import CompressedTensor
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Network, Site, Step, register
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.pruning.choice import (
     SCOPES,
     choose_globally,
@@ -23,8 +23,8 @@ from tersify.methods.pruning.choice import (
 from tersify.methods.pruning.mask import LearnedMask, MaskTransform, SoftMask
 from tersify.methods.pruning.schedule import Pace
 from tersify.methods.pruning.scores import SCORES, Score, score_named
+from tersify.methods.pruning.shared_units import with_units
 from tersify.methods.pruning.structures import GROUPED, Layer, TiledLayer, UnitLayer, n_of_m, tiling_named
-from tersify.methods.pruning.units import with_units
 from tersify.ranks import is_sharded, own_part
 
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, register
 from tersify.methods.energy.bounds import Bounds
-from tersify.methods.energy.engine import Engine
 from tersify.methods.energy.fold import Evaluator, SearchedLayer
 from tersify.methods.energy.gates import Gate, GateTransform, Whole
+from tersify.methods.energy.generation import Engine
 from tersify.methods.energy.objectives import OBJECTIVES, objective_of
 from tersify.methods.energy.population import Population
 from tersify.methods.energy.searches import SEARCHES, Settings
-from tersify.methods.energy.units import UnitSite, gather_units
-from tersify.methods.flat import FlatWeights
+from tersify.methods.energy.unit_sites import UnitSite, gather_units
+from tersify.methods.flat_weights import FlatWeights
 from tersify.userfile import names_function
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from tersify.regular import read_regular
 from tersify.report.charts import Bar, rows
 from tersify.report.figures import Figure
-from tersify.report.numbers import short
-from tersify.report.run import is_number
+from tersify.report.html_tables import Cell, table
+from tersify.report.number_text import short
+from tersify.report.run_files import is_number
 from tersify.report.svg import HEIGHT, WIDTH, Drawing, Plot, color, label, shorten, tag
-from tersify.report.tables import Cell, table
 
 RESULTS = "sweep.json"
 MOST_RUNS = 6  # of the front whose own sections the page shows

@@ -12,13 +12,13 @@ from typing import Any
 
 from tersify.codec.atomic import write_text
 from tersify.lab.experiments.provenance import provenance
-from tersify.lab.sweep.definition import OBJECTIVES, Sweep
 from tersify.lab.sweep.engines import Engine, InProcess
 from tersify.lab.sweep.fields import meant_for
+from tersify.lab.sweep.sweep_file import OBJECTIVES, Sweep
 from tersify.lab.sweep.trial import Outcome, Task
 from tersify.lab.targets import resolve_target
 from tersify.lab.trainer import Job, TrainConfig, check_fits
-from tersify.lab.trainer.directory import difference
+from tersify.lab.trainer.run_directory import difference
 from tersify.locks import LOCK, alone, check_unlocked
 
 ENGINES = ("local", "ray")

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from tersify.methods.base import Network, Site, Units
-from tersify.methods.following import Graph
+from tersify.methods.layer_graph import Graph
 from tersify.methods.pruning.heads import head_groups, names_of
 from tersify.units import UnitGroup
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tersify.methods.base import Network, Site, Units
 from tersify.methods.energy.gates import spread_index
-from tersify.methods.following import Graph
+from tersify.methods.layer_graph import Graph
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify import codec
-from tersify.lab.stored import load_network
+from tersify.lab.stored_networks import load_network
 
 TOKENS = 32
 MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken

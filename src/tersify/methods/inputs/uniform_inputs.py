@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_range
-from tersify.methods.inputs.base import InputMethod, Seen, TrainedInput, passed_inside, register_input
+from tersify.methods.inputs.input_method import InputMethod, Seen, TrainedInput, passed_inside, register_input
 from tersify.tensor.inputs import LEAST_RANGE, UniformInput, uniform_levels
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tersify.codec.atomic import write_text
-from tersify.lab.experiments.definition import Experiment, Row, run_path
+from tersify.lab.experiments.experiment_file import Experiment, Row, run_path
 from tersify.report.charts import Bar, Line, Point, columns, lines, scatter, steps, with_legend
-from tersify.report.parts import pooled_latents
-from tersify.report.run import Run, read_run
+from tersify.report.run_files import Run, read_run
+from tersify.report.run_graphics import pooled_latents
 from tersify.report.svg import Drawing, color
 
 FOLDER = "figures"

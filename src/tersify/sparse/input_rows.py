@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tersify.modes import eval_mode
 from tersify.sparse.formats import Array
-from tersify.sparse.layers import Call, CannotCollect, Product, calls, products
+from tersify.sparse.layer_products import Call, CannotCollect, Product, calls, products
 from tersify.sparse.lowering import multiply
 
 SEED = 0

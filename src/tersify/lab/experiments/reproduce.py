@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tersify.lab.experiments.definition import Experiment, Row, run_path
+from tersify.lab.experiments.experiment_file import Experiment, Row, run_path
 from tersify.lab.experiments.provenance import provenance
 from tersify.lab.results import write_results
 from tersify.lab.trainer import Display, RunDirectory

@@ -10,11 +10,11 @@ import torch
 
 from tersify import ranks
 from tersify.lab.data import Data
-from tersify.lab.trainer.directory import TWIN, RunDirectory
 from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.fitting import DENSE, fitted
 from tersify.lab.trainer.job import Job
+from tersify.lab.trainer.run_directory import TWIN, RunDirectory
 
 SAMPLE = 1000  # images that tell whether a network is trained
 # What the dense twin has in common with the compressed run that starts from it; the rest is how to train.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tersify.sparse.errors import CollectionError
+from tersify.sparse.collection_error import CollectionError
 from tersify.sparse.formats import FORMATS
 
 INDEX = "collection.json"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
 from tersify.methods.base import Bound, scale_gradient
-from tersify.methods.flat import FlatWeights
+from tersify.methods.flat_weights import FlatWeights
 
 
 class RelativeLevels(nn.Module):

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from tersify.checks import check_choice, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
-from tersify.methods.flat import FlatWeights, Prepared
+from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.lookup.fit import MOST_FRACTION_BITS, Fitted, fit_table
-from tersify.methods.lookup.split import interval_counts
-from tersify.methods.relative import AllLevels, RelativeLevels, levels_of
+from tersify.methods.lookup.range_split import interval_counts
+from tersify.methods.relative_levels import AllLevels, RelativeLevels, levels_of
 from tersify.tensor import CompressedTensor, TableFormat
 
 FITS = ("paper", "nearest", "lloyd", "optimal", "sensitivity")

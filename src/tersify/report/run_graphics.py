@@ -7,8 +7,8 @@ from typing import Any
 
 from tersify.report.charts import Bar, columns, divided, rows, steps
 from tersify.report.figures import Figure
-from tersify.report.numbers import bits, count, percent, short, size
-from tersify.report.run import Run, is_number
+from tersify.report.number_text import bits, count, percent, short, size
+from tersify.report.run_files import Run, is_number
 from tersify.report.svg import color
 
 LAYERS = "layers, first to last"

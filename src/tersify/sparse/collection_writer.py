@@ -22,11 +22,11 @@ from tersify.checks import check_whole
 from tersify.codec.atomic import write_text
 from tersify.locks import alone
 from tersify.sparse.collection import Collection
+from tersify.sparse.collection_index import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST
 from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
-from tersify.sparse.index import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST
+from tersify.sparse.input_rows import SAMPLING, Record, as_array, record
 from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
 from tersify.sparse.npz import to_npz
-from tersify.sparse.recorder import SAMPLING, Record, as_array, record
 from tersify.sparse.statistics import describe, share
 from tersify.tensor.origin import file_facts
 from tersify.toml import read_toml
