@@ -44,7 +44,7 @@ def test_in_steps_a_schedule_ends_as_it_does_in_epochs():
 
 def test_every_method_says_whether_it_moves_with_time():
     assert {name for name, kind in registered().items() if kind().needs_length} == {
-        "ec2t", "energy", "kmeans", "prune", "ternary-target"
+        "ec2t", "energy", "kmeans", "prune", "rate", "ternary-target"
     }  # fmt: skip
     assert Ternary(regime="log").needs_length
     assert not Prune(sparsity=0.5, schedule="one-shot").needs_length

@@ -14,10 +14,11 @@ from tersify.methods import Method, from_table, registered
 # Tensors that share another's memory: made by the host in a moment, and never launched.
 VIEWS = {"aten.view", "aten.slice", "aten.split", "aten.unbind", "aten.select", "aten.detach", "aten.alias", "aten.t",
          "aten.split_with_sizes", "aten.unsqueeze", "aten.expand"}  # fmt: skip
-# A table is searched, and a layer's scores are put in order, one by one.
-PER_LAYER = {"lookup": 2, "prune": 5}
+# A table is searched, and a layer's scores are put in order, one by one. What the bits cost is a second gradient of
+# each latent, which autograd adds to the first.
+PER_LAYER = {"lookup": 2, "prune": 5, "rate": 1}
 MOST_ADDED = {"binary": 9, "bitnet": 12, "ttq": 47, "ec2t": 77, "energy": 6, "prune": 18, "kmeans": 38, "lookup": 37,
-              "rate": 24, "ternary": 12, "ternary-target": 8, "trq": 28, "twn": 23, "uniform": 18}  # fmt: skip
+              "rate": 33, "ternary": 12, "ternary-target": 8, "trq": 28, "twn": 23, "uniform": 18}  # fmt: skip
 
 
 class _CountedOps(TorchDispatchMode):

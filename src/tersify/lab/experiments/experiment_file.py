@@ -34,10 +34,11 @@ from tersify.toml import read_toml, write_toml
 class Row:
     """One network of the table.
 
-    Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names; `activations` are
-    methods for the inputs of those layers, or of `layers` where they are others. `start` names the
-    row whose trained network, of the same seed, it starts from, `pretrained` a checkpoint under the data root;
-    `teacher` names the row whose network it learns from. `seeds` are its own, where it has others than the experiment.
+    Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names, with `norms` in so
+    many bits; `activations` are methods for the inputs of those layers, or of `layers` where they are others. `start`
+    names the row whose trained network, of the same seed, it starts from, `pretrained` a checkpoint under the data
+    root; `teacher` names the row whose network it learns from. `seeds` are its own, where it has others than the
+    experiment.
     A published figure is a number, or a pair where the paper gives a range; `published_spread` holds
     the standard deviations that the paper gives.
     """
@@ -49,6 +50,7 @@ class Row:
     recipe: str = "none"
     methods: tuple[Mapping[str, Any], ...] = ()
     weights: str = "*"
+    norms: int | None = None
     activations: tuple[Mapping[str, Any], ...] = ()
     layers: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +72,8 @@ class Row:
         rules = rules if self.activations else []
         if self.methods or (rules and self.recipe == "none"):
             weights = [{"weights": self.weights, "methods": list(self.methods)}] if self.methods else []
-            return Recipe.from_toml(write_toml({"description": self.name, "rules": [*weights, *rules]}))
+            recipe = Recipe.from_toml(write_toml({"description": self.name, "rules": [*weights, *rules]}))
+            return replace(recipe, norms=self.norms)
         if self.recipe == "none":
             return None
         recipe = Recipe.load(self.recipe)

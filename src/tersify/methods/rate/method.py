@@ -127,9 +127,9 @@ class Rate(Method):
         if not self.loss:
             return None
         state, transforms = _state(bound), bound.each(RateTransform)
-        count = sum(site.latent.numel() for site in bound.sites)
-        value = state.lam * state.bits / count
-        return self.loss * ExpectedBits.apply(value, transforms, count, *(site.latent for site in bound.sites))
+        latents = [site.latent for site in bound.sites]
+        value = state.lam * state.bits / sum(latent.numel() for latent in latents)
+        return self.loss * ExpectedBits.apply(value, transforms, state.constants, *latents)
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
         values = weights.values.detach()
@@ -153,6 +153,7 @@ class RateState(nn.Module):
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
+        self.constants: dict[str, Tensor] = {}  # made of the weights' sizes alone, so nothing to save
         for name in ("lam", "bits", "first_bytes", "coded", "rest", "taken"):
             start = LEAST_LAMBDA if name == "lam" else 0.0
             self.register_buffer(name, torch.tensor(start, device=like.device))

@@ -46,21 +46,19 @@ class ExpectedBits(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, transforms: Sequence[RateTransform], count: int, *latents: Tensor) -> Tensor:
-        ctx.transforms, ctx.count = transforms, count
+    def forward(
+        ctx: Any, value: Tensor, transforms: Sequence[RateTransform], constants: dict[str, Tensor], *latents: Tensor
+    ) -> Tensor:
+        ctx.transforms, ctx.constants = transforms, constants
         ctx.save_for_backward(*latents)
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        weights = FlatWeights(ctx.saved_tensors)
+        weights = FlatWeights(ctx.saved_tensors, ctx.constants)
         limits = weights.flatten([t.limit for t in ctx.transforms])
         values = weights.values
         slope = limits.sqrt() * values.sign() * (values.square() < 4 * limits)
         sizes = torch.stack([t.size for t in ctx.transforms])
-        steepness = torch.repeat_interleave(
-            gradient / (2 * ctx.count * sizes.square()),
-            torch.tensor(weights.sizes, device=values.device),
-            output_size=values.numel(),
-        )
-        return None, None, None, *weights.pieces(slope * steepness)
+        steepness = gradient / (2 * values.numel() * sizes.square())
+        return None, None, None, *weights.pieces(slope * weights.spread(steepness))
