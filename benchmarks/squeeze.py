@@ -20,8 +20,8 @@ import torch  # isort: skip
 import tersify
 from tersify.lab import dataset, network, normalize
 from tersify.lab.squeeze import squeeze
+from tersify.lab.stored_networks import load_weights
 from tersify.lab.trainer import evaluate
-from tersify.lab.trainer.stored import load_weights
 from tersify.tensor import CompressedModel
 from tersify.tensor.model import load_state
 
