@@ -1,5 +1,5 @@
 """Weights that pay for the bytes they take in the file."""
 
-from tersify.methods.rate.method import Rate
+from tersify.methods.rate.rate import Rate
 
 __all__ = ["Rate"]
