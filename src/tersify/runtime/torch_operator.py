@@ -39,8 +39,14 @@ def _of_torch(name: str, otherwise: Any) -> Callable[..., Any]:
 _dispatch_modes = _of_torch("_len_torch_dispatch_stack", 0)
 _tracing_state = _of_torch("_get_tracing_state", None)
 _is_functional = _of_torch("_is_functional_tensor", False)
+
+
+def _autocasting_on_the_cpu() -> bool:
+    return torch.is_autocast_enabled("cpu")
+
+
 # Autocast chooses other types than those of the example.
-_autocasting = getattr(torch._C, "_is_any_autocast_enabled", None) or (lambda: torch.is_autocast_enabled("cpu"))
+_autocasting = getattr(getattr(torch, "_C", None), "_is_any_autocast_enabled", _autocasting_on_the_cpu)
 WATCHERS = (_dispatch_modes, _tracing_state, _autocasting)
 
 
