@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-torch lint format readme fuzz fuzz-runtime sanitize-runtime mutants clean
+.PHONY: demo test test-slow test-gpu test-torch lint format readme fuzz fuzz-runtime sanitize-runtime mutants clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -19,6 +19,10 @@ test: lint
 
 test-slow: .venv/.checks
 	$(BIN)/pytest -m slow
+
+# The kernels on a GPU, for machines that have one.
+test-gpu: .venv/.checks
+	$(BIN)/pytest tests/runtime/gpu
 
 # The suite with another version of torch, in an environment of its own: make test-torch TORCH=2.11.0
 test-torch:

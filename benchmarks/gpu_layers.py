@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -114,8 +114,6 @@ def clones(first: Tensor) -> list[Tensor]:
 
 
 def clones_of_lists(first: sparse.Lists) -> list[sparse.Lists]:
-    from dataclasses import replace
-
     count = copies_of(first.data.nbytes) - 1
     return [first, *(replace(first, data=first.data.clone(), starts=first.starts.clone()) for _ in range(count))]
 

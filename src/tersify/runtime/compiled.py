@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,10 @@ from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
 from tersify.runtime.torch_operator import WATCHERS, number_of, watched
 
-PRECISIONS = ("fp32", "fp16", "int8", "auto")
+if TYPE_CHECKING:
+    from tersify.runtime.gpu.compiled import GpuModule
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "auto")
 MAX_THREADS = 1024
 MAX_SIZES = 64  # bound networks that are kept, the least recently used goes first
 _HOOKS_OF_ALL_MODULES = tuple(
@@ -268,6 +271,14 @@ def _blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
     return blanks
 
 
+def device_of(model: nn.Module) -> str:
+    """Where the module's tensors are: one kind of device, which has kernels."""
+    kinds = sorted({t.device.type for t in (*model.parameters(), *model.buffers())}) or ["cpu"]
+    if len(kinds) > 1 or kinds[0] not in ("cpu", "cuda"):
+        raise ValueError(f"compile takes a module on the CPU or on a GPU, got one on {' and '.join(kinds)}")
+    return kinds[0]
+
+
 def compile(
     model: nn.Module,
     example: Any,
@@ -276,8 +287,11 @@ def compile(
     threads: int | None = None,
     calibration: Tensor | Iterable[Any] | None = None,
     strict: bool = False,
-) -> CompiledModule:
+) -> CompiledModule | GpuModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
+
+    A module on a GPU is copied instead, with its tensors shared, and its linear layers and one-pixel convolutions of
+    few levels run from packed weights where that is faster there: see docs/gpu.md.
 
     `example`: a tensor, a tuple of positional inputs, or a dict of inputs by keyword. Inputs of other sizes may follow:
     each new set of sizes is captured when it is first seen. The module is left as it is; it must not change afterwards.
@@ -298,8 +312,15 @@ def compile(
         check_whole("threads", threads, low=1, high=MAX_THREADS)
     if not isinstance(model, nn.Module):
         raise ValueError(f"compile takes a torch.nn.Module, got a {type(model).__name__}")
-    arguments = example_arguments(example)
-    batches = calibration_batches(calibration)
+    device = device_of(model)
+    arguments = example_arguments(example, device)
+    batches = calibration_batches(calibration, device)
+    if device != "cpu":
+        from tersify.runtime.gpu.compiled import compile_on_gpu
+
+        return compile_on_gpu(model, arguments, precision=precision, calibration=batches, strict=strict)
+    if precision == "bf16":
+        raise ValueError("precision 'bf16' runs on a GPU; on this CPU choose one of fp32, fp16, int8, auto")
     module = extension()
     count = threads or min(torch.get_num_threads(), usable_cpus())
     compiled = CompiledModule(model, None if module is None else Kernels(module, count), precision, strict=strict)

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from torch import Tensor
@@ -20,12 +20,12 @@ SOURCES = Path(launches.__file__).parent / "cuda"
 COMPILER = shutil.which("g++")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _folder() -> str:
     return tempfile.mkdtemp(prefix="tersify-emulated-")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _built(kernel: str, files: tuple[str, ...], defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     text = "".join(f"#define {name} {value}\n" for name, value in (("PDL", 0), *defines))
     text += "".join((HERE / "emulated.hpp" if f == "common.cuh" else SOURCES / f).read_text() for f in files)

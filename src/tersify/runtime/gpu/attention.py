@@ -10,6 +10,7 @@ from torch import Tensor
 from tersify.runtime.gpu.launch import TYPES, Launch
 
 THREADS = 256
+SIZES = (32, 64, 128, 256)  # of a head: a power of two whose eighths fit a warp
 
 
 def launch(
@@ -17,6 +18,8 @@ def launch(
 ) -> Launch:
     """`keys`, `values`: [groups, room, size of a head], written at `position` (an int32 tensor of one number)."""
     groups, room, size = keys.shape
+    assert size in SIZES
+    assert qkv.itemsize == 2
     heads = qkv.numel() // size - 2 * groups
     return Launch(
         kernel="attention",
@@ -24,7 +27,6 @@ def launch(
         defines={"ACT": TYPES[qkv.dtype], "DIM": size, "THREADS": THREADS},
         grid=(heads, 1),
         threads=THREADS,
-        shared_bytes=4 * room,
         arguments=(qkv, *angles, keys, values, position, out, heads, groups, room),
     )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 S8, F16, BF16, F32 = range(4)  # as in cuda/common.cuh
 TYPES = {torch.int8: S8, torch.float16: F16, torch.bfloat16: BF16, torch.float32: F32}
+
+MAX_HELD = 4
 
 Argument = Tensor | int | float | None
 
@@ -31,6 +33,14 @@ class Tiling:
     def rows(self) -> int:
         return 16 * self.row_warps * self.row_blocks
 
+    def flat(self) -> tuple[int, int, int, int]:
+        return (self.row_warps, self.feature_warps, self.row_blocks, self.in_flight)
+
+    @staticmethod
+    def read(flat: Sequence[int]) -> Tiling:
+        row_warps, feature_warps, row_blocks, in_flight = flat
+        return Tiling(row_warps=row_warps, feature_warps=feature_warps, row_blocks=row_blocks, in_flight=in_flight)
+
     def defines(self) -> dict[str, int]:
         return {"RW": self.row_warps, "KW": self.feature_warps, "MT": self.row_blocks, "UN": self.in_flight}
 
@@ -46,7 +56,12 @@ class Launch:
     threads: int
     arguments: tuple[Argument, ...]
     shared_bytes: int = 0
-    keeps: tuple[Tensor, ...] = field(default=())  # arguments live as long as the launch
+
+
+def held(numbers: int, threads: int) -> int:
+    """Eights of numbers that each thread of a block keeps in its registers; 0 where they are too many."""
+    count = ceiling(numbers // 8, threads)
+    return count if count <= MAX_HELD else 0
 
 
 def ceiling(count: int, of: int) -> int:

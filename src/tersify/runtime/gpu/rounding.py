@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.runtime.gpu.launch import TYPES, Launch
+from tersify.runtime.gpu.launch import TYPES, Launch, held
 
 THREADS = 512
 
@@ -50,7 +50,13 @@ def launch(x: Tensor, made: Rounded, *, swapped: bool) -> Launch:
     return Launch(
         kernel="rounding",
         files=("common.cuh", "rounding.cuh"),
-        defines={"ACT": TYPES[x.dtype], "THREADS": THREADS, "SWAP": int(swapped), "ROUNDING_KERNEL": 1},
+        defines={
+            "ACT": TYPES[x.dtype],
+            "THREADS": THREADS,
+            "SWAP": int(swapped),
+            "HOLD": held(features, THREADS),
+            "ROUNDING_KERNEL": 1,
+        },
         grid=(vectors, 1),
         threads=THREADS,
         arguments=(x, None, None, 0.0, made.steps, made.scale, made.sum, features // 8),
@@ -61,8 +67,10 @@ def reference(x: Tensor, *, swapped: bool) -> Rounded:
     """In plain torch; the formula of csrc/runtime/kernels/linear-i8."""
     numbers = x.float()
     top = numbers.abs().amax(-1)
-    scale = (top / 127).clamp(min=torch.finfo(torch.float32).tiny)
-    steps = (numbers * (1 / scale).unsqueeze(-1)).round().nan_to_num(0, 0, 0).to(torch.int8)
+    # Divided by tensors: on a GPU torch multiplies with the inverse of a Python number, which rounds differently.
+    scale = (top / torch.full_like(top, 127)).clamp(min=torch.finfo(torch.float32).tiny)
+    inverse = torch.ones_like(scale) / scale
+    steps = (numbers * inverse.unsqueeze(-1)).round().nan_to_num(0, 0, 0).to(torch.int8)
     total = steps.sum(-1, dtype=torch.int32)
     if swapped:
         steps = steps.view(len(x), -1, 4)[..., [0, 2, 1, 3]].reshape(len(x), -1)

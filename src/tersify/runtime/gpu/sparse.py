@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.runtime.gpu.launch import TYPES, Launch, ceiling
+from tersify.runtime.gpu.launch import TYPES, Launch, ceiling, held
 
 LANES = 32
 ENTRIES = 16  # of the widest load
@@ -84,6 +84,11 @@ def unpack(lists: Lists) -> Tensor:
     return made[:units, 1:].reshape(lists.rows, lists.padded)[:, : lists.features]
 
 
+def shared_bytes(segments: int, length: int) -> int:
+    """The vector in fp32, with a zero before each segment."""
+    return 4 * segments * (length + 1)
+
+
 def launch(
     lists: Lists,
     x: Tensor,
@@ -97,7 +102,6 @@ def launch(
 ) -> Launch:
     """`x`: [vectors, padded features]; `rounded`: each vector is rounded to int8 first."""
     slices = len(lists.starts) - 1
-    values = 4 * (lists.segments * (lists.length + 1) + 1)
     return Launch(
         kernel="sparse",
         files=("common.cuh", "rounding.cuh", "sparse.cu"),
@@ -107,11 +111,12 @@ def launch(
             "ROUND": int(rounded),
             "WARPS": warps,
             "UN": in_flight,
+            "HOLD": held(lists.padded, 32 * warps),
             "SWAP": 0,
         },
         grid=(ceiling(slices, warps), len(x)),
         threads=32 * warps,
-        shared_bytes=values + (lists.padded if rounded else 0),
+        shared_bytes=shared_bytes(lists.segments, lists.length),
         arguments=(
             lists.data,
             lists.starts,

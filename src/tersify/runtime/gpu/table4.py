@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tersify.runtime.gpu.launch import S8, TYPES, Launch, Tiling, ceiling
+from tersify.runtime.gpu.launch import S8, TYPES, Launch, Tiling, ceiling, held
 from tersify.runtime.gpu.rounding import Rounded
 
 ROWS, FEATURES = 16, 64  # of a block; see cuda/table4.cu
@@ -62,6 +62,7 @@ def launch(
         "ONE": int(vectors == 1),
         "FUSED": int(round_here),
         "ROUND_FROM": TYPES[given.dtype],
+        **({"HOLD": held(words.shape[1] * FEATURES, tiling.threads)} if round_here else {}),
         "SWAP": 0,
         "RESIDUAL": 0,
     }

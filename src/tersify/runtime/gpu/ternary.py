@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tersify.runtime.gpu.launch import S8, TYPES, Launch, Tiling, ceiling
+from tersify.runtime.gpu.launch import S8, TYPES, Launch, Tiling, ceiling, held
 from tersify.runtime.gpu.rounding import Before, Rounded
 
 ROWS, FEATURES = 16, 128  # of a block; see cuda/ternary.cu
@@ -71,6 +71,7 @@ def launch(
         "ONE": int(vectors == 1),
         "FUSED": int(round_here),
         "ROUND_FROM": TYPES[given.dtype],
+        **({"HOLD": held(words.shape[1] * FEATURES, tiling.threads)} if round_here else {}),
         "SWAP": 1,
         "RESIDUAL": int(residual is not None),
         **({} if before is None else {"PROLOGUE": 2 if before.factor is None else 3}),

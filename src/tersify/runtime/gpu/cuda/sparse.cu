@@ -19,12 +19,39 @@ __device__ __forceinline__ void four(u32 word, u32& at, float (&sums)[4], const 
   }
 }
 
+// Eight numbers never cross a segment: its length is a multiple.
+__device__ __forceinline__ int place_of(int i, int length) { return 8 * i + 8 * i / length + 1; }
+
+struct PutNumbers {
+  float* values;
+  int length;
+  __device__ __forceinline__ void operator()(int i, const uint2& words) const {
+    const int place = place_of(i, length);
+#pragma unroll
+    for (int q = 0; q < 8; ++q) values[place + q] = float(int((q < 4 ? words.x : words.y) << (24 - 8 * (q % 4))) >> 24);
+  }
+};
+
+// Whether all are finite.
+__device__ __forceinline__ bool placed(const Eight<ACT>& from, int i, float* values, int length) {
+  const int place = place_of(i, length);
+  bool finite = true;
+  float v[8];
+  numbers_of<ACT>(from, v);
+#pragma unroll
+  for (int q = 0; q < 8; ++q) {
+    finite = finite && (__float_as_uint(v[q]) & 0x7fffffffu) < 0x7f800000u;
+    values[place + q] = v[q];
+  }
+  return finite;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
     sparse(const uint4* lists, const u32* starts, const void* x, const void* x2, const float* gain, float eps, const float* scale,
            const float* bias, void* y, int N, int K, int slices, int segments, int length) {
   SHARED_OF_LAUNCH(float, values);
 #if ROUND
-  __shared__ float scratch[33];
+  __shared__ float scratch[SCRATCH_OF_ROUNDING];
 #else
   __shared__ int spoiled;
   if (threadIdx.x == 0) spoiled = 0;
@@ -41,27 +68,25 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
   __syncthreads();
   const size_t vector = blockIdx.y;
   float vector_scale = 1;
+  const char* row = static_cast<const char*>(x) + vector * K * (ACT == F32 ? 4 : 2);
 #if ROUND
-  uint2* steps = reinterpret_cast<uint2*>(values + segments * (length + 1) + (segments * (length + 1) & 1));
-  const char* row = static_cast<const char*>(x) + vector * K * 2;
-  const Rounded rounded = round_vector<ACT, THREADS_OF_BLOCK>(row, x2, gain, eps, K / 8, steps, scratch);
+  const Rounded rounded =
+      round_vector<ACT, THREADS_OF_BLOCK>(row, x2, gain, eps, K / 8, scratch, PutNumbers{values, length});
   vector_scale = rounded.scale;
-  const signed char* bytes = reinterpret_cast<const signed char*>(steps);
-  for (int i = threadIdx.x; i < K; i += THREADS_OF_BLOCK) values[i + i / length + 1] = bytes[i];
 #else
-  const uint4* row = reinterpret_cast<const uint4*>(static_cast<const char*>(x) + vector * K * 2);
   bool finite = true;
-  for (int i = threadIdx.x; i < K / 8; i += THREADS_OF_BLOCK) {
-    const uint4 v = row[i];
-    const u32 words[4] = {v.x, v.y, v.z, v.w};
-    const int place = 8 * i + 8 * i / length + 1;  // eight numbers never cross a segment: its length is a multiple
+#if HOLD
+  Eight<ACT> eights[HOLD];
 #pragma unroll
-    for (int q = 0; q < 8; ++q) {
-      const float number = as_float<ACT>(u16(words[q / 2] >> (16 * (q & 1))));
-      finite = finite && (__float_as_uint(number) & 0x7fffffffu) < 0x7f800000u;
-      values[place + q] = number;
-    }
-  }
+  for (int h = 0; h < HOLD; ++h)
+    if (int(threadIdx.x) + h * THREADS_OF_BLOCK < K / 8) eights[h] = read_eight<ACT>(row, threadIdx.x + h * THREADS_OF_BLOCK);
+#pragma unroll
+  for (int h = 0; h < HOLD; ++h)
+    if (int(threadIdx.x) + h * THREADS_OF_BLOCK < K / 8)
+      finite = placed(eights[h], threadIdx.x + h * THREADS_OF_BLOCK, values, length) && finite;
+#else
+  for (int i = threadIdx.x; i < K / 8; i += THREADS_OF_BLOCK) finite = placed(read_eight<ACT>(row, i), i, values, length) && finite;
+#endif
   if (!finite) spoiled = 1;  // infinity times a zero weight is NaN
 #endif
   __syncthreads();

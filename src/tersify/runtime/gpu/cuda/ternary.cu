@@ -113,9 +113,9 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
   wait_for_previous();
 #if FUSED
   SHARED_OF_LAUNCH(uint4, steps);
-  __shared__ float scratch[33];
+  __shared__ float scratch[SCRATCH_OF_ROUNDING];
   const Rounded rounded =
-      round_vector<ROUND_FROM, THREADS_OF_BLOCK>(x, x2, gain, eps, KB * 16, reinterpret_cast<uint2*>(steps), scratch);
+      round_vector<ROUND_FROM, THREADS_OF_BLOCK>(x, x2, gain, eps, KB * 16, scratch, PutSteps{reinterpret_cast<uint2*>(steps)});
   const char* vectors = reinterpret_cast<const char*>(steps);
 #else
   const char* vectors = static_cast<const char*>(x);
