@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import tersify
+from tersify.runtime.check import difference
 from tersify.runtime.gpu import choose
 from tersify.runtime.gpu.compiled import GpuModule, compile_on_gpu
 from tersify.runtime.gpu.layer import PackedLinear
@@ -186,20 +187,48 @@ def test_a_layer_whose_weight_is_read_without_a_call_is_not_swapped() -> None:
     torch.testing.assert_close(made(x, x, x)[0], model(x, x, x)[0])
 
 
-def test_a_forward_that_asks_for_the_weight_gets_it() -> None:
-    class Asks(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(64, 48)
+class Reads(nn.Module):
+    """Reads the weight of one of its layers, and a number of the other."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x.to(self.layer.weight.dtype)) * self.layer.in_features
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 48), nn.Linear(48, 32)
 
-    model = Asks()
-    model.layer.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64) * 3
-    made = compiled(model, torch.randn(2, 64))
-    assert len(made.plan.packed) == 1
-    assert torch.equal(made.network.layer.weight, model.layer.weight)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x.to(self.first.weight.dtype))) * self.second.in_features
+
+
+def test_a_layer_whose_weight_is_read_at_every_call_stays_with_torch() -> None:
+    model, x = Reads(), torch.randn(2, 64)
+    model.first.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64) * 3
+    model.second.weight.data = few_levels([-1.0, 0.0, 1.0], 32, 48)
+    made = compiled(model, x)
+    assert [choice.name for choice in made.plan.packed] == ["second"]
+    assert "reads its weight" in made.plan.layers[0].reason
+    assert difference(made(x), model(x).detach()) <= 2e-5
+    assert torch.equal(made.network.second.weight, model.second.weight)
+
+
+def test_torchs_encoder_keeps_its_own_fast_path() -> None:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    layer.linear1.weight.data = few_levels([-1.0, 0.0, 1.0], 64, 32) / 8
+    x = torch.randn(2, 5, 32)
+    made = compiled(layer, x)
+    assert not made.plan.packed
+    torch.testing.assert_close(made(x), layer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_that_disagrees_as_a_whole_runs_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Linear(64, 48), torch.randn(2, 64)
+    model.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64)
+    right = PackedLinear.forward
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: right(self, x) * 1.01)
+    with pytest.raises(ValueError, match="differs from its module"):
+        compiled(model, x)
+    with pytest.warns(RuntimeWarning, match="all of it runs in torch"):
+        made = compiled(model, x, strict=False)
+    assert torch.equal(made(x), model(x))
+    assert not made.plan.packed
 
 
 def test_torch_compile_and_export_see_one_operator() -> None:

@@ -74,8 +74,21 @@ def compile_on_gpu(
         packed, plan = _packed_layers(seen, precision, costs, int8=calibration is not None, strict=strict)
         costs.save()
         compiled = GpuModule(_copied(model, packed), plan)
-        if packed:
-            compiled = _compared(compiled, model, example, wanted, strict=strict)
+        problem = _problem(compiled, example, wanted)
+        read = {one.name for one in seen if one.layer in packed and packed[one.layer].was_read}
+        if read:  # a dense weight made at every call is no gain
+            packed = {one.layer: packed[one.layer] for one in seen if one.layer in packed and one.name not in read}
+            plan = _without(plan, read, "the network reads its weight besides calling it")
+            compiled = GpuModule(_copied(model, packed), plan)
+            problem = _problem(compiled, example, wanted)
+        if problem:
+            if strict:
+                raise ValueError(f"the network with packed layers {problem}")
+            warnings.warn(
+                f"the network with packed layers {problem}; all of it runs in torch", RuntimeWarning, stacklevel=3
+            )
+            plan = _without(plan, {choice.name for choice in plan.packed}, "the whole network disagreed")
+            compiled = GpuModule(_copied(model, {}), plan)
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # kernels read weights before what comes before them in the stream ends
     return compiled
@@ -152,23 +165,23 @@ def _copied(model: nn.Module, packed: Mapping[nn.Module, PackedLinear]) -> nn.Mo
         ) from error
 
 
-def _compared(compiled: GpuModule, model: nn.Module, example: Arguments, wanted: Any, *, strict: bool) -> GpuModule:
-    """The whole network against the module: as it is, or without packed layers where it disagrees."""
+def _problem(compiled: GpuModule, example: Arguments, wanted: Any) -> str:
+    """What is wrong with the whole network, against what its module made; empty where nothing is."""
+    if not compiled.plan.packed:
+        return ""
     args, kwargs = example
     tolerance = max(WHOLE_TOLERANCES[layer.activations] for layer in compiled.plan.packed)
     try:
         made = compiled(*args, **kwargs)
         apart = max(itertools.starmap(_apart, zip(leaves(made), leaves(wanted), strict=True)), default=0.0)
-        problem = "" if apart <= tolerance else f"differs from its module by {apart:.1e} of the largest number"
     except Exception as error:  # a forward that reads more of a layer than a packed one has
-        problem = f"does not run ({type(error).__name__}: {str(error)[:200]})"
-    if not problem:
-        return compiled
-    if strict:
-        raise ValueError(f"the network with packed layers {problem}")
-    warnings.warn(f"the network with packed layers {problem}; all of it runs in torch", RuntimeWarning, stacklevel=4)
-    choices = tuple(Choice(name=layer.name, reason="the whole network disagreed") for layer in compiled.plan.layers)
-    return GpuModule(_copied(model, {}), GpuPlan(layers=choices))
+        return f"does not run ({type(error).__name__}: {str(error)[:200]})"
+    return "" if apart <= tolerance else f"differs from its module by {apart:.1e} of the largest number"
+
+
+def _without(plan: GpuPlan, names: set[str], reason: str) -> GpuPlan:
+    layers = (Choice(name=one.name, reason=reason) if one.name in names else one for one in plan.layers)
+    return GpuPlan(layers=tuple(layers))
 
 
 def _apart(made: Any, wanted: Any) -> float:

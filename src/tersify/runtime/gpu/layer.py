@@ -30,6 +30,7 @@ class PackedLinear(nn.Module):
         like: nn.Module,
     ) -> None:
         super().__init__()
+        self.was_read = False
         self.activations, self.settings, self.channels_axis = activations, settings, channels_axis
         self.form, self.rows, self.features = packed.form, packed.rows, packed.features
         self._dtype, self._weight_shape = dtype, tuple(_weight(like).shape)
@@ -79,7 +80,8 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Made dense whenever somebody asks for it; it is not kept."""
+        """Made dense whenever somebody reads it, which is noted; it is not kept."""
+        self.was_read = True
         return self.packed().dense().to(self._dtype).reshape(self._weight_shape)
 
     def size_bytes(self) -> int:
