@@ -38,6 +38,19 @@ def parts_launch(x: Tensor, out: Tensor) -> Launch:
     )
 
 
+def joined_launch(sums: Tensor, bias: Tensor | None, out: Tensor) -> Launch:
+    """What the parts gave, [3 · vectors, rows] in fp32, becomes `out`: [vectors, rows]."""
+    vectors, rows = out.shape
+    return Launch(
+        kernel="joined",
+        files=("common.cuh", "parts.cu"),
+        defines={"THREADS": THREADS},
+        grid=(ceiling(out.numel(), THREADS), 1),
+        threads=THREADS,
+        arguments=(sums, bias, out, vectors, rows),
+    )
+
+
 def parts_reference(x: Tensor) -> Tensor:
     """In plain torch, without padding."""
     made, rest = [], x

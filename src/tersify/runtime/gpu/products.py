@@ -108,13 +108,11 @@ def _few_vectors(
         return
     if activations == BF16_PARTS:
         parts = torch.empty(dense.PARTS, len(x), padded, dtype=torch.bfloat16, device=x.device)
-        run(dense.parts_launch(x.float().contiguous(), parts))
+        run(dense.parts_launch(x, parts))
         sums = torch.empty(dense.PARTS * len(x), packed.rows, dtype=torch.float32, device=x.device)
         tiling = settings.tiling(len(sums))
         run(_launch(packed, table, parts.view(-1, padded), None, sums, tiling))
-        first, second, third = sums.view(dense.PARTS, len(x), -1)
-        whole = first + (second + third)
-        out.copy_(whole if bias is None else whole + bias)
+        run(dense.joined_launch(sums, bias, out))
         return
     run(_launch(packed, table, padded_features(x.to(TYPES[activations]), padded), bias, out, tiling))
 

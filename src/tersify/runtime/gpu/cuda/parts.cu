@@ -26,3 +26,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) parts(const float* x, u16*
     rest = finite ? rest - rounded : 0.0f;
   }
 }
+
+// The products of the three parts become one: [M][N] in fp32, from the smallest to the largest, and the bias.
+extern "C" __global__ void __launch_bounds__(THREADS) joined(const float* sums, const float* bias, float* y, int M, int N) {
+  const size_t at = size_t(blockIdx.x) * THREADS + threadIdx.x, part = size_t(M) * N;
+  let_next_start();
+  wait_for_previous();
+  if (at >= part) return;
+  const float whole = sums[at] + (sums[part + at] + sums[2 * part + at]);
+  y[at] = bias ? whole + bias[at % N] : whole;
+}
