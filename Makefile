@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo wheels test test-slow test-torch test-oldest lint lines format pages site fuzz fuzz-runtime sanitize-runtime mutants clean
+.PHONY: demo wheels test test-slow test-gpu test-torch test-oldest lint lines format pages site fuzz fuzz-runtime sanitize-runtime mutants clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -23,6 +23,10 @@ test-slow: .venv/.checks
 # Wheels for Linux on x86-64 and aarch64, and the sdist, in dist/.
 wheels:
 	$(PYTHON) tools/wheels.py
+
+# The kernels on a GPU, for machines that have one.
+test-gpu: .venv/.checks
+	$(BIN)/pytest tests/runtime/gpu
 
 # The suite with another version of torch, in an environment of its own: make test-torch TORCH=2.11.0
 test-torch:

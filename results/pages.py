@@ -12,12 +12,14 @@ from pathlib import Path
 
 import figures
 import files
+import gpu_tables
+import recipe_tables
 import tables
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "accuracy-sparsity.svg"
 PLACE = re.compile(r"(<!-- begin (\S+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
-TABLES = tables.TABLES | files.TABLES
+TABLES = tables.TABLES | files.TABLES | gpu_tables.TABLES | recipe_tables.TABLES
 
 
 def pages() -> list[Path]:

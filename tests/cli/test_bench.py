@@ -108,3 +108,12 @@ def test_a_file_is_never_opened_with_another_limit_than_the_caller_s(shrunk, dig
     assert main(["shrink", str(path), "--out", str(digits_run / "again.terse"), *limit]) == 0
     assert main(["export", "safetensors", str(path), "--out", str(digits_run / "dense.safetensors"), *limit]) == 0
     assert set(limits) == {wanted}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_bench_on_a_gpu_that_is_not_there_is_one_sentence(tmp_path, capsys):
+    tersify.save(tersify.pack(torch.nn.Linear(4, 3)), tmp_path / "net.terse")
+    arguments = ["bench", str(tmp_path / "net.terse"), "--target", f"{tmp_path / 'net.py'}:net", "--shape", "4"]
+    (tmp_path / "net.py").write_text("import torch\n\ndef net():\n    return torch.nn.Linear(4, 3)\n")
+    assert main([*arguments, "--device", "cuda"]) != 0
+    assert "needs a GPU that torch can use" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,6 +24,9 @@ def bench(
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Images in a batch; repeatable.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = min(2, usable_cpus()),
     rounds: Annotated[int, typer.Option(min=1, help="How often every engine gets its turn.")] = 5,
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="Where the network runs; cuda: beside torch on the GPU.")
+    ] = "cpu",
     layers: Annotated[bool, typer.Option("--layers", help="Also time every layer of the compiled network.")] = False,
     target: Target = None,
     option: TargetOption = None,
@@ -39,24 +42,36 @@ def bench(
     from tersify.codec.atomic import write_text
     from tersify.lab.experiments.provenance import provenance
     from tersify.lab.names import unknown
+    from tersify.runtime import CompiledModule
     from tersify.runtime import compile as compile_network
     from tersify.runtime.benchmark import bench as measure
+    from tersify.runtime.gpu.benchmark import PEERS, bench_on_gpu
     from tersify.runtime.peers import LOADERS
 
     net, images = network_and_input(
         file, target, option, shape, max_decoded_bytes, batch=max(batch or [8]), trust=trust
     )
-    wanted = [*(peer or ["torch", "torch.compile", "onnxruntime"]), "tersify"]
+    if device == "cuda" and layers:
+        raise ValueError("--layers times the layers of the CPU's plan; leave it out with --device cuda")
+    known = LOADERS if device == "cpu" else PEERS
+    usual = ["torch", "torch.compile", "onnxruntime", "tersify"] if device == "cpu" else list(PEERS)
+    wanted = usual if peer is None else [*peer, "tersify"]
     for name in wanted:
-        if name not in LOADERS:
-            raise unknown("engine", name, LOADERS)
+        if name not in known:
+            raise unknown("engine", name, known)
     errors: dict[str, float] = {}
-    rows = measure(net, images, peers=wanted, batches=batch or [1, 8], threads=threads, rounds=rounds, errors=errors)
+    batches = batch or [1, 8]
+    if device == "cuda":
+        rows = bench_on_gpu(net, images, peers=wanted, batches=batches, rounds=rounds, errors=errors)
+    else:
+        rows = measure(net, images, peers=wanted, batches=batches, threads=threads, rounds=rounds, errors=errors)
     wide_console().print(speed_table(rows, errors))
     times: list[OpTime] = []
     if layers:
         few = images[: min(batch or [1])]
-        times = compile_network(net, images, threads=threads).profile(few)
+        compiled = compile_network(net, images, threads=threads)
+        assert isinstance(compiled, CompiledModule)
+        times = compiled.profile(few)
         wide_console().print(layer_table(times, len(few)))
     if json_path is not None:
         plain = [

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,10 @@ from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
 from tersify.runtime.torch_operator import WATCHERS, number_of, watched
 
-PRECISIONS = ("fp32", "fp16", "int8", "auto")
+if TYPE_CHECKING:
+    from tersify.runtime.gpu.compiled import GpuModule
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "auto")
 MAX_THREADS = 1024
 MAX_SIZES = 64  # bound networks that are kept, the least recently used goes first
 _HOOKS_OF_ALL_MODULES = tuple(
@@ -287,6 +290,14 @@ def _blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
     return blanks
 
 
+def device_of(model: nn.Module) -> str:
+    """Where the module's tensors are: one kind of device, which has kernels."""
+    kinds = sorted({t.device.type for t in (*model.parameters(), *model.buffers())}) or ["cpu"]
+    if len(kinds) > 1 or kinds[0] not in ("cpu", "cuda"):
+        raise ValueError(f"compile takes a module on the CPU or on a GPU, got one on {' and '.join(kinds)}")
+    return kinds[0]
+
+
 def compile(
     model: nn.Module,
     example: Any,
@@ -295,11 +306,13 @@ def compile(
     threads: int | None = None,
     calibration: Tensor | Iterable[Any] | None = None,
     strict: bool = False,
-) -> CompiledModule:
+) -> CompiledModule | GpuModule:
     """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
 
-    The module is left as it is; it must not change afterwards. Inputs of other sizes than the example's may follow:
-    each new set of sizes is captured when it is first seen.
+    A module on a GPU is copied instead, with its tensors shared, and its linear layers and one-pixel convolutions of
+    few levels run from packed weights where that is faster there (see the page on GPUs). The module is left as it is;
+    it must not change afterwards. Inputs of other sizes than the example's may follow: each new set of sizes is
+    captured when it is first seen.
 
     Precision "fp32" is exact up to the order of sums: for every layer the kernel that costs least by a measurement on
     this CPU, which is cached on disk, or a dense product in torch. "int8" runs convolutions and linear layers of signs
@@ -310,9 +323,9 @@ def compile(
     TERSIFY_ISA names an instruction set, whose kernels then emulate the arithmetic, slowly.
 
     Args:
-        model: a module on the CPU; compressed weights are found by themselves, wherever they come from.
+        model: a module on the CPU or on a GPU; compressed weights are found by themselves, wherever they come from.
         example: a tensor, a tuple of positional inputs, or a dict of inputs by keyword.
-        precision: "fp32", "int8", "fp16" or "auto", of the activations.
+        precision: "fp32", "int8", "fp16" or "auto", of the activations; "bf16" on a GPU.
         threads: what torch uses by default, or the processors that this process may run on, if they are fewer.
         calibration: batches of inputs, from which 8-bit activations get their ranges.
         strict: every plan is compared with the module before it is used. An operation that disagrees goes back to
@@ -325,8 +338,15 @@ def compile(
         raise ValueError(f"compile takes a torch.nn.Module, got a {type(model).__name__}")
     if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
         raise ValueError("TorchScript modules cannot be captured; compile the module that they were made from")
-    arguments = example_arguments(example)
-    batches = calibration_batches(calibration)
+    device = device_of(model)
+    arguments = example_arguments(example, device)
+    batches = calibration_batches(calibration, device)
+    if device != "cpu":
+        from tersify.runtime.gpu.compiled import compile_on_gpu
+
+        return compile_on_gpu(model, arguments, precision=precision, calibration=batches, strict=strict)
+    if precision == "bf16":
+        raise ValueError("precision 'bf16' runs on a GPU; on this CPU choose one of fp32, fp16, int8, auto")
     module = extension()
     count = threads or min(torch.get_num_threads(), usable_cpus())
     compiled = CompiledModule(model, None if module is None else Kernels(module, count), precision, strict=strict)

@@ -90,13 +90,17 @@ def costs_of_this_cpu(module: ModuleType) -> Costs:
     return known
 
 
-def cache_file(module: ModuleType) -> Path:
+def cache_folder() -> Path:
+    """Where measurements and built kernels are kept."""
     base = os.environ.get(CACHE_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) if base else Path(home) / "tersify"
+    return Path(base) if base else Path(home) / "tersify"
+
+
+def cache_file(module: ModuleType) -> Path:
     build = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
     facts = "\n".join((_cpu_model(), chosen_isa(module), build, torch.__version__, *keys()))
-    return folder / f"kernel-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
+    return cache_folder() / f"kernel-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
 
 
 def _cpu_model() -> str:

@@ -13,19 +13,20 @@ from tersify.runtime.nested import is_plain, leaves
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and by keyword
 
 
-def example_arguments(example: Any) -> Arguments:
+def example_arguments(example: Any, device: str = "cpu") -> Arguments:
     """An example is a tensor, a tuple of positional inputs, or a dict of inputs by keyword."""
     kwargs = dict(sorted(example.items())) if isinstance(example, Mapping) else {}
     args: tuple[Any, ...] = tuple(example) if isinstance(example, (tuple, list)) else (example,)
     args = () if isinstance(example, Mapping) else args
-    given = check_inputs(args, kwargs)
+    given = check_inputs(args, kwargs, device)
     if not given:
         raise ValueError("the example holds no tensor; give one input of the shape and type that the module takes")
     return args, kwargs
 
 
-def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str = "cpu") -> list[Tensor]:
     """The tensors among the inputs, in order; anything else must be plain data."""
+    name, remedy = ("CPU", ".cpu()") if device == "cpu" else (device.upper(), f".to({device!r})")
     given = []
     plain = not kwargs and all(type(x) is Tensor for x in args)
     for leaf in args if plain else leaves((args, dict(kwargs))):
@@ -34,9 +35,9 @@ def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tenso
                 kind = type(leaf).__name__
                 raise ValueError(f"an input is a {kind}; compile takes tensors, numbers and containers of them")
             continue
-        if leaf.layout != torch.strided or leaf.device.type != "cpu":
+        if leaf.layout != torch.strided or leaf.device.type != device:
             raise ValueError(
-                f"inputs must be dense CPU tensors, got {leaf.layout} on {leaf.device}; use .cpu() or .to_dense()"
+                f"inputs must be dense {name} tensors, got {leaf.layout} on {leaf.device}; use {remedy} or .to_dense()"
             )
         if leaf.is_quantized or leaf.is_nested:
             raise ValueError("inputs must be plain tensors, got a quantized or nested one; use .dequantize()")
@@ -58,7 +59,7 @@ def in_order(x: Tensor) -> Tensor:
     return made if made.stride() == wanted else made.as_strided(made.shape, wanted)
 
 
-def calibration_batches(calibration: Any) -> list[Arguments] | None:
+def calibration_batches(calibration: Any, device: str = "cpu") -> list[Arguments] | None:
     """Every batch as arguments of the network; None where none were given."""
     if calibration is None:
         return None
@@ -68,7 +69,7 @@ def calibration_batches(calibration: Any) -> list[Arguments] | None:
     if not shown:
         raise ValueError("calibration holds no batch; give one, or leave it out")
     try:
-        return [example_arguments(batch) for batch in shown]
+        return [example_arguments(batch, device) for batch in shown]
     except ValueError as problem:
         raise ValueError(f"a calibration batch does not fit: {problem}") from None
 

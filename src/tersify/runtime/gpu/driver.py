@@ -1,0 +1,101 @@
+"""Launches on the GPU, in torch's current stream, through CUDA's driver library."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.gpu.launch import Argument, Launch
+from tersify.runtime.gpu.nvrtc import CannotBuild, machine_code
+
+LEAST_CAPABILITY = (8, 0)  # tensor cores for int8 and bf16 as the kernels use them
+_STATIC_SHARED = 48 * 1024  # more is allowed when asked for
+_MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+_FUNCTIONS: dict[tuple[object, ...], ctypes.c_void_p] = {}
+_ALLOWED: dict[int, int] = {}  # shared memory that a function may ask for
+
+
+def run(launch: Launch, device: torch.device) -> None:
+    """Start it; the next kernel of the stream that asks for it may start before this one ends."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with torch.cuda.device(index):
+        function = prepared(launch, index)
+        assert function.value is not None
+        if launch.shared_bytes > _ALLOWED.get(function.value, 0):
+            _check(_cuda().cuFuncSetAttribute(function, _MAX_SHARED_ATTRIBUTE, launch.shared_bytes), launch)
+            _ALLOWED[function.value] = launch.shared_bytes
+        values = [_value(a) for a in launch.arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        early = _Attribute(id=_EARLY_START, value=1)
+        config = _Config(
+            grid=(launch.grid[0], launch.grid[1], 1),
+            block=(launch.threads, 1, 1),
+            shared_bytes=launch.shared_bytes,
+            stream=torch.cuda.current_stream(index).cuda_stream,
+            attributes=ctypes.pointer(early),
+            attribute_count=int(torch.cuda.get_device_capability(index) >= (9, 0)),
+        )
+        _check(_cuda().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None), launch)
+
+
+def prepared(launch: Launch, index: int) -> ctypes.c_void_p:
+    """The kernel of a launch, built and loaded; capturing a graph must not meet one that is not."""
+    key = (index, launch.kernel, *launch.defines.items())
+    found = _FUNCTIONS.get(key)
+    if found is None:
+        capability = torch.cuda.get_device_capability(index)
+        if capability < LEAST_CAPABILITY:
+            raise CannotBuild(f"the kernels need compute capability 8.0, this GPU has {capability[0]}.{capability[1]}")
+        code = machine_code(launch.kernel, launch.files, launch.defines, capability)
+        torch.cuda.synchronize(index)  # also makes torch's context the current one
+        module, found = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(_cuda().cuModuleLoadData(ctypes.byref(module), code), launch)
+        _check(_cuda().cuModuleGetFunction(ctypes.byref(found), module, launch.kernel.encode()), launch)
+        _FUNCTIONS[key] = found
+        _ALLOWED[found.value or 0] = _STATIC_SHARED - 4096
+    return found
+
+
+@cache
+def _cuda() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CannotBuild(f"CUDA's driver library is missing ({error})") from None
+
+
+def _value(argument: Argument) -> ctypes._SimpleCData[int] | ctypes._SimpleCData[float] | ctypes.c_void_p:
+    if argument is None:
+        return ctypes.c_void_p(0)
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
+
+
+def _check(status: int, launch: Launch) -> None:
+    if status:
+        text = ctypes.c_char_p()
+        _cuda().cuGetErrorString(status, ctypes.byref(text))
+        why = text.value.decode() if text.value else f"error {status}"
+        raise RuntimeError(f"kernel {launch.kernel} {dict(launch.defines)}: {why}")
