@@ -81,19 +81,8 @@ class Weight:
 
     @cached_property
     def step(self) -> float:
-        """Of int8 levels, at most 127 of them up and down: the one whose multiples come nearest to all the levels.
-
-        Levels that are whole multiples of something (signs, a uniform quantizer's) are met exactly, others within half
-        a step: 0.4 % of the largest where no smaller number of steps fits better.
-        """
-        levels = self.factors.unique() if self.table is None else self.table
-        largest = float(levels.abs().max()) if levels.numel() else 0.0
-        if largest == 0.0:
-            return 1.0
-        counts = torch.arange(1, INT8_HIGH + 1, dtype=torch.float64)
-        steps = levels.double().unsqueeze(0) * counts.unsqueeze(1) / largest
-        apart = (steps - steps.round()).abs().amax(1) / counts
-        return largest / int(counts[apart.argmin()])
+        """Of int8 levels; see `int8_step`."""
+        return int8_step(self.factors.unique() if self.table is None else self.table)
 
     def in_steps(self) -> Weight:
         """The same weight as the int8 kernels have it: the levels of a table rounded to whole steps."""
@@ -118,6 +107,21 @@ class Weight:
     def describe(self) -> str:
         kind = {WeightKind.SIGN: "ternary", WeightKind.TABLE: f"{self.levels} levels", WeightKind.FLOAT: "values"}
         return f"{kind[self.kind]}, {100 * (1 - self.density):.1f} % zeros"
+
+
+def int8_step(levels: Tensor) -> float:
+    """At most 127 of it up and down: the one whose multiples come nearest to all the levels.
+
+    Levels that are whole multiples of something (signs, a uniform quantizer's) are met exactly, others within half a
+    step: 0.4 % of the largest where no smaller number of steps fits better.
+    """
+    largest = float(levels.abs().max()) if levels.numel() else 0.0
+    if largest == 0.0:
+        return 1.0
+    counts = torch.arange(1, INT8_HIGH + 1, dtype=torch.float64)
+    steps = levels.double().cpu().unsqueeze(0) * counts.unsqueeze(1) / largest
+    apart = (steps - steps.round()).abs().amax(1) / counts
+    return largest / int(counts[apart.argmin()])
 
 
 def _equal(scale: Tensor | None, given: Tensor | None) -> bool:

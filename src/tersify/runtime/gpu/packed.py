@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tersify.runtime.gpu import sparse, table4, ternary
-from tersify.runtime.weights import Weight, WeightKind
+from tersify.runtime.weights import Weight, WeightKind, int8_step
 
 TERNARY, TABLE, LISTS = "two-bit", "four-bit", "lists"
 MAX_FEATURES = 1 << 16  # whole numbers of more could leave 32 bits
@@ -105,7 +105,7 @@ def in_whole_steps(packed: Packed) -> Packed:
     """Levels as whole numbers of −127..127, as the CPU's kernels for 8-bit activations have them."""
     if packed.levels is None:
         return packed
-    step = float(packed.levels.abs().max()) / 127 or 1.0
+    step = int8_step(packed.levels)
     levels = (packed.levels.double() / step).round().float()
     return replace(packed, levels=levels, scale=(packed.scale.double() * step).float())
 
