@@ -32,10 +32,14 @@ def load(
 ) -> nn.Module:
     """Fill a module with the file's weights, bit-equal, and leave the packed form on it.
 
-    Without `into` the network, in eval mode, is what the file knows of it: a reference network, or the graph that
-    `save` made of its `network`. With `trust` the file may also name code that runs here: a function in a file of
-    yours, or a model of timm, torchvision or transformers. `max_decoded_bytes` is the most memory that the file may
-    decode to, and `threads` is how many threads decode it, as many as there are processors by default.
+    Args:
+        path: the file.
+        into: the module to fill. Without it the network, in eval mode, is what the file knows of it: a reference
+            network, or the graph that `save` made of its `network`.
+        trust: lets the file name code that runs here, too: a function in a file of yours, or a model of timm,
+            torchvision or transformers.
+        max_decoded_bytes: the most memory that the file may decode to.
+        threads: how many threads decode it, as many as there are processors by default.
     """
     if into is not None:
         if trust:

@@ -49,7 +49,7 @@ def plain_loop(name: str, *, accumulate: int = 1) -> CompressedModel:
     model, batches = network(), list(loader())
     windows = [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
     session = tersify.attach(model, recipe(name), steps=EPOCHS * len(windows))
-    optimizer = torch.optim.AdamW(session.param_groups(weight_decay=DECAY), lr=RATE)
+    optimizer = torch.optim.AdamW(session.param_groups(weight_decay=DECAY, fused=False), lr=RATE)
     for window in windows * EPOCHS:
         session.step()
         for x, y in window:

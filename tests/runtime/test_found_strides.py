@@ -144,6 +144,7 @@ def test_a_write_to_one_position_of_an_expanded_input_is_refused():
         fast(torch.ones(1).expand(2))
 
 
+@pytest.mark.filterwarnings("ignore:precision=.int8. changes nothing")
 @pytest.mark.parametrize("precision", ["fp32", "int8", "auto"])
 def test_calibration_batches_and_profiles_may_be_strided(precision):
     model = nn.Sequential(nn.GroupNorm(1, 4), nn.Conv2d(4, 4, 1)).eval()
@@ -174,6 +175,7 @@ def test_strides_of_axes_of_one_item_are_not_taken_for_another_order():
     check(compile(model, torch.randn(2, 1, 8, 2)), model, x)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.int8. changes nothing")
 @pytest.mark.parametrize(
     "between",
     [lambda x: x * 2, torch.relu, lambda x: x.softmax(-1), lambda x: torch.cat([x, x], 1), lambda x: x.unsqueeze(-1)],

@@ -121,6 +121,7 @@ def test_wrappers_and_copies_keep_the_packed_form(loaded, wrapping):
     assert check(fast, wrapped, images(3)) <= 2e-5
 
 
+@pytest.mark.usefixtures("kernels_win")
 def test_parts_of_a_loaded_network_keep_the_packed_form(loaded):
     front, back = loaded[:3], loaded[3:]
     features = torch.randn(2, 16 * 36)

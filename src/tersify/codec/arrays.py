@@ -1,8 +1,11 @@
-"""Groups of arrays: as planes, of large arrays in pieces, or with their zeros set aside, whichever is smaller.
+"""Groups of arrays: as planes, of large arrays in pieces, with their zeros set aside, or as they are in a zstd frame.
+
+The smallest is taken.
 
 Exponents drift along a large array, as the rows of an embedding do: pieces have statistics of their own. A zero has
 no mantissa, but in a plane its bits lie among those of others and look like noise. Weights that were multiplied by a
-mask hold zeros of both signs, which are kept.
+mask hold zeros of both signs, which are kept. Numbers that return, as in rows of few values, are seen whole by zstd
+alone.
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tersify.codec.codes import Meaning, decode_codes, encode_codes
+from tersify.codec.codes import Meaning, decode_codes, encode_codes, unzip, zipped
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import BLOCK_ELEMENTS, PIECE_ELEMENTS, Box, boxes_of_arrays
 from tersify.codec.native import Codes
-from tersify.codec.planes import METHODS, decode_planes, encode_planes
+from tersify.codec.planes import METHODS, decode_planes, encode_planes, may_repeat
 
 MIN_ZERO_SHARE = 1 / 64
 SAMPLE = 1 << 16
+WORTH_BYTES = 64  # what a zstd frame must save: readers of version 1.0 know planes alone
 OTHER = 2  # the code of what is no zero
 Arrays = Sequence[tuple[str, int]]  # kind, elements
 
@@ -32,14 +36,19 @@ def encode_arrays(data: Codes, arrays: Arrays, width: int, *, is_float: bool) ->
     if is_float and width > 1 and _has_zeros(data.view(f"<u{width}"), width):
         made = _encode_zeros(data, arrays, width)
         if len(made) < len(best[1]):
-            return "zeros", made
-    return best
+            best = ("zeros", made)
+    frame = zipped(data, len(best[1]) - WORTH_BYTES) if width > 1 and may_repeat(data, width) else None
+    return best if frame is None else ("zstd", frame)
 
 
 def decode_arrays(codec: str, data: bytes, arrays: Arrays, width: int, *, is_float: bool) -> Codes:
     """The bytes of all arrays."""
     if codec in ("planes", "pieces"):
         return decode_planes(data, _boxes(codec, arrays), width, is_float=is_float)
+    if codec == "zstd":
+        out = np.empty(width * sum(elements for _, elements in arrays), np.uint8)
+        unzip(data, out)
+        return out
     if codec != "zeros" or not is_float:
         raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")
     if len(data) < 5:
@@ -49,14 +58,14 @@ def decode_arrays(codec: str, data: bytes, arrays: Arrays, width: int, *, is_flo
         raise TerseFileError(f"zeros claim method {method} and {length} bytes, {len(data) - 5} are there")
     codes = np.empty(sum(elements for _, elements in arrays), np.uint8)
     decode_codes(METHODS[method], data[5 : 5 + length], boxes_of_arrays(arrays), 3, codes)
-    out = np.where(codes == 1, _sign(width), _sign(width).dtype.type(0))
+    filled = np.where(codes == 1, _sign(width), _sign(width).dtype.type(0))
     others = _others(codes, arrays)
     if others:
         rest = decode_planes(data[5 + length :], _boxes("pieces", others), width, is_float=True)
-        out[codes == OTHER] = rest.view(f"<u{width}")
+        filled[codes == OTHER] = rest.view(f"<u{width}")
     elif len(data) != 5 + length:
         raise TerseFileError("a group of arrays that are all zero has bytes behind its zeros")
-    return out.view(np.uint8)
+    return filled.view(np.uint8)
 
 
 def _encode_zeros(data: Codes, arrays: Arrays, width: int) -> bytes:

@@ -45,9 +45,9 @@ def encode_codes(
         coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order)
         if coded is not None and len(coded) < best_bytes:
             best, best_bytes = ("rans", coded), len(coded)
-    zipped = _zipped(codes, best_bytes) if repeats else None
-    if zipped is not None:
-        return "zstd", zipped
+    frame = zipped(codes, best_bytes) if repeats else None
+    if frame is not None:
+        return "zstd", frame
     return best if best[0] == "rans" else ("packed", pack_codes(codes, bits))
 
 
@@ -58,14 +58,14 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
     elif codec == "packed":
         unpack_codes(data, levels, out)
     elif codec == "zstd":
-        _unzip(data, out)
+        unzip(data, out)
     else:
         raise TerseFileError(f"unknown codec {codec!r}; a newer tersify may know it")
     if out.size and int(out.max()) >= levels:
         raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")
 
 
-def _zipped(codes: Codes, limit: int) -> bytes | None:
+def zipped(codes: Codes, limit: int) -> bytes | None:
     """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of single codes."""
     for level, near in QUICK_TRIES if codes.size > THOROUGH_BYTES else ():
         quick = len(zstandard.ZstdCompressor(level=level).compress(codes.data))
@@ -77,7 +77,7 @@ def _zipped(codes: Codes, limit: int) -> bytes | None:
     return frame if len(frame) < limit else None
 
 
-def _unzip(frame: bytes, out: Codes) -> None:
+def unzip(frame: bytes, out: Codes) -> None:
     try:
         if zstandard.frame_content_size(frame) != out.size:
             raise TerseFileError(f"a zstd frame must hold {out.size} codes")

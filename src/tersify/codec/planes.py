@@ -30,7 +30,7 @@ def encode_planes(data: Codes, boxes: Sequence[Box], width: int, *, is_float: bo
     """The planes of the elements of all boxes."""
     levels = plane_levels(width, is_float=is_float)
     planes = split_planes(data, width, levels)
-    repeats = len(data) <= THOROUGH_BYTES * width or _repeats(data.view(f"<u{width}"), planes[-1][0])
+    repeats = may_repeat(data, width, planes[-1][0])
     out = []
     for (plane, counts), size in zip(planes, levels, strict=True):
         meaning = Meaning(
@@ -68,6 +68,13 @@ def decode_planes(data: bytes, boxes: Sequence[Box], width: int, *, is_float: bo
     out = np.empty(count * width, np.uint8)
     join_planes(coded, boxes, levels, out)
     return out
+
+
+def may_repeat(data: Codes, width: int, low: Codes | None = None) -> bool:
+    """Whether it is worth looking for numbers that return. `low`: the last plane, where it is there already."""
+    if len(data) <= THOROUGH_BYTES * width:
+        return True
+    return _repeats(data.view(f"<u{width}"), data[::width] & 0x7F if low is None else low)
 
 
 def _is_noise(counts: npt.NDArray[np.int64]) -> bool:
