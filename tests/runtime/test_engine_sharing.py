@@ -325,6 +325,7 @@ def test_profiles_name_the_steps_of_every_value():
     space = workspace(threads=2)
     engine = video(space, 8, 5, random(4, 3, 3, 3), random(10, 20))
     outputs = [torch.empty(8, 10), torch.empty(40, 4)]
-    times = engine.profile(spans([random(8, 15, 9, 7)]), spans(outputs))
+    given = random(8, 15, 9, 7)  # held: a span does not keep its tensor alive
+    times = engine.profile(spans([given]), spans(outputs))
     assert {value for value, _, _ in times} >= {2, 3, 5}
     assert all(us >= 0 for _, _, us in times)
