@@ -74,7 +74,7 @@ def may_repeat(data: Codes, width: int, low: Codes | None = None) -> bool:
     """Whether it is worth looking for numbers that return. `low`: the last plane, where it is there already."""
     if len(data) <= THOROUGH_BYTES * width:
         return True
-    return _repeats(data.view(f"<u{width}"), data[::width] & 0x7F if low is None else low)
+    return _repeats(data.view(f"<u{width}"), data[::width] & np.uint8(0x7F) if low is None else low)
 
 
 def _is_noise(counts: npt.NDArray[np.int64]) -> bool:
