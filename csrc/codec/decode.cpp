@@ -110,6 +110,7 @@ class Expander {
     // Where channels are grouped into symbols, the last group of a filter may be short.
     short_unit_ = box.taps == 1 ? box.channels - (cut.units_per_filter - 1) * arity_ : cut.codes_per_unit;
     all_whole_ = cut.rows * arity_ == short_unit_;
+    groups_channels_ = box.taps == 1;
   }
 
   void take(const uint8_t* symbols, int active) {
@@ -124,7 +125,7 @@ class Expander {
       --units_left_;
       if (arity_ == 1)
         ones(symbols + lane);
-      else if (arity_ == 3 && units_left_ > 0 && (all_whole_ || (cut_.rows == 1 && !last_of_filter)))
+      else if (arity_ == 3 && units_left_ > 0 && (all_whole_ || (groups_channels_ && !last_of_filter)))
         threes(symbols + lane);
       else
         exact(symbols + lane, last_of_filter ? short_unit_ : cut_.codes_per_unit);
@@ -155,7 +156,7 @@ class Expander {
   const Cut& cut_;
   uint8_t* out_;
   int64_t units_left_, unit_of_filter_ = 0, short_unit_;
-  bool all_whole_;
+  bool all_whole_, groups_channels_;
   uint8_t codes_[8 * kMaxSymbols] = {};
 };
 

@@ -36,8 +36,11 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def error_of(given: Tensor, wanted: Tensor) -> float:
-    """The largest error as a share of the largest finite value; infinite where a NaN or an infinity is elsewhere."""
+def error_of(given: Tensor, wanted: Tensor, least: float = 0.0) -> float:
+    """The largest error as a share of the largest finite value; infinite where a NaN or an infinity is elsewhere.
+
+    `least`: what the largest value counts as where it is smaller.
+    """
     if not wanted.numel():
         return 0.0
     if wanted.is_complex():
@@ -52,17 +55,25 @@ def error_of(given: Tensor, wanted: Tensor) -> float:
         return float("inf")
     if not finite.any():
         return 0.0
-    largest = wanted[finite].abs().max().item()
+    largest = max(least, wanted[finite].abs().max().item())
     error = (given[finite] - wanted[finite]).abs().max().item()
     if largest < SMALLEST:
         return 0.0 if error < SMALLEST else float("inf")
     return error / largest
 
 
-def compare(given: Any, wanted: Any, bound: float = FP32_BOUND, what: str = "output", slack: float = 0.0) -> float:
+def compare(
+    given: Any,
+    wanted: Any,
+    bound: float = FP32_BOUND,
+    what: str = "output",
+    slack: float = 0.0,
+    least: Mapping[str, float] | None = None,
+) -> float:
     """The worst error of all tensors, which is at most the bound; kinds, shapes and types are equal.
 
-    `slack` is what torch itself may be wrong by, where the caller has measured it.
+    `slack` is what torch itself may be wrong by, where the caller has measured it; `least` holds for each part the
+    value that errors are measured by where its own largest is smaller.
     """
     ours, theirs = list(leaves(given)), list(leaves(wanted))
     if [path for path, _ in ours] != [path for path, _ in theirs]:
@@ -79,7 +90,7 @@ def compare(given: Any, wanted: Any, bound: float = FP32_BOUND, what: str = "out
             raise MismatchError(
                 f"{what}{path} is {tuple(mine.shape)} {mine.dtype}, not {tuple(right.shape)} {right.dtype}"
             )
-        error = error_of(mine.detach(), right.detach())
+        error = error_of(mine.detach(), right.detach(), (least or {}).get(path, 0.0))
         if not error <= bound + slack:
             raise MismatchError(f"{what}{path} of {tuple(right.shape)} is off by {error:.3g} of its largest value")
         worst = max(worst, error)

@@ -47,9 +47,17 @@ inline double long_sum(int count, Term term) {
 }
 
 // What a norm takes off every number, and what it multiplies with then. `centred` false: only the latter (RMS norm).
+// The mean is taken of distances to the first number: numbers that are all equal lie exactly at it, and become zero.
 void moments(const float* in, int count, float eps, bool centred, float* mean, float* factor) {
-  const double sum = centred ? long_sum(count, [&](int i, int some) { return load_some(in + i, some); }) : 0.0;
-  const float middle = float(sum / count);
+  const float first = centred ? in[0] : 0.0f;
+  const double sum = centred ? long_sum(count,
+                                        [&](int i, int some) {
+                                          Vec v = load_some(in + i, some) - first;
+                                          for (int l = some; l < kLanes; ++l) v[l] = 0;
+                                          return v;
+                                        })
+                             : 0.0;
+  const float middle = float(first + sum / count);
   const double squares = long_sum(count, [&](int i, int some) {
     Vec v = load_some(in + i, some) - middle;
     for (int l = some; l < kLanes; ++l) v[l] = 0;

@@ -83,8 +83,9 @@ int Engine::group_norm(int in, int groups, std::vector<float> weight, std::vecto
       k->moments(x, per_group * plane, eps, true, &mean, &factor);
       for (int c = 0; c < per_group; ++c) {
         const int channel = task % groups * per_group + c;
-        const float scale = factor * affine->weight[channel], shift = affine->bias[channel] - mean * scale;
-        const EpilogueView f{&scale, &shift, nullptr, nullptr, Activation::Clamp, -INFINITY, INFINITY};
+        // The mean is taken off first: folded into one shift with the bias, a large one would cost digits.
+        const float one = 1.0f, minus_mean = -mean, scale = factor * affine->weight[channel];
+        const EpilogueView f{&one, &minus_mean, &scale, &affine->bias[channel], Activation::Clamp, -INFINITY, INFINITY};
         k->elementwise(out + size_t(c) * plane, x + size_t(c) * plane, nullptr, false, size_t(plane), f, 0);
       }
     };

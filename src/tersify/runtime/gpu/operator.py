@@ -6,6 +6,8 @@ On a GPU kernels run it, elsewhere the reference.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -39,72 +41,55 @@ def reference(x: Tensor, packed: Packed, bias: Tensor | None, activations: str) 
     return (made if bias is None else made + bias.double()).reshape(*x.shape[:-1], packed.rows)
 
 
-def _packed(
-    data: Tensor, starts: Tensor | None, levels: Tensor | None, scale: Tensor, form: str, rows: int, features: int
-) -> Packed:
-    return Packed(form=form, data=data, starts=starts, levels=levels, scale=scale, rows=rows, features=features)
+class _Call(NamedTuple):
+    """What follows the vectors in the schema, in its order."""
+
+    data: Tensor
+    starts: Tensor | None
+    levels: Tensor | None
+    table: Tensor | None
+    scale: Tensor
+    bias: Tensor | None
+    form: str
+    rows: int
+    features: int
+    activations: str
+    settings: list[int]
+
+    @property
+    def packed(self) -> Packed:
+        return Packed(
+            form=self.form,
+            data=self.data,
+            starts=self.starts,
+            levels=self.levels,
+            scale=self.scale,
+            rows=self.rows,
+            features=self.features,
+        )
 
 
-def _in_torch(
-    x: Tensor,
-    data: Tensor,
-    starts: Tensor | None,
-    levels: Tensor | None,
-    table: Tensor | None,
-    scale: Tensor,
-    bias: Tensor | None,
-    form: str,
-    rows: int,
-    features: int,
-    activations: str,
-    settings: list[int],
-) -> Tensor:
-    packed = _packed(data, starts, levels, scale, form, rows, features)
-    return reference(x, packed, bias, activations).to(x.dtype)
+def _in_torch(x: Tensor, *given: Any) -> Tensor:
+    call = _Call(*given)
+    return reference(x, call.packed, call.bias, call.activations).to(x.dtype)
 
 
-def _on_gpu(
-    x: Tensor,
-    data: Tensor,
-    starts: Tensor | None,
-    levels: Tensor | None,
-    table: Tensor | None,
-    scale: Tensor,
-    bias: Tensor | None,
-    form: str,
-    rows: int,
-    features: int,
-    activations: str,
-    settings: list[int],
-) -> Tensor:
-    packed = _packed(data, starts, levels, scale, form, rows, features)
+def _on_gpu(x: Tensor, *given: Any) -> Tensor:
+    call = _Call(*given)
     made = product(
-        x.reshape(-1, features),
-        packed,
-        table,
-        bias,
-        activations,
-        Settings.read(settings),
+        x.reshape(-1, call.features),
+        call.packed,
+        call.table,
+        call.bias,
+        call.activations,
+        Settings.read(call.settings),
         lambda launch: driver.run(launch, x.device),
     )
-    return made.view(*x.shape[:-1], rows)
+    return made.view(*x.shape[:-1], call.rows)
 
 
-def _fake(
-    x: Tensor,
-    data: Tensor,
-    starts: Tensor | None,
-    levels: Tensor | None,
-    table: Tensor | None,
-    scale: Tensor,
-    bias: Tensor | None,
-    form: str,
-    rows: int,
-    features: int,
-    activations: str,
-    settings: list[int],
-) -> Tensor:
-    return x.new_empty(*x.shape[:-1], rows)
+def _fake(x: Tensor, *given: Any) -> Tensor:
+    return x.new_empty(*x.shape[:-1], _Call(*given).rows)
 
 
 _LIBRARY.impl("packed_linear", _in_torch, "CPU")
