@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo wheels test test-slow test-gpu test-torch test-oldest lint lines format pages site fuzz fuzz-runtime sanitize-runtime mutants clean
+.PHONY: demo wheels test test-long test-slow test-gpu test-torch test-oldest lint lines format pages site fuzz fuzz-runtime sanitize-runtime mutants clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -16,6 +16,10 @@ demo: .venv/.product
 
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# Whole runs in processes of their own: experiments, several ranks, tutorials. CI runs them behind `make test`.
+test-long: .venv/.checks
+	$(BIN)/pytest -n 2 --dist worksteal -m long
 
 test-slow: .venv/.checks
 	$(BIN)/pytest -m slow

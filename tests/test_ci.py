@@ -38,6 +38,7 @@ def test_a_missing_extension_is_borne_at_a_desk():
     assert run("tersify._runtime", "tersify._codec", ci=False).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [{"ci": True}, {"ci": False, "random": True}])
 def test_a_random_run_draws_other_examples_every_time_and_says_how_to_repeat_them(how):
     outputs = [run(**how).stdout for _ in range(2)]

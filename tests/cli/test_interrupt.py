@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import tersify
 from tersify.cli import main
 
@@ -19,6 +21,7 @@ def rows(out):
     return len(history.read_text().splitlines()) if history.exists() else 0
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(tmp_path, capsys):
     out = tmp_path / "a run"
     process = subprocess.Popen(

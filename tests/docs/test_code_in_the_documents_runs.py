@@ -32,8 +32,13 @@ def runner():
 
 
 def documents():
+    """Every page with code; tutorials train networks."""
     pages = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    return [page for page in pages if any(kind in page.read_text(encoding="utf-8") for kind in KINDS)]
+    return [
+        pytest.param(page, marks=[pytest.mark.long] if page.parent.name == "tutorials" else [])
+        for page in pages
+        if any(kind in page.read_text(encoding="utf-8") for kind in KINDS)
+    ]
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda page: str(page.relative_to(ROOT).with_suffix("")))

@@ -31,6 +31,7 @@ def run(library, *command, cwd):
     return done.stdout
 
 
+@pytest.mark.long
 @EACH
 def test_the_newcomers_script_trains_and_its_file_is_right(library, tmp_path):
     told = run(library, str(EXAMPLES / SCRIPTS[library]), cwd=tmp_path)
@@ -46,6 +47,7 @@ def test_the_newcomers_script_is_short(library):
     assert len([line for line in lines if line.strip() and not line.startswith('"""')]) <= MOST_LINES
 
 
+@pytest.mark.long
 @EACH
 def test_two_ranks_end_with_the_same_weights_and_one_file(library, tmp_path):
     program = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(HERE / "ranks_of_others.py")]

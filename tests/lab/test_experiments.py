@@ -19,6 +19,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_smoke_run_leaves_results_and_figures_and_is_not_trained_again(name, tmp_path):
     experiment = Experiment.load(name).as_smoke()

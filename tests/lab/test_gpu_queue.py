@@ -30,6 +30,7 @@ def test_a_line_that_is_no_run_is_told_with_its_number(tmp_path):
         gpu_queue.read_queue(queue)
 
 
+@pytest.mark.long
 def test_a_queue_that_ran_out_of_time_goes_on_elsewhere_with_what_was_brought(tmp_path):
     queue = tmp_path / "queue.txt"
     queue.write_text("# a start and what starts from it\nternary-table2 fp20 1\nternary-table2 ttq 1\n")

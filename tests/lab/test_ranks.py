@@ -92,6 +92,7 @@ def ranks_of(parent):
     return sorted(found)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_a_rank_killed_and_restarted_by_torchrun_ends_with_the_same_accuracy(tmp_path):
     (tmp_path / "net.py").write_text(NETWORK)

@@ -25,6 +25,7 @@ def test_a_quick_run_writes_the_figures_of_each_recipe(tmp_path):
     assert found["digits.lut-4.dense_accuracy"] == found["digits.ternary-target.dense_accuracy"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ["ternary-target", "prune-l1-90", "lut-4"])
 def test_a_ready_recipe_ends_near_its_dense_twin(tmp_path, recipe):
     found = figures(tmp_path, "--recipes", recipe, "--seeds", "3", "--epochs", "8")

@@ -110,6 +110,7 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", range(len(METHODS)), ids=["ternary", "lookup", "prune", "prune+ternary"])
 def test_ranks_with_half_of_the_latents_end_with_the_codes_of_one_process(index, folder):
     first, second = (torch.load(folder / f"{index}-{rank}.pt") for rank in (0, 1))
@@ -124,6 +125,7 @@ def test_ranks_with_half_of_the_latents_end_with_the_codes_of_one_process(index,
     assert same / total >= 0.9999
 
 
+@pytest.mark.long
 def test_a_sharded_run_that_stopped_goes_on_to_the_same_weights(folder):
     whole, broken = (tersify.open(folder / run / "model.terse").read().state_dict() for run in ("whole", "broken"))
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
@@ -131,6 +133,7 @@ def test_a_sharded_run_that_stopped_goes_on_to_the_same_weights(folder):
     assert shards == ["shards-2"]
 
 
+@pytest.mark.long
 def test_a_method_that_needs_whole_tensors_is_refused(folder):
     assert "'twn' as set here decides by whole tensors" in (folder / "refused-1").read_text()
 

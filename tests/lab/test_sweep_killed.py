@@ -42,6 +42,7 @@ def check(out, before, trials):
     assert len(list((out / "trials").glob("*/metrics.json"))) == trials
 
 
+@pytest.mark.long
 def test_a_killed_sweep_goes_on_and_repeats_no_finished_trial(tmp_path):
     out, before, output = kill_and_resume(tmp_path, trials=6, kills=1, most_seconds=0.0)
     assert 0 < len(before) < 6

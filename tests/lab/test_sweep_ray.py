@@ -14,6 +14,7 @@ import tersify
 pytest.importorskip("ray", reason="needs Ray (the extra 'sweep')")
 
 
+@pytest.mark.long
 def test_fig4s_smoke_run_finds_the_same_with_both_engines(tmp_path):
     source = str(Path(tersify.__file__).parent.parent)
     done = subprocess.run(

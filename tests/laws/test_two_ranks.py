@@ -16,6 +16,7 @@ def ranks_codes(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", range(len(FAMILIES)), ids=map(chain_id, FAMILIES))
 def test_two_ranks_end_with_the_codes_of_one_process(index, ranks_codes):
     first, second = (torch.load(ranks_codes / f"{index}-{rank}.pt") for rank in (0, 1))
