@@ -36,7 +36,7 @@ INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations: si
 EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
 ENTERING, CALL = "entering", "call"  # per call of the engine, or of torch, that has next to nothing to do
 _CHAIN = 3
-_CONVS = {
+CONV_KERNELS = {
     LANES: ConvKernel.DENSE_F32,
     INT8: ConvKernel.LISTS_I8,
     TWO_BIT: ConvKernel.CODES_I8,
@@ -209,7 +209,7 @@ def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Q
     """Some convolutions in a row: all but the first find their input in the layout they like."""
     x, values = _sizes(CONV)
     names = ["x", *(f"y{i}" for i in range(_CHAIN))]
-    chosen = _CONVS.get(kernel, ConvKernel.LISTS_F32)
+    chosen = CONV_KERNELS.get(kernel, ConvKernel.LISTS_F32)
     conv = Conv(weight=_weight(kernel, values, density), window=Window(3, 3, 1, 1, 1, 1, 1, 1), groups=1, kernel=chosen)
     nodes = [
         Node(name=name, op=conv, inputs=(before,), value=_floats(*x.shape))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tersify.runtime.costs import (
     CALL,
     CONV,
+    CONV_KERNELS,
     DENSE,
     ENTERING,
     EXCHANGE,
@@ -29,12 +30,6 @@ from tersify.runtime.weights import WeightKind
 FEW_ROWS = 4  # of a matrix product: these go vector by vector
 LEAST_USES = 64  # of a weight in a list, in positions or rows: reading its entry costs as much as four vectors
 MAX_CODES = 16  # that the kernel for single vectors decodes, zero among them
-_CONVS = {
-    LANES: ConvKernel.DENSE_F32,
-    INT8: ConvKernel.LISTS_I8,
-    TWO_BIT: ConvKernel.CODES_I8,
-    FOUR_BIT: ConvKernel.CODES_I8,
-}
 _ROUNDED = (ConvKernel.LISTS_I8, ConvKernel.CODES_I8, LinearKernel.I8)
 
 
@@ -56,9 +51,9 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
     node = replace(node, reason=f"{best} chosen: {times}")
     if best == DENSE:
         return replace(node, op=op.in_dense_torch())
-    if isinstance(op, Conv) and best in _CONVS:
+    if isinstance(op, Conv) and best in CONV_KERNELS:
         weight = op.weight.in_steps() if best == FOUR_BIT else op.weight
-        return replace(node, op=replace(op, weight=weight, kernel=_CONVS[best]))
+        return replace(node, op=replace(op, weight=weight, kernel=CONV_KERNELS[best]))
     if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
         return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8))
     return node
