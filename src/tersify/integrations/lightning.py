@@ -35,6 +35,7 @@ except ImportError:
     Callback = importlib.import_module(_OLD).Callback
 
 _WHOLE_WEIGHTS = ("SingleDeviceStrategy", "DDPStrategy")
+_CUT_WEIGHTS = ("DeepSpeedStrategy",)  # which is a kind of DDPStrategy there
 _AVERAGES = ("WeightAveraging", "StochasticWeightAveraging")
 
 
@@ -80,7 +81,7 @@ class TersifyCallback(Callback):
         """Before Lightning makes the optimizer and reads a checkpoint."""
         if stage != "fit":
             return
-        if not _is_kind(trainer.strategy, _WHOLE_WEIGHTS):
+        if not _is_kind(trainer.strategy, _WHOLE_WEIGHTS) or _is_kind(trainer.strategy, _CUT_WEIGHTS):
             raise ValueError(
                 f"{type(trainer.strategy).__name__} cuts weights up, and a recipe needs them whole; "
                 "train on one device, or with strategy='ddp'"
