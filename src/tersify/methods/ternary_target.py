@@ -27,12 +27,12 @@ LEAST_OF_SPREAD = 0.08
 class TernaryTarget(Method):
     """−1/0/+1 like 'ternary', with Δ such that a share of all these weights is zero.
 
-    The share rises from `start`, or less where less is wanted, to `sparsity` by a cubic between the shares `begin` and `end` of training.
-    One Δ serves all weights of the rule, so each layer finds its own share; with `spread` the latents of small layers
-    spread further, so that these keep more of their weights. Latents are not clipped: many would
-    meet at the border, where no threshold can part them. `spread` and `scale` are those of 'ternary', but a scale grows
-    as zeros come, so that the weight keeps its root mean square, and in a run of fewer than 1,000 steps the latents are
-    brought closer together, so that they can change places before it ends.
+    The share rises from `start`, or less where less is wanted, to `sparsity` by a cubic between the shares `begin` and
+    `end` of training. One Δ serves all weights of the rule, so each layer finds its own share; with `spread` the
+    latents of small layers spread further, so that these keep more of their weights. Latents are not clipped: many
+    would meet at the border, where no threshold can part them. `spread` and `scale` are those of 'ternary', but a
+    scale grows as zeros come, so that the weight keeps its root mean square, and in a run of fewer than 1,000 steps
+    the latents are brought closer together, so that they can change places before it ends.
     """
 
     sparsity: float = 0.9
