@@ -82,3 +82,19 @@ def test_what_does_not_go_is_refused_in_one_sentence():
     accelerator.prepare(optimizer)
     with pytest.raises(ValueError, match="the optimizer does not have 2 of the parameters that the recipe trains"):
         model(torch.zeros(2, 6))
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+def test_weights_that_are_cut_up_are_refused(kind):
+    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator.state.distributed_type = accelerate.DistributedType[kind]
+    with pytest.raises(ValueError, match=f"{kind} cuts weights up, and a recipe needs them whole; train with DDP"):
+        attach(accelerator, network(), "ttq", steps=3)
+
+
+def test_a_scaled_loss_is_refused_where_the_recipe_has_a_term_of_its_own():
+    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator.scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(ValueError, match="fp16 scales the loss, and the recipe has a term of its own in it; use bf16"):
+        attach(accelerator, network(), recipe("soft-movement"), steps=3)
+    attach(accelerator, network(), recipe("ttq"), steps=3)

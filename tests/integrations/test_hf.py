@@ -1,5 +1,7 @@
 """Recipes under the Hugging Face Trainer."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,9 @@ from torch import nn
 import tersify
 
 transformers = pytest.importorskip("transformers", reason="needs the package transformers")
-pytest.importorskip("accelerate", reason="needs the package accelerate, without which the Trainer does not start")
+accelerate = pytest.importorskip(
+    "accelerate", reason="needs the package accelerate, without which the Trainer does not start"
+)
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback  # noqa: E402
 
 from tersify.integrations.hf import TersifyCallback  # noqa: E402
@@ -161,6 +165,40 @@ def test_what_does_not_go_is_refused_in_one_sentence(tmp_path):
     longer = trainer(tmp_path / "a", TersifyCallback("ttq"), **settings, max_steps=30)
     with pytest.raises(ValueError, match="made with steps_per_epoch=18, this run has 30"):
         longer.train(resume_from_checkpoint=True)
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """As the Trainer calls it; one without a GPU or several ranks refuses these settings before it comes to that."""
+
+    def call(callback, *, ranks="NO", **settings):
+        state = SimpleNamespace(distributed_type=accelerate.DistributedType[ranks])
+        monkeypatch.setattr("tersify.integrations.hf.AcceleratorState", lambda: state)
+        arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
+        for name, value in settings.items():
+            setattr(arguments, name, value)
+        callback.on_init_end(arguments, None, None, model=Net())
+
+    return call
+
+
+@pytest.mark.parametrize("setting", [{"deepspeed": {"zero_optimization": {"stage": 3}}}, {"fsdp": True}])
+def test_weights_that_are_cut_up_are_refused(setting, begin):
+    (name,) = setting
+    with pytest.raises(ValueError, match=f"{name} cuts weights up, and a recipe needs them whole; train with DDP"):
+        begin(TersifyCallback("ttq"), **setting)
+
+
+@pytest.mark.parametrize("ranks", ["FSDP", "DEEPSPEED"])
+def test_weights_that_a_launcher_cuts_up_are_refused(ranks, begin):
+    with pytest.raises(ValueError, match=f"{ranks} cuts weights up"):
+        begin(TersifyCallback("ttq"), ranks=ranks)
+
+
+def test_a_scaled_loss_is_refused_where_the_recipe_has_a_term_of_its_own(begin):
+    with pytest.raises(ValueError, match="fp16 scales the loss, and the recipe has a term of its own in it; use bf16"):
+        begin(TersifyCallback(recipe("soft-movement")), fp16=True)
+    begin(TersifyCallback(recipe("ttq")), fp16=True)
 
 
 def test_a_checkpoint_from_without_the_callback_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """Recipes under Lightning."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,7 @@ from torch import nn
 import tersify
 
 L = pytest.importorskip("lightning.pytorch", reason="needs the package lightning")
+from lightning.pytorch import strategies  # noqa: E402
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint  # noqa: E402
 
 from tersify.integrations.lightning import TersifyCallback  # noqa: E402
@@ -173,6 +176,23 @@ class MadeBefore(Lit):
 def test_what_does_not_go_is_refused_in_one_sentence(module, settings, others, message):
     with pytest.raises(ValueError, match=message):
         trainer(TersifyCallback("ttq"), *others, **settings).fit(module(), loader())
+
+
+@pytest.mark.parametrize(
+    "strategy", [strategies.FSDPStrategy, strategies.DeepSpeedStrategy, strategies.ModelParallelStrategy]
+)
+def test_weights_that_are_cut_up_are_refused(strategy):
+    made = strategy.__new__(strategy)  # without its __init__, which wants GPUs or a package more
+    running = SimpleNamespace(strategy=made, callbacks=[], precision="32-true")
+    with pytest.raises(ValueError, match=f"{strategy.__name__} cuts weights up.*train on one device, or with strategy"):
+        TersifyCallback("ttq").setup(running, Lit(), "fit")
+
+
+def test_a_scaled_loss_is_refused_where_the_recipe_has_a_term_of_its_own():
+    running = SimpleNamespace(strategy=trainer().strategy, callbacks=[], precision="16-mixed")
+    with pytest.raises(ValueError, match="16-mixed scales the loss, and the recipe has a term of its own in it"):
+        TersifyCallback(recipe("soft-movement")).setup(running, Lit(), "fit")
+    TersifyCallback(recipe("ttq")).setup(running, Lit(), "fit")
 
 
 def test_mistakes_are_told_at_birth(tmp_path):

@@ -13,12 +13,17 @@ from torch.optim import Optimizer
 
 import tersify
 from tersify.calibration import Calibration
-from tersify.integrations.common import add_penalty_, check_optimizer, refuse_searches, spare_learned_
+from tersify.integrations.common import (
+    add_penalty_,
+    check_optimizer,
+    refuse_cut_weights,
+    refuse_scaled_penalty,
+    refuse_searches,
+    spare_learned_,
+)
 from tersify.recipe import Recipe
 from tersify.session import Session
 from tersify.units import Example
-
-_CUT_UP = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 
 
 def attach(
@@ -40,17 +45,15 @@ def attach(
     neither `session.step` nor `session.penalty`. Steps are those of the optimizer. At the end `session.pack()` gives
     what was made. The other arguments are those of `tersify.attach`.
     """
-    kind = getattr(accelerator.distributed_type, "name", "")
-    if kind in _CUT_UP:
-        raise ValueError(f"{kind} cuts weights up, and a recipe needs them whole; use DDP instead")
+    refuse_cut_weights(accelerator.distributed_type)
     chosen = Recipe.load(recipe).with_settings(settings)
     refuse_searches(chosen)
     session = tersify.attach(
         model, chosen, epochs=epochs, steps_per_epoch=steps_per_epoch, steps=steps, calibration=calibration,
         example=example,
     )  # fmt: skip
-    if accelerator.scaler is not None and session.penalty().requires_grad:
-        raise ValueError("fp16 scales the loss, and the recipe has a term of its own in it; use bf16")
+    if accelerator.scaler is not None:
+        refuse_scaled_penalty(session, "fp16")
     accelerator.register_for_checkpointing(_Driver(accelerator, session))
     return session
 

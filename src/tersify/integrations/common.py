@@ -17,6 +17,8 @@ from tersify.session import Session
 from tersify.tensor import CompressedModel
 from tersify.units import Example
 
+_CUT_UP = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")  # Accelerate's names
+
 
 class Compression:
     """A recipe, from the model to the file. A mistake in it is told at birth, not after hours of training."""
@@ -98,6 +100,19 @@ def refuse_searches(recipe: Recipe) -> None:
             "the recipe searches, and looks at every batch, which this library does not hand over; "
             "write the loop yourself, with session.step(inputs, targets)"
         )
+
+
+def refuse_cut_weights(kind: object) -> None:
+    """`kind` is Accelerate's word for how the ranks share the work, whether a script or a launcher chose it."""
+    name = getattr(kind, "name", "")
+    if name in _CUT_UP:
+        raise ValueError(f"{name} cuts weights up, and a recipe needs them whole; train with DDP instead")
+
+
+def refuse_scaled_penalty(session: Session, precision: str) -> None:
+    """The scaler divides all gradients by its factor, and those of the methods' own term were never multiplied."""
+    if session.penalty().requires_grad:
+        raise ValueError(f"{precision} scales the loss, and the recipe has a term of its own in it; use bf16")
 
 
 def remove_hooks(hooks: list[Any]) -> None:

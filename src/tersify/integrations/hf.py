@@ -9,11 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from tersify.calibration import Calibration
-from tersify.integrations.common import Compression, add_penalty_, check_optimizer, remove_hooks, spare_learned_
+from tersify.integrations.common import (
+    Compression,
+    add_penalty_,
+    check_optimizer,
+    refuse_cut_weights,
+    refuse_scaled_penalty,
+    remove_hooks,
+    spare_learned_,
+)
 from tersify.recipe import Recipe
 from tersify.session import Session
 from tersify.tensor import CompressedModel
@@ -63,11 +72,12 @@ class TersifyCallback(TrainerCallback):
         for setting in ("deepspeed", "fsdp"):
             if getattr(args, setting, None):
                 raise ValueError(f"{setting} cuts weights up, and a recipe needs them whole; train with DDP instead")
+        refuse_cut_weights(AcceleratorState().distributed_type)  # a launcher's choice, of which `args` may not know
         if args.auto_find_batch_size:
             raise ValueError("auto_find_batch_size starts training over and over; give the batch size that fits")
-        if args.fp16 and self._compression.attach(model).penalty().requires_grad:
-            raise ValueError("fp16 scales the loss, and the recipe has a term of its own in it; use bf16")
-        self._compression.attach(model)
+        session = self._compression.attach(model)
+        if args.fp16:
+            refuse_scaled_penalty(session, "fp16")
         self._hooks = self._travel_with(model)
 
     def _travel_with(self, model: nn.Module) -> list[Any]:

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tersify.calibration import Calibration
-from tersify.integrations.common import Compression, add_penalty_, check_optimizer, remove_hooks, spare_learned_
+from tersify.integrations.common import (
+    Compression,
+    add_penalty_,
+    check_optimizer,
+    refuse_scaled_penalty,
+    remove_hooks,
+    spare_learned_,
+)
 from tersify.recipe import Recipe
 from tersify.session import Session
 from tersify.tensor import CompressedModel
@@ -28,6 +35,7 @@ except ImportError:
     Callback = importlib.import_module(_OLD).Callback
 
 _WHOLE_WEIGHTS = ("SingleDeviceStrategy", "DDPStrategy")
+_CUT_WEIGHTS = ("DeepSpeedStrategy",)  # which is a kind of DDPStrategy there
 _AVERAGES = ("WeightAveraging", "StochasticWeightAveraging")
 
 
@@ -73,7 +81,7 @@ class TersifyCallback(Callback):
         """Before Lightning makes the optimizer and reads a checkpoint."""
         if stage != "fit":
             return
-        if not _is_kind(trainer.strategy, _WHOLE_WEIGHTS):
+        if not _is_kind(trainer.strategy, _WHOLE_WEIGHTS) or _is_kind(trainer.strategy, _CUT_WEIGHTS):
             raise ValueError(
                 f"{type(trainer.strategy).__name__} cuts weights up, and a recipe needs them whole; "
                 "train on one device, or with strategy='ddp'"
@@ -87,8 +95,8 @@ class TersifyCallback(Callback):
             # Before those of the session, which refuse plain weights.
             self._hooks = [pl_module.register_load_state_dict_pre_hook(self._accept_plain)]
         session = self._compression.attach(pl_module)
-        if trainer.precision == "16-mixed" and session.penalty().requires_grad:
-            raise ValueError("16-mixed scales the loss, and the recipe has a term of its own in it; use bf16-mixed")
+        if trainer.precision == "16-mixed":
+            refuse_scaled_penalty(session, "16-mixed")
 
     def _accept_plain(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         """Our checkpoints have plain weights here; the latents, which come with the callback's part, stay till then."""

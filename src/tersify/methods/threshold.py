@@ -62,9 +62,8 @@ class TernaryTransform(Transform):
             if scale != "none":
                 stretched = latent if self._stretch is None else latent * self._stretch
                 # The quantized weight starts with the root mean square of the one it replaces.
-                density = (stretched.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
                 # A weight of zeros must be able to learn, too.
-                start = (size / density.sqrt()).clamp(min=1e-3)
+                start = (size / self.density(stretched).sqrt()).clamp(min=1e-3)
                 per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
                 self.factor = RelativeLevels(
                     start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
@@ -78,6 +77,10 @@ class TernaryTransform(Transform):
     def start_(self, latent: Tensor) -> None:
         if self._stretch is not None:
             latent.mul_(self._stretch)
+
+    def density(self, latent: Tensor) -> Tensor:
+        """The share of weights that are not zero, or a hundredth: a scale must not follow it to none at all."""
+        return (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
