@@ -92,10 +92,9 @@ def _on_backward(add: Callable[[Tensor, Tensor], None]) -> Callable[[nn.Module, 
 
 @contextlib.contextmanager
 def _only_activations(model: nn.Module, matrices: Sequence[Matrix]) -> Iterator[None]:
-    """Gradients flow to activations alone: no weight keeps one, and the first layers' outputs begin the chain."""
+    """Gradients flow to activations alone: no weight keeps one, and outputs that need none so far begin the chain."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    first: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    first = first or [matrix.linear for matrix in matrices if matrix.linear is not None]
+    first = [module for matrix in matrices for module in (matrix.linear, matrix.embedding) if module is not None]
     hooks = []
     try:
         for parameter in trained:
