@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-SAMPLE_ROWS = 96
+SAMPLE_ROWS = 48
 CLASSES_AN_OCTAVE = 2  # as fine as the coder's own classes of rows and columns
 MOST_CLASSES = 16
 HALVINGS = 24
@@ -49,6 +49,6 @@ def constant_for(bits: float, bits_at: Callable[[float], float], start: float) -
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if bits_at(middle) > bits else (low, middle)
-        if high / low < 1.0005:
+        if high / low < 1.002:
             break
     return high
