@@ -228,6 +228,8 @@ class Recipe:
     def from_toml(cls, text: str) -> Recipe:
         """A recipe from `text`, the content of a TOML file."""
         document = read_toml(text, "the recipe")
+        if "compensation" in document:
+            raise ValueError("a recipe with [compensation] is for tersify compress-lm; rules are what training needs")
         _check_keys("a recipe", document, ["description", "start", "norms", "rules", "train"])
         if not isinstance(document.get("description", ""), str):
             raise ValueError(f"a recipe's description is text, got {document['description']!r}")
@@ -287,8 +289,21 @@ def training_length(
     return epochs or 1, steps_per_epoch or 1
 
 
+LANGUAGE = "lm-"  # how the names of recipes for language models begin: they have [compensation], not rules
+
+
 def ready_recipes() -> list[Path]:
-    """The recipes that come with Tersify: inside the package when installed, beside src in a checkout."""
+    """The recipes that come with Tersify, for training and after it."""
+    return [path for path in _recipe_files() if not path.stem.startswith(LANGUAGE)]
+
+
+def language_recipes() -> list[Path]:
+    """The recipes that come with Tersify for `tersify compress-lm`."""
+    return [path for path in _recipe_files() if path.stem.startswith(LANGUAGE)]
+
+
+def _recipe_files() -> list[Path]:
+    """Inside the package when installed, beside src in a checkout."""
     here = Path(__file__).parent
     for folder in (here / "recipes", here.parent.parent / "recipes"):
         if folder.is_dir():

@@ -45,7 +45,7 @@ class _Weight:
         if self.given is not None:
             return CompressedTensor(
                 shape=self.given.shape, codes=self.codes, codebook=self.given.codebook, scale=self.given.scale,
-                axis=self.given.axis, format=self.given.format,
+                axis=self.given.axis, format=self.given.format, column_scale=self.given.column_scale,
             )  # fmt: skip
         steps = self.levels.numel() // 2
         whole = torch.cat([torch.arange(steps + 1), torch.arange(-steps, 0)]).to(self.values.dtype)
@@ -94,7 +94,7 @@ class Squeezer:
     def _start(self, name: str, latent: Tensor, sensitivity: Tensor, cost: float) -> _Weight:
         values = latent.detach()
         given = self._origins.get(name)
-        if given is not None and given.codebook is not None and given.axis is None and _one_number(given.scale):
+        if given is not None and given.codebook is not None and given.axis is None and _has_one_scale(given):
             levels = given.codebook if given.scale is None else given.codebook * given.scale.reshape(())
             if levels[0] == 0:
                 return _Weight(name, values, sensitivity, given, given.codes.clone(), levels)
@@ -126,8 +126,8 @@ class Squeezer:
         return coarse_norms(packed, model, NORM_BITS)
 
 
-def _one_number(scale: Tensor | None) -> bool:
-    return scale is None or scale.numel() == 1
+def _has_one_scale(given: CompressedTensor) -> bool:
+    return given.column_scale is None and (given.scale is None or given.scale.numel() == 1)
 
 
 def _widen_(weight: _Weight, steps: int) -> None:

@@ -93,7 +93,8 @@ def view_of(packed: CompressedTensor, index: Tensor) -> CompressedTensor | Tenso
     """The compressed weight of a follower: codes with the leader's levels, or dense where levels vary by place."""
     index = index.to(packed.codes.device)
     shape, codes, scale = tuple(index.shape), packed.codes.flatten()[index], packed.scale
-    if packed.axis is not None or (scale is not None and scale.numel() > 1):
+    scales = [each for each in (scale, packed.column_scale) if each is not None]
+    if packed.axis is not None or len(scales) > 1 or any(each.numel() > 1 for each in scales):
         return packed.to_dense().flatten()[index]
     scale = None if scale is None else scale.reshape(())
     if packed.codebook is not None:

@@ -12,7 +12,7 @@ from tersify.lab.sweep import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CALL = re.compile(r"\btersify ((?:export )?[a-z]+)\b((?:(?!tersify)[^`\n])*)")
+CALL = re.compile(r"\btersify ((?:export )?[a-z]+(?:-[a-z]+)*)\b((?:(?!tersify)[^`\n])*)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 

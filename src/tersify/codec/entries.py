@@ -31,7 +31,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _COMPRESSED_KEYS = set("cbvmaf")
-PARTS = {"dense": "d", "codebook": "b", "values": "v", "scale": "m"}
+PARTS = {"dense": "d", "codebook": "b", "values": "v", "scale": "m", "column_scale": "w"}  # the letter of its kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,7 @@ class Entry:
     codebook: Stored | None = None
     values: Stored | None = None
     scale: Stored | None = None
+    column_scale: Stored | None = None
     axis: int | None = None
     format: Mapping[str, int] = field(default_factory=dict)
 
@@ -102,7 +103,11 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
     for part, stored in entry.parts().items():
         dtype = stored.dtype if stored.dtype == stored.given else f"{stored.dtype}>{stored.given}"
         sizes = {"dense": (), "codebook": (entry.levels,)}.get(part, stored.shape)
-        made[PARTS[part]] = [dtype, stored.group, *sizes]
+        reference = [dtype, stored.group, *sizes]
+        if part == "column_scale":  # a reader of 1.1 must not take the first scale for all of it
+            made["m"] = [made["m"], reference]
+        else:
+            made[PARTS[part]] = reference
     if entry.dense is None:
         made["c"] = entry.code_group
     if entry.axis is not None:
@@ -132,7 +137,7 @@ def entry_from_json(item: Any, groups: int) -> Entry:
     if axis is not None:
         _require(type(axis) is int and 0 <= axis < len(shape), f"{name!r} has axis {axis!r} and shape {shape}")
     _require(("b" in plain) != ("v" in plain), f"{name!r} needs a codebook or values, not both and not neither")
-    codebook = values = scale = None
+    codebook = values = None
     if "b" in plain:
         dtypes, group, sizes = _reference(plain["b"], name)
         _require(len(sizes) == 1 and 1 <= sizes[0] <= 256, f"{name!r} has levels {sizes}, 1..256 are allowed")
@@ -142,10 +147,7 @@ def entry_from_json(item: Any, groups: int) -> Entry:
         dtypes, group, sizes = _reference(plain["v"], name)
         _require(len(sizes) == 1 and sizes[0] <= math.prod(shape), f"{name!r} has values {sizes} and shape {shape}")
         values = _stored(dtypes, group, sizes, groups, name)
-    if "m" in plain:
-        dtypes, group, sizes = _reference(plain["m"], name)
-        _require(_broadcasts(sizes, shape), f"{name!r} has a scale of shape {sizes} and shape {shape}")
-        scale = _stored(dtypes, group, sizes, groups, name)
+    scale, column_scale = _scales(plain.get("m"), name, shape, groups)
     facts = typed(plain.get("f", {}), dict, f"the format of {name!r}")
     _require(all(type(fact) is int for fact in facts.values()), f"the format of {name!r} must be whole numbers")
     return Entry(
@@ -155,9 +157,23 @@ def entry_from_json(item: Any, groups: int) -> Entry:
         codebook=codebook,
         values=values,
         scale=scale,
+        column_scale=column_scale,
         axis=axis,
         format=facts,
     )
+
+
+def _scales(item: Any, name: str, shape: tuple[int, ...], groups: int) -> tuple[Stored | None, Stored | None]:
+    """`[dtype, group, *shape]` is one scale, and a list of two such lists two of them."""
+    if item is None:
+        return None, None
+    two = isinstance(item, list) and len(item) == 2 and all(isinstance(each, list) for each in item)
+    made = []
+    for each in item if two else [item]:
+        dtypes, group, sizes = _reference(each, name)
+        _require(_broadcasts(sizes, shape), f"{name!r} has a scale of shape {sizes} and shape {shape}")
+        made.append(_stored(dtypes, group, sizes, groups, name))
+    return made[0], made[1] if two else None
 
 
 def _reference(item: Any, name: str) -> tuple[str, int, tuple[int, ...]]:

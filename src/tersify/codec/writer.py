@@ -31,7 +31,7 @@ from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA
 from tersify.tensor.model import GRAPH, check_names
 
-VERSION = "1.1"
+VERSION, SECOND_VERSION = "1.2", "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
 
 
@@ -125,8 +125,10 @@ def _graph_of(network: nn.Module, example: Any, packed: CompressedModel) -> dict
 
 def _version(directory: Directory) -> str:
     """The first version that has all the file needs, so that older readers read what they can."""
+    if any(entry.column_scale is not None for entry in directory.entries):
+        return VERSION
     old = all(group.codec in FIRST_CODECS for group in directory.groups)
-    return FIRST_VERSION if old and all(entry.same is None for entry in directory.entries) else VERSION
+    return FIRST_VERSION if old and all(entry.same is None for entry in directory.entries) else SECOND_VERSION
 
 
 def _provenance() -> dict[str, Any]:
@@ -181,7 +183,8 @@ class _Plan:
             pool.boxes.append(box)
             pool.codes.append(flat[at : at + box.elements])
             pool.codebooks.append(tensor.codebook)
-        fields = {"codebook": tensor.codebook, "values": tensor.values, "scale": tensor.scale}
+        fields = {"codebook": tensor.codebook, "values": tensor.values, "scale": tensor.scale,
+                  "column_scale": tensor.column_scale}  # fmt: skip
         parts: dict[str, Any] = {part: self._store(name, part, t) for part, t in fields.items() if t is not None}
         return Entry(
             name=name,

@@ -98,9 +98,10 @@ def _lookup(onnx: Any, name: str, tensor: CompressedTensor) -> tuple[list[Any], 
         steps.append(("Transpose", [], {"perm": order}))
     else:
         steps.append(("Gather", [f"{stem}/table", f"{stem}/index"], {}))
-    if tensor.scale is not None:
-        constants.append(from_array(tensor.scale.cpu().numpy(), f"{stem}/scale"))
-        steps.append(("Mul", [f"{stem}/scale"], {}))
+    for part, scale in (("scale", tensor.scale), ("column_scale", tensor.column_scale)):
+        if scale is not None:
+            constants.append(from_array(scale.cpu().numpy(), f"{stem}/{part}"))
+            steps.append(("Mul", [f"{stem}/{part}"], {}))
     value = ""
     for number, (kind, inputs, attributes) in enumerate(steps, 1):
         output = name if number == len(steps) else f"{stem}/value{number}"

@@ -195,6 +195,8 @@ def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:
         return None
     scale = origin.scale.detach().to(torch.float32)
     rows = dense.shape[0]
+    if origin.column_scale is not None:
+        return None  # a table and a scale a row are not all of it
     if scale.numel() == 1:
         row_scale = scale.reshape(1).expand(rows)
     elif scale.numel() == rows and scale.ndim == dense.ndim and scale.shape[0] == rows:

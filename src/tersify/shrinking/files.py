@@ -43,18 +43,25 @@ def carry_codes_(small: nn.Module, model: nn.Module, kept: Mapping[str, Mapping[
 def _cut_code(code: CompressedTensor, kept: Mapping[int, Tensor]) -> CompressedTensor:
     for dim, rows in kept.items():
         codes = code.codes.index_select(dim, rows)
-        values, codebook, scale = code.values, code.codebook, code.scale
+        values, codebook = code.values, code.codebook
         if values is not None:
             dense = torch.zeros(code.shape, dtype=values.dtype).masked_scatter_(code.codes.bool(), values)
             values = dense.index_select(dim, rows)[codes.bool()]
         if codebook is not None and code.axis == dim:
             codebook = codebook.index_select(0, rows)
-        if scale is not None:
-            place = dim - (len(code.shape) - scale.dim())
-            if place >= 0 and scale.shape[place] > 1:
-                scale = scale.index_select(place, rows)
-        code = replace(code, shape=tuple(codes.shape), codes=codes, values=values, codebook=codebook, scale=scale)
+        scale, column_scale = (_cut_scale(each, len(code.shape), dim, rows) for each in (code.scale, code.column_scale))
+        code = replace(
+            code, shape=tuple(codes.shape), codes=codes, values=values, codebook=codebook, scale=scale,
+            column_scale=column_scale,
+        )  # fmt: skip
     return code
+
+
+def _cut_scale(scale: Tensor | None, dimensions: int, dim: int, rows: Tensor) -> Tensor | None:
+    if scale is None:
+        return None
+    place = dim - (dimensions - scale.dim())
+    return scale.index_select(place, rows) if place >= 0 and scale.shape[place] > 1 else scale
 
 
 @torch.no_grad()

@@ -22,6 +22,8 @@ class CompressedTensor:
         codebook: the levels, (K,), or (shape[axis], K) with one row for each slice of `axis`.
         values: the survivors in row-major order, for a weight that was pruned and not quantized.
         scale: multiplies the result; broadcasts over `shape`.
+        column_scale: multiplies what `scale` made, such as a number for each column where that has one for each row;
+            broadcasts over `shape`.
         axis: the axis whose slices have codebooks of their own.
         format: fixed-point facts an exporter needs, whole numbers by name.
     """
@@ -33,6 +35,7 @@ class CompressedTensor:
     scale: Tensor | None = None
     axis: int | None = None
     format: Mapping[str, int] = field(default_factory=dict)
+    column_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
@@ -50,8 +53,11 @@ class CompressedTensor:
             self._check_codebook(self.codebook)
         elif self.values is not None:
             self._check_values(self.values)
-        if self.scale is not None:
-            self._check_scale(self.scale)
+        if self.column_scale is not None and self.scale is None:
+            raise ValueError("column_scale multiplies what scale made; give a single one as scale")
+        for scale in (self.scale, self.column_scale):
+            if scale is not None:
+                self._check_scale(scale)
 
     def _check_codebook(self, codebook: Tensor) -> None:
         wanted = 1 if self.axis is None else 2
@@ -119,7 +125,9 @@ class CompressedTensor:
                 per_slice = self.codes.movedim(self.axis, 0).reshape(self.shape[self.axis], -1).long()
                 moved = (self.shape[self.axis], *self.shape[: self.axis], *self.shape[self.axis + 1 :])
                 dense = self.codebook.gather(1, per_slice).reshape(moved).movedim(0, self.axis).contiguous()
-        return dense if self.scale is None else dense * self.scale
+        for scale in (self.scale, self.column_scale):
+            dense = dense if scale is None else dense * scale
+        return dense
 
     def equal(self, other: CompressedTensor) -> bool:
         """Whether `other` has the same content bit for bit, field by field."""
@@ -129,7 +137,7 @@ class CompressedTensor:
             and dict(self.format) == dict(other.format)
             and all(
                 same_bits(getattr(self, part), getattr(other, part))
-                for part in ("codes", "codebook", "values", "scale")
+                for part in ("codes", "codebook", "values", "scale", "column_scale")
             )
         )
 
@@ -139,7 +147,8 @@ class CompressedTensor:
         return CompressedTensor(shape=self.shape, axis=self.axis, format=self.format, **moved)  # type: ignore[arg-type]
 
     def _tensors(self) -> dict[str, Tensor | None]:
-        return {"codes": self.codes, "codebook": self.codebook, "values": self.values, "scale": self.scale}
+        return {"codes": self.codes, "codebook": self.codebook, "values": self.values, "scale": self.scale,
+                "column_scale": self.column_scale}  # fmt: skip
 
     def __repr__(self) -> str:
         kind = "pruned" if self.codebook is None else f"{self.levels} levels"

@@ -17,7 +17,8 @@ def code_counts(tensor: CompressedTensor) -> Tensor:
 
 def zero_count(tensor: CompressedTensor) -> int:
     """Weights that are exactly zero. Only code 0 can be a zero level, but it need not be one."""
-    scaled_away = tensor.scale is not None and bool((tensor.scale == 0).any())
+    scales = (tensor.scale, tensor.column_scale)
+    scaled_away = any(scale is not None and bool((scale == 0).any()) for scale in scales)
     if tensor.axis is not None or scaled_away:
         return tensor.numel() - int(tensor.to_dense().count_nonzero())
     if tensor.values is not None:

@@ -1,0 +1,108 @@
+"""Causal language models of transformers: read, cut into windows, measured, and stored with their tokenizer."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import tersify
+from tersify.compensated import next_token_loss
+from tersify.modes import eval_mode
+from tersify.tensor import CompressedModel
+
+METADATA = "language_model"  # in the metadata of a file: the configuration and the tokenizer
+LENGTH = 512
+
+
+def language_model(path: str | Path) -> tuple[nn.Module, Any]:
+    """A causal model in float32 and its tokenizer, from a folder of transformers or a GGUF file."""
+    transformers = _transformers()
+    path = Path(path)
+    if path.suffix == ".gguf" and path.is_file():
+        where: dict[str, Any] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    elif (path / "config.json").is_file():
+        where = {"pretrained_model_name_or_path": str(path)}
+    else:
+        raise ValueError(f"{str(path)!r} is no folder with a config.json and no GGUF file; give a downloaded model")
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        return model.eval(), transformers.AutoTokenizer.from_pretrained(**where)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{str(path)!r} holds no causal model: {str(error).splitlines()[0]}") from None
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError("language models need the package transformers; pip install 'tersify[hf]'") from None
+    return transformers
+
+
+def tokens_of(tokenizer: Any, text: str) -> Tensor:
+    """The numbers of a text's tokens."""
+    ids: Tensor = torch.tensor(tokenizer(text, verbose=False)["input_ids"])
+    return ids
+
+
+def windows_of(ids: Tensor, count: int, length: int = LENGTH) -> Tensor:
+    """`count` windows (count × length), evenly from the whole text; fewer where it is short."""
+    whole = len(ids) // length
+    if not whole:
+        raise ValueError(f"a text of {len(ids)} tokens has no window of {length}; give more text or shorter windows")
+    picked = torch.linspace(0, whole - 1, min(count, whole)).round().long()
+    return ids[: whole * length].view(whole, length)[picked]
+
+
+@torch.no_grad()
+def perplexity(model: nn.Module, windows: Tensor) -> float:
+    """Of each token behind those before it in its window."""
+    device = next(model.parameters()).device
+    with eval_mode(model):
+        losses = [float(next_token_loss(model(w[None].to(device)), w[None].to(device))) for w in windows]
+    return math.exp(sum(losses) / (len(windows) * (windows.shape[1] - 1)))
+
+
+def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedModel:
+    """The packed model with what `load_language_model` needs beside the weights."""
+    config = {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
+    about = {
+        "config": json.loads(json.dumps(config, default=str)),
+        "tokenizer": json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")),
+        "special_tokens": {key: str(value) for key, value in tokenizer.special_tokens_map.items()},
+        "chat_template": tokenizer.chat_template,
+    }
+    return CompressedModel(
+        dict(packed), aliases=packed.aliases, recipe=packed.recipe, metadata={**packed.metadata, METADATA: about}
+    )
+
+
+def load_language_model(file: str | Path) -> tuple[nn.Module, Any]:
+    """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its tokenizer; no code is run."""
+    transformers = _transformers()
+    about = tersify.open(file).metadata.get(METADATA)
+    if not isinstance(about, dict):
+        raise ValueError(f"{file}: the file holds no language model; tersify compress-lm writes such files")
+    import tokenizers
+
+    config = dict(about["config"])
+    made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(about["tokenizer"]), **about["special_tokens"]
+    )
+    tokenizer.chat_template = about["chat_template"]
+    return tersify.load(file, into=model).eval(), tokenizer
+
+
+def frequencies_of(texts: Sequence[Tensor], tokens: int) -> Tensor:
+    """How often each token occurs in the texts, each text counted alike."""
+    shares = [torch.bincount(ids, minlength=tokens).float() / len(ids) for ids in texts]
+    longest = max(len(ids) for ids in texts)
+    return torch.stack(shares).mean(0) * longest

@@ -1,0 +1,125 @@
+"""`tersify compress-lm` from a folder of transformers to a file that holds model and tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tersify.cli.app import app
+from tersify.lab import language
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+TEXT = "the cat sat on a mat and the dog ran to a tree while rain fell over old grey hills"
+WORDS = TEXT.split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random Llama of two layers with a tokenizer of words."""
+    path = tmp_path_factory.mktemp("model")
+    vocabulary = {word: i for i, word in enumerate(["<unk>", "<s>", *dict.fromkeys(WORDS)])}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="<unk>", bos_token="<s>").save_pretrained(
+        path
+    )
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=len(vocabulary), max_position_embeddings=64, tie_word_embeddings=True,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    (path / "text.txt").write_text(" ".join(WORDS * 20))
+    (path / "other.txt").write_text(" ".join(reversed(WORDS * 9)))
+    return path
+
+
+def run(folder, out, *more: str):
+    texts = ["--calibrate", str(folder / "text.txt"), "--calibrate", str(folder / "other.txt")]
+    flags = ["--out", str(out), "--windows", "8", "--length", "16", *texts, *more]
+    return CliRunner().invoke(app, ["compress-lm", str(folder), *flags])
+
+
+@pytest.mark.parametrize("recipe", ["lm-3bit", "lm-2bit", "lm-table4"])
+def test_the_file_holds_the_model_and_its_tokenizer(folder, tmp_path, recipe):
+    out = tmp_path / "model.terse"
+    done = run(folder, out, "--recipe", recipe, "--measure", str(folder / "text.txt"))
+    assert done.exit_code == 0, done.output
+    assert "bits a weight, tokenizer and all" in done.output
+    assert "before (×" in done.output
+    model, tokenizer = language.load_language_model(out)
+    dense, original = language.language_model(folder)
+    text = "the dog sat on old hills"
+    assert tokenizer(text)["input_ids"] == original(text)["input_ids"]
+    assert tokenizer.bos_token == "<s>"
+    ids = torch.tensor([original(text)["input_ids"]])
+    assert model(ids).logits.shape == dense(ids).logits.shape
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert 0 < float((model.lm_head.weight - dense.lm_head.weight).detach().abs().max()) < 0.1
+
+
+def test_bits_on_the_command_line_win_over_the_recipe(folder, tmp_path):
+    sizes = []
+    for bits in ("2", "5"):
+        out = tmp_path / f"{bits}.terse"
+        assert run(folder, out, "--bits", bits).exit_code == 0
+        sizes.append(out.stat().st_size)
+    assert sizes[0] < sizes[1]
+
+
+def test_the_same_command_goes_on_in_its_folder(folder, tmp_path):
+    files = []
+    for name in ("a", "b"):
+        assert run(folder, tmp_path / f"{name}.terse", "--keep", str(tmp_path / "kept")).exit_code == 0
+        files.append(language.load_language_model(tmp_path / f"{name}.terse")[0].state_dict())
+    assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--recipe", "lm-9bit"], "nor a ready recipe of that name"),
+        (["--calibrate", "nowhere.txt"], "no text file 'nowhere.txt'"),
+        (["--length", "4000"], "has no window of 4000"),
+        (["--bits", "99"], "bits must be in"),
+    ],
+)
+def test_mistakes_are_one_sentence(folder, tmp_path, flags, said):
+    done = run(folder, tmp_path / "m.terse", *flags)
+    assert done.exit_code != 0
+    assert said in str(done.exception)
+
+
+def test_a_folder_without_a_model_is_named(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"no folder with a config\.json"):
+        language.language_model(tmp_path)
+
+
+def test_a_file_of_another_kind_is_no_language_model(tmp_path):
+    import tersify
+
+    tersify.save({"w": torch.zeros(3)}, tmp_path / "w.terse")
+    with pytest.raises(ValueError, match="holds no language model"):
+        language.load_language_model(tmp_path / "w.terse")
+
+
+def test_recipes_of_compensation_are_not_for_training():
+    from tersify.recipe import Recipe, language_recipes
+
+    with pytest.raises(ValueError, match="tersify compress-lm"):
+        Recipe.load(language_recipes()[0])
+
+
+def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary():
+    class Nothing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, ids):
+            return torch.zeros(*ids.shape, 50) * self.weight
+
+    assert language.perplexity(Nothing(), torch.randint(0, 50, (3, 9))) == pytest.approx(50)
