@@ -45,7 +45,7 @@ inline void put(const FlatSymbol& symbol, uint32_t& state_out, uint16_t*& at) {
   at[-1] = static_cast<uint16_t>(state);
   at -= full;
   state = full ? state >> 16 : state;
-  const uint32_t quotient = static_cast<uint32_t>((static_cast<unsigned __int128>(state) * symbol.inverse) >> 44);
+  const uint32_t quotient = divided(state, symbol.width, symbol.inverse);
   state_out = (quotient << kScaleBits) + (state - quotient * symbol.width) + symbol.begin;
 }
 

@@ -74,13 +74,24 @@ inline void rans_put(uint32_t& state, uint32_t begin, uint32_t width, ReverseWor
   state = ((state / width) << kScaleBits) + state % width + begin;
 }
 
+// state / width, without a division where the machine multiplies wide enough.
+inline uint32_t divided(uint32_t state, uint32_t width, uint64_t inverse) {
+#if defined(__SIZEOF_INT128__)
+  (void)width;
+  return static_cast<uint32_t>((static_cast<unsigned __int128>(state) * inverse) >> 44);
+#else
+  (void)inverse;
+  return state / width;
+#endif
+}
+
 // The same without a division: `inverse` is 2^44 / width, rounded up, which is exact for every 32-bit state.
 inline void rans_put(uint32_t& state, uint32_t begin, uint32_t width, uint64_t inverse, ReverseWords& out) {
   if (state >= (static_cast<uint64_t>(width) << 20)) {
     out.put(state & 0xFFFF);
     state >>= 16;
   }
-  const uint32_t quotient = static_cast<uint32_t>((static_cast<unsigned __int128>(state) * inverse) >> 44);
+  const uint32_t quotient = divided(state, width, inverse);
   state = (quotient << kScaleBits) + (state - quotient * width) + begin;
 }
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tersify.codec import TerseFileError as TerseFileError
     from tersify.codec import open as open
     from tersify.codec import pack as pack
-    from tersify.codec import save as save
     from tersify.loading import load as load
     from tersify.methods import Method as Method
     from tersify.methods import Transform as Transform
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from tersify.recipe import Recipe as Recipe
     from tersify.recipe import Rule as Rule
     from tersify.runtime import compile as compile
+    from tersify.saving import save as save
     from tersify.session import Session as Session
     from tersify.session import attach as attach
     from tersify.shrinking import shrink as shrink
@@ -43,7 +43,7 @@ _HOMES = {
     "register": "methods",
     "CompressedTensor": "tensor",
     "CompressedModel": "tensor",
-    "save": "codec",
+    "save": "saving",
     "load": "loading",
     "open": "codec",
     "pack": "codec",

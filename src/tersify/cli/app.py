@@ -16,6 +16,7 @@ from tersify.cli.enhance import enhance
 from tersify.cli.evaluate import evaluate
 from tersify.cli.export import export
 from tersify.cli.inspect import inspect
+from tersify.cli.plan import plan
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
 from tersify.cli.shrink import shrink
@@ -38,6 +39,7 @@ app.command()(enhance)
 app.add_typer(export, name="export")
 app.command()(inspect)
 app.command()(bench)
+app.command()(plan)
 app.command()(report)
 app.command()(reproduce)
 app.command()(shrink)

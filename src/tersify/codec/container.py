@@ -52,6 +52,10 @@ class Sections:
         self.file_bytes = os.fstat(self._file).st_size
         self._spans, self.version, self._data_start = self._read_header()
 
+    def names(self) -> list[str]:
+        """In the order in which they lie."""
+        return sorted(self._spans, key=lambda name: self._spans[name])
+
     def size_bytes(self, name: str) -> int:
         begin, end = self._span(name)
         return end - begin

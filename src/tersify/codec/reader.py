@@ -109,6 +109,13 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def version(self) -> str:
         return self._sections.version
 
+    def section_names(self) -> list[str]:
+        return self._sections.names()
+
+    def section(self, name: str) -> bytes:
+        """The bytes of a section as they lie in the file."""
+        return self._sections.read(name)
+
     def group_bytes(self, index: int) -> int:
         """The size of a group on disk."""
         return self._sections.size_bytes(f"g{index}")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tersify.codec.arrays import encode_arrays
 from tersify.codec.codes import Meaning
-from tersify.codec.container import size_of_sections, write_sections
+from tersify.codec.container import Sections, size_of_sections, write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
 from tersify.codec.duplicates import equal_tensors
 from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
@@ -33,6 +33,7 @@ from tersify.tensor.model import GRAPH, check_names
 
 VERSION, SECOND_VERSION = "1.2", "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
+PLAN = "plan"  # the section of the lowered network, which version 1.2 added
 
 
 def save(
@@ -42,6 +43,7 @@ def save(
     floats: Literal["as-is", "fp16"] = "as-is",
     network: nn.Module | None = None,
     example: Tensor | Sequence[Tensor] | None = None,
+    plan_section: bytes | None = None,
 ) -> int:
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
 
@@ -55,9 +57,18 @@ def save(
         network: a plain network of these weights. With an example, its graph of operations goes into the file, and
             `load` needs no `into`.
         example: the network's input, or one for each argument.
+        plan_section: the lowered network, as `tersify.save` makes it.
     """
     made = encoded(model, floats=floats, network=network, example=example)
-    return write_sections(path, made.sections, made.version)
+    if plan_section is None:
+        return write_sections(path, made.sections, made.version)
+    return write_sections(path, made.sections | {PLAN: plan_section}, VERSION)
+
+
+def add_plan(file: Sections, out: str | os.PathLike[str], plan: bytes) -> int:
+    """The file with this plan instead of its own, all else as it is."""
+    kept = {name: file.read(name) for name in file.names() if name != PLAN}
+    return write_sections(out, kept | {PLAN: plan}, VERSION)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,71 @@
+// What the directory says of the tensors, checked in every number, and which groups hold their parts.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codec/model.h"
+#include "lib/json.hpp"
+
+namespace tersify::lib {
+
+enum class Dtype { F64, F32, F16, BF16, F8E4M3, F8E5M2, I64, I32, I16, I8, U8, Bool };
+int width_of(Dtype dtype);
+bool is_float(Dtype dtype);
+
+struct Part {  // an array
+  Dtype stored, given;
+  int64_t group, elements;
+};
+
+struct Entry {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t elements = 0;
+  int same = -1;  // the entry that it equals
+  std::optional<Part> dense, codebook, values, scale;
+  std::vector<int64_t> scale_shape;
+  int64_t code_group = -1;  // where there are codes
+  int levels = 2;
+  int axis = -1;
+};
+
+enum class PartKind { Codes, Dense, Codebook, Values, Scale };
+
+struct Place {  // of a block
+  int entry;
+  PartKind part;
+  int64_t elements;
+};
+
+struct Group {
+  std::string codec;
+  uint32_t crc = 0;
+  int levels = 0;  // of codes; 0: arrays, or nothing
+  Dtype dtype = Dtype::U8;
+  std::vector<Box> boxes;            // of codes
+  std::vector<std::string> kinds;    // of arrays
+  std::vector<Place> places;         // in the order in which they lie
+  int64_t elements = 0;
+};
+
+struct Directory {
+  explicit Directory(const Json& json);  // throws BadFile
+  std::vector<Entry> entries;
+  std::vector<Group> groups;
+  const Entry& entry(std::string_view name) const;  // the one that holds the content; throws BadFile
+  int index_of(std::string_view name) const;
+
+ private:
+  void place(int entry, PartKind part, int64_t first, const std::vector<Box>& blocks);
+  std::map<std::string, int, std::less<>> names_;
+};
+
+std::vector<Box> blocks_of(const Box& box);
+Box box_of(const std::vector<int64_t>& shape);
+// The boxes of a group of arrays; small ones of a kind share one.
+std::vector<Box> boxes_of_arrays(const std::vector<std::pair<std::string, int64_t>>& arrays, int64_t piece);
+
+}  // namespace tersify::lib

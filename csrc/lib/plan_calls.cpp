@@ -1,0 +1,227 @@
+// The calls of a plan, as an engine takes them.
+#include "lib/arguments.hpp"
+
+namespace tersify::lib {
+namespace {
+
+class Builder {
+ public:
+  Builder(Engine& engine, const Plan::Weights& weights, int batch, uint64_t max_bytes)
+      : engine_(engine), weights_(weights), batch_(batch), left_(max_bytes) {}
+
+  void add(Arguments& a) {
+    const std::string_view name = a.name();
+    if (name == "quantize") {
+      const int value = this->value(a);
+      const float scale = a.number(), low = a.number(), high = a.number();
+      engine_.quantize(value, {scale, low, high});
+    } else if (name == "outputs") {
+      engine_.outputs(values(a));
+    } else {
+      const int made = make(name, a);
+      const Value& value = engine_.value(made);
+      const uint64_t bytes = uint64_t(value.numel()) * value.element_bytes();
+      if (bytes > left_) throw TooLarge("the values of the plan take more than the limit of memory allows");
+      left_ -= bytes;
+      made_.push_back(made);
+    }
+    a.done();
+  }
+
+ private:
+  int known(int64_t number) const {
+    if (number < 0 || number >= int64_t(made_.size())) throw BadFile("the plan reads a value that does not exist yet");
+    return made_[size_t(number)];
+  }
+  int value(Arguments& a) const { return known(a.count()); }
+  int value_or_none(Arguments& a) const {
+    const int number = a.count(-1);
+    return number < 0 ? -1 : known(number);
+  }
+  std::vector<int> values(Arguments& a) const {
+    std::vector<int> found;
+    for (const Json::Value& item : a.next().list("values")) found.push_back(known(item.whole("a value", 0, INT_MAX)));
+    if (found.empty()) throw BadFile("a list of values of the plan is empty");
+    return found;
+  }
+  int items(Arguments& a) const {
+    const int64_t items = int64_t(a.count(1)) * batch_;
+    if (items > INT_MAX) throw TooLarge("the batch is too large for the plan");
+    return int(items);
+  }
+  template <class Wanted>
+  std::shared_ptr<Wanted> weight(Arguments& a) const {
+    const int64_t number = a.next().whole("the number of a weight", 0, int64_t(weights_.size()) - 1);
+    auto found = std::dynamic_pointer_cast<Wanted>(weights_[size_t(number)]);
+    if (!found) throw BadFile("the plan gives '" + std::string(a.name()) + "' a weight that is packed otherwise");
+    return found;
+  }
+
+  int make(std::string_view name, Arguments& a) const {
+    if (name == "input") {
+      const int count = items(a);
+      return engine_.input(count, a.shape());
+    }
+    if (name == "input_ids") {
+      const int count = items(a);
+      return engine_.input_ids(count, a.count(1));
+    }
+    if (name.substr(0, 4) == "conv") return conv(name, a);
+    if (name == "linear" || name == "linear_i8") {
+      const int in = value(a);
+      if (name == "linear") {
+        const auto weights = weight<LinearWeights>(a);
+        return engine_.linear(in, weights, a.epilogue());
+      }
+      const auto weights = weight<LinearInt8Weights>(a);
+      return engine_.linear_i8(in, weights, a.epilogue());
+    }
+    if (name == "max_pool" || name == "fold_max_pool" || name == "avg_pool") {
+      const int in = value(a);
+      const Window window = a.window();
+      const std::vector<int> size = a.counts(2);
+      if (name == "max_pool") return engine_.max_pool(in, window, size[0], size[1]);
+      if (name == "fold_max_pool") return engine_.fold_max_pool(in, window, size[0], size[1]);
+      return engine_.avg_pool(in, window, size[0], size[1], a.flag());
+    }
+    if (name == "global_mean") {
+      const int in = value(a);
+      return engine_.global_mean(in, a.epilogue());
+    }
+    if (name == "elementwise") {
+      const int in = value(a), other = value_or_none(a);
+      const bool multiply = a.flag();
+      return engine_.elementwise(in, other, multiply, a.epilogue());
+    }
+    if (name == "concatenate") return engine_.concatenate(values(a));
+    if (name == "view") {
+      const int in = value(a), count = items(a);
+      return engine_.view(in, count, a.shape());
+    }
+    if (name == "embedding") {
+      const int in = value(a);
+      return engine_.embedding(in, weight<EmbeddingWeights>(a));
+    }
+    if (name == "recurrent") {
+      const int in = value(a);
+      const auto weights = weight<RecurrentWeights>(a);
+      return engine_.recurrent(in, weights, a.flag());
+    }
+    return other(name, a);
+  }
+
+  int conv(std::string_view name, Arguments& a) const {
+    const int in = value(a);
+    if (name == "conv") {
+      const auto weights = weight<ConvWeights>(a);
+      const Epilogue epilogue = a.epilogue();
+      const int residual = value_or_none(a);
+      return engine_.conv(in, weights, epilogue, residual, a.mean().get());
+    }
+    if (name == "conv_dense") {
+      const auto weights = weight<ConvDenseWeights>(a);
+      const Epilogue epilogue = a.epilogue();
+      const int residual = value_or_none(a);
+      return engine_.conv_dense(in, weights, epilogue, residual, a.mean().get());
+    }
+    if (name == "conv_i8") {
+      const auto weights = weight<ConvInt8Weights>(a);
+      const Epilogue epilogue = a.epilogue();
+      const int residual = value_or_none(a);
+      const Quant quant = a.quant();
+      return engine_.conv_i8(in, weights, epilogue, residual, quant, a.mean().get());
+    }
+    if (name == "conv_codes") {
+      const auto weights = weight<ConvCodesWeights>(a);
+      const Epilogue epilogue = a.epilogue();
+      const int residual = value_or_none(a);
+      return engine_.conv_codes(in, weights, epilogue, residual, a.quant());
+    }
+    return unknown(name);
+  }
+
+  int other(std::string_view name, Arguments& a) const {
+    if (name == "attention") return attention(a);
+    if (name != "softmax" && name != "layer_norm" && name != "group_norm" && name != "prelu" &&
+        name != "with_constant" && name != "move")
+      return unknown(name);
+    const int in = value(a);
+    if (name == "softmax") return engine_.softmax(in, a.count());
+    if (name == "layer_norm" || name == "group_norm") {
+      const int count = a.count();
+      std::vector<float> weight = a.vector(), bias = a.vector();
+      const float eps = a.number();
+      if (name == "group_norm") return engine_.group_norm(in, count, std::move(weight), std::move(bias), eps);
+      return engine_.layer_norm(in, count, std::move(weight), std::move(bias), eps, a.flag());
+    }
+    if (name == "prelu") return engine_.prelu(in, a.vector());
+    if (name == "with_constant") {
+      std::vector<float> constant = a.vector();
+      return engine_.with_constant(in, std::move(constant), a.flag());
+    }
+    const Shape shape = a.shape();
+    Move move;
+    for (const Json::Value& item : a.next().list("axes")) {
+      const auto axis = item.list("an axis");
+      if (axis.size() != 4) throw BadFile("an axis of a move has 4 numbers");
+      const auto size = [&](size_t i) { return int(axis[i].whole("an axis", 0, INT_MAX)); };
+      move.axes.push_back({size(0), size(1), size(2), axis[3].whole("a stride", INT_MIN, INT_MAX)});
+    }
+    move.offset = a.wide();
+    move.fill = a.number();
+    return engine_.move(in, shape, std::move(move));
+  }
+
+  int attention(Arguments& a) const {
+    const std::vector<int> in = values(a), s = a.counts(6);
+    const float scale = a.number();
+    const bool causal = a.flag();
+    const std::vector<bool> first = a.flags(4), mask = a.flags(3);
+    return engine_.attention(in, {s[0], s[1], s[2], s[3], s[4], s[5], scale, causal, first[0], first[1], first[2],
+                                  first[3], mask[0], mask[1], mask[2]});
+  }
+
+  [[noreturn]] static int unknown(std::string_view name) {
+    throw BadFile("the plan has the call '" + std::string(name) + "'; a newer library may know it");
+  }
+
+  Engine& engine_;
+  const Plan::Weights& weights_;
+  int batch_;
+  uint64_t left_;
+  std::vector<int> made_;
+};
+
+// The ports say what a caller must hand over; they must be what the engine will read and write.
+void check_ports(const std::vector<Port>& ports, size_t count, int batch, const Engine& engine, bool outputs) {
+  if (ports.size() != count) throw BadFile("the plan names other inputs or outputs than it has");
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t numbers = outputs ? engine.output_count(i) : engine.input_count(i);
+    int64_t product = 1;
+    for (const int64_t size : ports[i].shape) {
+      const int64_t factor = size < 0 ? batch : size;
+      if (product > numbers / factor) throw BadFile("a port of the plan has another size than its value");
+      product *= factor;
+    }
+    if (product != numbers || (!outputs && ports[i].ids != engine.input_is_ids(i)))
+      throw BadFile("a port of the plan has another size or type than its value");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Plan::engine(const Weights& weights, const std::shared_ptr<Workspace>& workspace, int wanted,
+                                     uint64_t max_bytes) const {
+  auto made = std::make_unique<Engine>(workspace);
+  Builder builder(*made, weights, batch ? 1 : wanted, max_bytes);
+  for (const Json::Value& call : json_->root().find("calls").list("the calls")) {
+    Arguments a(*this, call);
+    builder.add(a);
+  }
+  made->seal();
+  check_ports(inputs, made->input_number(), wanted, *made, false);
+  check_ports(outputs, made->output_number(), wanted, *made, true);
+  return made;
+}
+
+}  // namespace tersify::lib

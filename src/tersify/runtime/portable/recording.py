@@ -1,0 +1,147 @@
+"""A stand-in for the compiled kernels: it passes every call on and writes down what an engine was told."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tersify.runtime.portable.program import Numbers, Plain
+from tersify.runtime.portable.signatures import (
+    ACTIVATIONS,
+    CALLS,
+    EPILOGUE_VECTORS,
+    KINDS,
+    LANES,
+    LENGTHS,
+    MAKES_NOTHING,
+    PACKS,
+)
+from tersify.runtime.portable.sources import Sources
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """An object of the kernels, and what the plan says of it."""
+
+    real: Any
+    plain: Any
+
+
+class Tape:
+    """Calls, weights and numbers in the order in which they came."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.calls: list[Plain] = []
+        self.weights: list[Plain] = []
+        self._numbers: list[float] = []
+        self._vectors: dict[bytes, list[int]] = {}
+        self._values: dict[int, int] = {}
+        self._made = 0
+        self._sources = sources
+
+    @property
+    def numbers(self) -> Numbers:
+        return np.array(self._numbers, np.float32)
+
+    def vector(self, numbers: Sequence[float]) -> list[int]:
+        """Where the numbers lie; equal ones are kept once."""
+        key = np.array(numbers, np.float32).tobytes()
+        if key not in self._vectors:
+            self._vectors[key] = [len(self._numbers), len(numbers)] if len(numbers) else [0, 0]
+            self._numbers.extend(numbers)
+        return self._vectors[key]
+
+    def call(self, name: str, given: Sequence[Any], real: Callable[..., Any]) -> Any:
+        kinds = CALLS[name]
+        assert len(given) == len(kinds), f"{name} takes {len(kinds)} arguments"
+        self.calls.append([name, *(self._plain(kind, x) for kind, x in zip(kinds, given, strict=True))])
+        made = real(*map(_real, given))
+        if name not in MAKES_NOTHING:
+            self._values.setdefault(made, self._made)
+            self._made += 1
+        return made
+
+    def pack(self, name: str, given: Sequence[Any], real: Callable[..., Any]) -> _Told:
+        kinds = PACKS[name]
+        own = given if name == "embedding" else given[1:]  # the others begin with the workspace
+        assert len(own) == len(kinds), f"{name} takes {len(kinds)} arguments"
+        self.weights.append([name, *(self._plain(kind, x) for kind, x in zip(kinds, own, strict=True))])
+        return _Told(real(*given), len(self.weights) - 1)
+
+    def epilogue(self, real: Any, given: dict[str, Any]) -> _Told:
+        vectors = [self.vector(given[name]) for name in EPILOGUE_VECTORS]
+        ends = [self.vector([given[name]])[0] for name in ("low", "high")]
+        return _Told(real, [*vectors, ACTIVATIONS.index(given["activation"].name), *ends])
+
+    def _plain(self, kind: str, x: Any) -> Any:
+        if kind == "value":
+            return -1 if x == -1 else self._values[x]
+        if kind == "values":
+            return [self._values[value] for value in x]
+        if kind == "array":
+            return self._array(x)
+        if kind in ("weight", "epilogue", "mean"):
+            return None if x is None else x.plain
+        if kind in ("numbers", "quant"):
+            return self.vector(list(x))
+        if kind == "number":
+            return self.vector([x])[0]
+        if kind == "kind":
+            return KINDS.index(x.name)
+        if kind == "lane":
+            return LANES.index(x.name)
+        if kind == "flag":
+            return bool(x)
+        if kind == "axes":
+            return [[int(n) for n in axis] for axis in x]
+        if kind in LENGTHS:
+            assert len(x) == LENGTHS[kind]
+            return [bool(n) if kind.startswith("flags") else int(n) for n in x]
+        return int(x)
+
+    def _array(self, array: Any) -> Plain:
+        values = array.detach().numpy() if isinstance(array, Tensor) else array
+        source, numbers = self._sources.find(values)
+        place = [] if numbers is None else [self.vector(numbers)]
+        return [*source, *place, list(map(int, values.shape))]
+
+
+def _real(x: Any) -> Any:
+    return x.real if isinstance(x, _Told) else x
+
+
+class _Engine:
+    def __init__(self, engine: Any, tape: Tape) -> None:
+        self._engine = engine
+        self._tape = tape
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._engine, name)
+        return (lambda *given: self._tape.call(name, given, real)) if name in CALLS else real
+
+
+class Recording:
+    """What `tersify._runtime` is to an emitter."""
+
+    def __init__(self, module: Any, tape: Tape) -> None:
+        self._module = module
+        self._tape = tape
+
+    def Engine(self, workspace: Any) -> _Engine:  # noqa: N802  (the name of the class it stands for)
+        return _Engine(self._module.Engine(workspace), self._tape)
+
+    def Epilogue(self, **given: Any) -> _Told:  # noqa: N802
+        return self._tape.epilogue(self._module.Epilogue(**given), given)
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._module, name)
+        how = name.removeprefix("pack_")
+        return functools.partial(self._packed, how, real) if how in PACKS and name != how else real
+
+    def _packed(self, how: str, real: Callable[..., Any], *given: Any) -> _Told:
+        return self._tape.pack(how, given, real)

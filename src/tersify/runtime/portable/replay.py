@@ -1,0 +1,148 @@
+"""A program run by the compiled kernels from Python, as libtersify runs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tersify.codec.errors import TerseFileError
+from tersify.runtime.extension import chosen_isa, extension
+from tersify.runtime.portable.program import Plain, Program, sizes_of, vector
+from tersify.runtime.portable.signatures import ACTIVATIONS, CALLS, EPILOGUE_VECTORS, KINDS, LANES, MAKES_NOTHING, PACKS
+from tersify.tensor import CompressedTensor
+
+DTYPES = {"float32": torch.float32, "int64": torch.int64}
+
+
+class Replay:
+    """The weights of a program packed once, and an engine for each batch."""
+
+    def __init__(
+        self,
+        program: Program,
+        tensors: Mapping[str, CompressedTensor | Tensor],
+        *,
+        module: Any = None,
+        threads: int = 1,
+    ) -> None:
+        self.program = program
+        self._module: Any = extension() if module is None else module
+        if self._module is None:
+            raise ValueError("a plan runs on compiled kernels, and they are not built here")
+        self._workspace = self._module.Workspace(chosen_isa(self._module), threads)
+        try:
+            self._weights = [self._pack(weight, tensors) for weight in program.weights]
+        except (KeyError, IndexError, TypeError, ValueError) as problem:
+            raise TerseFileError(f"a weight of the plan is not as docs/reference/format.md says: {problem}") from None
+        self._engines: dict[int, Any] = {}
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        batch = self._batch(inputs)
+        if batch not in self._engines:
+            try:
+                self._engines[batch] = self._engine(batch)
+            except (KeyError, IndexError, TypeError, ValueError) as problem:
+                raise TerseFileError(f"a call of the plan is not as docs/reference/format.md says: {problem}") from None
+        outputs = [torch.empty(sizes_of(port, batch)) for port in self.program.outputs]
+        given = [x.contiguous() for x in inputs]
+        if not self._engines[batch].run(_buffers(given), _buffers(outputs)):
+            raise ValueError("an input holds NaN or infinity, which kernels that skip zeros do not take")
+        return outputs
+
+    def _batch(self, inputs: Sequence[Tensor]) -> int:
+        ports = self.program.inputs
+        batch = self.program.batch or (inputs[0].shape[0] if inputs and inputs[0].ndim else 1)
+        for x, port in zip(inputs, ports, strict=True):
+            wanted = sizes_of(port, batch)
+            if tuple(x.shape) != wanted or x.dtype != DTYPES.get(port.dtype):
+                raise ValueError(f"{port.name!r} takes {port.dtype} {wanted}, got {x.dtype} {tuple(x.shape)}")
+        return batch
+
+    def _engine(self, batch: int) -> Any:
+        engine = self._module.Engine(self._workspace)
+        values: list[int] = []
+        scale = 1 if self.program.batch is not None else batch
+        for name, *given in self.program.calls:
+            kinds = CALLS[name]
+            real = [self._real(kind, x, values, scale) for kind, x in zip(kinds, given, strict=True)]
+            made = getattr(engine, name)(*real)
+            if name not in MAKES_NOTHING:
+                values.append(made)
+        return engine
+
+    def _real(self, kind: str, x: Any, values: Sequence[int], scale: int) -> Any:
+        numbers = self.program.numbers
+        if kind == "value":
+            return -1 if x == -1 else values[x]
+        if kind == "values":
+            return [values[value] for value in x]
+        if kind == "items":
+            return x * scale
+        if kind == "weight":
+            return self._weights[x]
+        if kind in ("epilogue", "mean"):
+            return None if x is None else self._epilogue(x)
+        if kind == "numbers":
+            return vector(x, numbers).tolist()
+        if kind == "quant":
+            return tuple(vector(x, numbers).tolist())
+        if kind == "number":
+            return float(vector([x, 1], numbers)[0])
+        if kind == "kind":
+            return getattr(self._module.ValueKind, KINDS[x])
+        if kind == "lane":
+            return getattr(self._module.Lane, LANES[x])
+        if kind == "axes":
+            return [tuple(axis) for axis in x]
+        return tuple(x) if isinstance(x, list) and kind != "window" else x
+
+    def _epilogue(self, plain: Plain) -> Any:
+        *vectors, activation, low, high = plain
+        numbers = self.program.numbers
+        given = {name: vector(v, numbers).tolist() for name, v in zip(EPILOGUE_VECTORS, vectors, strict=True)}
+        ends = [float(vector([end, 1], numbers)[0]) for end in (low, high)]
+        chosen = getattr(self._module.Activation, ACTIVATIONS[activation])
+        return self._module.Epilogue(**given, activation=chosen, low=ends[0], high=ends[1])
+
+    def _pack(self, weight: Plain, tensors: Mapping[str, CompressedTensor | Tensor]) -> Any:
+        name, source, *rest = weight
+        kinds = PACKS[name]
+        array = weight_array(source, tensors, self.program.numbers)
+        given = [array, *(self._real(kind, x, (), 1) for kind, x in zip(kinds[1:], rest, strict=True))]
+        workspace = [] if name == "embedding" else [self._workspace]
+        return getattr(self._module, f"pack_{name}")(*workspace, *given)
+
+
+def weight_array(source: Plain, tensors: Mapping[str, CompressedTensor | Tensor], numbers: Any) -> Any:
+    """The floats that a source of the plan stands for."""
+    how, *rest = source
+    shape = rest[-1]
+    if how == "numbers":
+        flat = vector(rest[0], numbers)
+    else:
+        name, turned = rest[:2]
+        tensor = tensors[name]
+        flat = _flat(how, tensor, rest, numbers)
+        flat = flat.reshape(tuple(tensor.shape)).T if turned else flat
+    if flat.size != math.prod(shape):
+        raise ValueError(f"a weight of {shape} has {flat.size} numbers")
+    return np.ascontiguousarray(flat.reshape(shape))
+
+
+def _flat(how: str, tensor: CompressedTensor | Tensor, rest: Sequence[Any], numbers: Any) -> Any:
+    if how == "codes":
+        if not isinstance(tensor, CompressedTensor):
+            raise ValueError("a tensor without codes has no table")
+        return vector(rest[2], numbers)[tensor.codes.numpy().reshape(-1)]
+    dense = tensor.to_dense() if isinstance(tensor, CompressedTensor) else tensor
+    floats = dense.detach().to(torch.float32).numpy().reshape(-1)
+    return np.sign(floats) if how == "signs" else floats
+
+
+def _buffers(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    return [(x.data_ptr(), x.numel()) for x in tensors]

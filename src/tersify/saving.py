@@ -1,0 +1,67 @@
+"""`save`: a packed model in a file, with the network lowered for machines without Python where that is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tersify import codec
+from tersify.codec.packing import packed_losslessly
+from tersify.tensor import CompressedTensor
+
+
+def save(
+    model: Mapping[str, CompressedTensor | Tensor],
+    path: str | os.PathLike[str],
+    *,
+    floats: Literal["as-is", "fp16"] = "as-is",
+    network: nn.Module | None = None,
+    example: Tensor | Sequence[Tensor] | None = None,
+    plan: Literal["fp32", "int8"] | None = None,
+    calibration: Tensor | Iterable[Any] | None = None,
+) -> int:
+    """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
+
+    Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
+
+    Args:
+        model: what `session.pack()`, `compress_` or `pack` gave, or a state dict.
+        path: the file to write; it appears when all of it is written.
+        floats: "as-is", or "fp16" to store 32-bit floats (codebooks, scales, values, dense tensors) in half
+            precision; they are given back as 32-bit floats with the rounded values.
+        network: a plain network of these weights. With an example, its graph of operations goes into the file, and
+            `load` needs no `into`.
+        example: the network's input, or one for each argument.
+        plan: "fp32" or "int8" activations: the network is lowered, too, so that libtersify and `tersify-run` run the
+            file without Python. Every operation must have a kernel.
+        calibration: batches of inputs, from which the activations of an int8 plan get their ranges.
+    """
+    if plan is None:
+        if calibration is not None:
+            raise ValueError("calibration is for the ranges of an int8 plan; add plan='int8', or leave it out")
+        return codec.save(model, path, floats=floats, network=network, example=example)
+    if network is None or example is None:
+        raise ValueError("a plan is made of the network and an example of its input; give network= and example=")
+    if floats != "as-is":
+        raise ValueError(f"a plan needs the weights as they are, got floats={floats!r}; leave it out")
+    from tersify.runtime.portable import lowered
+
+    packed = packed_losslessly(model)
+    check_same_weights(network, packed)
+    program = lowered(network, example, packed, precision=plan, calibration=calibration)
+    return codec.save(packed, path, network=network, example=example, plan_section=program.to_bytes())
+
+
+def check_same_weights(network: nn.Module, packed: Mapping[str, CompressedTensor | Tensor]) -> None:
+    """The plan holds norms and biases of the network, and weights of the file: they must be one network."""
+    for name, own in network.state_dict().items():
+        stored = packed.get(name)
+        if stored is None:
+            continue  # an alias, or a name that `save` refuses
+        dense = stored.to_dense() if isinstance(stored, CompressedTensor) else stored
+        if dense.shape != own.shape or not torch.equal(dense.to(own.dtype).cpu(), own.cpu()):
+            raise ValueError(f"{name!r} of the network is not what is saved; give the network with the packed weights")
