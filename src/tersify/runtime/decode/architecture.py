@@ -20,7 +20,7 @@ ACTIVATIONS = {
 LENGTHENING = ("dynamic", "longrope")  # rotations that change with the length of the text
 
 
-class UnknownModel(ValueError):
+class UnknownModelError(ValueError):
     """A model that the decoder does not know; torch can still run it."""
 
 
@@ -64,16 +64,16 @@ class Architecture:
 
 
 def architecture_of(config: Any) -> Architecture:
-    """Raises UnknownModel, with the reason, for what the decoder cannot do."""
+    """Raises UnknownModelError, with the reason, for what the decoder cannot do."""
     family = getattr(config, "model_type", None)
     if family not in FAMILIES:
-        raise UnknownModel(f"models of type {family!r} have no decoder; {', '.join(FAMILIES)} have")
+        raise UnknownModelError(f"models of type {family!r} have no decoder; {', '.join(FAMILIES)} have")
     return FAMILIES[family](config)
 
 
 def _activation(name: str) -> tuple[str, bool]:
     if name not in ACTIVATIONS:
-        raise UnknownModel(f"the activation {name!r} has no kernel; {', '.join(ACTIVATIONS)} have")
+        raise UnknownModelError(f"the activation {name!r} has no kernel; {', '.join(ACTIVATIONS)} have")
     return ACTIVATIONS[name]
 
 
@@ -81,7 +81,7 @@ def _check_rotation(config: Any) -> None:
     rotation = getattr(config, "rope_parameters", None) or {}
     kind = rotation.get("rope_type", "default")
     if kind in LENGTHENING or "rope_theta" not in rotation:
-        raise UnknownModel(f"rotations of type {kind!r} with these settings have no kernel")
+        raise UnknownModelError(f"rotations of type {kind!r} with these settings have no kernel")
 
 
 def _windows(config: Any) -> list[int]:
@@ -89,11 +89,10 @@ def _windows(config: Any) -> list[int]:
     window, count = getattr(config, "sliding_window", None), config.num_hidden_layers
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
-        everywhere = window is not None and getattr(config, "use_sliding_window", True)
-        return [window if everywhere else 0] * count
+        return [window if window and getattr(config, "use_sliding_window", True) else 0] * count
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
     if unknown:
-        raise UnknownModel(f"layers of type {sorted(unknown)[0]!r} have no kernel")
+        raise UnknownModelError(f"layers of type {sorted(unknown)[0]!r} have no kernel")
     return [window or 0 if kind == "sliding_attention" else 0 for kind in kinds]
 
 
@@ -146,7 +145,7 @@ def _llama(config: Any) -> Architecture:
 
 def _gpt2(config: Any) -> Architecture:
     if config.add_cross_attention:
-        raise UnknownModel("a GPT-2 with cross-attention has no decoder here")
+        raise UnknownModelError("a GPT-2 with cross-attention has no decoder here")
     activation, squared = _activation(config.activation_function)
     width = config.hidden_size // config.num_attention_heads
     layers = []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_whole
-from tersify.runtime.decode.architecture import UnknownModel, architecture_of
+from tersify.runtime.decode.architecture import UnknownModelError, architecture_of
 from tersify.runtime.decode.decoder import Decoder, Rotation
 from tersify.runtime.decode.language_model import LanguageModel
 from tersify.runtime.decode.network import Network
@@ -36,9 +36,9 @@ def compile_language_model(
         raise ValueError(f"language models run with precision 'fp32' or 'int8', got {precision!r}")
     try:
         if kernels is None:
-            raise UnknownModel("the compiled kernels are missing")
+            raise UnknownModelError("the compiled kernels are missing")
         return _compiled(model, kernels, precision, context, cache)
-    except UnknownModel as reason:
+    except UnknownModelError as reason:
         if strict:
             raise
         warnings.warn(f"torch runs this model, and nothing is faster: {reason}", RuntimeWarning, stacklevel=4)
@@ -74,7 +74,7 @@ def _check(made: LanguageModel, model: Any, precision: str, cache: str) -> None:
     """The logits of a random text, in two parts, against the model's own."""
     count = min(CHECK_TOKENS, made.context)
     ids = torch.randint(model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), _rounding(model, precision):
+    with torch.no_grad(), _Rounding(model, precision):
         wanted = model(ids, use_cache=False).logits[0].float()
     given = made(ids)[0]
     exact = all(p.dtype == torch.float32 for p in model.parameters()) and cache == "fp32"
@@ -82,12 +82,12 @@ def _check(made: LanguageModel, model: Any, precision: str, cache: str) -> None:
     allowed = TOLERANCE["int8" if rounds else "exact" if exact else "half"]
     error = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
     if not error <= allowed:
-        raise UnknownModel(
+        raise UnknownModelError(
             f"the decoder's logits differ from the model's by {error:.1e} of the largest, more than {allowed:.0e}"
         )
 
 
-class _rounding:
+class _Rounding:
     """While it holds, linear layers of the model's layers see inputs of 8 bits, as int8 kernels do."""
 
     def __init__(self, model: nn.Module, precision: str) -> None:
@@ -107,5 +107,3 @@ class _rounding:
 
 def _round_input(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (rounded_vectors(inputs[0]), *inputs[1:])
-
-

@@ -37,8 +37,8 @@ class Decoder:
         """Makes the cache larger where it must be; raises where a text is longer than it may be."""
         if positions > self.context:
             raise ValueError(
-                f"a text of {positions:,} tokens does not fit the cache of {self.context:,}; shorten the prompt, ask for "
-                "fewer new tokens, or compile with a larger context"
+                f"a text of {positions:,} tokens does not fit the cache of {self.context:,}; shorten the prompt, ask "
+                "for fewer new tokens, or compile with a larger context"
             )
         if slots <= self._cache.slots and positions <= self._cache.capacity:
             return

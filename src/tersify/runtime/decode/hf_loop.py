@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -94,9 +95,8 @@ def _check(config: Any, model_kwargs: dict[str, Any]) -> None:
 def _result(input_ids: Tensor, kept: tuple[list[Tensor], list[Tensor]], config: Any) -> Any:
     if not config.return_dict_in_generate:
         return input_ids
-    from transformers.generation import GenerateDecoderOnlyOutput
-
-    return GenerateDecoderOnlyOutput(
+    made: Any = importlib.import_module("transformers.generation.utils")
+    return made.GenerateDecoderOnlyOutput(
         sequences=input_ids,
         scores=tuple(kept[0]) if config.output_scores else None,
         logits=tuple(kept[1]) if config.output_logits else None,

@@ -49,7 +49,9 @@ class Network:
             if progress is not None:
                 progress(number)
         self.final_norm = source.norm(architecture.final_norm)
-        self.embedding = pack_product(kernels, [architecture.embedding], [source.matrix(architecture.embedding)], "fp32")
+        self.embedding = pack_product(
+            kernels, [architecture.embedding], [source.matrix(architecture.embedding)], "fp32"
+        )
         self.head = self.embedding if architecture.tied else self._product((architecture.head,), "fp32")
         self.positions = None if architecture.positions is None else self._product((architecture.positions,), "fp32")
         del self._source  # weights are read once
@@ -136,7 +138,9 @@ class Network:
         a, module = self.architecture, self.kernels.module
         inner = layer.inner.emit(self.kernels, engine, self._normed(engine, value, layer.inner_norm), tokens)
         kind = getattr(module.Activation, a.activation)
-        curve = module.Epilogue(activation=kind, low=0.0) if a.activation == "CLAMP" else module.Epilogue(activation=kind)
+        curve = (
+            module.Epilogue(activation=kind, low=0.0) if a.activation == "CLAMP" else module.Epilogue(activation=kind)
+        )
         opened = module.gate(engine, inner, a.inner, curve, a.squared)
         if layer.before_out is not None:
             opened = self._normed(engine, opened, layer.before_out)

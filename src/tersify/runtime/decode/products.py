@@ -53,7 +53,9 @@ class Product:
 
 def pack_product(kernels: Kernels, names: Sequence[str], matrices: Sequence[Matrix], precision: str) -> Product:
     found = [classify(name, m.weight, m.origin) for name, m in zip(names, matrices, strict=True)]
-    groups = [list(range(len(found)))] if _fit_together(found, matrices, precision) else [[i] for i in range(len(found))]
+    groups = (
+        [list(range(len(found)))] if _fit_together(found, matrices, precision) else [[i] for i in range(len(found))]
+    )
     return Product(
         parts=tuple(_packed(kernels, [found[i] for i in g], [matrices[i] for i in g], precision) for g in groups)
     )
@@ -78,7 +80,17 @@ def _levels(weight: Weight, *, int8: bool) -> set[float]:
 
 def _bits(levels: set[float]) -> int:
     signs = levels <= {-1.0, 0.0, 1.0}
-    return 32 if not levels else 2 if signs else 4 if len(levels) <= NIBBLE_LEVELS else 8 if len(levels) <= BYTE_LEVELS else 32
+    return (
+        32
+        if not levels
+        else 2
+        if signs
+        else 4
+        if len(levels) <= NIBBLE_LEVELS
+        else 8
+        if len(levels) <= BYTE_LEVELS
+        else 32
+    )
 
 
 def _fit_together(found: Sequence[Weight], matrices: Sequence[Matrix], precision: str) -> bool:
@@ -95,9 +107,17 @@ def _packed(kernels: Kernels, found: Sequence[Weight], matrices: Sequence[Matrix
     module, rows = kernels.module, sum(len(w.values) for w in found)
     int8 = _int8(found[0], matrices[0], precision)
     scales = [_row_scale(w, w.step if int8 and w.kind is WeightKind.TABLE else 1.0) for w in found]
-    scale = None if all(s is None for s in scales) else torch.cat([_or_ones(s, w) for s, w in zip(scales, found, strict=True)])
+    scale = (
+        None
+        if all(s is None for s in scales)
+        else torch.cat([_or_ones(s, w) for s, w in zip(scales, found, strict=True)])
+    )
     biases = [m.bias for m in matrices]
-    shift = None if all(b is None for b in biases) else torch.cat([_or_zeros(b, w) for b, w in zip(biases, found, strict=True)])
+    shift = (
+        None
+        if all(b is None for b in biases)
+        else torch.cat([_or_zeros(b, w) for b, w in zip(biases, found, strict=True)])
+    )
     if int8:
         weights = module.pack_linear_i8(kernels.workspace, _joined([w.whole_steps()[0] for w in found]), False)
     else:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from tersify.runtime.decode.architecture import UnknownModel
+from tersify.runtime.decode.architecture import UnknownModelError
 from tersify.tensor import CompressedTensor
 from tersify.tensor.origin import origins_of
 
@@ -51,7 +51,7 @@ class ModuleSource:
         try:
             return self._model.get_submodule(name)
         except AttributeError:
-            raise UnknownModel(f"the model has no module {name!r}, which models of its type have") from None
+            raise UnknownModelError(f"the model has no module {name!r}, which models of its type have") from None
 
     def matrix(self, name: str) -> Matrix:
         layer = self._module(name)
@@ -62,14 +62,14 @@ class ModuleSource:
             return Matrix(weight=layer.weight.t(), bias=bias)
         if kind in ROUNDING_CLASSES and getattr(layer, "rms_norm", None) is None:
             return Matrix(weight=_bit_weight(layer), bias=bias, rounds=True)
-        raise UnknownModel(f"{name!r} is a {kind}, for which the decoder has no kernel")
+        raise UnknownModelError(f"{name!r} is a {kind}, for which the decoder has no kernel")
 
     def norm(self, name: str) -> Norm:
         layer = self._module(name)
         eps = getattr(layer, "eps", getattr(layer, "variance_epsilon", None))
         centred = isinstance(layer, nn.LayerNorm)
         if eps is None or (not centred and not type(layer).__name__.endswith("RMSNorm")):
-            raise UnknownModel(f"{name!r} is a {type(layer).__name__}, for which the decoder has no kernel")
+            raise UnknownModelError(f"{name!r} is a {type(layer).__name__}, for which the decoder has no kernel")
         return Norm(weight=layer.weight, bias=getattr(layer, "bias", None), eps=float(eps), centred=centred)
 
 
