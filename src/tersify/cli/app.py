@@ -14,6 +14,7 @@ from tersify.cli.demo import demo
 from tersify.cli.enhance import enhance
 from tersify.cli.evaluate import evaluate
 from tersify.cli.export import export
+from tersify.cli.generate import chat, generate
 from tersify.cli.inspect import inspect
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
@@ -34,8 +35,10 @@ app.command("eval")(evaluate)
 app.command()(demo)
 app.command()(enhance)
 app.add_typer(export, name="export")
+app.command()(generate)
 app.command()(inspect)
 app.command()(bench)
+app.command()(chat)
 app.command()(report)
 app.command()(reproduce)
 app.command()(shrink)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_whole
+from tersify.cpus import usable_cpus
 from tersify.runtime.decode.architecture import UnknownModelError, architecture_of
 from tersify.runtime.decode.decoder import Decoder, Rotation
 from tersify.runtime.decode.language_model import LanguageModel
 from tersify.runtime.decode.network import Network
-from tersify.runtime.decode.source import ROUNDING_CLASSES, ModuleSource
+from tersify.runtime.decode.source import ROUNDING_CLASSES, MappingSource, ModuleSource
 from tersify.runtime.engine import Kernels
+from tersify.runtime.extension import extension
 from tersify.runtime.ops.rounding import rounded_vectors
+from tersify.tensor import CompressedTensor
 
-CACHES = ("fp32", "fp16")
+CACHES, PRECISIONS = ("fp32", "fp16"), ("fp32", "int8")
 TOLERANCE = {"exact": 2e-5, "half": 5e-2, "int8": 5e-2}
 CHECK_TOKENS = 24
 
@@ -32,7 +37,7 @@ def compile_language_model(
 ) -> LanguageModel | Any:
     """Raises where `strict`, else warns, for a model that the decoder does not know, and returns the model itself."""
     check_choice("cache", cache, CACHES)
-    if precision not in ("fp32", "int8"):
+    if precision not in PRECISIONS:
         raise ValueError(f"language models run with precision 'fp32' or 'int8', got {precision!r}")
     try:
         if kernels is None:
@@ -56,6 +61,36 @@ def _compiled(model: Any, kernels: Kernels, precision: str, context: int | None,
     made = LanguageModel(decoder, model)
     _check(made, model, precision, cache)
     return made
+
+
+def from_tensors(
+    tensors: Mapping[str, Tensor | CompressedTensor],
+    config: Any,
+    *,
+    precision: str = "fp32",
+    threads: int | None = None,
+    context: int | None = None,
+    cache: str = "fp32",
+) -> LanguageModel:
+    """A decoder of weights by their names, such as an opened file: no module of them is ever built.
+
+    There is no module to compare it with, so the configuration must be the weights' own.
+    """
+    check_choice("cache", cache, CACHES)
+    check_choice("precision", precision, PRECISIONS)
+    module = extension()
+    if module is None:
+        raise ValueError("decoding from packed weights needs the compiled kernels; reinstall tersify with a compiler")
+    architecture = architecture_of(config)
+    count = threads or min(torch.get_num_threads(), usable_cpus())
+    network = Network(Kernels(module, count), architecture, MappingSource(tensors, config), precision)
+    with torch.device("meta"):
+        model = importlib.import_module("transformers").AutoModelForCausalLM.from_config(config)
+    rotation = None
+    if architecture.positions is None:
+        rotation = rotation_of(type(model.model.rotary_emb)(config))
+    decoder = Decoder(network, rotation, context=context or architecture.context, half=cache == "fp16")
+    return LanguageModel(decoder, model.eval())
 
 
 def rotation_of(rotary: Any) -> Rotation:

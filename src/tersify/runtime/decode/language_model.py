@@ -34,6 +34,10 @@ class LanguageModel:
         return self._model.config
 
     @property
+    def generation_config(self) -> Any:
+        return self._model.generation_config
+
+    @property
     def context(self) -> int:
         """The longest text, prompt and new tokens together."""
         return self._decoder.context
