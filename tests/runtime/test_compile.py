@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tersify.lab import network
-from tersify.runtime import compile, run_reference
-from tersify.runtime import compiled as compiled_module
+from tersify.runtime import compile, compiling, run_reference
 from tersify.runtime import extension as extension_module
 from tersify.runtime.weights import WeightKind
 from tersify.tensor import CompressedModel, CompressedTensor
@@ -217,7 +216,7 @@ def test_weights_behind_a_parametrization_are_constants():
 
 
 def test_without_the_extension_the_plan_runs_in_torch(monkeypatch):
-    monkeypatch.setattr(compiled_module, "extension", lambda: None)
+    monkeypatch.setattr(compiling, "extension", lambda: None)
     layer = nn.Linear(4, 3)
     assert close(compile(layer, torch.randn(1, 4)), layer, torch.randn(5, 4))
 

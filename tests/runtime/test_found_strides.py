@@ -9,7 +9,7 @@ import torch
 from against_torch import check
 from torch import nn
 
-from tersify.runtime import compile, compiled
+from tersify.runtime import compile, compiling
 
 pytest.importorskip("tersify._runtime")
 
@@ -206,6 +206,6 @@ def test_types_that_a_module_mixes_stay_mixed_without_the_extension(monkeypatch)
         def forward(self, x):
             return self.layer(x.float()).double() + self.wide, x.half() * 2
 
-    monkeypatch.setattr(compiled, "extension", lambda: None)
+    monkeypatch.setattr(compiling, "extension", lambda: None)
     model = Mixed().eval()
     check(compile(model, torch.randn(2, 4, dtype=torch.float64)), model, torch.randn(2, 4, dtype=torch.float64))

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tersify.runtime import compile
-from tersify.runtime import compiled as compiled_module
+from tersify.runtime import compile, compiling
 
 pytest.importorskip("tersify._runtime")
 
@@ -57,7 +56,7 @@ def test_a_size_unlike_the_example_is_profiled_with_its_own_plan():
 
 
 def test_a_plan_in_plain_torch_has_times_too(monkeypatch):
-    monkeypatch.setattr(compiled_module, "extension", lambda: None)
+    monkeypatch.setattr(compiling, "extension", lambda: None)
     fast = compile(Net(), torch.randn(1, 3, 8, 8))
     times = fast.profile(torch.randn(1, 3, 8, 8), repeats=1)
     assert {time.kernel for time in times} == {"torch"}

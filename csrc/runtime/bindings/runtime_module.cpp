@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/decoding.hpp"
 #include "bindings/fast_call.hpp"
 #include "engine/checksum.hpp"
 #include "engine/engine.hpp"
@@ -353,6 +354,7 @@ NB_MODULE(_runtime, m) {
       .def_prop_ro("arena_bytes", &Workspace::arena_bytes, Unlocked());
   bind_weights(m);
   bind_engine(m);
+  bind_decoding(m);
 
   nb::class_<FastCall>(m, "FastCall")
       .def(nb::init<nb::handle, nb::capsule, nb::handle, bool, nb::tuple, nb::tuple>(), "type"_a, "exchange"_a,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/epilogue.hpp"
+#include "engine/key_cache.hpp"
 #include "engine/packed_weights.hpp"
 #include "engine/shape.hpp"
 #include "engine/workspace.hpp"
@@ -91,6 +92,16 @@ struct Attention {
   bool mask_added;                // to the scores; else keys count where it is not 0
 };
 
+// Of one layer over a cache. Every token holds queries, keys and values, all heads of each.
+struct CachedAttention {
+  int layer, heads;
+  float scale;
+  int window;    // the last so many positions are seen; 0: all
+  bool rotated;  // queries and keys turn with their position, if the cache knows how
+  std::vector<float> query_norm, key_norm;  // weights of RMS norms over every head, or empty
+  float eps;
+};
+
 void check_quant(const Quant& quant);  // throws for what bytes do not hold
 
 class Engine {
@@ -114,6 +125,14 @@ class Engine {
   int linear(int in, std::shared_ptr<LinearWeights> weights, Epilogue epilogue);
   // Every vector of activations is rounded to 8 bits of its own scale.
   int linear_i8(int in, std::shared_ptr<const LinearInt8Weights> weights, Epilogue epilogue);
+  // Every weight, of float vectors.
+  int linear_rows(int in, std::shared_ptr<const RowWeights> weights, Epilogue epilogue);
+  int embedding_rows(int in, std::shared_ptr<const RowWeights> weights, std::vector<float> scale);
+  // All tokens of a run as one item; the cache says which they are.
+  int cached_attention(int in, std::shared_ptr<KeyCache> cache, CachedAttention attention);
+  int wanted_rows(int in, std::shared_ptr<KeyCache> cache, int count);
+  // activation(first half) × second half of every vector, both of `width` numbers; `square`: the first half twice.
+  int gate(int in, int width, Epilogue activation, bool square);
   // The output may have one row or column more than whole windows fill: its maxima then see fewer positions.
   int max_pool(int in, const Window& window, int output_h, int output_w);
   int avg_pool(int in, const Window& window, int output_h, int output_w, bool count_padding);
@@ -175,6 +194,7 @@ class Engine {
   int pool(int in, const Window& window, bool is_max, bool count_padding, int output_h, int output_w);
   int vectors_of(int in, int features) const;
   int view_of(int in, int items, Shape shape);
+  int add_embedding(int in, int rows, int width, std::function<void(int64_t row, float* out)> read);
   void check_folds(int conv, const Window& window, int output_h, int output_w) const;
 
   void check_spans(const std::vector<Span>& inputs, const std::vector<Span>& outputs) const;

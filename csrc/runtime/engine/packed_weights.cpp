@@ -276,6 +276,12 @@ size_t LinearInt8Weights::bytes() const {
          (codes ? codes->resident_bytes() : 0);
 }
 
+RowWeights::RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
+                       std::vector<float> levels)
+    : PackedWeights(std::move(workspace)),
+      matrix((check_sizes({weight, rows, features, 1, 1}), weight), rows, features, std::move(levels),
+             workspace_->threads()) {}
+
 EmbeddingWeights::EmbeddingWeights(const float* weight, int rows, int width, std::vector<float> levels,
                                    std::vector<float> scale)
     : PackedWeights(nullptr),

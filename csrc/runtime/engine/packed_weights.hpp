@@ -13,6 +13,7 @@
 #include "kernels/linear-2bit-i8/code_matrix.hpp"
 #include "kernels/linear-lookup-i8/lookup_matrix.hpp"
 #include "kernels/linear-picks-i8/pick_matrix.hpp"
+#include "kernels/linear-rows-f32/row_matrix.hpp"
 #include "kernels/recurrent-f32/state_matrix.hpp"
 #include "layout/patch_geometry.hpp"
 
@@ -127,6 +128,17 @@ class LinearInt8Weights final : public PackedWeights {
 
  private:
   size_t bytes() const override;
+};
+
+// Every weight for float vectors, however many; rows can be read one by one, too.
+class RowWeights final : public PackedWeights {
+ public:
+  RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
+             std::vector<float> levels);
+  const RowMatrix matrix;
+
+ private:
+  size_t bytes() const override { return matrix.resident_bytes(); }
 };
 
 enum class Cell { Lstm, Gru };

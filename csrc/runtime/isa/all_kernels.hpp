@@ -50,6 +50,9 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/conv-codes-i8/conv_codes_i8.hpp"
 #include "kernels/attention-f32/attention_f32.hpp"
 #include "kernels/recurrent-f32/recurrent_f32.hpp"
+#include "kernels/linear-rows-f32/linear_rows_f32.hpp"
+#include "kernels/attention-cache-f32/attention_cache_f32.hpp"
+#include "kernels/gate-f32/gate_f32.hpp"
 // clang-format on
 
 namespace tersify {
@@ -96,6 +99,11 @@ const Kernels kKernels{
     .gru_cell = gru_cell,
     .attention_scratch_bytes = attention_scratch_bytes,
     .attention = attention,
+    .linear_rows = linear_rows,
+    .prepare_heads = prepare_heads,
+    .store_cached = store_cached,
+    .attention_cache = attention_cache,
+    .gate = gate,
     .softmax = softmax,
     .moments = moments,
     .layer_norm = layer_norm,

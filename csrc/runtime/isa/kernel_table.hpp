@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "isa/kernel_types.hpp"
+#include "kernels/attention-cache-f32/cache_task.hpp"
 #include "kernels/attention-f32/attention_task.hpp"
 #include "kernels/conv-codes-i8/pixels_task.hpp"
 #include "kernels/conv-lists-f32/conv_lists_task.hpp"
@@ -12,6 +13,7 @@
 #include "kernels/linear-2bit-i8/codes_task.hpp"
 #include "kernels/linear-lookup-i8/lookup_task.hpp"
 #include "kernels/linear-picks-i8/picks_task.hpp"
+#include "kernels/linear-rows-f32/rows_task.hpp"
 #include "kernels/pool-f32/pool_f32_task.hpp"
 #include "kernels/recurrent-f32/recurrent_task.hpp"
 #include "layout/lane_view.hpp"
@@ -72,6 +74,13 @@ struct Kernels {
   void (*gru_cell)(const float* given, const float* own, int size, float* state);
   size_t (*attention_scratch_bytes)(int keys, int width, int value_width);
   void (*attention)(const AttentionTask&);
+  void (*linear_rows)(const RowsTask&);
+  void (*prepare_heads)(const CacheHeads&, float* out);
+  void (*store_cached)(const float* key, const float* value, int width, int position, bool half, char* keys,
+                       char* values);
+  void (*attention_cache)(const CacheTask&);
+  // out[i] = activation(gate[i]), squared or not, × up[i].
+  void (*gate)(float* out, const float* gate, const float* up, int count, const EpilogueView&, bool square);
   void (*softmax)(float* out, const float* in, int count);
   // What a norm of `count` numbers takes off each, and what it multiplies with then. Not centred: nothing is taken off.
   void (*moments)(const float* in, int count, float eps, bool centred, float* mean, float* factor);

@@ -15,6 +15,7 @@ from tersify.cli.demo import demo
 from tersify.cli.enhance import enhance
 from tersify.cli.evaluate import evaluate
 from tersify.cli.export import export
+from tersify.cli.generate import chat, generate
 from tersify.cli.inspect import inspect
 from tersify.cli.plan import plan
 from tersify.cli.report import report
@@ -37,9 +38,11 @@ app.command("eval")(evaluate)
 app.command()(demo)
 app.command()(enhance)
 app.add_typer(export, name="export")
+app.command()(generate)
 app.command()(inspect)
 app.command()(bench)
 app.command()(plan)
+app.command()(chat)
 app.command()(report)
 app.command()(reproduce)
 app.command()(shrink)

@@ -1,7 +1,8 @@
 """The runtime: compressed networks compiled to sparse CPU kernels."""
 
 from tersify.runtime.benchmark import BenchRow, bench, speedup
-from tersify.runtime.compiled import CompiledModule, compile
+from tersify.runtime.compiled import CompiledModule
+from tersify.runtime.compiling import compile
 from tersify.runtime.op_profile import OpTime
 from tersify.runtime.plan import Plan
 from tersify.runtime.reference import run_reference

@@ -1,39 +1,31 @@
-"""`compile`: a module → a module that runs its plans, one for each set of input sizes."""
+"""A module that runs the plans of another, one for each set of input sizes."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from tersify.checks import check_choice, check_whole
-from tersify.cpus import usable_cpus
 from tersify.runtime.bound import Bound, agrees, bind
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
 from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
 from tersify.runtime.checksums import checksums
 from tersify.runtime.eager import Eager
 from tersify.runtime.engine import Kernels
-from tersify.runtime.extension import extension
-from tersify.runtime.inputs import Arguments, calibration_batches, check_inputs, example_arguments, explained, in_order
+from tersify.runtime.inputs import Arguments, check_inputs, explained, in_order
 from tersify.runtime.nested import map_leaves, signature
 from tersify.runtime.op_profile import OpTime, profile
 from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
 from tersify.runtime.torch_operator import WATCHERS, number_of, watched
 
-if TYPE_CHECKING:
-    from tersify.runtime.gpu.compiled import GpuModule
-
-PRECISIONS = ("fp32", "fp16", "bf16", "int8", "auto")
-MAX_THREADS = 1024
 MAX_SIZES = 64  # bound networks that are kept, the least recently used goes first
 _HOOKS_OF_ALL_MODULES = tuple(
     getattr(torch_module, name, {})
@@ -288,67 +280,3 @@ def _blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
     for blank in blanks:
         blank.untyped_storage().resize_(0)
     return blanks
-
-
-def device_of(model: nn.Module) -> str:
-    """Where the module's tensors are: one kind of device, which has kernels."""
-    kinds = sorted({t.device.type for t in (*model.parameters(), *model.buffers())}) or ["cpu"]
-    if len(kinds) > 1 or kinds[0] not in ("cpu", "cuda"):
-        raise ValueError(f"compile takes a module on the CPU or on a GPU, got one on {' and '.join(kinds)}")
-    return kinds[0]
-
-
-def compile(
-    model: nn.Module,
-    example: Any,
-    *,
-    precision: str = "fp32",
-    threads: int | None = None,
-    calibration: Tensor | Iterable[Any] | None = None,
-    strict: bool = False,
-) -> CompiledModule | GpuModule:
-    """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
-
-    A module on a GPU is copied instead, with its tensors shared, and its linear layers and one-pixel convolutions of
-    few levels run from packed weights where that is faster there (see the page on GPUs). The module is left as it is;
-    it must not change afterwards. Inputs of other sizes than the example's may follow: each new set of sizes is
-    captured when it is first seen.
-
-    Precision "fp32" is exact up to the order of sums: for every layer the kernel that costs least by a measurement on
-    this CPU, which is cached on disk, or a dense product in torch. "int8" runs convolutions and linear layers of signs
-    or levels on 8-bit activations, or warns that there are none; the ranges of the convolutions come from the
-    `calibration` batches, or from the example. Levels become whole steps, at most 127 up and down (see the page on
-    kernels). "auto" chooses among all of them by cost, int8 only where `calibration` batches are given. "fp16" runs
-    convolutions on 16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless
-    TERSIFY_ISA names an instruction set, whose kernels then emulate the arithmetic, slowly.
-
-    Args:
-        model: a module on the CPU or on a GPU; compressed weights are found by themselves, wherever they come from.
-        example: a tensor, a tuple of positional inputs, or a dict of inputs by keyword.
-        precision: "fp32", "int8", "fp16" or "auto", of the activations; "bf16" on a GPU.
-        threads: what torch uses by default, or the processors that this process may run on, if they are fewer.
-        calibration: batches of inputs, from which 8-bit activations get their ranges.
-        strict: every plan is compared with the module before it is used. An operation that disagrees goes back to
-            torch with a warning; this makes it an error.
-    """
-    check_choice("precision", precision, PRECISIONS)
-    if threads is not None:
-        check_whole("threads", threads, low=1, high=MAX_THREADS)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"compile takes a torch.nn.Module, got a {type(model).__name__}")
-    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-        raise ValueError("TorchScript modules cannot be captured; compile the module that they were made from")
-    device = device_of(model)
-    arguments = example_arguments(example, device)
-    batches = calibration_batches(calibration, device)
-    if device != "cpu":
-        from tersify.runtime.gpu.compiled import compile_on_gpu
-
-        return compile_on_gpu(model, arguments, precision=precision, calibration=batches, strict=strict)
-    if precision == "bf16":
-        raise ValueError("precision 'bf16' runs on a GPU; on this CPU choose one of fp32, fp16, int8, auto")
-    module = extension()
-    count = threads or min(torch.get_num_threads(), usable_cpus())
-    compiled = CompiledModule(model, None if module is None else Kernels(module, count), precision, strict=strict)
-    compiled.start(arguments, batches)
-    return compiled

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tersify.modes import eval_mode, without_tf32
 from tersify.runtime.benchmark import BenchRow
-from tersify.runtime.compiled import compile as compile_network
+from tersify.runtime.compiling import compile as compile_network
 from tersify.runtime.gpu.timing import microseconds
 from tersify.runtime.inputs import check_runs
 

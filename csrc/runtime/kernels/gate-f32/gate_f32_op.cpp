@@ -1,0 +1,33 @@
+// Gated activations, as a step: every vector is a task.
+#include <memory>
+#include <stdexcept>
+
+#include "engine/schedule.hpp"
+
+namespace tersify {
+
+int Engine::gate(int in, int width, Epilogue activation, bool square) {
+  const Shape shape = at(in).shape;
+  if (width < 1 || (shape.w != width && shape.w != 2 * width))
+    throw std::invalid_argument("a gate of " + std::to_string(width) + " numbers reads vectors of as many or twice, got " +
+                                to_string(shape));
+  const bool gated = shape.w == 2 * width;
+  const int vectors = shape.c * shape.h;
+  auto constants = std::make_shared<Epilogue>(activation.checked(1));
+  return add({in}, checked_shape(1, vectors, width), [=](Schedule& s, const Op& op) {
+    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
+    Step step;
+    step.tasks = s.items(in) * vectors;
+    step.reads = {source};
+    step.writes = {target};
+    step.kernel = "gate";
+    step.run = [=, k = &s.kernels()](char* const* b, int vector, char*) {
+      const float* from = reinterpret_cast<const float*>(b[source]) + size_t(vector) * shape.w;
+      k->gate(reinterpret_cast<float*>(b[target]) + size_t(vector) * width, from, gated ? from + width : nullptr, width,
+              constants->view(), square);
+    };
+    s.add(std::move(step));
+  });
+}
+
+}  // namespace tersify

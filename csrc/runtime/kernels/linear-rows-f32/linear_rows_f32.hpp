@@ -1,0 +1,147 @@
+// Blocks of 32 rows times up to eight vectors: every weight is read and decoded once for all of them.
+
+namespace tersify {
+namespace TERSIFY_NAMESPACE {
+namespace {
+
+constexpr int kRowVecs = kBlockRows / kLanes;
+typedef uint8_t RowBytes __attribute__((vector_size(kLanes)));
+typedef uint16_t RowHalves __attribute__((vector_size(2 * kLanes)));
+
+inline Vec levels_at(const float* levels, RowBytes codes) {
+  Vec v;
+  for (int l = 0; l < kLanes; ++l) v[l] = levels[codes[l]];
+  return v;
+}
+
+// Sixteen levels lie in one or two registers, from which a permutation takes them.
+inline Vec nibble_levels(const float* levels, RowBytes codes) {
+#if TERSIFY_VECTOR_BYTES == 64
+  Vec all;
+  memcpy(&all, levels, sizeof all);
+  return __builtin_shuffle(all, __builtin_convertvector(codes, IntVec));
+#elif TERSIFY_VECTOR_BYTES == 32 && defined(__AVX2__)
+  Vec low, high;
+  memcpy(&low, levels, sizeof low);
+  memcpy(&high, levels + kLanes, sizeof high);
+  const IntVec index = __builtin_convertvector(codes, IntVec);
+  const Vec from_low = __builtin_shuffle(low, index & 7), from_high = __builtin_shuffle(high, index & 7);
+  return index < 8 ? from_low : from_high;
+#else
+  return levels_at(levels, codes);
+#endif
+}
+
+template <RowForm form>
+constexpr int kFeatureBytes = form == RowForm::Float    ? kBlockRows * 4
+                              : form == RowForm::Half   ? kBlockRows * 2
+                              : form == RowForm::Nibble ? kBlockRows / 2
+                                                        : kBlockRows;
+
+template <RowForm form>
+inline void load_rows(const char* at, const float* levels, Vec* weights) {
+  if constexpr (form == RowForm::Float) {
+    UNROLL
+    for (int i = 0; i < kRowVecs; ++i) memcpy(&weights[i], at + i * kBytes, kBytes);
+  } else if constexpr (form == RowForm::Half) {
+    UNROLL
+    for (int i = 0; i < kRowVecs; ++i) {
+      RowHalves halves;
+      memcpy(&halves, at + i * sizeof halves, sizeof halves);
+      weights[i] = (Vec)(__builtin_convertvector(halves, IntVec) << 16);
+    }
+  } else if constexpr (form == RowForm::Nibble) {
+    constexpr int kHalf = kRowVecs / 2;
+    UNROLL
+    for (int i = 0; i < kHalf; ++i) {
+      RowBytes codes;
+      memcpy(&codes, at + i * kLanes, sizeof codes);
+      weights[i] = nibble_levels(levels, codes & 15);
+      weights[kHalf + i] = nibble_levels(levels, codes >> 4);
+    }
+  } else {
+    UNROLL
+    for (int i = 0; i < kRowVecs; ++i) {
+      RowBytes codes;
+      memcpy(&codes, at + i * kLanes, sizeof codes);
+      weights[i] = levels_at(levels, codes);
+    }
+  }
+}
+
+// One block's sums of one vector leave through the epilogue.
+inline void write_block(const RowsTask& t, int vector, const Vec* sums) {
+  float* out = t.out + vector * t.out_stride;
+  for (int i = 0; i < kRowVecs && i * kLanes < t.rows; ++i) {
+    const int some = t.rows - i * kLanes < kLanes ? t.rows - i * kLanes : kLanes, row = t.first_row + i * kLanes;
+    Vec v = sums[i];
+    if (t.epilogue.scale) v = v * load_some(t.epilogue.scale + row, some);
+    if (t.epilogue.shift) v = v + load_some(t.epilogue.shift + row, some);
+    store_some(out + i * kLanes, activate(v, t.epilogue), some);
+  }
+}
+
+// Few vectors have several sums each, so that no addition waits for the one before.
+template <RowForm form, int vectors>
+void rows_tile(const RowsTask& t, int first) {
+  constexpr int kSplit = vectors == 1 ? 4 : vectors == 2 ? 2 : 1;
+  Vec sums[kSplit][vectors][kRowVecs] = {};
+  const float* x = t.x + size_t(first) * t.features;
+  const char* at = t.block;
+  int f = 0;
+  for (; f + kSplit <= t.features; f += kSplit) {
+    UNROLL
+    for (int s = 0; s < kSplit; ++s) {
+      Vec weights[kRowVecs];
+      load_rows<form>(at, t.levels, weights);
+      if constexpr (vectors <= 2) __builtin_prefetch(at + kAheadBytes, 0, 2);
+      at += kFeatureBytes<form>;
+      UNROLL
+      for (int v = 0; v < vectors; ++v) {
+        const float number = x[size_t(v) * t.features + f + s];
+        UNROLL
+        for (int i = 0; i < kRowVecs; ++i) sums[s][v][i] += weights[i] * number;
+      }
+    }
+  }
+  for (; f < t.features; ++f, at += kFeatureBytes<form>) {
+    Vec weights[kRowVecs];
+    load_rows<form>(at, t.levels, weights);
+    UNROLL
+    for (int v = 0; v < vectors; ++v) UNROLL
+    for (int i = 0; i < kRowVecs; ++i) sums[0][v][i] += weights[i] * x[size_t(v) * t.features + f];
+  }
+  for (int v = 0; v < vectors; ++v) {
+    for (int s = 1; s < kSplit; ++s)
+      for (int i = 0; i < kRowVecs; ++i) sums[0][v][i] += sums[s][v][i];
+    write_block(t, first + v, sums[0][v]);
+  }
+}
+
+template <RowForm form>
+void rows_block(const RowsTask& t) {
+  constexpr int kTile = kBytes == 64 ? 8 : 2;  // as many as the registers hold
+  int v = 0;
+  for (; v + kTile <= t.vectors; v += kTile) rows_tile<form, kTile>(t, v);
+  if constexpr (kTile > 2)
+    for (; v + 4 <= t.vectors; v += 4) rows_tile<form, 4>(t, v);
+  for (; v + 2 <= t.vectors; v += 2) rows_tile<form, 2>(t, v);
+  for (; v < t.vectors; ++v) rows_tile<form, 1>(t, v);
+}
+
+void linear_rows(const RowsTask& t) {
+  switch (t.form) {
+    case RowForm::Float:
+      return rows_block<RowForm::Float>(t);
+    case RowForm::Half:
+      return rows_block<RowForm::Half>(t);
+    case RowForm::Nibble:
+      return rows_block<RowForm::Nibble>(t);
+    default:
+      return rows_block<RowForm::Byte>(t);
+  }
+}
+
+}  // namespace
+}  // namespace TERSIFY_NAMESPACE
+}  // namespace tersify

@@ -1,0 +1,113 @@
+"""`tersify generate` and `tersify chat`: texts of a language model, as they are made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from tersify.cli.common import MaxDecodedBytes, allowed
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A .terse file, a GGUF file or a folder of transformers.")]
+Tokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="The most tokens of one answer.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Above 0: tokens are drawn, the more freely the higher.")]
+TopP = Annotated[float, typer.Option(help="Drawn tokens are among the likeliest that have this share.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of drawn tokens.")]
+Precision = Annotated[
+    Literal["fp32", "int8"], typer.Option(help="Of the activations; int8 needs weights of few levels.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="What torch uses by default.")]
+Context = Annotated[int | None, typer.Option(min=1, help="The longest text; what the model was made for by default.")]
+
+
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    max_new_tokens: Tokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    precision: Precision = "fp32",
+    threads: Threads = None,
+    context: Context = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
+) -> None:
+    """Print how MODEL goes on from --prompt."""
+    from tersify.lab import texts
+
+    net, tokenizer = texts.open_text_model(
+        model, precision=precision, threads=threads, context=context, **allowed(max_decoded_bytes)
+    )
+    ids = tokenizer(prompt)["input_ids"]
+    if not ids:
+        raise ValueError("--prompt has no tokens; give some text")
+    begin, made = time.perf_counter(), []
+
+    def kept() -> Iterator[int]:
+        for token in _stream(net, tokenizer, ids, max_new_tokens, temperature, top_p, seed):
+            made.append(token)
+            yield token
+
+    for piece in texts.pieces(kept(), tokenizer):
+        typer.echo(piece, nl=False)
+    seconds = time.perf_counter() - begin
+    typer.echo(f"\n[{len(ids)} + {len(made)} tokens in {seconds:.2f} s]", err=True)
+
+
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option(help="What the model is told before the talk.")] = None,
+    max_new_tokens: Tokens = 512,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    precision: Precision = "fp32",
+    threads: Threads = None,
+    context: Context = None,
+    max_decoded_bytes: MaxDecodedBytes = None,
+) -> None:
+    """Talk with MODEL, line by line; an empty line or the end of the input ends the talk."""
+    from tersify.lab import texts
+
+    net, tokenizer = texts.open_text_model(
+        model, precision=precision, threads=threads, context=context, **allowed(max_decoded_bytes)
+    )
+    if not tokenizer.chat_template:
+        raise ValueError(f"{model} has no chat template: it goes on from texts and does not talk; use tersify generate")
+    talk = [] if system is None else [{"role": "system", "content": system}]
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            return
+        if not line:
+            return
+        talk.append({"role": "user", "content": line})
+        ids = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=True)["input_ids"]
+        answer = ""
+        for piece in texts.pieces(_stream(net, tokenizer, ids, max_new_tokens, temperature, top_p, seed), tokenizer):
+            typer.echo(piece, nl=False)
+            answer += piece
+        typer.echo()
+        talk.append({"role": "assistant", "content": answer})
+
+
+def _stream(
+    net: Any, tokenizer: Any, ids: list[int], count: int, temperature: float, top_p: float, seed: int
+) -> Iterator[int]:
+    import torch
+
+    from tersify.lab import texts
+
+    return net.stream(
+        ids,
+        max_new_tokens=count,
+        do_sample=temperature > 0,
+        temperature=temperature or 1.0,
+        top_p=top_p,
+        eos_token_id=texts.ends_of(net, tokenizer),
+        generator=torch.Generator().manual_seed(seed),
+    )

@@ -1,0 +1,1 @@
+"""Causal language models of transformers, decoded by the engine with a cache of keys and values."""

@@ -1,0 +1,144 @@
+"""A causal model of transformers → a LanguageModel, checked against the model; or the model itself, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify.checks import check_choice, check_whole
+from tersify.cpus import usable_cpus
+from tersify.runtime.decode.architecture import UnknownModelError, architecture_of
+from tersify.runtime.decode.decoder import Decoder, Rotation
+from tersify.runtime.decode.language_model import LanguageModel
+from tersify.runtime.decode.network import Network
+from tersify.runtime.decode.source import ROUNDING_CLASSES, MappingSource, ModuleSource
+from tersify.runtime.engine import Kernels
+from tersify.runtime.extension import extension
+from tersify.runtime.ops.rounding import rounded_vectors
+from tersify.tensor import CompressedTensor
+
+CACHES, PRECISIONS = ("fp32", "fp16"), ("fp32", "int8")
+TOLERANCE = {"exact": 2e-5, "half": 5e-2, "int8": 5e-2}
+CHECK_TOKENS = 24
+
+
+def is_language_model(model: nn.Module) -> bool:
+    """Whether it is a causal model of transformers."""
+    return hasattr(model, "generate") and hasattr(model, "config") and hasattr(model, "prepare_inputs_for_generation")
+
+
+def compile_language_model(
+    model: Any, kernels: Kernels | None, precision: str, *, context: int | None, cache: str, strict: bool
+) -> LanguageModel | Any:
+    """Raises where `strict`, else warns, for a model that the decoder does not know, and returns the model itself."""
+    check_choice("cache", cache, CACHES)
+    if precision not in PRECISIONS:
+        raise ValueError(f"language models run with precision 'fp32' or 'int8', got {precision!r}")
+    try:
+        if kernels is None:
+            raise UnknownModelError("the compiled kernels are missing")
+        return _compiled(model, kernels, precision, context, cache)
+    except UnknownModelError as reason:
+        if strict:
+            raise
+        warnings.warn(f"torch runs this model, and nothing is faster: {reason}", RuntimeWarning, stacklevel=4)
+        return model
+
+
+def _compiled(model: Any, kernels: Kernels, precision: str, context: int | None, cache: str) -> LanguageModel:
+    architecture = architecture_of(model.config)
+    if context is not None:
+        most = architecture.context if architecture.positions is not None else None
+        check_whole("context", context, low=1, high=most)
+    network = Network(kernels, architecture, ModuleSource(model), precision)
+    rotation = None if architecture.positions is not None else rotation_of(model.model.rotary_emb)
+    decoder = Decoder(network, rotation, context=context or architecture.context, half=cache == "fp16")
+    made = LanguageModel(decoder, model)
+    _check(made, model, precision, cache)
+    return made
+
+
+def from_tensors(
+    tensors: Mapping[str, Tensor | CompressedTensor],
+    config: Any,
+    *,
+    precision: str = "fp32",
+    threads: int | None = None,
+    context: int | None = None,
+    cache: str = "fp32",
+) -> LanguageModel:
+    """A decoder of weights by their names, such as an opened file: no module of them is ever built.
+
+    There is no module to compare it with, so the configuration must be the weights' own.
+    """
+    check_choice("cache", cache, CACHES)
+    check_choice("precision", precision, PRECISIONS)
+    module = extension()
+    if module is None:
+        raise ValueError("decoding from packed weights needs the compiled kernels; reinstall tersify with a compiler")
+    architecture = architecture_of(config)
+    count = threads or min(torch.get_num_threads(), usable_cpus())
+    network = Network(Kernels(module, count), architecture, MappingSource(tensors, config), precision)
+    with torch.device("meta"):
+        model = importlib.import_module("transformers").AutoModelForCausalLM.from_config(config)
+    rotation = None
+    if architecture.positions is None:
+        rotation = rotation_of(type(model.model.rotary_emb)(config))
+    decoder = Decoder(network, rotation, context=context or architecture.context, half=cache == "fp16")
+    return LanguageModel(decoder, model.eval())
+
+
+def rotation_of(rotary: Any) -> Rotation:
+    """Cosines and sines as the model itself computes them."""
+
+    def rotation(positions: int) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            cosines, sines = rotary(torch.zeros(1, dtype=torch.float32), torch.arange(positions)[None])
+        pairs = cosines.shape[-1] // 2
+        return cosines[0, :, :pairs].float(), sines[0, :, :pairs].float()
+
+    return rotation
+
+
+def _check(made: LanguageModel, model: Any, precision: str, cache: str) -> None:
+    """The logits of a random text, in two parts, against the model's own."""
+    count = min(CHECK_TOKENS, made.context)
+    ids = torch.randint(model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), _Rounding(model, precision):
+        wanted = model(ids, use_cache=False).logits[0].float()
+    given = made(ids)[0]
+    exact = all(p.dtype == torch.float32 for p in model.parameters()) and cache == "fp32"
+    rounds = precision == "int8" or any(type(m).__name__ in ROUNDING_CLASSES for m in model.modules())
+    allowed = TOLERANCE["int8" if rounds else "exact" if exact else "half"]
+    error = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+    if not error <= allowed:
+        raise UnknownModelError(
+            f"the decoder's logits differ from the model's by {error:.1e} of the largest, more than {allowed:.0e}"
+        )
+
+
+class _Rounding:
+    """While it holds, linear layers of the model's layers see inputs of 8 bits, as int8 kernels do."""
+
+    def __init__(self, model: nn.Module, precision: str) -> None:
+        self._model, self._wanted = model, precision == "int8"
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> None:
+        head = self._model.get_output_embeddings() if self._wanted else None  # type: ignore[operator]
+        for layer in self._model.modules() if self._wanted else ():
+            if isinstance(layer, nn.Linear) and layer is not head and type(layer) is nn.Linear:
+                self._hooks.append(layer.register_forward_pre_hook(_round_input))
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _round_input(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (rounded_vectors(inputs[0]), *inputs[1:])

@@ -1,0 +1,103 @@
+"""The decoding loop that transformers' `generate` calls: its arguments, processors and criteria, our logits."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.decode.decoder import Decoder
+
+MOVED = "what the decoder does not do; call the model's own generate"
+
+
+def prompts_of(input_ids: Tensor, attention_mask: Tensor | None, vocabulary: int) -> list[list[int]]:
+    """The tokens of every text without the padding before them."""
+    if input_ids.ndim != 2 or input_ids.dtype not in (torch.int64, torch.int32) or not input_ids.numel():
+        raise ValueError(
+            f"input_ids are whole numbers of [texts, tokens], at least one each; got {input_ids.dtype} "
+            f"{tuple(input_ids.shape)}"
+        )
+    low, high = int(input_ids.min()), int(input_ids.max())
+    if low < 0 or high >= vocabulary:
+        raise ValueError(f"tokens are 0..{vocabulary - 1}, got {low if low < 0 else high}")
+    if attention_mask is None:
+        return input_ids.tolist()
+    if attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"an attention_mask has the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(attention_mask.shape)}"
+        )
+    mask = attention_mask != 0
+    if not bool(mask[:, -1].all()) or bool((mask[:, :-1] & ~mask[:, 1:]).any()):
+        raise ValueError("the attention_mask hides tokens between others or at the end; pad texts on the left")
+    return [ids[keep].tolist() for ids, keep in zip(input_ids, mask, strict=True)]
+
+
+def decode(
+    decoder: Decoder,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    streamer: Any = None,
+    **model_kwargs: Any,
+) -> Any:
+    """Greedy search or sampling, as transformers does them."""
+    _check(generation_config, model_kwargs)
+    texts = prompts_of(input_ids, model_kwargs.get("attention_mask"), decoder.network.architecture.vocabulary)
+    decoder.room_for(len(texts), max(len(text) for text in texts))
+    logits = torch.cat([decoder.prompt(slot, text) for slot, text in enumerate(texts)])
+    lengths = [len(text) for text in texts]
+    ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
+    unfinished = torch.ones(len(texts), dtype=torch.bool)
+    kept: tuple[list[Tensor], list[Tensor]] = ([], [])
+    while True:
+        scores = logits_processor(input_ids, logits.clone())
+        kept[0].append(scores)
+        kept[1].append(logits)
+        if generation_config.do_sample:
+            tokens = torch.multinomial(scores.softmax(-1), 1).squeeze(1)
+        else:
+            tokens = scores.argmax(-1)
+        if ends:
+            tokens = torch.where(unfinished, tokens, generation_config._pad_token_tensor)
+        input_ids = torch.cat([input_ids, tokens[:, None]], 1)
+        if streamer is not None:
+            streamer.put(tokens)
+        unfinished &= ~stopping_criteria(input_ids, scores)
+        if not bool(unfinished.any()):
+            break
+        if not generation_config.return_dict_in_generate:
+            kept[0].clear()
+            kept[1].clear()
+        slots = range(len(texts))
+        logits = decoder.run(slots, lengths, tokens.tolist(), slots)
+        lengths = [length + 1 for length in lengths]
+    if streamer is not None:
+        streamer.end()
+    return _result(input_ids, kept, generation_config)
+
+
+def _check(config: Any, model_kwargs: dict[str, Any]) -> None:
+    if config.num_beams and config.num_beams > 1:
+        raise ValueError(f"num_beams={config.num_beams} is {MOVED}")
+    if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
+        raise ValueError(f"attentions and hidden states are {MOVED}")
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and getattr(cache, "get_seq_length", lambda: 1)():
+        raise ValueError(f"going on from past_key_values is {MOVED}")
+    if model_kwargs.get("inputs_embeds") is not None:
+        raise ValueError(f"inputs_embeds are {MOVED}")
+
+
+def _result(input_ids: Tensor, kept: tuple[list[Tensor], list[Tensor]], config: Any) -> Any:
+    if not config.return_dict_in_generate:
+        return input_ids
+    made: Any = importlib.import_module("transformers.generation.utils")
+    return made.GenerateDecoderOnlyOutput(
+        sequences=input_ids,
+        scores=tuple(kept[0]) if config.output_scores else None,
+        logits=tuple(kept[1]) if config.output_logits else None,
+    )

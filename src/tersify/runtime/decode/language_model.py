@@ -1,0 +1,159 @@
+"""A causal language model, compiled: logits, `generate` and streams of tokens from our kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tersify.checks import check_whole
+from tersify.runtime.decode import hf_loop
+from tersify.runtime.decode.decoder import Decoder
+from tersify.runtime.decode.sampling import Sampling
+
+
+class LanguageModel:
+    """What `compile` makes of a causal model of transformers.
+
+    Called with `input_ids` it gives the logits of every token. `generate` takes transformers' arguments; `stream` gives
+    one token after the other. The model it was made from is left as it is and must not change afterwards.
+    """
+
+    def __init__(self, decoder: Decoder, model: Any) -> None:
+        self._decoder = decoder
+        self._model = model
+        self._unchanged = _versions(model)
+        self._lock = threading.Lock()
+        self._seen: list[int] = []  # the tokens of slot 0: a text that goes on need not be read again
+
+    @property
+    def config(self) -> Any:
+        return self._model.config
+
+    @property
+    def generation_config(self) -> Any:
+        return self._model.generation_config
+
+    @property
+    def context(self) -> int:
+        """The longest text, prompt and new tokens together."""
+        return self._decoder.context
+
+    @property
+    def threads(self) -> int:
+        return int(self._decoder.network.kernels.workspace.threads)
+
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights that the kernels read."""
+        return self._decoder.network.weight_bytes()
+
+    def cache_bytes(self) -> int:
+        """Bytes of the keys and values, by now."""
+        return self._decoder.cache_bytes
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """The logits of every token, [texts, tokens, vocabulary]; zeros where the mask hides one."""
+        self._check_unchanged()
+        a = self._decoder.network.architecture
+        texts = hf_loop.prompts_of(input_ids, attention_mask, a.vocabulary)
+        out = torch.zeros(*input_ids.shape, a.vocabulary)
+        with self._lock:
+            self._seen = []
+            for number, text in enumerate(texts):
+                out[number, input_ids.shape[1] - len(text) :] = self._decoder.prompt(0, text, all_logits=True)
+        return out
+
+    def generate(self, input_ids: Tensor, **arguments: Any) -> Any:
+        """transformers' `generate`, with its arguments, its processors of logits and its criteria to stop."""
+        return self._model.generate(input_ids, custom_generate=self.decode, **arguments)
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """For `model.generate(..., custom_generate=compiled.decode)`."""
+        if model is not self._model:
+            raise ValueError("this was compiled from another model; compile the one that generates")
+        self._check_unchanged()
+        with self._lock:
+            self._seen = []
+            return hf_loop.decode(
+                self._decoder,
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                streamer=streamer,
+                **model_kwargs,
+            )
+
+    def stream(
+        self,
+        input_ids: Tensor | Sequence[int],
+        *,
+        max_new_tokens: int,
+        do_sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        eos_token_id: int | Sequence[int] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[int]:
+        """One token after the other of one text, up to the one that ends it, which is the last.
+
+        A prompt that begins with what the last stream saw is only read from where they part.
+        """
+        check_whole("max_new_tokens", max_new_tokens, low=1)
+        sampling = Sampling(do_sample=do_sample, temperature=temperature, top_k=top_k, top_p=top_p)
+        ids = torch.as_tensor(input_ids).reshape(1, -1)
+        (text,) = hf_loop.prompts_of(ids, None, self._decoder.network.architecture.vocabulary)
+        self._check_unchanged()
+        self._decoder.room_for(1, min(len(text) + max_new_tokens, max(self.context, len(text))))
+        ends = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
+        return self._streamed(text, max_new_tokens, sampling, ends, generator)
+
+    def _streamed(
+        self, text: list[int], count: int, sampling: Sampling, ends: set[int], generator: torch.Generator | None
+    ) -> Iterator[int]:
+        for number in range(count):
+            if len(text) > self.context:
+                return
+            with self._lock:
+                shared = _common(self._seen, text[:-1])
+                logits = self._decoder.prompt(0, text[shared:], shared)
+                self._seen = list(text)
+            token = sampling.choose(logits[-1], generator)
+            yield token
+            if token in ends or number == count - 1:
+                return
+            text = [*text, token]
+
+    def _check_unchanged(self) -> None:
+        if _versions(self._model) != self._unchanged:
+            raise ValueError("the model's weights were changed after it was compiled; compile it again")
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    shared = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        shared += 1
+    return shared
+
+
+def _versions(model: nn.Module) -> list[tuple[int, int]]:
+    """What a write to any parameter or buffer changes."""
+    tensors = (*model.parameters(), *model.buffers())
+    return [(x.data_ptr(), -1 if x.is_inference() else x._version) for x in tensors if x.device.type == "cpu"]

@@ -1,0 +1,89 @@
+"""Compressed weights decode from their packed forms."""
+
+import pytest
+import torch
+from language_models import random_ids, random_model
+
+import tersify
+from tersify.runtime.ops.rounding import rounded_vectors
+
+
+def make_ternary_(model, *, levels=None):
+    """Linear layers of signs with a scale each, or of a table's levels."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            with torch.no_grad():
+                if levels is None:
+                    scale = layer.weight.abs().mean()
+                    layer.weight.copy_((layer.weight / scale).round().clamp(-1, 1) * scale)
+                else:
+                    nearest = (layer.weight[..., None] - levels).abs().argmin(-1)
+                    layer.weight.copy_(levels[nearest])
+    return model
+
+
+@pytest.mark.parametrize("count", [3, 16, 40])
+def test_tables_decode_as_the_dense_model_does(count):
+    levels = torch.linspace(-0.4, 0.4, count) ** 3
+    model = make_ternary_(random_model("qwen2"), levels=levels)
+    fast = tersify.compile(model, threads=2, strict=True)
+    ids = random_ids(2, 11)
+    arguments = {"max_new_tokens": 25, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(fast.generate(ids, **arguments), model.generate(ids, **arguments))
+
+
+def test_signs_take_an_eighth_of_the_bytes_of_floats_and_decode_alike():
+    model = random_model("llama")
+    dense = tersify.compile(model, strict=True).weight_bytes()
+    fast = tersify.compile(make_ternary_(model), threads=2, strict=True)
+    ids = random_ids(1, 11)
+    arguments = {"max_new_tokens": 25, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(fast.generate(ids, **arguments), model.generate(ids, **arguments))
+    assert fast.weight_bytes() < 0.5 * dense  # the embedding and the head are still dense
+
+
+def test_int8_signs_give_the_logits_of_rounded_inputs():
+    model = make_ternary_(random_model("llama"))
+    fast = tersify.compile(model, precision="int8", threads=2, strict=True)
+    ids = random_ids(1, 40)
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            layer.register_forward_pre_hook(lambda _, inputs: (rounded_vectors(inputs[0]),))
+    with torch.no_grad():
+        wanted = model(ids).logits
+    assert (fast(ids) - wanted).abs().max() <= 2e-2 * wanted.abs().max()
+    assert (fast(ids) - wanted).abs().median() <= 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_layers_that_round_their_own_inputs_run_on_bytes(online):
+    integration = pytest.importorskip("transformers.integrations.bitnet")
+    model = random_model("bitnet")
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            rounding = integration.AutoBitLinear(layer.in_features, layer.out_features, bias=False, online_quant=online)
+            with torch.no_grad():
+                weight = layer.weight if online else layer.weight.sign() * (layer.weight.abs() > 0.1)
+                rounding.weight.copy_(weight)
+                if not online:
+                    rounding.weight_scale.fill_(0.14)
+            model.set_submodule(name, rounding)
+    model.eval()
+    fast = tersify.compile(model, threads=2, strict=True)
+    assert all(part.int8 for part in fast._decoder.network.layers[0].inner.parts)
+    ids = random_ids(1, 40)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        wanted = model(ids).logits
+    assert (fast(ids) - wanted).abs().median() <= 1e-4 * wanted.abs().max()
+
+
+def test_bfloat16_weights_take_half_the_bytes():
+    model = random_model("llama")
+    dense = tersify.compile(model, strict=True).weight_bytes()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    fast = tersify.compile(model, strict=True)
+    assert 2 * fast.weight_bytes() == dense
+    with torch.no_grad():
+        wanted = model(random_ids(1, 9)).logits
+    assert (fast(random_ids(1, 9)) - wanted).abs().max() <= 2e-5 * wanted.abs().max()

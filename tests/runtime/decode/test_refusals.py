@@ -1,0 +1,101 @@
+"""What a decoder does not do is one sentence, or torch does it."""
+
+import pytest
+import torch
+from language_models import VOCABULARY, random_ids, random_model
+
+import tersify
+
+
+def test_tokens_that_do_not_exist_are_refused():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    for token in (-1, VOCABULARY):
+        with pytest.raises(ValueError, match=r"tokens are 0\.\.96, got"):
+            fast.generate(torch.tensor([[3, token]]), max_new_tokens=2, do_sample=False)
+        with pytest.raises(ValueError, match=r"tokens are 0\.\.96, got"):
+            fast.stream([3, token], max_new_tokens=2)
+
+
+def test_a_prompt_without_tokens_is_refused():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    with pytest.raises(ValueError, match="at least one each"):
+        fast.stream([], max_new_tokens=2)
+    with pytest.raises(ValueError, match="at least one each"):
+        fast(torch.zeros(1, 0, dtype=torch.int64))
+
+
+def test_a_prompt_longer_than_the_cache_is_one_sentence():
+    fast = tersify.compile(random_model("llama"), strict=True, context=20)
+    with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
+        fast.generate(random_ids(1, 21), max_new_tokens=2, do_sample=False)
+    with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
+        fast.stream(random_ids(1, 21), max_new_tokens=2)
+    assert len(list(fast.stream(random_ids(1, 20), max_new_tokens=5))) == 1  # the last token that fits the cache
+
+
+@pytest.mark.parametrize("context", [0, 513, 2.5])
+def test_a_context_that_cannot_be_is_refused(context):
+    with pytest.raises(ValueError, match="context must be"):
+        tersify.compile(random_model("gpt2"), context=context)
+
+
+def test_weights_that_changed_must_be_compiled_again():
+    model = random_model("llama")
+    fast = tersify.compile(model, strict=True)
+    ids = random_ids(1, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model(ids, labels=ids).loss.backward()
+    optimizer.step()
+    for use in (
+        lambda: fast(ids),
+        lambda: fast.stream(ids, max_new_tokens=3),
+        lambda: fast.generate(ids, max_new_tokens=3),
+    ):
+        with pytest.raises(ValueError, match="changed after it was compiled"):
+            use()
+    again = tersify.compile(model, strict=True)
+    arguments = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(again.generate(ids, **arguments), model.generate(ids, **arguments))
+
+
+def test_padding_behind_a_prompt_is_refused():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    ids = random_ids(2, 6)
+    mask = torch.ones_like(ids)
+    mask[0, -1] = 0
+    with pytest.raises(ValueError, match="pad texts on the left"):
+        fast.generate(ids, attention_mask=mask, max_new_tokens=2, do_sample=False)
+
+
+def test_beams_are_refused():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    with pytest.raises(ValueError, match="num_beams=2"):
+        fast.generate(random_ids(1, 6), max_new_tokens=2, num_beams=2)
+
+
+def test_a_model_of_an_unknown_kind_stays_with_torch_and_says_so():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2)
+    model = transformers.BloomForCausalLM(config).eval()
+    with pytest.warns(RuntimeWarning, match="'bloom' have no decoder"):
+        assert tersify.compile(model) is model
+    with pytest.raises(ValueError, match="'bloom' have no decoder"):
+        tersify.compile(model, strict=True)
+
+
+def test_a_model_whose_layers_were_rewritten_is_found_out_by_its_logits():
+    model = random_model("llama")
+    inner = model.model.layers[1].mlp
+    inner.forward = lambda x: inner.down_proj(inner.up_proj(x))
+    with pytest.raises(ValueError, match="logits differ from the model's"):
+        tersify.compile(model, strict=True)
+
+
+def test_a_module_that_is_no_language_model_needs_an_example():
+    with pytest.raises(ValueError, match="compile needs an example input of Linear"):
+        tersify.compile(torch.nn.Linear(3, 4))
+
+
+def test_settings_of_language_models_are_refused_for_others():
+    with pytest.raises(ValueError, match="settings of a language model"):
+        tersify.compile(torch.nn.Linear(3, 4), torch.randn(1, 3), context=5)
