@@ -5,8 +5,9 @@ usage: python benchmarks/cpu_inference.py [--quick] [--json FILE [--resume]] [--
 
 The file is written after every section; --resume goes on with the sections that it lacks, if it comes from the same
 commit; --only measures the sections whose names begin so, such as linear4096 or ternary.z90.t2. DeepSparse needs an
-environment of its own (Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in TERSIFY_DEEPSPARSE_PYTHON. An
-engine that is not there is printed as missing.
+environment of its own (Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in TERSIFY_DEEPSPARSE_PYTHON;
+that of llama-cpp-python, where it lies elsewhere, in TERSIFY_LLAMA_PYTHON. An engine that is not there is printed as
+missing.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from tersify.lab import network
 from tersify.lab.experiments.provenance import commit
 from tersify.runtime import BenchRow, bench, compile, speedup
 
-DENSE_FP32 = ("torch", "torch.compile", "onnxruntime", "openvino")
+DENSE_FP32 = ("torch", "torch.compile", "onnxruntime", "openvino")  # OpenVINO held to f32
+DENSE = (*DENSE_FP32, "openvino-default")  # which may take bf16
 INT8 = ("onnxruntime-int8", "openvino-int8")
 OURS = ("tersify", "tersify-fp16", "tersify-int8")
-LINEAR_FEW_BITS = ("torch-int8", "onnxruntime-int8", "onnxruntime-int4", "openvino-int8")
-# ONNX Runtime's 16 levels have no +8 beside their -8, so one sign of a ternary weight shrinks by an eighth: a shift of
-# all weights, which eight layers in a row make 86 times larger than the output.
-STACK_FEW_BITS = tuple(peer for peer in LINEAR_FEW_BITS if peer != "onnxruntime-int4")
+# Each with what suits ternary weights best: ONNX Runtime in blocks of 256, llama.cpp with its ternary type.
+LINEAR_FEW_BITS = (
+    "torch-int8", "onnxruntime-int8", "onnxruntime-int4", "onnxruntime-int2", "openvino-int8", "llama.cpp-tq2",
+)  # fmt: skip
 # Products and convolutions for which oneDNN takes AMX where it finds it.
 ONEDNN_TRIAL = """
 import torch
@@ -168,6 +170,7 @@ def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
     fp32 = {"fp32": ("tersify", DENSE_FP32)}
     all_engines = {
         **fp32,
+        "dense": ("tersify", DENSE),
         "deepsparse": ("tersify", ("deepsparse",)),
         "int8": ("tersify-int8", INT8),
         "fp32-with-fp16": ("tersify-fp16", DENSE_FP32),
@@ -194,7 +197,6 @@ def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
     # A third of zeros is what ternary training alone gives; the kernel reads every trit, so zeros change little.
     # One layer's int8 weights (16 MB) lie in a large last-level cache; those of eight layers do not, as in a network.
     for share, count, layers in ((1 / 3, 2, 1), (1 / 3, 2, 8), (0.9, 2, 1), (1 / 3, 1, 1)):
-        few_bits = LINEAR_FEW_BITS if layers == 1 else STACK_FEW_BITS
         yield Section(
             title=f"{layers} × ternary Linear 4096×4096, {100 * share:.0f} % zeros, {count} threads",
             key=f"linear4096{'' if layers == 1 else f'x{layers}'}.z{100 * share:.0f}",
@@ -203,9 +205,9 @@ def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
             example=vectors,
             contests={
                 "torch": ("tersify", ("torch",)),
-                "few-bits": ("tersify", few_bits),
+                "few-bits": ("tersify", LINEAR_FEW_BITS),
                 "torch-with-int8": ("tersify-int8", ("torch",)),
-                "few-bits-with-int8": ("tersify-int8", few_bits),
+                "few-bits-with-int8": ("tersify-int8", LINEAR_FEW_BITS),
             },
             batches=SINGLE_BATCH,
             times_the_rounds=5,  # microseconds: neighbours disturb many rounds, and one takes little time

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,35 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from common import interleaved, report  # first: it sets what must stand before torch is imported
+from engines import onnx_session
 from networks_of_others import minilm
 
 Works = dict[str, Callable[[], Any]]
 ROUNDS, REPEATS, WARM = 15, 10, 5
 TOKENS, FRAMES = 128, 160
-
-
-def onnx_session(model: Any, x: Any, *, int8: str = "") -> Callable[[], Any]:
-    import onnxruntime
-    import torch
-    from onnxruntime import quantization
-
-    with tempfile.TemporaryDirectory() as name:
-        plain, small = Path(name) / "plain.onnx", Path(name) / "small.onnx"
-        torch.onnx.export(model, (x,), plain, dynamo=False, opset_version=17, input_names=["x"])
-        if int8 == "dynamic":
-            quantization.quantize_dynamic(plain, small, weight_type=quantization.QuantType.QInt8)
-        elif int8:
-            quantization.shape_inference.quant_pre_process(plain, plain)
-            shown = iter([{"x": x.numpy()}])
-            reader = type(
-                "Shown", (quantization.CalibrationDataReader,), {"get_next": lambda self: next(shown, None)}
-            )()
-            quantization.quantize_static(plain, small, reader, per_channel=True)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(small if int8 else plain, options, providers=["CPUExecutionProvider"])
-    feed = {"x": x.numpy()}
-    return lambda: session.run(None, feed)
 
 
 def engines(model: Any, x: Any, *, int8: str) -> Works:

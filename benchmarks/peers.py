@@ -22,7 +22,7 @@ Peer = Callable[[bytes], int]
 
 def peer_versions() -> dict[str, str]:
     found = {}
-    for package in ("zstandard", "brotli", "nncodec"):
+    for package in ("zstandard", "brotli", "nncodec", "onnxruntime", "openvino"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -38,6 +38,27 @@ def peer_sizes(tensors: Mapping[str, CompressedTensor | Tensor], *, quick: bool)
     if cabac is not None and all(isinstance(t, CompressedTensor) for t in tensors.values()):
         sizes["nncodec"] = sum(_cabac_bytes(cabac, t) for t in tensors.values() if isinstance(t, CompressedTensor))
     return sizes
+
+
+def coded_sizes(tensors: Mapping[str, CompressedTensor | Tensor], *, quick: bool) -> dict[str, int]:
+    """A whole network: codes by zstd-19 and by NNCodec's coder, in both the rest (dense floats, tables) by zstd-19."""
+    coded = [t for t in tensors.values() if isinstance(t, CompressedTensor) and t.codebook is not None]
+    rest = [t for t in tensors.values() if isinstance(t, Tensor) and t.numel()]
+    rest += [t.codebook for t in coded if t.codebook is not None] + [t.scale for t in coded if t.scale is not None]
+    rest += [t.to_dense() for t in tensors.values() if isinstance(t, CompressedTensor) and t.codebook is None]
+    zstd = zstandard.ZstdCompressor(level=3 if quick else 19)
+    others = [b"".join(t.numpy().tobytes() for t in rest), b"".join(_planes(t) for t in rest)]
+    besides = min(len(zstd.compress(form)) for form in others)
+    sizes = {"zstd_19": besides + (min(len(zstd.compress(form)) for form in _forms(coded)) if coded else 0)}
+    cabac = _deep_cabac()
+    if cabac is not None and coded:
+        sizes["nncodec"] = besides + sum(_cabac_bytes(cabac, t) for t in coded)
+    return sizes
+
+
+def _planes(tensor: Tensor) -> bytes:
+    array = tensor.reshape(-1).contiguous().numpy()
+    return array.view(np.uint8).reshape(array.size, -1).T.tobytes()
 
 
 def _forms(tensors: list[CompressedTensor | Tensor]) -> Iterator[bytes]:

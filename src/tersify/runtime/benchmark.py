@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +23,10 @@ from tersify.checks import check_threads
 from tersify.modes import eval_mode
 from tersify.runtime import peers
 from tersify.runtime.inputs import check_runs
+from tersify.runtime.peer_files import write_models
 
-DEEPSPARSE_VARIABLE = "TERSIFY_DEEPSPARSE_PYTHON"
+# Peers that want an environment of their own, and the variable that names its interpreter.
+OWN_PYTHON = {"deepsparse": "TERSIFY_DEEPSPARSE_PYTHON", peers.LLAMA: "TERSIFY_LLAMA_PYTHON"}
 
 
 @dataclass(kw_only=True)
@@ -72,7 +73,7 @@ class _Worker:
     """A peer's process. It is stopped while others are timed: idle engines may spin for work."""
 
     def __init__(self, peer: str, folder: Path, threads: int) -> None:
-        python = os.environ.get(DEEPSPARSE_VARIABLE, sys.executable) if peer == "deepsparse" else sys.executable
+        python = os.environ.get(OWN_PYTHON.get(peer, ""), sys.executable)
         env = {**os.environ, "OMP_NUM_THREADS": str(threads), "NM_DISABLE_ANALYTICS": "True"}
         # oneDNN's AMX kernels die where a virtual machine hides CPUID leaf 0x1D.
         env.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -135,7 +136,7 @@ def bench(
         check_runs(model, (example[:1],))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_models(model, example, folder, wanted=peers)
+        write_models(model, example, folder, wanted=peers)
         workers = {peer: _Worker(peer, folder, threads) for peer in peers}
         try:
             rows = {(p, b): BenchRow(peer=p, batch=b, threads=threads) for p in peers for b in batches}
@@ -180,77 +181,3 @@ def _exact(model: nn.Module, example: Tensor) -> Any:
     with torch.no_grad():
         exact = example.double() if example.is_floating_point() else example  # the numbers of words stay
         return copy.deepcopy(model).double()(exact).numpy()
-
-
-def _write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Sequence[str]) -> None:
-    """The same network for every engine: model.pt2, model.onnx, its 8- and 4-bit forms, and inputs.npy."""
-    np.save(folder / "inputs.npy", example.numpy())
-    shown = torch.cat([example, example])[: max(2, len(example))]
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        dynamic = ({0: torch.export.Dim("batch", min=1)},)
-        torch.export.save(torch.export.export(model, (shown,), dynamic_shapes=dynamic), folder / "model.pt2")
-        try:
-            import onnx  # noqa: F401  (the exporter looks for it at its end)
-
-            torch.onnx.export(
-                model,
-                (shown,),
-                folder / "model.onnx",
-                dynamo=False,
-                opset_version=13,
-                input_names=["x"],
-                output_names=["y"],
-                dynamic_axes={"x": {0: "n"}, "y": {0: "n"}},
-            )
-            if "onnxruntime-int8" in wanted:
-                _quantize_onnx(example, folder)
-            if "onnxruntime-int4" in wanted:
-                _quantize_onnx_4bit(folder)
-        except (ImportError, torch.onnx.OnnxExporterError) as error:  # packages or operators that ONNX lacks
-            why = str(error).strip().partition("\n")[0]
-            (folder / peers.NO_ONNX).write_text(f"the network cannot be written as ONNX ({why})", encoding="utf-8")
-
-
-def _quantize_onnx(example: Tensor, folder: Path) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Images(CalibrationDataReader):
-        def __init__(self) -> None:
-            self._rest = iter(example.numpy())
-
-        def get_next(self) -> Any:
-            image = next(self._rest, None)
-            return None if image is None else {"x": image[None]}
-
-    # What ONNX Runtime advises before quantizing: norms folded, shapes inferred.
-    quant_pre_process(folder / "model.onnx", folder / "prepared.onnx")
-    quantize_static(
-        folder / "prepared.onnx",
-        folder / "model-int8.onnx",
-        Images(),
-        quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        per_channel=True,
-    )
-
-
-def _quantize_onnx_4bit(folder: Path) -> None:
-    """Matrix products with weights in blocks of 4 bits, the smallest that ONNX Runtime has."""
-    import onnx
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-
-    # The quantizer looks for MatMul; the exporter writes Gemm.
-    graph = onnx.load(folder / "model.onnx")
-    for node in graph.graph.node:
-        if node.op_type == "Gemm" and len(node.input) == 2:
-            weight = next(i for i in graph.graph.initializer if i.name == node.input[1])
-            dense = onnx.numpy_helper.to_array(weight).T.copy()
-            weight.CopyFrom(onnx.numpy_helper.from_array(dense, weight.name))
-            node.op_type = "MatMul"
-            del node.attribute[:]
-    quantizer = MatMulNBitsQuantizer(graph, block_size=32, is_symmetric=True, accuracy_level=4)
-    quantizer.process()
-    quantizer.model.save_model_to_file(str(folder / "model-int4.onnx"))

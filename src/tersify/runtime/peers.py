@@ -19,6 +19,9 @@ from typing import Any
 import numpy as np
 
 NO_ONNX = "no-onnx.txt"  # says why there is no model.onnx
+MATRICES = "matrices.npz"  # of linear layers in a row
+LLAMA = "llama.cpp-tq2"
+TQ2_0 = 35  # its number in ggml.h
 Run = Callable[[Any], Any]  # images → logits, both as the engine's own callers have them: arrays, or torch's tensors
 Loader = Callable[[Path, int, int], Run]  # folder, batch size, threads
 
@@ -91,7 +94,7 @@ def _onnxruntime(file: str) -> Loader:
     return load
 
 
-def _openvino(quantized: bool) -> Loader:
+def _openvino(*, quantized: bool = False, precision: str = "f32") -> Loader:
     def load(folder: Path, batch: int, threads: int) -> Run:
         import openvino
 
@@ -110,7 +113,9 @@ def _openvino(quantized: bool) -> Loader:
                 openvino.save_model(calibrated, kept, compress_to_fp16=False)
             model = core.read_model(kept)
             model.reshape([batch, *inputs.shape[1:]])
-        options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        if precision:  # its own choice is bf16 where the CPU has it
+            options["INFERENCE_PRECISION_HINT"] = precision
         compiled = core.compile_model(model, "CPU", options)
         return lambda x: compiled(x)[0]
 
@@ -125,6 +130,68 @@ def _deepsparse(folder: Path, batch: int, threads: int) -> Run:
     return lambda x: engine.run([x])[0]
 
 
+def _llama(folder: Path, batch: int, threads: int) -> Run:
+    """Ternary matrices in a row as llama.cpp computes them: its type TQ2_0, activations rounded to int8 in blocks."""
+    import ctypes
+
+    import gguf
+    import llama_cpp
+
+    libraries = Path(llama_cpp.__file__).parent / "lib"
+    base, cpu = (ctypes.CDLL(str(libraries / f"lib{name}.so")) for name in ("ggml-base", "ggml-cpu"))
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+
+    class Settings(ctypes.Structure):
+        _fields_ = [("bytes", size), ("memory", pointer), ("no_alloc", ctypes.c_bool)]
+
+    class Pool(ctypes.Structure):
+        _fields_ = [
+            ("mask", ctypes.c_bool * 512), ("threads", ctypes.c_int), ("priority", ctypes.c_int),
+            ("poll", ctypes.c_uint32), ("strict", ctypes.c_bool), ("paused", ctypes.c_bool),
+        ]  # fmt: skip
+
+    def function(library: Any, name: str, result: Any, *kinds: Any) -> Any:
+        found = getattr(library, name)
+        found.restype, found.argtypes = result, list(kinds)
+        return found
+
+    new_matrix = function(base, "ggml_new_tensor_2d", pointer, pointer, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    product = function(base, "ggml_mul_mat", pointer, pointer, pointer, pointer)
+    put = function(base, "ggml_backend_tensor_set", None, pointer, pointer, size, size)
+    get = function(base, "ggml_backend_tensor_get", None, pointer, pointer, size, size)
+    context = function(base, "ggml_init", pointer, Settings)(Settings(1 << 24, None, True))
+    backend = function(cpu, "ggml_backend_cpu_init", pointer)()
+    function(cpu, "ggml_backend_cpu_set_n_threads", None, pointer, ctypes.c_int)(backend, threads)
+    pool = Pool()  # made once: otherwise every call starts its threads anew
+    function(base, "ggml_threadpool_params_init", None, pointer, ctypes.c_int)(ctypes.byref(pool), threads)
+    made = function(cpu, "ggml_threadpool_new", pointer, pointer)(ctypes.byref(pool))
+    function(cpu, "ggml_backend_cpu_set_threadpool", None, pointer, pointer)(backend, made)
+
+    matrices = list(np.load(folder / MATRICES).values())
+    given = last = new_matrix(context, 0, matrices[0].shape[1], batch)  # 0: fp32
+    stored = []
+    for matrix in matrices:
+        stored.append(new_matrix(context, TQ2_0, matrix.shape[1], matrix.shape[0]))
+        last = product(context, stored[-1], last)
+    graph = function(base, "ggml_new_graph", pointer, pointer)(context)
+    function(base, "ggml_build_forward_expand", None, pointer, pointer)(graph, last)
+    function(base, "ggml_backend_alloc_ctx_tensors", pointer, pointer, pointer)(context, backend)
+    for tensor, matrix in zip(stored, matrices, strict=True):
+        packed = gguf.quants.quantize(matrix, gguf.GGMLQuantizationType.TQ2_0)
+        put(tensor, packed.ctypes.data, 0, packed.nbytes)
+    compute = function(base, "ggml_backend_graph_compute", ctypes.c_int, pointer, pointer)
+    answer = np.empty((batch, matrices[-1].shape[0]), np.float32)
+
+    def run(x: Any) -> Any:
+        put(given, x.ctypes.data, 0, x.nbytes)
+        if compute(backend, graph):
+            raise RuntimeError("ggml could not compute the graph")
+        get(last, answer.ctypes.data, 0, answer.nbytes)
+        return answer.copy()
+
+    return run
+
+
 LOADERS: dict[str, Loader] = {
     "torch": _torch_eager,
     "torch.compile": _torch_compile,
@@ -132,8 +199,11 @@ LOADERS: dict[str, Loader] = {
     "onnxruntime": _onnxruntime("model.onnx"),
     "onnxruntime-int8": _onnxruntime("model-int8.onnx"),
     "onnxruntime-int4": _onnxruntime("model-int4.onnx"),
-    "openvino": _openvino(False),
-    "openvino-int8": _openvino(True),
+    "onnxruntime-int2": _onnxruntime("model-int2.onnx"),
+    "openvino": _openvino(),
+    "openvino-default": _openvino(precision=""),
+    "openvino-int8": _openvino(quantized=True),
+    LLAMA: _llama,
     "deepsparse": _deepsparse,
     "tersify": _tersify("fp32"),
     "tersify-fp16": _tersify("fp16"),
