@@ -95,6 +95,7 @@ clean:
 	touch $@
 
 .venv/.checks: .venv/.product
-	$(PIP) -e '.[test,docs]'
+	$(BIN)/python tools/extras.py test docs > .venv/extras.txt
+	$(PIP) -r .venv/extras.txt
 	$(PIP) --no-deps timm  # torchvision, which it wants for data alone, has no build for every torch
 	touch $@

@@ -1,7 +1,7 @@
 """Decoding of language models beside llama.cpp: a token, and a prompt of 128 tokens, on one and two threads.
 
-usage: TERSIFY_LLAMA_PYTHON=PYTHON python benchmarks/lm_decode.py [--quick] [--json FILE] [--files DIR] [--only NAME ...]
-       [--threads N ...]
+usage: TERSIFY_LLAMA_PYTHON=PYTHON python benchmarks/lm_decode.py [--quick] [--json FILE] [--files DIR]
+       [--only NAME ...] [--threads N ...]
 
 PYTHON has llama-cpp-python and gguf. The network has BitNet-2B's shapes (2.08 G weights) with random signs; head and
 embedding are small, so that they cost nothing on either side. Engines run in turns, each in a process of its own. A
