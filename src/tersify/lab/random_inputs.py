@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tersify import codec
 from tersify.lab.stored_networks import load_network
+from tersify.tensor.model import GRAPH
 
 TOKENS = 32
 MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
@@ -29,8 +30,19 @@ def network_and_input(
 ) -> tuple[nn.Module, Tensor]:
     """The network of a .terse file in eval mode, and `batch` random inputs of the size that it takes."""
     net = load_network(file, target=target, options=options, trust=trust, max_decoded_bytes=max_decoded_bytes)
-    stored = codec.open(file, max_decoded_bytes=max_decoded_bytes).metadata.get("input")
+    metadata = codec.open(file, max_decoded_bytes=max_decoded_bytes).metadata
+    stored = metadata.get("input")
+    if stored is None and target is None and GRAPH in metadata:
+        stored = _input_of_graph(metadata[GRAPH])
     return net, random_input(net, stored, shape, batch)
+
+
+def _input_of_graph(graph: Any) -> list[int] | None:
+    """The size of one input where the graph takes a single tensor of floats and leaves no size but the batch free."""
+    match graph:
+        case {"inputs": [[_, [_, *sizes], "float32"]]} if sizes and all(type(size) is int for size in sizes):
+            return sizes
+    return None
 
 
 def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = "") -> Tensor:
