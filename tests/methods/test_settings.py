@@ -35,7 +35,7 @@ DEFAULTS = {
         "spread": None, "scale": "none",
     },
     "ternary-target": {
-        "sparsity": 0.9, "start": 0.6, "begin": 0.0, "end": 0.6, "spread": None, "scale": "none",
+        "sparsity": 0.9, "start": 0.4, "begin": 0.0, "end": 0.6, "spread": None, "scale": "none",
     },
     "trq": {},
     "ttq": {"t": 0.05},

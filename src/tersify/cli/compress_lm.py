@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -64,7 +64,7 @@ def compress_lm(
 
         packed = compensate_(
             net, settings, calibration=Calibration(batches, next_token_loss),
-            frequencies=language.frequencies_of(ids, net.config.vocab_size), folder=keep, bf16=bf16, tell=tell,
+            frequencies=language.frequencies_of(ids, cast(Any, net.config).vocab_size), folder=keep, bf16=bf16, tell=tell,
         )  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(language.stored(packed, net, tokenizer), out)

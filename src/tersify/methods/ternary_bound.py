@@ -31,20 +31,16 @@ class TernaryBound(Bound):
             torch._foreach_copy_(thresholds[1:], [thresholds[0]] * (len(thresholds) - 1))
         self._equal_at[:] = [each._version for each in thresholds]
 
-    def move_thresholds_(self, threshold: Tensor | float, entering: Sequence[Tensor]) -> None:
-        """The same where scales grow as zeros come: each weight keeps its root mean square."""
-        scaled = [(t, latent) for t, latent in zip(self.each(TernaryTransform), entering, strict=True) if t.factor]
-        before = [transform.density(latent) for transform, latent in scaled]
-        self.set_thresholds_(threshold)
-        for (transform, latent), density in zip(scaled, before, strict=True):
-            assert transform.factor is not None
-            transform.factor.start.mul_((density / transform.density(latent)).sqrt())
+    def densities(self) -> list[Tensor]:
+        """Of each weight the share that is not zero."""
+        transforms = self.each(TernaryTransform)
+        return [t.density(latent) for t, latent in zip(transforms, self.entering(), strict=True)]
 
-    def bring_closer_(self, near: float) -> None:
-        """Latents and thresholds become smaller, so that a step of the optimizer moves a latent past more others."""
-        for site in self.sites:
-            site.latent.mul_(near)
-        self.set_thresholds_(near * self.buffers("threshold")[0])
+    def keep_sizes_(self, before: Sequence[Tensor]) -> None:
+        """Scales grow as zeros come: each weight keeps the root mean square that it had with these densities."""
+        for transform, density, now in zip(self.each(TernaryTransform), before, self.densities(), strict=True):
+            if transform.factor is not None:
+                transform.factor.start.mul_((density / now).sqrt())
 
     def _one_threshold(self) -> Tensor | None:
         """The threshold of all of them, or None where somebody gave them several."""

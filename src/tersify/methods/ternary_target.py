@@ -13,13 +13,14 @@ from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.layer_spreads import layer_spreads
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import TernaryTransform, check_latent_settings, is_measured_at, magnitude_quantile
-from tersify.schedules import cubic_ramp
+from tersify.schedules import Progress, cubic_ramp
 
 # An optimizer moves a latent by about its rate in a step, wherever the others are. Levels do not depend on the
 # latents' size, since the threshold is a share of them, so a shorter run gets a smaller size. Smaller than the least,
 # the first step alone would reorder the weights of a trained network.
 STEPS_OF_FULL_SPREAD = 1000
 LEAST_OF_SPREAD = 0.08
+LEAST_START_OF_SHORT_RUNS = 0.6  # fewer zeros at once would leave too many for the steps that follow
 
 
 @register("ternary-target")
@@ -28,15 +29,15 @@ class TernaryTarget(Method):
     """−1/0/+1 like 'ternary', with Δ such that a share of all these weights is zero.
 
     The share rises from `start`, or less where less is wanted, to `sparsity` by a cubic between the shares `begin` and
-    `end` of training. One Δ serves all weights of the rule, so each layer finds its own share; with `spread` the
-    latents of small layers spread further, so that these keep more of their weights. Latents are not clipped: many
-    would meet at the border, where no threshold can part them. `spread` and `scale` are those of 'ternary', but a
-    scale grows as zeros come, so that the weight keeps its root mean square, and in a run of fewer than 1,000 steps
-    the latents are brought closer together, so that they can change places before it ends.
+    `end` of training. One Δ serves all weights of the rule, so each layer finds its own share. Latents are not
+    clipped: many would meet at the border, where no threshold can part them. `spread` and `scale` are those of
+    'ternary'. With `spread`, a run of fewer than 1,000 steps is helped along: latents are brought closer together, so
+    that they can change places before it ends; those of small layers less, so that these keep more of their weights;
+    scales grow as zeros come, since there is no time to learn them; and the share begins at 0.6 at least.
     """
 
     sparsity: float = 0.9
-    start: float = 0.6
+    start: float = 0.4
     begin: float = 0.0
     end: float = 0.6
     spread: float | None = None
@@ -52,15 +53,12 @@ class TernaryTarget(Method):
         check_latent_settings(self.spread, self.scale)
 
     def transform(self, site: Site) -> Transform:
-        return self._transform(site, 1.0)
+        return TernaryTransform(
+            site.latent, threshold=0.1, clip=False, saturate=False, spread=self.spread, scale=self.scale
+        )
 
     def bind(self, sites: Sequence[Site]) -> TernaryBound:
-        spreads = layer_spreads([site.latent.shape for site in sites], self.sparsity)
-        return TernaryBound(sites, [self._transform(site, times) for site, times in zip(sites, spreads, strict=True)])
-
-    def _transform(self, site: Site, times: float) -> Transform:
-        spread = None if self.spread is None else self.spread * times
-        return TernaryTransform(site.latent, threshold=0.1, clip=False, saturate=False, spread=spread, scale=self.scale)
+        return TernaryBound(sites, [self.transform(site) for site in sites])
 
     def project_(self, bound: Bound) -> None:
         """Nothing: the threshold follows the latents wherever they go."""
@@ -69,13 +67,25 @@ class TernaryTarget(Method):
         assert isinstance(bound, TernaryBound)
         if not is_measured_at(step.progress):
             return
-        share = cubic_ramp(min(self.start, self.sparsity), self.sparsity, self.begin, self.end)(step.progress)
-        entering = bound.entering()
-        bound.move_thresholds_(magnitude_quantile(entering, share), entering)
-        if self.spread is not None and step.progress.step == 0 and not step.without_training:
-            near = min(max(step.progress.steps / STEPS_OF_FULL_SPREAD, LEAST_OF_SPREAD), 1.0)
-            if near < 1.0:
-                bound.bring_closer_(near)
+        is_short = step.progress.steps < STEPS_OF_FULL_SPREAD and not step.without_training
+        if self.spread is not None and is_short:
+            self._move_on_quickly(bound, step.progress)
+        else:
+            bound.set_thresholds_(magnitude_quantile(bound.entering(), self._share(self.start, step.progress)))
+
+    def _share(self, start: float, progress: Progress) -> float:
+        return cubic_ramp(min(start, self.sparsity), self.sparsity, self.begin, self.end)(progress)
+
+    def _move_on_quickly(self, bound: TernaryBound, progress: Progress) -> None:
+        densities = bound.densities()
+        if progress.step == 0:
+            near = max(progress.steps / STEPS_OF_FULL_SPREAD, LEAST_OF_SPREAD)
+            spreads = layer_spreads([site.latent.shape for site in bound.sites], self.sparsity)
+            for site, spread in zip(bound.sites, spreads, strict=True):
+                site.latent.mul_(near * spread)
+        share = self._share(max(self.start, LEAST_START_OF_SHORT_RUNS), progress)
+        bound.set_thresholds_(magnitude_quantile(bound.entering(), share))
+        bound.keep_sizes_(densities)
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
         assert isinstance(bound, TernaryBound)
