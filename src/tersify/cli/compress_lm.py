@@ -63,8 +63,8 @@ def compress_lm(
             shown.update(task, completed=done)  # type: ignore[arg-type]
 
         packed = compensate_(
-            net, settings, calibration=Calibration(batches, next_token_loss),
-            frequencies=language.frequencies_of(ids, cast(Any, net.config).vocab_size), folder=keep, bf16=bf16, tell=tell,
+            net, settings, calibration=Calibration(batches, next_token_loss), folder=keep, bf16=bf16, tell=tell,
+            frequencies=language.frequencies_of(ids, cast(Any, net.config).vocab_size),
         )  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(language.stored(packed, net, tokenizer), out)
