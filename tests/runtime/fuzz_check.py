@@ -23,7 +23,18 @@ BOUNDS = {"fp32": FP32_BOUND, "fp16": 0.1, "int8": 0.5, "auto": 0.5}
 SIZES = ((2, 0), (1, 0), (5, 1))  # batch, and what is added to the free sizes
 NO_REFUSAL = "cannot be run a second time"  # it says so politely, but the capture is wrong
 # Steps that jump: a number that int8 or fp16 rounds may fall on the other side. fp32 has them all.
-JUMPS = ("scatter(", "index_put of a mask", "argmax(", "one_hot", "bucketize", "nan_to_num", "int and back", "v.masked")
+JUMPS = (
+    "scatter(",
+    "index_put of a mask",
+    "argmax(",
+    "one_hot",
+    "bucketize",
+    "nan_to_num",
+    "int and back",
+    "v.masked",
+    "Threshold(",
+    "Hardshrink(",
+)
 WORDS = ("NaN", "a nan", "a inf", "a -inf", "huge", "tiny")
 
 
