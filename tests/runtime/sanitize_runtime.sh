@@ -16,7 +16,8 @@ for sanitizers in address,undefined thread; do
   cmake -S . -B "$build" -G Ninja -DTERSIFY_SANITIZE="$sanitizers" -DCMAKE_BUILD_TYPE=Release \
         -DPython_EXECUTABLE="$python" > /dev/null
   cmake --build "$build" --target _runtime kernel_check
-  "$build/csrc/runtime/kernel_check" --quick | tail -n 1
+  "$build/csrc/runtime/kernel_check" --quick > "$build/kernel_check.txt" || { cat "$build/kernel_check.txt"; exit 1; }
+  tail -n 1 "$build/kernel_check.txt"
   LD_PRELOAD="$("$compiler" -print-file-name="$library") $("$compiler" -print-file-name=libstdc++.so)" \
     "$python" tests/runtime/runtime_stress.py "$build"/csrc/runtime/_runtime*.so
   echo "$sanitizers: no report"
