@@ -25,6 +25,7 @@ HESSIAN_BYTES = 2 << 30  # of all matrices that one pass over the batches looks 
 STEP_BITS = 3.5  # that the step of a row or column takes in the file
 TRIED = 6  # matrices that are compensated to see what that adds to the bits of plain rounding
 HEAD_ROWS = 8  # times its columns: a linear layer of so many rows tells tokens apart
+EMBEDDING_SHARE = 0.4  # of what the rule says that rows of an embedding matter: most of them are tokens seldom met
 FEWEST = 1e-3  # of the mean Fisher information: no row matters less
 
 
@@ -112,7 +113,7 @@ def _importance(matrix: Matrix, found: Statistics, frequencies: Tensor | None) -
     if matrix.linear is not None:
         hessian = hessian + mirrored(found.hessian) / found.tokens * (found.fisher.sum() / found.tokens)
     share = counts + 0.5  # a token that was not met can be met
-    return _flatter(share / share.sum()), hessian
+    return EMBEDDING_SHARE * _flatter(share / share.sum()), hessian
 
 
 def _flatter(rows: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Compensation:
     bits: float = 3.0
     dead_zone: float = 0.1
     sparsity: float = 0.5
-    damping: float = 0.01
+    damping: float = 0.001
     embeddings: bool = True
 
     def __post_init__(self) -> None:

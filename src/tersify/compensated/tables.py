@@ -15,6 +15,11 @@ TERNARY_ROUNDS = 8
 SCALE_TRIES = 24
 
 
+def short(scale: Tensor) -> Tensor:
+    """Numbers of eight significant bits: the rest would double what scales take in the file, and tells nothing."""
+    return scale.to(torch.bfloat16).float()
+
+
 class Table:
     """The nearest of 2^bits levels, with a scale for each row.
 
@@ -35,6 +40,7 @@ class Table:
         for _ in range(2):
             self._fit_scale(weight, matters)
             self.levels = self._fitted(weight, matters)
+        self.scale = short(self.scale)
         self._codes = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device)
 
     def _fitted(self, weight: Tensor, matters: Tensor) -> Tensor:
@@ -94,6 +100,7 @@ class Ternary(Table):
         for _ in range(TERNARY_ROUNDS):
             kept = (weight.abs() > self.scale[:, None] / 2) * matters
             self.scale = ((weight.abs() * kept).sum(1) / kept.sum(1).clamp(min=1e-30)).clamp(min=1e-12)
+        self.scale = short(self.scale)
         self._codes = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device)
 
 
