@@ -20,7 +20,7 @@ METADATA = "language_model"  # in the metadata of a file: the configuration and 
 LENGTH = 512
 
 
-def language_model(path: str | Path) -> tuple[nn.Module, Any]:
+def language_model(path: str | Path) -> tuple[Any, Any]:
     """A causal model in float32 and its tokenizer, from a folder of transformers or a GGUF file."""
     transformers = _transformers()
     path = Path(path)
@@ -83,7 +83,7 @@ def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedMod
     )
 
 
-def load_language_model(file: str | Path) -> tuple[nn.Module, Any]:
+def load_language_model(file: str | Path) -> tuple[Any, Any]:
     """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its tokenizer; no code is run."""
     transformers = _transformers()
     about = tersify.open(file).metadata.get(METADATA)
