@@ -136,3 +136,18 @@ def test_a_matrix_of_factors_of_columns_decodes_as_its_dense_form():
     with torch.no_grad():
         wanted = model(random_ids(1, 30)).logits
     assert (fast(random_ids(1, 30)) - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+
+
+def test_a_loaded_model_decodes_from_its_packed_form_until_it_changes(tmp_path):
+    model = random_model("llama")
+    packed = tersify.compress_(model, "lut-4")
+    tersify.save(packed, tmp_path / "m.terse")
+    again = tersify.load(tmp_path / "m.terse", into=random_model("llama", seed=5))
+    fast = tersify.compile(again, strict=True)
+    ids = random_ids(1, 9)
+    arguments = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(fast.generate(ids, **arguments), model.eval().generate(ids, **arguments))
+    with torch.no_grad():
+        again.model.layers[0].mlp.up_proj.weight.mul_(1.5)
+    fast = tersify.compile(again, strict=True)
+    assert torch.equal(fast.generate(ids, **arguments), again.generate(ids, **arguments))

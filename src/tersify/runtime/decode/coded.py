@@ -59,13 +59,17 @@ class Coded:
 
 
 def coded(name: str, matrix: Matrix) -> Coded:
-    """From the packed form as it stands, or from what the numbers are."""
-    if isinstance(matrix.weight, CompressedTensor):
-        found = _of_packed(matrix.weight)
-        if found is not None:
-            return found
-        return _of_weight(classify(name, matrix.weight.to_dense()))
-    return _of_weight(classify(name, matrix.weight, matrix.origin))
+    """From the packed form, where the weight is one or still equals it, or from what the numbers are."""
+    weight, packed = matrix.weight, matrix.origin
+    if isinstance(weight, CompressedTensor):
+        return _of_packed(weight) or _of_weight(classify(name, weight.to_dense()))
+    if packed is not None and _equal(packed, weight):
+        return _of_packed(packed) or _of_weight(classify(name, weight))
+    return _of_weight(classify(name, weight))
+
+
+def _equal(packed: CompressedTensor, dense: Tensor) -> bool:
+    return packed.shape == tuple(dense.shape) and torch.equal(packed.to_dense().float(), dense.float())
 
 
 def _of_packed(tensor: CompressedTensor) -> Coded | None:
