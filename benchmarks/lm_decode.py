@@ -88,6 +88,10 @@ class RandomWeights:
         return Norm(weight=torch.ones(self._shapes.hidden), bias=None, eps=1e-5, centred=False)
 
 
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def measure_ours(network_name: str, kind: str, threads: int, seconds: float) -> dict[str, float]:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -113,6 +117,7 @@ def measure_ours(network_name: str, kind: str, threads: int, seconds: float) -> 
     module = extension()
     assert module is not None, "the compiled kernels are missing"
     source = RandomWeights(shapes, kind)
+    before = resident_bytes()
     begin = time.perf_counter()
     network = Network(Kernels(module, threads), architecture_of(config), source, "int8")
     ready = time.perf_counter() - begin
@@ -136,7 +141,7 @@ def measure_ours(network_name: str, kind: str, threads: int, seconds: float) -> 
         "ready_s": ready,
         "weight_bytes": float(network.weight_bytes()),
         "cache_bytes": float(decoder.cache_bytes),
-        "most_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+        "resident_bytes": float(resident_bytes() - before),
     }
 
 
