@@ -1,8 +1,8 @@
 """llama.cpp's side of lm_decode.py, for an interpreter that has llama-cpp-python, gguf and numpy, and nothing of ours.
 
-usage: python lm_decode_llama.py write TYPE FILE | time FILE THREADS SECONDS
+usage: python lm_decode_llama.py write NETWORK TYPE FILE | time FILE THREADS SECONDS
 
-`write` makes a Llama of BitNet-2B's shapes with random weights of one type; the same bytes serve every layer. `time`
+`write` makes a Llama of some shapes with random weights of one type; the same bytes serve every layer. `time`
 prints milliseconds of a token and tokens a second of a prompt as JSON.
 """
 
@@ -11,20 +11,44 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-HIDDEN, INNER, LAYERS, HEADS, KEY_HEADS, WIDTH, VOCABULARY, CONTEXT = 2560, 6912, 30, 20, 5, 128, 512, 1024
-PROMPT = 128
-MATRICES = {
-    "attn_q": (HEADS * WIDTH, HIDDEN),
-    "attn_k": (KEY_HEADS * WIDTH, HIDDEN),
-    "attn_v": (KEY_HEADS * WIDTH, HIDDEN),
-    "attn_output": (HIDDEN, HEADS * WIDTH),
-    "ffn_gate": (INNER, HIDDEN),
-    "ffn_up": (INNER, HIDDEN),
-    "ffn_down": (HIDDEN, INNER),
+PROMPT, CONTEXT = 128, 1024
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Of a Llama; a small vocabulary leaves head and embedding out of the time."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    key_heads: int
+    width: int
+    vocabulary: int
+    tied: bool
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """The name of llama.cpp's tensors, and [outputs, features]."""
+        queries, keys = self.heads * self.width, self.key_heads * self.width
+        return {
+            "attn_q": (queries, self.hidden),
+            "attn_k": (keys, self.hidden),
+            "attn_v": (keys, self.hidden),
+            "attn_output": (self.hidden, queries),
+            "ffn_gate": (self.inner, self.hidden),
+            "ffn_up": (self.inner, self.hidden),
+            "ffn_down": (self.hidden, self.inner),
+        }
+
+
+NETWORKS = {
+    "bitnet-2b": Shapes(2560, 6912, 30, 20, 5, 128, 512, tied=False),
+    "smollm2-135m": Shapes(576, 1536, 30, 9, 3, 64, 49152, tied=True),
 }
 DELTA = 0.02  # what a step stands for
 
@@ -48,33 +72,38 @@ def random_blocks(kind: str, rows: int, features: int, random: np.random.Generat
     return blocks.reshape(rows, -1)
 
 
-def write(kind: str, path: str) -> None:
+def write(network: str, kind: str, path: str) -> None:
     import gguf
 
+    shapes = NETWORKS[network]
     random = np.random.default_rng(0)
     writer: Any = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_HEADS)
-    writer.add_rope_dimension_count(WIDTH)
+    writer.add_embedding_length(shapes.hidden)
+    writer.add_block_count(shapes.layers)
+    writer.add_feed_forward_length(shapes.inner)
+    writer.add_head_count(shapes.heads)
+    writer.add_head_count_kv(shapes.key_heads)
+    writer.add_rope_dimension_count(shapes.width)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list([f"<{i}>".encode() for i in range(VOCABULARY)])
-    writer.add_token_scores([0.0] * VOCABULARY)
-    writer.add_token_types([1] * VOCABULARY)
-    table = random.standard_normal((VOCABULARY, HIDDEN)).astype(np.float16)
-    writer.add_tensor("token_embd.weight", table)
-    writer.add_tensor("output.weight", table)
-    writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
-    made = {name: random_blocks(kind, *shape, random) for name, shape in MATRICES.items()}
-    for layer in range(LAYERS):
+    writer.add_token_list([f"<{i}>".encode() for i in range(shapes.vocabulary)])
+    writer.add_token_scores([0.0] * shapes.vocabulary)
+    writer.add_token_types([1] * shapes.vocabulary)
+    quantization = gguf.GGMLQuantizationType[kind]
+    if shapes.tied:
+        table = random_blocks(kind, shapes.vocabulary, shapes.hidden, random)
+        writer.add_tensor("token_embd.weight", table, raw_dtype=quantization)
+    else:
+        for name in ("token_embd.weight", "output.weight"):
+            writer.add_tensor(name, random.standard_normal((shapes.vocabulary, shapes.hidden)).astype(np.float16))
+    writer.add_tensor("output_norm.weight", np.ones(shapes.hidden, np.float32))
+    made = {name: random_blocks(kind, *shape, random) for name, shape in shapes.matrices().items()}
+    for layer in range(shapes.layers):
         for norm in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(HIDDEN, np.float32))
+            writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(shapes.hidden, np.float32))
         for name, blocks in made.items():
-            writer.add_tensor(f"blk.{layer}.{name}.weight", blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
+            writer.add_tensor(f"blk.{layer}.{name}.weight", blocks, raw_dtype=quantization)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -99,11 +128,11 @@ def measure(path: str, threads: int, seconds: float) -> dict[str, float]:
         begin = time.perf_counter()
         model.eval([7])
         tokens.append(1e3 * (time.perf_counter() - begin))
-    return {"token_ms": float(np.median(tokens)), "prompt_tokens_per_second": max(speeds)}
+    return {"token_ms": float(np.median(tokens)), "token_best_ms": min(tokens), "prompt_tokens_per_second": max(speeds)}
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "write":
-        write(sys.argv[2], sys.argv[3])
+        write(*sys.argv[2:5])
     else:
         print(json.dumps(measure(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))))

@@ -17,14 +17,35 @@ namespace {
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-std::shared_ptr<RowWeights> pack_rows(const std::shared_ptr<Workspace>& workspace, const Matrix& weight,
-                                      std::vector<float> levels) {
+using Codes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using SharedWorkspace = std::shared_ptr<Workspace>;
+
+template <class Array>
+void check(const SharedWorkspace& workspace, const Array& weight) {
   if (!workspace) throw std::invalid_argument("weights are packed for a workspace");
   if (weight.shape(0) > INT_MAX || weight.shape(1) > INT_MAX)
     throw std::invalid_argument("a weight of " + std::to_string(weight.shape(0)) + " rows is too large");
+}
+
+std::shared_ptr<RowWeights> pack_rows(const SharedWorkspace& workspace, const Matrix& weight) {
+  check(workspace, weight);
   nb::gil_scoped_release released;
-  return std::make_shared<RowWeights>(workspace, weight.data(), int(weight.shape(0)), int(weight.shape(1)),
+  return std::make_shared<RowWeights>(workspace, weight.data(), int(weight.shape(0)), int(weight.shape(1)));
+}
+
+std::shared_ptr<RowWeights> pack_row_codes(const SharedWorkspace& workspace, const Codes& codes,
+                                           std::vector<float> levels) {
+  check(workspace, codes);
+  nb::gil_scoped_release released;
+  return std::make_shared<RowWeights>(workspace, codes.data(), int(codes.shape(0)), int(codes.shape(1)),
                                       std::move(levels));
+}
+
+std::shared_ptr<LinearInt8Weights> pack_codes_i8(const SharedWorkspace& workspace, const Codes& codes,
+                                                 const std::vector<int>& levels) {
+  check(workspace, codes);
+  nb::gil_scoped_release released;
+  return std::make_shared<LinearInt8Weights>(workspace, codes.data(), int(codes.shape(0)), int(codes.shape(1)), levels);
 }
 
 void set_rotation(KeyCache& cache, const Matrix& cosines, const Matrix& sines) {
@@ -37,8 +58,11 @@ void set_rotation(KeyCache& cache, const Matrix& cosines, const Matrix& sines) {
 
 void bind_decoding(nb::module_& m) {
   nb::class_<RowWeights, PackedWeights>(m, "RowWeights");
-  m.def("pack_rows", pack_rows, "workspace"_a, "weight"_a, "levels"_a,
-        "Every weight of float32 [rows, features]; with `levels`, each is 0 or one of them.");
+  m.def("pack_rows", pack_rows, "workspace"_a, "weight"_a, "Every weight of float32 [rows, features].");
+  m.def("pack_row_codes", pack_row_codes, "workspace"_a, "codes"_a, "levels"_a,
+        "The same of uint8 [rows, features], the numbers of levels.");
+  m.def("pack_codes_i8", pack_codes_i8, "workspace"_a, "codes"_a, "levels"_a,
+        "The same for vectors rounded to 8 bits; levels are whole numbers of -127..127.");
   nb::class_<KeyCache>(m, "KeyCache")
       .def(nb::init<int, int, int, bool>(), "layers"_a, "key_heads"_a, "width"_a, "half"_a)
       .def("reserve", &KeyCache::reserve, "slots"_a, "positions"_a)
@@ -51,6 +75,7 @@ void bind_decoding(nb::module_& m) {
   m.def("linear_rows", &Engine::linear_rows, "engine"_a, "value"_a, "weights"_a, "epilogue"_a);
   m.def("embedding_rows", &Engine::embedding_rows, "engine"_a, "value"_a, "weights"_a, "scale"_a);
   m.def("wanted_rows", &Engine::wanted_rows, "engine"_a, "value"_a, "cache"_a, "count"_a);
+  m.def("scale_columns", &Engine::scale_columns, "engine"_a, "value"_a, "factors"_a);
   m.def("gate", &Engine::gate, "engine"_a, "value"_a, "width"_a, "activation"_a, "square"_a = false);
   m.def(
       "cached_attention",

@@ -130,6 +130,8 @@ class Engine {
   int embedding_rows(int in, std::shared_ptr<const RowWeights> weights, std::vector<float> scale);
   // All tokens of a run as one item; the cache says which they are.
   int cached_attention(int in, std::shared_ptr<KeyCache> cache, CachedAttention attention);
+  // Every number of a vector × its own factor.
+  int scale_columns(int in, std::vector<float> factors);
   int wanted_rows(int in, std::shared_ptr<KeyCache> cache, int count);
   // activation(first half) × second half of every vector, both of `width` numbers; `square`: the first half twice.
   int gate(int in, int width, Epilogue activation, bool square);

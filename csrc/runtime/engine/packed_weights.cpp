@@ -249,9 +249,20 @@ LinearInt8Weights::LinearInt8Weights(std::shared_ptr<Workspace> workspace, const
     : PackedWeights(std::move(workspace)),
       rows((check_sizes({weight, rows, features, 1, 1}), rows)),
       features(features) {
+  pack({&workspace_->kernels(), weight, rows, features, signs});
+}
+
+LinearInt8Weights::LinearInt8Weights(std::shared_ptr<Workspace> workspace, const uint8_t* codes, int rows, int features,
+                                     const std::vector<int>& levels)
+    : PackedWeights(std::move(workspace)),
+      rows((check_sizes({nullptr, rows, features, 1, 1}), rows)),
+      features(features) {
+  pack({&workspace_->kernels(), nullptr, rows, features, false, codes, byte_levels(levels)});
+}
+
+void LinearInt8Weights::pack(ByteRows bytes) {
   const Isa isa = workspace_->isa();
   const int threads = workspace_->threads();
-  ByteRows bytes{&workspace_->kernels(), weight, rows, features, signs};
   const ByteFacts facts = look_at(bytes, threads);
   const bool tiles = isa == Isa::Amx;
   bytes.signs = facts.ternary;
@@ -276,10 +287,14 @@ size_t LinearInt8Weights::bytes() const {
          (codes ? codes->resident_bytes() : 0);
 }
 
-RowWeights::RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
+RowWeights::RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features)
+    : PackedWeights(std::move(workspace)),
+      matrix((check_sizes({weight, rows, features, 1, 1}), weight), rows, features, workspace_->threads()) {}
+
+RowWeights::RowWeights(std::shared_ptr<Workspace> workspace, const uint8_t* codes, int rows, int features,
                        std::vector<float> levels)
     : PackedWeights(std::move(workspace)),
-      matrix((check_sizes({weight, rows, features, 1, 1}), weight), rows, features, std::move(levels),
+      matrix((check_sizes({nullptr, rows, features, 1, 1}), codes), rows, features, std::move(levels),
              workspace_->threads()) {}
 
 EmbeddingWeights::EmbeddingWeights(const float* weight, int rows, int width, std::vector<float> levels,

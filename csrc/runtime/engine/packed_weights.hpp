@@ -119,6 +119,9 @@ class LinearInt8Weights final : public PackedWeights {
  public:
   // `signs`: only those count; else the weights are whole numbers.
   LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, bool signs);
+  // Numbers of levels, which are whole numbers.
+  LinearInt8Weights(std::shared_ptr<Workspace> workspace, const uint8_t* codes, int rows, int features,
+                    const std::vector<int>& levels);
   const int rows, features;
   std::shared_ptr<const LookupMatrix> lookups;  // null: too few rows, or another form is cheaper
   std::shared_ptr<const PickMatrix> picks;      // null: too few zeros
@@ -127,13 +130,15 @@ class LinearInt8Weights final : public PackedWeights {
   static double code_cost(int rows, int features, int vectors);
 
  private:
+  void pack(ByteRows bytes);
   size_t bytes() const override;
 };
 
 // Every weight for float vectors, however many; rows can be read one by one, too.
 class RowWeights final : public PackedWeights {
  public:
-  RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features,
+  RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features);
+  RowWeights(std::shared_ptr<Workspace> workspace, const uint8_t* codes, int rows, int features,
              std::vector<float> levels);
   const RowMatrix matrix;
 

@@ -27,7 +27,7 @@ def test_a_prompt_without_tokens_is_refused():
 def test_a_prompt_longer_than_the_cache_is_one_sentence():
     fast = tersify.compile(random_model("llama"), strict=True, context=20)
     with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
-        fast.generate(random_ids(1, 21), max_new_tokens=2, do_sample=False)
+        fast.generate(random_ids(1, 21), max_new_tokens=1, do_sample=False)
     with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
         fast.stream(random_ids(1, 21), max_new_tokens=2)
     assert len(list(fast.stream(random_ids(1, 20), max_new_tokens=5))) == 1  # the last token that fits the cache
@@ -99,3 +99,25 @@ def test_a_module_that_is_no_language_model_needs_an_example():
 def test_settings_of_language_models_are_refused_for_others():
     with pytest.raises(ValueError, match="settings of a language model"):
         tersify.compile(torch.nn.Linear(3, 4), torch.randn(1, 3), context=5)
+
+
+def test_new_tokens_that_would_not_fit_are_refused_before_the_first():
+    fast = tersify.compile(random_model("llama"), strict=True, context=20)
+    with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
+        fast.generate(random_ids(1, 12), max_new_tokens=10, do_sample=False)
+    assert fast.generate(random_ids(1, 12), max_new_tokens=9, do_sample=False).shape == (1, 21)
+
+
+def test_int8_says_where_it_changes_nothing():
+    with pytest.warns(RuntimeWarning, match="'int8' changes nothing"):
+        fast = tersify.compile(random_model("llama"), precision="int8", strict=True)
+    assert not fast.int8_layers()
+
+
+def test_a_model_in_training_mode_is_compiled_as_it_evaluates():
+    model = random_model("gpt2").train()
+    fast = tersify.compile(model, strict=True)
+    assert model.training
+    with torch.no_grad():
+        wanted = model.eval()(random_ids(1, 9)).logits
+    assert (fast(random_ids(1, 9)) - wanted).abs().max() <= 2e-5 * wanted.abs().max()

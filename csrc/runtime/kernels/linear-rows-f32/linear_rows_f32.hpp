@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kRowVecs = kBlockRows / kLanes;
 typedef uint8_t RowBytes __attribute__((vector_size(kLanes)));
+typedef int8_t RowWholes __attribute__((vector_size(kLanes)));
 typedef uint16_t RowHalves __attribute__((vector_size(2 * kLanes)));
 
 inline Vec levels_at(const float* levels, RowBytes codes) {
@@ -58,6 +59,13 @@ inline void load_rows(const char* at, const float* levels, Vec* weights) {
       memcpy(&codes, at + i * kLanes, sizeof codes);
       weights[i] = nibble_levels(levels, codes & 15);
       weights[kHalf + i] = nibble_levels(levels, codes >> 4);
+    }
+  } else if constexpr (form == RowForm::Whole) {
+    UNROLL
+    for (int i = 0; i < kRowVecs; ++i) {
+      RowWholes wholes;
+      memcpy(&wholes, at + i * kLanes, sizeof wholes);
+      weights[i] = __builtin_convertvector(__builtin_convertvector(wholes, IntVec), Vec);
     }
   } else {
     UNROLL
@@ -137,6 +145,8 @@ void linear_rows(const RowsTask& t) {
       return rows_block<RowForm::Half>(t);
     case RowForm::Nibble:
       return rows_block<RowForm::Nibble>(t);
+    case RowForm::Whole:
+      return rows_block<RowForm::Whole>(t);
     default:
       return rows_block<RowForm::Byte>(t);
   }

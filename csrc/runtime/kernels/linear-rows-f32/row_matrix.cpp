@@ -7,12 +7,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "isa/kernel_table.hpp"
 #include "threads/in_parts.hpp"
 
 namespace tersify {
 namespace {
 
 constexpr size_t kNibbleLevels = 16, kByteLevels = 256;
+constexpr int kNibbleRows = kBlockRows / 2;
 
 uint32_t bits_of(float v) {
   uint32_t bits;
@@ -33,26 +35,83 @@ bool fits_half(const float* weight, size_t count, int threads) {
   return fits;
 }
 
+bool all_whole(const std::vector<float>& levels) {
+  return std::all_of(levels.begin(), levels.end(), [](float v) { return std::fabs(v) <= 127 && v == std::round(v); });
+}
+
+// Every code as the byte that stands for it.
+std::vector<uint8_t> bytes_by_code(const std::vector<float>& levels, RowForm form) {
+  std::vector<uint8_t> bytes(kByteLevels, 0);
+  for (size_t code = 0; code < levels.size(); ++code)
+    bytes[code] = static_cast<uint8_t>(form == RowForm::Whole ? int(levels[code]) : int(code));
+  return bytes;
+}
+
 }  // namespace
 
-RowMatrix::RowMatrix(const float* weight, int rows, int features, std::vector<float> levels, int threads)
-    : rows_(rows), features_(features), levels_(std::move(levels)) {
-  threads = threads_for(size_t(rows) * features, threads);
-  if (levels_.empty()) {
-    form_ = fits_half(weight, size_t(rows) * features, threads) ? RowForm::Half : RowForm::Float;
-  } else {
-    if (std::find(levels_.begin(), levels_.end(), 0.0f) == levels_.end()) levels_.push_back(0.0f);
-    std::sort(levels_.begin(), levels_.end());
-    if (levels_.size() > kByteLevels)
-      throw std::invalid_argument("a matrix of levels has at most 255 besides zero, got " +
-                                  std::to_string(levels_.size() - 1));
-    form_ = levels_.size() <= kNibbleLevels ? RowForm::Nibble : RowForm::Byte;
-  }
-  bytes_.grow(size_t(blocks()) * features_ * feature_bytes());
-  in_parts(blocks(), std::min(threads, blocks()), [&](int, size_t begin, size_t end) {
-    for (size_t block = begin; block < end; ++block) pack(weight, block);
+// Calls pack(block, where it lies, its first row, its rows) for every block; rows beyond the last are zeros.
+template <class Pack>
+void RowMatrix::pack_blocks(int threads, Pack pack) {
+  const size_t block_bytes = features_ * feature_bytes();
+  bytes_.grow(blocks() * block_bytes);
+  in_parts(blocks(), std::min(threads_for(size_t(rows_) * features_, threads), blocks()),
+           [&](int, size_t begin, size_t end) {
+             for (size_t block = begin; block < end; ++block) {
+               char* to = bytes_.data() + block * block_bytes;
+               const int first = int(block) * kBlockRows;
+               if (rows_ - first < kBlockRows) std::memset(to, 0, block_bytes);
+               pack(to, first, std::min(kBlockRows, rows_ - first));
+             }
+           });
+}
+
+RowMatrix::RowMatrix(const float* weight, int rows, int features, int threads) : rows_(rows), features_(features) {
+  if (!portable_kernels().all_finite(weight, size_t(rows) * features))
+    throw std::invalid_argument("a weight is not finite");
+  if (fits_half(weight, size_t(rows) * features, threads_for(size_t(rows) * features, threads))) form_ = RowForm::Half;
+  pack_blocks(threads, [&](char* to, int first, int count) {
+    const float* from = weight + size_t(first) * features_;
+    if (form_ == RowForm::Float) {
+      auto* at = reinterpret_cast<float*>(to);
+      for (int f = 0; f < features_; ++f)
+        for (int r = 0; r < count; ++r) at[f * kBlockRows + r] = from[size_t(r) * features_ + f];
+      return;
+    }
+    auto* at = reinterpret_cast<uint16_t*>(to);
+    for (int f = 0; f < features_; ++f)
+      for (int r = 0; r < count; ++r)
+        at[f * kBlockRows + r] = static_cast<uint16_t>(bits_of(from[size_t(r) * features_ + f]) >> 16);
   });
-  if (!levels_.empty()) levels_.resize(form_ == RowForm::Nibble ? kNibbleLevels : kByteLevels, 0.0f);
+}
+
+RowMatrix::RowMatrix(const uint8_t* codes, int rows, int features, std::vector<float> levels, int threads)
+    : rows_(rows), features_(features), levels_(std::move(levels)) {
+  if (levels_.empty() || levels_.size() > kByteLevels)
+    throw std::invalid_argument("a matrix of levels has 1..256, got " + std::to_string(levels_.size()));
+  if (!portable_kernels().all_finite(levels_.data(), levels_.size()))
+    throw std::invalid_argument("a level is not finite");
+  form_ = levels_.size() <= kNibbleLevels ? RowForm::Nibble : all_whole(levels_) ? RowForm::Whole : RowForm::Byte;
+  const std::vector<uint8_t> bytes = bytes_by_code(levels_, form_);
+  std::atomic<bool> outside{false};
+  pack_blocks(threads, [&](char* to, int first, int count) {
+    const uint8_t* from = codes + size_t(first) * features_;
+    auto* at = reinterpret_cast<uint8_t*>(to);
+    uint8_t most = 0;
+    for (int f = 0; f < features_; ++f)
+      for (int r = 0; r < count; ++r) {
+        const uint8_t code = from[size_t(r) * features_ + f], byte = bytes[code];
+        most = std::max(most, code);
+        if (form_ != RowForm::Nibble)
+          at[f * kBlockRows + r] = byte;
+        else if (r < kNibbleRows)
+          at[f * kNibbleRows + r] = byte;
+        else
+          at[f * kNibbleRows + r - kNibbleRows] |= static_cast<uint8_t>(byte << 4);
+      }
+    if (most >= levels_.size()) outside = true;
+  });
+  if (outside) throw std::invalid_argument("a code is outside its " + std::to_string(levels_.size()) + " levels");
+  levels_.resize(form_ == RowForm::Nibble ? kNibbleLevels : kByteLevels, 0.0f);
 }
 
 size_t RowMatrix::feature_bytes() const {
@@ -62,38 +121,9 @@ size_t RowMatrix::feature_bytes() const {
     case RowForm::Half:
       return kBlockRows * sizeof(uint16_t);
     case RowForm::Nibble:
-      return kBlockRows / 2;
+      return kNibbleRows;
     default:
       return kBlockRows;
-  }
-}
-
-void RowMatrix::pack(const float* weight, size_t block) {
-  char* to = bytes_.data() + block * features_ * feature_bytes();
-  std::memset(to, 0, features_ * feature_bytes());
-  const int rows = std::min(kBlockRows, rows_ - int(block) * kBlockRows);
-  for (int r = 0; r < rows; ++r) {
-    const float* row = weight + (block * kBlockRows + r) * features_;
-    for (int f = 0; f < features_; ++f) {
-      if (!std::isfinite(row[f])) throw std::invalid_argument("a weight is not finite");
-      char* at = to + f * feature_bytes();
-      if (form_ == RowForm::Float) {
-        std::memcpy(at + r * sizeof(float), row + f, sizeof(float));
-        continue;
-      }
-      if (form_ == RowForm::Half) {
-        const auto half = static_cast<uint16_t>(bits_of(row[f]) >> 16);
-        std::memcpy(at + r * sizeof half, &half, sizeof half);
-        continue;
-      }
-      const auto found = std::lower_bound(levels_.begin(), levels_.end(), row[f]);
-      if (found == levels_.end() || *found != row[f]) throw std::invalid_argument("a weight is missing from its table");
-      const int code = int(found - levels_.begin());
-      if (form_ == RowForm::Byte)
-        at[r] = static_cast<char>(code);
-      else
-        at[r % 16] = static_cast<char>(at[r % 16] | code << (r / 16 * 4));
-    }
   }
 }
 
@@ -120,14 +150,16 @@ void RowMatrix::read(int64_t row, float* out) const {
       const uint32_t bits = uint32_t(half) << 16;
       std::memcpy(out + f, &bits, sizeof bits);
     } else {
-      const auto byte = static_cast<uint8_t>(at[form_ == RowForm::Byte ? r : r % 16]);
-      out[f] = levels_[form_ == RowForm::Byte ? byte : byte >> (r / 16 * 4) & 15];
+      const auto byte = static_cast<uint8_t>(at[form_ == RowForm::Nibble ? r % kNibbleRows : r]);
+      out[f] = form_ == RowForm::Whole  ? float(static_cast<int8_t>(byte))
+               : form_ == RowForm::Byte ? levels_[byte]
+                                        : levels_[byte >> (r / kNibbleRows * 4) & 15];
     }
   }
 }
 
 const char* RowMatrix::kernel_name() const {
-  return form_ == RowForm::Float ? "floats" : form_ == RowForm::Half ? "half floats" : "levels";
+  return form_ == RowForm::Float ? "floats" : form_ == RowForm::Half ? "half floats" : form_ == RowForm::Whole ? "whole numbers" : "levels";
 }
 
 }  // namespace tersify

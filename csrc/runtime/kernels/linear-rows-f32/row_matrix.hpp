@@ -11,20 +11,23 @@ namespace tersify {
 
 class RowMatrix {
  public:
-  // `levels` empty: the numbers as they are. Otherwise every weight is 0 or one of them.
-  RowMatrix(const float* weight, int rows, int features, std::vector<float> levels, int threads);
+  // The numbers as they are.
+  RowMatrix(const float* weight, int rows, int features, int threads);
+  // Numbers of levels. More than 16 levels that are whole numbers of −127..127 are kept as those.
+  RowMatrix(const uint8_t* codes, int rows, int features, std::vector<float> levels, int threads);
 
   int rows() const { return rows_; }
   int features() const { return features_; }
   int blocks() const { return (rows_ + kBlockRows - 1) / kBlockRows; }
-  RowsTask task(int block) const;           // without vectors, output and epilogue
-  void read(int64_t row, float* out) const; // one row of the weights, as an embedding wants it
+  RowsTask task(int block) const;            // without vectors, output and epilogue
+  void read(int64_t row, float* out) const;  // one row of the weights, as an embedding wants it
   const char* kernel_name() const;
   size_t resident_bytes() const { return bytes_.size() + levels_.size() * sizeof(float); }
 
  private:
   size_t feature_bytes() const;
-  void pack(const float* weight, size_t block);
+  template <class Pack>
+  void pack_blocks(int threads, Pack pack);
 
   int rows_, features_;
   RowForm form_ = RowForm::Float;

@@ -11,8 +11,9 @@ namespace tersify {
 constexpr int kBlockRows = 32;   // of weights that lie side by side
 constexpr int kRowsVectors = 8;  // that meet a block together, at most
 
-// How a weight lies: as a float, as its upper half where the lower is zero, or as the number of a level.
-enum class RowForm : uint8_t { Float, Half, Nibble, Byte };
+// How a weight lies: as a float, as its upper half where the lower is zero, as the number of a level, or as a whole
+// number of −127..127.
+enum class RowForm : uint8_t { Float, Half, Nibble, Byte, Whole };
 
 struct RowsTask {
   const char* block;    // [feature][kBlockRows]; of nibbles rows r and r + 16 share byte r

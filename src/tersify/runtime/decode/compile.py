@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
+from tersify.modes import eval_mode
 from tersify.runtime.decode.architecture import UnknownModelError, architecture_of
 from tersify.runtime.decode.decoder import Decoder, Rotation
 from tersify.runtime.decode.language_model import LanguageModel
@@ -23,7 +24,7 @@ from tersify.runtime.ops.rounding import rounded_vectors
 from tersify.tensor import CompressedTensor
 
 CACHES, PRECISIONS = ("fp32", "fp16"), ("fp32", "int8")
-TOLERANCE = {"exact": 2e-5, "half": 5e-2, "int8": 5e-2}
+TOLERANCE, ROUNDED_TOLERANCE = 2e-5, 5e-2  # of the largest logit; numbers of 8 or 16 bits round either way
 CHECK_TOKENS = 24
 
 
@@ -59,7 +60,13 @@ def _compiled(model: Any, kernels: Kernels, precision: str, context: int | None,
     rotation = None if architecture.positions is not None else rotation_of(model.model.rotary_emb)
     decoder = Decoder(network, rotation, context=context or architecture.context, half=cache == "fp16")
     made = LanguageModel(decoder, model)
-    _check(made, model, precision, cache)
+    _check(made, model, cache=cache)
+    if precision == "int8" and not made.int8_layers():
+        warnings.warn(
+            "no layer holds signs or few levels, so precision 'int8' changes nothing; compress the model first",
+            RuntimeWarning,
+            stacklevel=5,
+        )
     return made
 
 
@@ -105,39 +112,27 @@ def rotation_of(rotary: Any) -> Rotation:
     return rotation
 
 
-def _check(made: LanguageModel, model: Any, precision: str, cache: str) -> None:
-    """The logits of a random text, in two parts, against the model's own."""
+def _check(made: LanguageModel, model: Any, *, cache: str) -> None:
+    """The logits of a random text against the model's own, which rounds what our kernels round."""
+    int8 = made.int8_layers()
     count = min(CHECK_TOKENS, made.context)
     ids = torch.randint(model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), _Rounding(model, precision):
-        wanted = model(ids, use_cache=False).logits[0].float()
+    layers = [model.get_submodule(name) for name in int8]
+    hooks = [x.register_forward_pre_hook(_round_input) for x in layers if type(x).__name__ not in ROUNDING_CLASSES]
+    try:
+        with torch.no_grad(), eval_mode(model):
+            wanted = model(ids, use_cache=False).logits[0].float()
+    finally:
+        for hook in hooks:
+            hook.remove()
     given = made(ids)[0]
-    exact = all(p.dtype == torch.float32 for p in model.parameters()) and cache == "fp32"
-    rounds = precision == "int8" or any(type(m).__name__ in ROUNDING_CLASSES for m in model.modules())
-    allowed = TOLERANCE["int8" if rounds else "exact" if exact else "half"]
+    exact = cache == "fp32" and all(p.dtype == torch.float32 for p in model.parameters())
+    allowed = ROUNDED_TOLERANCE if int8 or not exact else TOLERANCE
     error = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
     if not error <= allowed:
         raise UnknownModelError(
             f"the decoder's logits differ from the model's by {error:.1e} of the largest, more than {allowed:.0e}"
         )
-
-
-class _Rounding:
-    """While it holds, linear layers of the model's layers see inputs of 8 bits, as int8 kernels do."""
-
-    def __init__(self, model: nn.Module, precision: str) -> None:
-        self._model, self._wanted = model, precision == "int8"
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> None:
-        head = self._model.get_output_embeddings() if self._wanted else None  # type: ignore[operator]
-        for layer in self._model.modules() if self._wanted else ():
-            if isinstance(layer, nn.Linear) and layer is not head and type(layer) is nn.Linear:
-                self._hooks.append(layer.register_forward_pre_hook(_round_input))
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
 
 
 def _round_input(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

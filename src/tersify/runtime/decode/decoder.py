@@ -33,13 +33,17 @@ class Decoder:
     def cache_bytes(self) -> int:
         return int(self._cache.resident_bytes)
 
-    def room_for(self, slots: int, positions: int) -> None:
-        """Makes the cache larger where it must be; raises where a text is longer than it may be."""
+    def check_length(self, positions: int) -> None:
+        """Raises where a text is longer than the cache may be."""
         if positions > self.context:
             raise ValueError(
                 f"a text of {positions:,} tokens does not fit the cache of {self.context:,}; shorten the prompt, ask "
                 "for fewer new tokens, or compile with a larger context"
             )
+
+    def room_for(self, slots: int, positions: int) -> None:
+        """Makes the cache larger where it must be."""
+        self.check_length(positions)
         if slots <= self._cache.slots and positions <= self._cache.capacity:
             return
         wanted = max(FIRST_POSITIONS, self._cache.capacity)

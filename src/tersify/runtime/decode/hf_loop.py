@@ -47,7 +47,9 @@ def decode(
     """Greedy search or sampling, as transformers does them."""
     _check(generation_config, model_kwargs)
     texts = prompts_of(input_ids, model_kwargs.get("attention_mask"), decoder.network.architecture.vocabulary)
-    decoder.room_for(len(texts), max(len(text) for text in texts))
+    longest, length = max(len(text) for text in texts), generation_config.max_length
+    decoder.check_length(longest if length is None else max(longest, longest + length - input_ids.shape[1] - 1))
+    decoder.room_for(len(texts), longest)
     logits = torch.cat([decoder.prompt(slot, text) for slot, text in enumerate(texts)])
     lengths = [len(text) for text in texts]
     ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)

@@ -46,6 +46,10 @@ class LanguageModel:
     def threads(self) -> int:
         return int(self._decoder.network.kernels.workspace.threads)
 
+    def int8_layers(self) -> list[str]:
+        """The names of the layers that see vectors of 8 bits."""
+        return sorted(self._decoder.network.int8_names())
+
     def weight_bytes(self) -> int:
         """Bytes of the packed weights that the kernels read."""
         return self._decoder.network.weight_bytes()
@@ -109,7 +113,7 @@ class LanguageModel:
         eos_token_id: int | Sequence[int] | None = None,
         generator: torch.Generator | None = None,
     ) -> Iterator[int]:
-        """One token after the other of one text, up to the one that ends it, which is the last.
+        """One token after the other of one text, up to the one that ends it, which is the last, or to a full cache.
 
         A prompt that begins with what the last stream saw is only read from where they part.
         """

@@ -79,11 +79,18 @@ class Network:
             before_out=norm(names.before_out),
         )
 
-    def weight_bytes(self) -> int:
+    def _products(self) -> list[Product]:
         products = [self.embedding, self.head, *([] if self.positions is None else [self.positions])]
         for layer in self.layers:
             products += [layer.queries_keys_values, layer.attention_out, layer.inner, layer.out]
-        packed = {id(part.weights): part.weights for product in products for part in product.parts}
+        return products
+
+    def int8_names(self) -> set[str]:
+        """The layers that see vectors of 8 bits."""
+        return {name for product in self._products() for name in product.int8_names}
+
+    def weight_bytes(self) -> int:
+        packed = {id(part.weights): part.weights for product in self._products() for part in product.parts}
         return sum(weights.resident_bytes for weights in packed.values())
 
     def engine(self, cache: Any, tokens: int, wanted: int) -> Any:
@@ -107,7 +114,8 @@ class Network:
     def _rows_of(self, engine: Any, ids: int, product: Product) -> int:
         (part,) = product.parts
         scale = [] if part.row_scale is None else part.row_scale.tolist()
-        return self.kernels.module.embedding_rows(engine, ids, part.weights, scale)
+        value = self.kernels.module.embedding_rows(engine, ids, part.weights, scale)
+        return value if part.columns is None else self.kernels.module.scale_columns(engine, value, part.columns)
 
     def _normed(self, engine: Any, value: int, norm: Norm) -> int:
         weight, bias = _list(norm.weight), _list(norm.bias)

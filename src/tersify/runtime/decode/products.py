@@ -9,12 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tersify.runtime.decode.coded import Coded, coded
 from tersify.runtime.decode.source import Matrix
 from tersify.runtime.engine import Kernels
-from tersify.runtime.weights import Weight, WeightKind, classify
-
-NIBBLE_LEVELS = 16
-BYTE_LEVELS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +23,7 @@ class Packed:
     int8: bool
     rows: int
     row_scale: Tensor | None
+    columns: list[float] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,116 +31,109 @@ class Product:
     """A linear layer, or several that read the same input: their outputs lie one behind the other."""
 
     parts: tuple[Packed, ...]
+    int8_names: frozenset[str] = frozenset()  # of the layers that see vectors of 8 bits
 
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
 
     def emit(self, kernels: Kernels, engine: Any, value: int, tokens: int) -> int:
-        made = []
-        for part in self.parts:
-            if part.int8:
-                made.append(engine.linear_i8(value, part.weights, part.epilogue))
-            else:
-                made.append(kernels.module.linear_rows(engine, value, part.weights, part.epilogue))
+        made = [self._emit(part, kernels.module, engine, value) for part in self.parts]
         if len(made) == 1:
             return made[0]
         rows = [engine.view(each, tokens, (part.rows, 1, 1)) for each, part in zip(made, self.parts, strict=True)]
         return engine.view(engine.concatenate(rows), 1, (1, tokens, self.rows))
 
+    def _emit(self, part: Packed, module: Any, engine: Any, value: int) -> int:
+        if part.columns is not None:
+            value = module.scale_columns(engine, value, part.columns)
+        if part.int8:
+            return engine.linear_i8(value, part.weights, part.epilogue)
+        return module.linear_rows(engine, value, part.weights, part.epilogue)
+
 
 def pack_product(kernels: Kernels, names: Sequence[str], matrices: Sequence[Matrix], precision: str) -> Product:
-    found = [classify(name, m.weight, m.origin) for name, m in zip(names, matrices, strict=True)]
-    groups = (
-        [list(range(len(found)))] if _fit_together(found, matrices, precision) else [[i] for i in range(len(found))]
-    )
+    found, int8 = [], []
+    for name, matrix in zip(names, matrices, strict=True):
+        weight = coded(name, matrix)
+        if matrix.rounds and weight.codes is None:
+            raise ValueError(f"{name!r} rounds its inputs to 8 bits and must have weights of few levels")
+        int8.append(weight.codes is not None and (precision == "int8" or matrix.rounds))
+        found.append(weight.in_steps() if int8[-1] else weight.for_floats())
+    together = len(set(int8)) == 1 and _fit_together(found)
+    groups = [range(len(found))] if together else [[i] for i in range(len(found))]
+    biases = [matrix.bias for matrix in matrices]
     return Product(
-        parts=tuple(_packed(kernels, [found[i] for i in g], [matrices[i] for i in g], precision) for g in groups)
+        parts=tuple(_packed(kernels, [found[i] for i in g], [biases[i] for i in g], int8[g[0]]) for g in groups),
+        int8_names=frozenset(name for name, bytes_ in zip(names, int8, strict=True) if bytes_),
     )
-
-
-def _int8(weight: Weight, matrix: Matrix, precision: str) -> bool:
-    if matrix.rounds and weight.kind is WeightKind.FLOAT:
-        raise ValueError("a layer that rounds its inputs to 8 bits must have weights of few levels")
-    return weight.kind is not WeightKind.FLOAT and (precision == "int8" or matrix.rounds)
-
-
-def _levels(weight: Weight, *, int8: bool) -> set[float]:
-    """What the kernel finds in the matrix; empty where it keeps every number."""
-    if weight.kind is WeightKind.FLOAT:
-        return set()
-    if weight.kind is WeightKind.SIGN:
-        return {-1.0, 0.0, 1.0}
-    assert weight.table is not None
-    table = (weight.table.double() / weight.step).round() if int8 else weight.table
-    return {0.0, *table.tolist()}
 
 
 def _bits(levels: set[float]) -> int:
-    signs = levels <= {-1.0, 0.0, 1.0}
-    return (
-        32
-        if not levels
-        else 2
-        if signs
-        else 4
-        if len(levels) <= NIBBLE_LEVELS
-        else 8
-        if len(levels) <= BYTE_LEVELS
-        else 32
-    )
+    if not levels:
+        return 32
+    return 2 if levels <= {-1.0, 0.0, 1.0} else 4 if len(levels) <= 16 else 8 if len(levels) <= 256 else 64
 
 
-def _fit_together(found: Sequence[Weight], matrices: Sequence[Matrix], precision: str) -> bool:
+def _fit_together(found: Sequence[Coded]) -> bool:
     """Whether one matrix of all rows needs no more bits than each for itself."""
-    kinds = [_int8(w, m, precision) for w, m in zip(found, matrices, strict=True)]
-    if len(set(kinds)) > 1:
-        return False
-    each = [_levels(w, int8=kinds[0]) for w in found]
-    together: set[float] = set() if not all(each) else set().union(*each)
+    if any(weight.column_scale is not None for weight in found):
+        return len(found) == 1
+    each = [set(weight.level_list()) for weight in found]
+    together: set[float] = set().union(*each)
     return all(_bits(levels) == _bits(together) for levels in each)
 
 
-def _packed(kernels: Kernels, found: Sequence[Weight], matrices: Sequence[Matrix], precision: str) -> Packed:
-    module, rows = kernels.module, sum(len(w.values) for w in found)
-    int8 = _int8(found[0], matrices[0], precision)
-    scales = [_row_scale(w, w.step if int8 and w.kind is WeightKind.TABLE else 1.0) for w in found]
-    scale = (
-        None
-        if all(s is None for s in scales)
-        else torch.cat([_or_ones(s, w) for s, w in zip(scales, found, strict=True)])
-    )
-    biases = [m.bias for m in matrices]
-    shift = (
-        None
-        if all(b is None for b in biases)
-        else torch.cat([_or_zeros(b, w) for b, w in zip(biases, found, strict=True)])
-    )
-    if int8:
-        weights = module.pack_linear_i8(kernels.workspace, _joined([w.whole_steps()[0] for w in found]), False)
+def _packed(kernels: Kernels, found: Sequence[Coded], biases: Sequence[Tensor | None], int8: bool) -> Packed:
+    module, rows = kernels.module, sum(weight.rows for weight in found)
+    scale = _joined([(w.row_scale, w.rows) for w in found], 1.0)
+    shift = _joined([(b, w.rows) for b, w in zip(biases, found, strict=True)], 0.0)
+    epilogue = module.Epilogue()
+    if scale is not None or shift is not None:
+        epilogue = module.Epilogue(
+            scale=(torch.ones(rows) if scale is None else scale).tolist(),
+            shift=(torch.zeros(rows) if shift is None else shift).tolist(),
+        )
+    if found[0].dense is not None:
+        dense = [weight.dense for weight in found if weight.dense is not None]
+        weights = module.pack_rows(kernels.workspace, torch.cat(dense).contiguous().numpy())
     else:
-        levels = set().union(*(_levels(w, int8=False) for w in found)) - {0.0}
-        weights = module.pack_rows(kernels.workspace, _joined([w.factors for w in found]), sorted(levels))
-    epilogue = module.Epilogue(
-        scale=[] if scale is None and shift is None else (torch.ones(rows) if scale is None else scale).tolist(),
-        shift=[] if scale is None and shift is None else (torch.zeros(rows) if shift is None else shift).tolist(),
+        codes, levels = _same_codes(found)
+        if int8:
+            weights = module.pack_codes_i8(kernels.workspace, codes.numpy(), [int(level) for level in levels])
+        else:
+            weights = module.pack_row_codes(kernels.workspace, codes.numpy(), levels)
+    columns = found[0].column_scale
+    return Packed(
+        weights=weights,
+        epilogue=epilogue,
+        int8=int8,
+        rows=rows,
+        row_scale=scale,
+        columns=None if columns is None else columns.tolist(),
     )
-    return Packed(weights=weights, epilogue=epilogue, int8=int8, rows=rows, row_scale=scale)
 
 
-def _joined(values: Sequence[Tensor]) -> Any:
-    return (values[0] if len(values) == 1 else torch.cat(list(values))).contiguous().numpy()
+def _same_codes(found: Sequence[Coded]) -> tuple[Tensor, list[float]]:
+    """The codes of all rows under one list of levels."""
+    levels = found[0].level_list()
+    if any(weight.level_list() != levels for weight in found):
+        levels = sorted({level for weight in found for level in weight.level_list()})
+    parts = []
+    for weight in found:
+        assert weight.codes is not None
+        if weight.level_list() == levels:
+            parts.append(weight.codes)
+        else:
+            places = torch.tensor([levels.index(level) for level in weight.level_list()], dtype=torch.uint8)
+            parts.append(places[weight.codes.int()])
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous(), levels
 
 
-def _row_scale(weight: Weight, step: float) -> Tensor | None:
-    if weight.row_scale is None:
-        return None if step == 1.0 else torch.full((len(weight.values),), step)
-    return weight.row_scale.float() * step
-
-
-def _or_ones(scale: Tensor | None, weight: Weight) -> Tensor:
-    return torch.ones(len(weight.values)) if scale is None else scale.expand(len(weight.values))
-
-
-def _or_zeros(bias: Tensor | None, weight: Weight) -> Tensor:
-    return torch.zeros(len(weight.values)) if bias is None else bias.detach().float()
+def _joined(given: Sequence[tuple[Tensor | None, int]], missing: float) -> Tensor | None:
+    if all(each is None for each, _ in given):
+        return None
+    filled = [
+        torch.full((rows,), missing) if each is None else each.detach().float().expand(rows) for each, rows in given
+    ]
+    return torch.cat(filled)

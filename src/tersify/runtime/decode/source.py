@@ -20,7 +20,7 @@ ROUNDING_CLASSES = ("AutoBitLinear", "BitLinear")  # transformers' layers that r
 class Matrix:
     """[outputs, features], and what is added to every output."""
 
-    weight: Tensor
+    weight: Tensor | CompressedTensor
     bias: Tensor | None = None
     origin: CompressedTensor | None = None  # the packed form that it may still be
     rounds: bool = False  # the layer itself rounds every input vector to 8 bits
@@ -91,8 +91,7 @@ class MappingSource:
         bias = _dense(self._tensor(f"{name}.bias")) if f"{name}.bias" in self._tensors else None
         if self._transposed and ".h." in name:
             return Matrix(weight=_dense(found).t(), bias=bias)
-        origin = found if isinstance(found, CompressedTensor) else None
-        return Matrix(weight=_dense(found), bias=bias, origin=origin)
+        return Matrix(weight=found, bias=bias)
 
     def norm(self, name: str) -> Norm:
         bias = _dense(self._tensor(f"{name}.bias")) if f"{name}.bias" in self._tensors else None
