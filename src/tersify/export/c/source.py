@@ -103,9 +103,9 @@ class _Tables:
     def floats(self, numbers: npt.NDArray[np.float32] | None) -> str:
         if numbers is None or not numbers.size:
             return "0"
-        return self._name("float", numbers.tobytes(), map(_float, numbers.reshape(-1)))
+        return self._name("float", numbers.tobytes(), map(_float, numbers.reshape(-1).tolist()))
 
-    def bytes(self, stream: bytes) -> str:
+    def stream(self, stream: bytes) -> str:
         return self._name("uint8_t", stream, map(str, stream)) if stream else "0"
 
     def _name(self, kind: str, key: bytes, items: Iterable[str]) -> str:
@@ -137,7 +137,7 @@ def _layer(step: Step, tables: _Tables) -> str:
                    step.window, strict=True)),
         "in_zero": step.zero,
         "form": held.form if held else FLOATS,
-        "stream": tables.bytes(held.stream) if held else "0",
+        "stream": tables.stream(held.stream) if held else "0",
         "floats": tables.floats(held.floats) if held else "0",
         "a": tables.floats(step.a), "b": tables.floats(step.b),
         "c": tables.floats(step.c) if len(step.reads) > 1 else "0",
