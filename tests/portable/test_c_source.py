@@ -10,7 +10,7 @@ import microcontroller
 import numpy as np
 import pytest
 import torch
-from plan_networks import networks, packed
+from plan_networks import little_cnn, networks, packed
 from torch import nn
 
 from tersify.export.c import export_c
@@ -62,6 +62,20 @@ def test_a_pool_and_a_residual_share_one_arena(tmp_path: Path) -> None:
     export_c(program, tensors, tmp_path / "c")
     (wanted,) = Replay(program, tensors).run([images])
     assert np.allclose(outputs_in_c(tmp_path / "c", images, 4), wanted.numpy(), atol=1e-5)
+
+
+def test_an_averaged_network_with_an_int8_linear_layer_is_the_runtimes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERSIFY_ISA", "portable")
+    model, images = little_cnn(), torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+    tensors = packed(model)
+    program = lowered(model, images[:2], tensors, precision="int8", calibration=images)
+    assert {"avg_pool", "linear_i8"} <= {call[0] for call in program.calls}
+    export_c(program, tensors, tmp_path / "c")
+    (wanted,) = Replay(program, tensors).run([images])
+    made = outputs_in_c(tmp_path / "c", images, 4)
+    assert float(np.abs(made - wanted.numpy()).max()) <= 1e-5 * float(wanted.abs().max())
 
 
 def test_what_has_no_kernel_in_c_is_named(tmp_path: Path) -> None:

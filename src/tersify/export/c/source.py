@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from importlib import resources
 
@@ -53,6 +54,7 @@ def source(name: str, steps: Steps) -> tuple[str, int]:
     """The C text, and the bytes of the arena."""
     at, arena = places(steps)
     sums = max((s.writes.count // s.rows if not s.means else _plane(s) for s in steps.steps if s.rows), default=1)
+    rounded = max((s.reads[0].count for s in steps.steps if s.kernel == "linear_i8"), default=1)
     tables = _Tables()
     layers, quants, calls = [], [], []
     for number, step in enumerate(steps.steps):
@@ -65,7 +67,8 @@ def source(name: str, steps: Steps) -> tuple[str, int]:
     kernels = resources.files(__package__).joinpath("kernels.c.in").read_text()
     parts = [
         f"/* Made by tersify; runs {len(steps.steps)} steps in an arena of {arena} bytes. */",
-        f'#include "{name}.h"', "#include <stdint.h>", "#include <string.h>", "", f"#define SUMS {sums}", "",
+        f'#include "{name}.h"', "#include <stdint.h>", "#include <string.h>", "", f"#define SUMS {sums}",
+        f"#define STEPS {rounded}", "",
         _TYPES, *tables.lines, "", _needed(kernels, {s.kernel for s in steps.steps}), *layers, *quants, "",
         f"static union {{ uint64_t aligned; uint8_t bytes[{max(arena, 1)}]; }} arena;", "",
         f"void {name}_run({_arguments(steps)}) {{", *calls, "}", "",
@@ -76,11 +79,28 @@ def source(name: str, steps: Steps) -> tuple[str, int]:
 def _needed(kernels: str, used: set[str]) -> str:
     """Without the kernels that nobody calls: a compiler would warn of each."""
     blocks = kernels.split("\n\n")
-    optional = {"conv_i8", "conv_f32", "to_bytes", "to_floats", "max_f32", "elementwise", "mean_f32"}
-    helpers = {"write_mean": {"conv_i8", "conv_f32", "mean_f32"}, "rounded": {"conv_i8", "to_bytes"}}
+    optional = {
+        "conv_i8",
+        "conv_f32",
+        "to_bytes",
+        "to_floats",
+        "max_f32",
+        "elementwise",
+        "mean_f32",
+        "mean_windows",
+        "linear_i8",
+    }
+    convolutions = {"conv_i8", "conv_f32"}
+    helpers = {
+        "write_mean": {*convolutions, "mean_f32"},
+        "rounded": {"conv_i8", "to_bytes", "linear_i8"},
+        "inside": convolutions,
+        "place": convolutions,
+    }
     kept = []
     for block in blocks:
-        name = block.rsplit("static ", 1)[-1].partition("(")[0].split(" ")[-1] if "static " in block else ""
+        found = re.search(r"^static [^\n(]*?(\w+)\(", block, re.MULTILINE)
+        name = found.group(1) if found else ""
         if (name in optional and name not in used) or (name in helpers and not helpers[name] & used):
             continue
         kept.append(block)

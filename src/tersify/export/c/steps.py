@@ -218,6 +218,33 @@ class _Lowering:
             "conv_f32", flat, None, array.reshape(rows, features, 1, 1), (1, 1, 1, 1, 0, 0, 1, 1), 1, f, None, target
         )
 
+    def _linear_i8(self, value: int, weight: int, epilogue: list[Any]) -> None:
+        source = self._floats(value)
+        array = weight_array(self.program.weights[weight][1], self.tensors, self.program.numbers)
+        if self.program.weights[weight][2]:
+            array = np.sign(array)
+        rows, features = array.shape
+        if source.count != features:
+            raise ValueError("a linear layer over several vectors has no kernel in C; it stays with libtersify")
+        f = self._folded(epilogue, rows)
+        self.made.steps.append(
+            Step(
+                kernel="linear_i8", reads=(Buffer((features, 1, 1), root=source),),
+                writes=self._value(Buffer((rows, 1, 1))), rows=rows, weights=stored(array, whole=True), a=f.a, b=f.b,
+                low=f.low, high=f.high,
+            )
+        )  # fmt: skip
+
+    def _avg_pool(self, value: int, window: list[int], size: list[int], count_padding: bool) -> None:
+        source = self._floats(value)
+        target = self._value(Buffer((source.shape[0], size[0], size[1])))
+        self.made.steps.append(
+            Step(
+                kernel="mean_windows", reads=(source,), writes=target, rows=source.shape[0], window=tuple(window),
+                zero=int(count_padding),
+            )
+        )  # fmt: skip
+
     def _view(self, value: int, items: int, shape: list[int]) -> None:
         source = self._floats(value) if self._values[value].quant is None else self._values[value]
         if items != 1 or math.prod(shape) != source.count:

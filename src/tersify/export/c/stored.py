@@ -1,4 +1,4 @@
-"""Weights as the C source holds them: the smallest of gap lists, packed trits and floats."""
+"""Weights as the C source holds them: the smallest of gap lists and packed trits, whole numbers, or floats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-GAPS, TRITS, FLOATS = range(3)
+GAPS, TRITS, FLOATS, BYTES = range(4)
 FAR = 127  # places that one byte without a weight leaps over
 
 
@@ -23,13 +23,13 @@ class Stored:
         return len(self.stream) + (0 if self.floats is None else 4 * self.floats.size)
 
 
-def stored(array: npt.NDArray[np.float32]) -> Stored:
-    """Of [rows, …]; signs are −1, 0 and 1, everything else stays floats."""
+def stored(array: npt.NDArray[np.float32], *, whole: bool = False) -> Stored:
+    """Of [rows, …]; signs are −1, 0 and 1, everything else stays floats, or bytes where all are `whole` numbers."""
     rows = array.reshape(len(array), -1)
     width = rows.shape[1]
     plain = Stored(form=FLOATS, row_weights=width, floats=np.ascontiguousarray(rows))
     if not np.isin(rows, (-1, 0, 1)).all():
-        return plain
+        return Stored(form=BYTES, row_weights=width, stream=rows.astype(np.int8).tobytes()) if whole else plain
     trits = Stored(form=TRITS, row_weights=width, stream=_trits(rows))
     gaps = [_gaps(row) for row in rows]
     if max(map(len, gaps)) >= 1 << 16:
