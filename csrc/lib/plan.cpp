@@ -13,7 +13,7 @@ constexpr uint64_t kBytesPerValue = 64;  // of parsed text
 constexpr int64_t kMaxSize = int64_t(1) << 31;
 constexpr size_t kMaxRank = 32;
 
-std::vector<Port> ports_of(const Json::Value& value, bool fixed) {
+std::vector<Port> ports_of(const Json::Value& value, bool fixed, uint64_t max_bytes) {
   std::vector<Port> ports;
   for (const Json::Value& item : value.list("the ports of the plan")) {
     const auto parts = item.list("a port");
@@ -28,6 +28,12 @@ std::vector<Port> ports_of(const Json::Value& value, bool fixed) {
       port.shape.push_back(size.is_null() ? -1 : size.whole("a size", 1, kMaxSize));
     }
     if (port.shape.size() > kMaxRank) throw BadFile("a port of the plan has too many axes");
+    uint64_t bytes = port.ids ? sizeof(int64_t) : sizeof(float);
+    for (const int64_t size : port.shape) {
+      if (size > 0 && bytes > max_bytes / uint64_t(size))
+        throw TooLarge("'" + port.name + "' is larger than the limit of memory allows");
+      bytes *= uint64_t(size > 0 ? size : 1);
+    }
     ports.push_back(std::move(port));
   }
   return ports;
@@ -115,8 +121,8 @@ Plan::Plan(const TerseFile& file) {
     throw BadFile("the plan has the precision '" + precision + "'; a newer library may know it");
   const Json::Value only = root.find("batch");
   batch = only.is_null() ? 0 : int(only.whole("the batch", 1, INT_MAX));
-  inputs = ports_of(root.find("inputs"), batch > 0);
-  outputs = ports_of(root.find("outputs"), batch > 0);
+  inputs = ports_of(root.find("inputs"), batch > 0, file.max_bytes());
+  outputs = ports_of(root.find("outputs"), batch > 0, file.max_bytes());
   for (const Port& port : outputs)
     if (port.ids) throw BadFile("an output of a plan is of float32");
   root.find("weights").list("the weights");

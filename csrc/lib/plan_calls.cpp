@@ -1,4 +1,6 @@
 // The calls of a plan, as an engine takes them.
+#include <numeric>
+
 #include "lib/arguments.hpp"
 
 namespace tersify::lib {
@@ -6,8 +8,21 @@ namespace {
 
 class Builder {
  public:
-  Builder(Engine& engine, const Plan::Weights& weights, int batch, uint64_t max_bytes)
-      : engine_(engine), weights_(weights), batch_(batch), left_(max_bytes) {}
+  Builder(Engine& engine, const Plan::Weights& weights, int batch)
+      : engine_(engine), weights_(weights), batch_(batch) {}
+
+  // Of all values, for as many parts of the batch as an engine has in memory at once.
+  double bytes_at_once(int threads) const {
+    constexpr int kMaxPortion = 64;  // as in engine.cpp
+    double sum = 0;
+    int parts = 0;
+    for (const int number : made_) {
+      const Value& value = engine_.value(number);
+      sum += double(value.numel()) * double(value.element_bytes());
+      parts = std::gcd(parts, value.items);
+    }
+    return parts ? sum / parts * std::min<double>(parts, double(kMaxPortion) * threads) : 0;
+  }
 
   void add(Arguments& a) {
     const std::string_view name = a.name();
@@ -18,12 +33,7 @@ class Builder {
     } else if (name == "outputs") {
       engine_.outputs(values(a));
     } else {
-      const int made = make(name, a);
-      const Value& value = engine_.value(made);
-      const uint64_t bytes = uint64_t(value.numel()) * value.element_bytes();
-      if (bytes > left_) throw TooLarge("the values of the plan take more than the limit of memory allows");
-      left_ -= bytes;
-      made_.push_back(made);
+      made_.push_back(make(name, a));
     }
     a.done();
   }
@@ -188,7 +198,6 @@ class Builder {
   Engine& engine_;
   const Plan::Weights& weights_;
   int batch_;
-  uint64_t left_;
   std::vector<int> made_;
 };
 
@@ -213,12 +222,14 @@ void check_ports(const std::vector<Port>& ports, size_t count, int batch, const 
 std::unique_ptr<Engine> Plan::engine(const Weights& weights, const std::shared_ptr<Workspace>& workspace, int wanted,
                                      uint64_t max_bytes) const {
   auto made = std::make_unique<Engine>(workspace);
-  Builder builder(*made, weights, batch ? 1 : wanted, max_bytes);
+  Builder builder(*made, weights, batch ? 1 : wanted);
   for (const Json::Value& call : json_->root().find("calls").list("the calls")) {
     Arguments a(*this, call);
     builder.add(a);
   }
   made->seal();
+  if (builder.bytes_at_once(workspace->threads()) > double(max_bytes))
+    throw TooLarge("the values of the plan take more than the limit of memory allows");
   check_ports(inputs, made->input_number(), wanted, *made, false);
   check_ports(outputs, made->output_number(), wanted, *made, true);
   return made;

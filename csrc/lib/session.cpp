@@ -24,7 +24,9 @@ Session::Session(std::shared_ptr<const Model> model, Isa isa, int threads, uint6
     : model_(std::move(model)),
       workspace_(std::make_shared<Workspace>(isa, threads)),
       weights_(blaming_the_file([&] { return model_->plan.pack(model_->file, workspace_); })),
-      max_bytes_(max_bytes) {}
+      max_bytes_(max_bytes) {
+  engine(model_->plan.batch ? model_->plan.batch : 1);  // what does not fit together is told before anything runs
+}
 
 std::shared_ptr<Engine> Session::engine(int64_t batch) {
   const int only = model_->plan.batch;

@@ -59,6 +59,16 @@ class Attends(nn.Module):
         return torch.softmax(self.out(made.transpose(1, 2).flatten(2)), -1)
 
 
+def little_cnn() -> nn.Module:
+    """Pools and a linear layer that is large enough for 8-bit activations."""
+    return ternary_(
+        nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(3, 2, padding=1), nn.Flatten(),
+            nn.Linear(576, 32), nn.ReLU(), nn.Linear(32, 4),
+        )
+    )  # fmt: skip
+
+
 def seeded(make: type[nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     model = make()

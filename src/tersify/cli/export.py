@@ -1,4 +1,4 @@
-"""`tersify export`: a folder for an FPGA, an ONNX file, or dense safetensors."""
+"""`tersify export`: a folder for an FPGA, a C source, an ONNX file, or dense safetensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tersify.runtime.fixed import FixedNetwork
 
 export = typer.Typer(
-    help="Hand a .terse file over: a folder for an FPGA, an ONNX file, or dense safetensors.",
+    help="Hand a .terse file over: a folder for an FPGA, a C source, an ONNX file, or dense safetensors.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -112,6 +112,27 @@ def onnx(
     counts = export_onnx(model, opened, example, out)
     typer.echo(
         f"{out}: {out.stat().st_size:,} bytes, {counts['tables']} weights as tables, {counts['dense']} dense tensors"
+    )
+
+
+@export.command("c")
+def c_source(
+    file: Annotated[Path, typer.Argument(help="A .terse file with a plan.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
+    name: Annotated[str, typer.Option(help="Of the source, and of its function.")] = "network",
+    vectors: Annotated[int, typer.Option(min=1, max=1000, help="Golden vectors for the test.")] = 8,
+    max_decoded_bytes: MaxDecodedBytes = None,
+) -> None:
+    """One C99 source with the weights in place: no allocation, a static arena, golden vectors and a Makefile."""
+    from tersify import codec
+    from tersify.export.c import export_c
+    from tersify.runtime.portable import read_program
+
+    opened = codec.open(file, **allowed(max_decoded_bytes))
+    made = export_c(read_program(opened), opened.read(), out, name=name, vectors=vectors)
+    typer.echo(
+        f"{out}: {made['steps']} steps, {made['weight_bytes']:,} bytes of weights, an arena of {made['arena_bytes']:,} "
+        "bytes; `make test` runs the golden vectors, `make cortex-m4` tells what it takes of a microcontroller"
     )
 
 

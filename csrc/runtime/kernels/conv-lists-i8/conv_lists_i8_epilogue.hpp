@@ -4,6 +4,27 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
+// A product that is rounded before anything is added to it: steps then come out the same on every machine, whether or
+// not it has instructions that add products exactly.
+template <class T>
+inline T product(T a, T b) {
+  T p = a * b;
+#if defined(__x86_64__)
+  asm("" : "+x"(p));
+#elif defined(__aarch64__)
+  asm("" : "+w"(p));
+#endif
+  return p;
+}
+
+// fold() with the same roundings.
+inline Folded fold_i8(const EpilogueView& f, int channel) {
+  const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
+  if (!f.scale2) return {scale, shift, 1.0f};
+  const float scale2 = f.scale2[channel];
+  return {scale * scale2, product(shift, scale2) + f.shift2[channel], scale2};
+}
+
 struct EpilogueI8 {
   Folded f;
   float low, high, inverse, zero;
@@ -13,7 +34,7 @@ struct EpilogueI8 {
 // A clamp and the rounding are one: everything is counted in steps of the output. A curve comes between them.
 inline EpilogueI8 epilogue_i8(const ConvTask& t, int channel) {
   const Quant& q = t.output_quant;
-  EpilogueI8 n{fold(t.epilogue, channel),
+  EpilogueI8 n{fold_i8(t.epilogue, channel),
                q.low + byte_zero(q),
                q.high + byte_zero(q),
                1.0f / q.scale,
@@ -22,10 +43,10 @@ inline EpilogueI8 epilogue_i8(const ConvTask& t, int channel) {
   const float unit = n.curved ? 1.0f : n.inverse;
   n.f.a *= unit;
   n.f.c *= unit * t.residual_quant.scale;
-  n.f.b = n.f.b * unit - n.f.c * byte_zero(t.residual_quant);
+  n.f.b = product(n.f.b, unit) - product(n.f.c, byte_zero(t.residual_quant));
   if (n.curved) return n;
   n.f.b += n.zero;
-  const float low = t.epilogue.low * n.inverse + n.zero, high = t.epilogue.high * n.inverse + n.zero;
+  const float low = product(t.epilogue.low, n.inverse) + n.zero, high = product(t.epilogue.high, n.inverse) + n.zero;
   if (low > n.low) n.low = low;
   if (high < n.high) n.high = high;
   return n;
@@ -40,9 +61,9 @@ inline IntVec position_i8(const ConvTask& t, const EpilogueI8& n, const char* su
   UNROLL
   for (int k = 0; k < kWides; ++k) {
     const IntVec sum = plain || !t.flushes ? bytes.of[k] : bytes.of[k] + (IntVec)load(wides + k * kBytes);
-    Vec v = __builtin_convertvector(sum, Vec) * n.f.a + n.f.b;
-    if (adds) v += __builtin_convertvector((other >> 8 * k) & 0xff, Vec) * n.f.c;
-    if (!plain && n.curved) v = activate(v, t.epilogue) * n.inverse + n.zero;
+    Vec v = product(__builtin_convertvector(sum, Vec), Vec{} + n.f.a) + n.f.b;
+    if (adds) v += product(__builtin_convertvector((other >> 8 * k) & 0xff, Vec), Vec{} + n.f.c);
+    if (!plain && n.curved) v = product(activate(v, t.epilogue), Vec{} + n.inverse) + n.zero;
     out |= rounded(clamp(v, n.low, n.high)) << 8 * k;
   }
   return out;
@@ -87,9 +108,9 @@ void write_maxima_i8(const ConvTask& t, const char* sums, int channel) {
 
 // The numbers themselves, not steps of an output.
 void write_means_i8(const ConvTask& t, const char* sums, int channel) {
-  Folded f = fold(t.epilogue, channel);
+  Folded f = fold_i8(t.epilogue, channel);
   f.c *= t.residual_quant.scale;
-  f.b -= f.c * byte_zero(t.residual_quant);
+  f.b -= product(f.c, byte_zero(t.residual_quant));
   const bool fit = tiles_fit(t.mean);
   const size_t positions = size_t(t.patch.h) * t.patch.w;
   Vec totals[kWides] = {};
@@ -102,8 +123,8 @@ void write_means_i8(const ConvTask& t, const char* sums, int channel) {
       for (int k = 0; k < kWides; ++k) {
         IntVec sum = bytes.of[k];
         if (t.flushes) sum += (IntVec)load(sums + (positions * kSums + position * kWides + k) * kBytes);
-        Vec v = __builtin_convertvector(sum, Vec) * f.a + f.b;
-        if (t.residual) v += __builtin_convertvector((other >> 8 * k) & 0xff, Vec) * f.c;
+        Vec v = product(__builtin_convertvector(sum, Vec), Vec{} + f.a) + f.b;
+        if (t.residual) v += product(__builtin_convertvector((other >> 8 * k) & 0xff, Vec), Vec{} + f.c);
         v = activate(v, t.epilogue);
         for (int l = 0; l < kLanes && !fit; ++l)
           if (!in_image(t.mean, l * kWides + k, y, x)) v[l] = 0;
