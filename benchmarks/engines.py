@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,9 @@ def torch_compiled(model: Any, x: Any) -> Work:
     return lambda: fast(x)
 
 
-def peers(model: Any, x: Any, *, int8: str, shown: list[Any]) -> tuple[dict[str, Work], dict[str, str]]:
+def peers(
+    model: Any, x: Any, *, int8: str, shown: list[Any], without: Collection[str] = ()
+) -> tuple[dict[str, Work], dict[str, str]]:
     """The engines that take the network and, for the others, why not."""
     makers: dict[str, Callable[[], Work]] = {
         "torch": lambda: lambda: model(x),
@@ -87,6 +89,8 @@ def peers(model: Any, x: Any, *, int8: str, shown: list[Any]) -> tuple[dict[str,
     }
     works, missing = {}, {}
     for name, make in makers.items():
+        if name in without:
+            continue
         try:
             works[name] = make()
             works[name]()

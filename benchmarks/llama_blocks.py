@@ -1,10 +1,8 @@
-"""A Llama in plain torch, with the weights of stories260K or of SmolLM2; rotations as llama.cpp stores them."""
+"""Blocks of a Llama in plain torch, with the weights of SmolLM2; rotations as llama.cpp stores them."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,6 @@ class Shape:
     layers: int
     heads: int
     groups: int  # heads of keys and values
-    words: int
     positions: int = 256
     base: float = 10000.0
     epsilon: float = 1e-5
@@ -70,58 +67,25 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Llama(nn.Module):
-    """Tokens (N, T) → states, or with a head the logits of the next token; the head is the embedding itself."""
+    """The states of embedded tokens (N, T, width) → those behind the last norm."""
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, shape: Shape, *, head: bool) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.token_embd = nn.Embedding(shape.words, shape.width)
         self.blk = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.output_norm = Norm(shape.width, shape.epsilon)
-        self.has_head = head
         half = torch.arange(0, shape.width // shape.heads, 2) / (shape.width // shape.heads)
         angles = torch.outer(torch.arange(shape.positions), shape.base**-half)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.token_embd(tokens)
-        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+    def forward(self, x: Tensor) -> Tensor:
+        cos, sin = self.cos[: x.shape[1]], self.sin[: x.shape[1]]
         for block in self.blk:
             x = block(x, cos, sin)
-        x = self.output_norm(x)
-        return F.linear(x, self.token_embd.weight) if self.has_head else x
-
-
-def stories(path: Path) -> nn.Module | None:
-    """The whole of stories260K, from llama2.c's first format."""
-    if not path.is_file():
-        return None
-    data = path.read_bytes()
-    width, hidden, layers, heads, groups, words, _ = struct.unpack("<7i", data[:28])
-    shape = Shape(width=width, hidden=hidden, layers=layers, heads=heads, groups=groups, words=words)
-    floats, at = np.frombuffer(data, "<f4", offset=28), 0
-
-    def taken(*size: int) -> Tensor:
-        nonlocal at
-        count = int(np.prod(size))
-        at += count
-        return torch.from_numpy(floats[at - count : at].reshape(size).copy())
-
-    narrow = width // heads * groups
-    state = {"token_embd.weight": taken(words, width)}
-    order = {
-        "attn_norm": (width,), "attn_q": (width, width), "attn_k": (narrow, width), "attn_v": (narrow, width),
-        "attn_output": (width, width), "ffn_norm": (width,), "ffn_gate": (hidden, width),
-        "ffn_down": (width, hidden), "ffn_up": (hidden, width),
-    }  # fmt: skip
-    for name, size in order.items():
-        each = taken(layers, *size)
-        state |= {f"blk.{layer}.{name}.weight": each[layer] for layer in range(layers)}
-    state["output_norm.weight"] = taken(width)
-    return filled(lambda: Llama(shape, head=True), state)
+        return self.output_norm(x)
 
 
 def smollm2() -> Any:
@@ -134,12 +98,18 @@ def smollm2() -> Any:
     return gguf.GGUFReader(path)
 
 
-def smollm2_words() -> dict[str, int]:
-    return {word: at for at, word in enumerate(smollm2().fields["tokenizer.ggml.tokens"].contents())}
+def smollm2_words() -> tuple[dict[str, int], Tensor]:
+    """The number of each word, and the embeddings of all."""
+    import gguf
+
+    reader = smollm2()
+    words = {word: at for at, word in enumerate(reader.fields["tokenizer.ggml.tokens"].contents())}
+    stored = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
+    return words, torch.from_numpy(gguf.quants.dequantize(stored.data, stored.tensor_type).astype(np.float32))
 
 
 def smollm2_block() -> nn.Module | None:
-    """The embedding and the first block of SmolLM2-135M; only the block's own weights are compressed."""
+    """The first block of SmolLM2-135M, and the last norm."""
     reader = smollm2()
     if reader is None:
         return None
@@ -153,14 +123,13 @@ def smollm2_block() -> nn.Module | None:
         layers=1,
         heads=told["attention.head_count"],
         groups=told["attention.head_count_kv"],
-        words=told["vocab_size"],
         base=told["rope.freq_base"],
         epsilon=told["attention.layer_norm_rms_epsilon"],
     )
-    wanted = ("token_embd.", "output_norm.", "blk.0.")
+    wanted = ("output_norm.", "blk.0.")
     state = {
         tensor.name: torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
         for tensor in reader.tensors
         if tensor.name.startswith(wanted)
     }
-    return filled(lambda: Llama(shape, head=False), state)
+    return filled(lambda: Llama(shape), state)

@@ -43,7 +43,7 @@ def peer_sizes(tensors: Mapping[str, CompressedTensor | Tensor], *, quick: bool)
 def coded_sizes(tensors: Mapping[str, CompressedTensor | Tensor], *, quick: bool) -> dict[str, int]:
     """A whole network: codes by zstd-19 and by NNCodec's coder, in both the rest (dense floats, tables) by zstd-19."""
     coded = [t for t in tensors.values() if isinstance(t, CompressedTensor) and t.codebook is not None]
-    rest = [t for t in tensors.values() if isinstance(t, Tensor) and t.numel()]
+    rest = [t.detach() for t in tensors.values() if isinstance(t, Tensor) and t.numel()]
     rest += [t.codebook for t in coded if t.codebook is not None] + [t.scale for t in coded if t.scale is not None]
     rest += [t.to_dense() for t in tensors.values() if isinstance(t, CompressedTensor) and t.codebook is None]
     zstd = zstandard.ZstdCompressor(level=3 if quick else 19)

@@ -1,6 +1,7 @@
 """Networks of other people with real weights × recipes: quality, bytes and speed beside other engines.
 
-`python benchmarks/zoo.py [--quick] [--json FILE] [--only NAME ...] [--data DIR] [--cifar DIR] [--files DIR]`
+`python benchmarks/zoo.py [--quick] [--json FILE] [--only NAME ...] [--data DIR] [--cifar DIR] [--files DIR]
+[--without ENGINE ...]`
 
 A network whose package or data is missing is left out with a line. Quality is measured on inputs that compression did
 not see; bytes are those of whole files; times are CPU times of the process on one thread and one item, in turns.
@@ -59,14 +60,16 @@ def variants(name: str, subject: Subject, folder: Path) -> dict[str, tuple[nn.Mo
     return made
 
 
-def measure(name: str, subject: Subject, folder: Path, figures: dict[str, float], *, quick: bool) -> None:
+def measure(
+    name: str, subject: Subject, folder: Path, figures: dict[str, float], *, quick: bool, without: list[str]
+) -> None:
     fp32 = outputs(subject.model, subject.held)
     dense_bytes = sum(t.numel() * t.element_size() for t in subject.model.state_dict().values())
     figures[f"{name}.fp32.quality"] = subject.measure(fp32, fp32, subject.held_labels)
     figures[f"{name}.fp32.bytes"] = dense_bytes
     x = subject.held[:1].contiguous()
     shown = [each[None].numpy() for each in subject.shown[:16]]
-    works, missing = engines.peers(subject.model, x, int8=subject.int8, shown=shown)
+    works, missing = engines.peers(subject.model, x, int8=subject.int8, shown=shown, without=without)
     for recipe, (model, packed) in variants(name, subject, folder).items():
         key = f"{name}.{recipe}"
         given = outputs(model, subject.held)
@@ -120,6 +123,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of development data")
     parser.add_argument("--cifar", type=Path, default=Path("data"), help="the folder that holds CIFAR-10")
     parser.add_argument("--files", type=Path, help="where trained networks are kept")
+    parser.add_argument("--without", nargs="+", default=[], help="engines to leave out, such as torch.compile")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -134,7 +138,7 @@ def main() -> None:
                 print(f"{network}: its package or its data is not here")
                 continue
             figures = {key: value for key, value in figures.items() if not key.startswith(f"{network}.")}
-            measure(network, subject, folder, figures, quick=options.quick)
+            measure(network, subject, folder, figures, quick=options.quick, without=options.without)
             show(network, figures)
             commits[network] = commit(Path(__file__).parent)
             save(figures, commits, options.json)

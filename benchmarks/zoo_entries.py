@@ -103,7 +103,7 @@ def cifar(places: Places, depth: int) -> Subject | None:
         chosen = torch.randint(len(data.train), (images,), generator=generator)
         return normalize(augment(data.train.images[chosen], AUGMENTATION, generator), data)
 
-    training = Training(steps=places.few(300), lr=1e-3, batch=128)
+    training = Training(steps=places.few(100), lr=1e-3, batch=128)
     return Subject(
         model=model,
         shown=normalize(data.train.images[:512], data),
@@ -187,7 +187,7 @@ def speaker(places: Places) -> Subject | None:
     if model is None:
         return None
     train, test = (zoo_data.mel_bands(zoo_data.waves(places.data, split, 1.6))[:, :160] for split in ("train", "test"))
-    training = Training(steps=places.few(500), lr=1e-3, batch=16)
+    training = Training(steps=places.few(150), lr=1e-3, batch=16)
     return Subject(
         model=model, shown=train, held=test, measure=cosine, unit="cosine, %", int8="dynamic",
         trained={"prune-l1-90": training},
@@ -227,32 +227,9 @@ def smollm2(places: Places) -> Subject | None:
     model = llama_blocks.smollm2_block()
     if model is None:
         return None
-    words = zoo_data.known_words(places.data, llama_blocks.smollm2_words(), 64, 64)
-    return Subject(
-        model=model, shown=words[:16], held=words[16:], measure=cosine, unit="cosine, %", int8="dynamic",
-        weights=("blk.*",),
-    )  # fmt: skip
-
-
-def stories(places: Places) -> Subject | None:
-    model = llama_blocks.stories(places.data / "lm" / "stories260K.bin")
-    if model is None:
-        return None
-    words = told(model, 48, 64)
-    return Subject(
-        model=model, shown=words[:16], held=words[16:], measure=agreement, unit="same next token, %", int8="dynamic"
-    )
-
-
-@torch.no_grad()
-def told(model: nn.Module, count: int, length: int) -> Tensor:
-    """Stories that the network itself tells, drawn token by token."""
-    draw = torch.Generator().manual_seed(0)
-    words = torch.ones(count, 1, dtype=torch.long)  # 1 begins a story
-    while words.shape[1] < length:
-        chances = model(words)[:, -1].softmax(-1)
-        words = torch.cat([words, torch.multinomial(chances, 1, generator=draw)], 1)
-    return words
+    vocabulary, embeddings = llama_blocks.smollm2_words()
+    states = embeddings[zoo_data.known_words(places.data, vocabulary, 64, 64)]
+    return Subject(model=model, shown=states[:16], held=states[16:], measure=cosine, unit="cosine, %", int8="dynamic")
 
 
 ENTRIES: dict[str, Callable[[Places], Subject | None]] = {
@@ -270,5 +247,4 @@ ENTRIES: dict[str, Callable[[Places], Subject | None]] = {
     "mtcnn-onet": lambda places: faces(places, "onet", 48),
     "silero-vad": voice,
     "smollm2-block": smollm2,
-    "stories260k": stories,
 }

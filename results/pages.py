@@ -15,11 +15,12 @@ import files
 import gpu_tables
 import recipe_tables
 import tables
+import zoo_tables
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "accuracy-sparsity.svg"
 PLACE = re.compile(r"(<!-- begin (\S+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
-TABLES = tables.TABLES | files.TABLES | gpu_tables.TABLES | recipe_tables.TABLES
+TABLES = tables.TABLES | files.TABLES | gpu_tables.TABLES | recipe_tables.TABLES | zoo_tables.TABLES
 
 
 def pages() -> list[Path]:
