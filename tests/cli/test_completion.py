@@ -15,7 +15,7 @@ def ask(words, shell="complete_bash"):
 
 
 def test_commands_that_begin_so_are_offered():
-    assert ask("tersify comp") == ["compress"]
+    assert ask("tersify comp") == ["compress", "compress-lm"]
     assert ask("tersify export f") == ["fpga"]
 
 
