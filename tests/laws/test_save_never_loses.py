@@ -152,6 +152,13 @@ def test_layers_made_by_copying_one_are_stored_once():
     check_zstd(torch.nn.TransformerEncoder(layer, 4).state_dict())
 
 
+def test_a_matrix_whose_values_return_is_not_lost_among_others():
+    """A Fourier transform as the first layer of a speech network."""
+    angles = 2 * torch.pi * torch.arange(129)[:, None] * torch.arange(256) / 256
+    transform = torch.cat([angles.cos(), -angles.sin()]) * torch.hann_window(256)
+    check_zstd({"stft.weight": (transform * 512).round() / 512, "lstm.weight": torch.randn(512, 256)})
+
+
 @pytest.mark.parametrize("network", ["cifar10_resnet20", "cifar10_resnet56"])
 def test_real_weights_stay_at_their_entropy_and_below_zstd(network):
     if not (WEIGHTS / f"{network}.safetensors").is_file():

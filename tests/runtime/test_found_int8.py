@@ -76,3 +76,23 @@ def test_scaled_sums_in_a_row_are_right(precision):
     x = torch.randn(4, 8, 9, 9)
     fast = compile(model, x, precision=precision, calibration=x)
     check(fast, model, x[:3].flip(-1).contiguous(), bound=2e-5 if precision == "fp32" else INT8_BOUND)
+
+
+def outlier_network() -> tuple[nn.Module, Tensor]:
+    """One input is a thousand times the others, and no weight reads it: eight bits see nothing else."""
+    model = thinned_(nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)), zeros=0.5, ternary=True).eval()
+    model[0].weight.data[:, 0] = 0
+    x = torch.randn(4, 256, generator=torch.Generator().manual_seed(0))
+    x[:, 0] = 1e5
+    return model, x
+
+
+def test_int8_that_leaves_little_of_the_outputs_says_so():
+    model, x = outlier_network()
+    with pytest.warns(RuntimeWarning, match=r"with precision='int8' the outputs are \d+ % off"):
+        compile(model, x, precision="int8")
+
+
+def test_auto_does_not_round_where_little_would_be_left():
+    model, x = outlier_network()
+    check(compile(model, x, precision="auto", calibration=[x]), model, x)

@@ -16,15 +16,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tersify.codec.codes import Meaning, decode_codes, encode_codes, unzip, zipped
+from tersify.codec.codes import THOROUGH_BYTES, Meaning, decode_codes, encode_codes, unzip, zipped
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import BLOCK_ELEMENTS, PIECE_ELEMENTS, Box, boxes_of_arrays
 from tersify.codec.native import Codes
-from tersify.codec.planes import METHODS, decode_planes, encode_planes, may_repeat
+from tersify.codec.planes import METHODS, decode_planes, encode_planes, has_few_values, may_repeat
 
 MIN_ZERO_SHARE = 1 / 64
 SAMPLE = 1 << 16
 WORTH_BYTES = 64  # what a zstd frame must save: readers of version 1.0 know planes alone
+SINGLES_BYTES = 1 << 22  # a second of zstd's best
 OTHER = 2  # the code of what is no zero
 Arrays = Sequence[tuple[str, int]]  # kind, elements
 
@@ -37,7 +38,11 @@ def encode_arrays(data: Codes, arrays: Arrays, width: int, *, is_float: bool) ->
         made = _encode_zeros(data, arrays, width)
         if len(made) < len(best[1]):
             best = ("zeros", made)
-    frame = zipped(data, len(best[1]) - WORTH_BYTES) if width > 1 and may_repeat(data, width) else None
+    if width == 1 or not may_repeat(data, width):
+        return best
+    # Quick tries do not see single values that return, and would say that the thorough one is not worth it.
+    thorough = SINGLES_BYTES if has_few_values(data, width) else THOROUGH_BYTES
+    frame = zipped(data, len(best[1]) - WORTH_BYTES, thorough_bytes=thorough)
     return best if frame is None else ("zstd", frame)
 
 

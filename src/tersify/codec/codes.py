@@ -65,9 +65,9 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
         raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")
 
 
-def zipped(codes: Codes, limit: int) -> bytes | None:
+def zipped(codes: Codes, limit: int, *, thorough_bytes: int = THOROUGH_BYTES) -> bytes | None:
     """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of single codes."""
-    for level, near in QUICK_TRIES if codes.size > THOROUGH_BYTES else ():
+    for level, near in QUICK_TRIES if codes.size > thorough_bytes else ():
         quick = len(zstandard.ZstdCompressor(level=level).compress(codes.data))
         if quick > near * limit:
             return None

@@ -9,6 +9,7 @@ import torch
 import zstandard
 from torch import Tensor
 
+from tersify.codec.arrays import SINGLES_BYTES
 from tersify.codec.grid import scales_of
 from tersify.codec.levels import (
     MAX_LEVELS,
@@ -21,6 +22,8 @@ from tersify.codec.levels import (
     order0_bits,
     to_bits,
 )
+from tersify.codec.native import Codes
+from tersify.codec.planes import has_few_values
 from tersify.tensor import CompressedTensor, bits_for, code_counts
 
 MIN_ELEMENTS = 64
@@ -64,13 +67,29 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
 
 def _rather_repeats(dense: Tensor, made: CompressedTensor) -> bool:
     """Whether zstd is smaller than a form that is mostly codebooks: rows that repeat look like rows of few levels."""
+    if made.values is not None:
+        return _returning_values_are_shorter(dense, made.values)
     if made.codebook is None or made.levels is None:
         return False
     if _bits(made.codebook) < MAX_TABLE_SHARE * made.numel() * bits_for(made.levels):
         return False
-    kept = 8 * len(zstandard.ZstdCompressor(level=3).compress(dense.reshape(-1).view(torch.uint8).numpy().data))
+    kept = 8 * len(zstandard.ZstdCompressor(level=3).compress(_bytes_of(dense).data))
     tables = [made.codebook, *([] if made.scale is None else [made.scale])]
     return kept < order0_bits(code_counts(made).numpy()) + sum(map(_bits, tables))
+
+
+def _returning_values_are_shorter(dense: Tensor, survivors: Tensor) -> bool:
+    """Whether zstd makes less of an array than of it without its zeros: they are values that return, too."""
+    whole, rest = _bytes_of(dense), _bytes_of(survivors)
+    if whole.size > SINGLES_BYTES or not has_few_values(whole, dense.dtype.itemsize):
+        return False
+    best = zstandard.ZstdCompressor(level=19)
+    return len(best.compress(whole.data)) < len(best.compress(rest.data))
+
+
+def _bytes_of(tensor: Tensor) -> Codes:
+    data: Codes = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return data
 
 
 def _one_table(dense: Tensor, found: Levels) -> Iterator[Form]:

@@ -19,6 +19,7 @@ SAMPLE_MARK = 0x55  # repeats are looked for where the last plane has this code
 SAMPLE = 1 << 13
 REPEATED_SHARE = 1 / 64
 WINDOW = 8
+MIN_WIDE_BYTES = 4
 
 
 def plane_levels(width: int, *, is_float: bool) -> list[int]:
@@ -74,13 +75,25 @@ def may_repeat(data: Codes, width: int, low: Codes | None = None) -> bool:
     """Whether it is worth looking for numbers that return. `low`: the last plane, where it is there already."""
     if len(data) <= THOROUGH_BYTES * width:
         return True
-    return _repeats(data.view(f"<u{width}"), data[::width] & np.uint8(0x7F) if low is None else low)
+    low = data[::width] & np.uint8(0x7F) if low is None else low
+    return has_few_values(data, width) or _repeats(data.view(f"<u{width}"), low)
 
 
 def _is_noise(counts: npt.NDArray[np.int64]) -> bool:
     """Whether a plane is as even as the low bits of a mantissa are."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log2(shares)).sum()) >= NOISE_SHARE * np.log2(len(counts))
+
+
+def has_few_values(data: Codes, width: int) -> bool:
+    """Whether wide elements return one by one, as in the matrix of a Fourier transform. Short ones always do."""
+    if width < MIN_WIDE_BYTES:
+        return False
+    elements = data.view(f"<u{width}").astype(np.uint64)
+    # By content, so that of equal elements all are kept or none.
+    mixed = elements * np.uint64(0x9E3779B97F4A7C15)
+    kept = mixed[mixed <= np.uint64((2**64 - 1) // max(1, elements.size // SAMPLE))]
+    return len(np.unique(kept)) * 2 < len(kept)
 
 
 def _repeats(elements: npt.NDArray[np.unsignedinteger], low: Codes) -> bool:

@@ -25,6 +25,7 @@ from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
 from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
 from tersify.codec.native import Codes
 from tersify.codec.packing import halved, packed_losslessly
+from tersify.codec.planes import has_few_values
 from tersify.codec.split import encode_group
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
@@ -33,6 +34,7 @@ from tersify.tensor.model import GRAPH, check_names
 
 VERSION, SECOND_VERSION = "1.2", "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
+MIN_APART = 1 << 12  # elements of an array whose values return: among others, what suits it would be lost
 PLAN = "plan"  # the section of the lowered network, which version 1.2 added
 
 
@@ -177,7 +179,8 @@ class _Plan:
 
     def __init__(self, *, half: bool) -> None:
         self._half = half
-        self.groups: list[tuple[int | str, Pool]] = []  # the levels of codes or the dtype of arrays
+        # The levels of codes, or the dtype of arrays and what sets them apart.
+        self.groups: list[tuple[int | str, Pool]] = []
         self._open: dict[int | str, int] = {}
 
     def add(self, name: str, tensor: CompressedTensor | Tensor) -> Entry:
@@ -214,8 +217,9 @@ class _Plan:
             plain = halved(plain, name)
         dtype = DTYPE_NAMES[plain.dtype]
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
-        first, pieces = self._place(dtype, flat_box(plain.numel()))
         width = plain.dtype.itemsize
+        apart = plain.numel() >= MIN_APART and has_few_values(data, width)
+        first, pieces = self._place(f"{dtype} of few values" if apart else dtype, flat_box(plain.numel()))
         for pool, box, at in pieces:
             pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width]))
         return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
@@ -249,7 +253,7 @@ class _Plan:
 
 
 def _encode(key: int | str, pool: Pool) -> tuple[str, bytes]:
-    return _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key)
+    return _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key.partition(" ")[0])
 
 
 def _encode_codes(pool: Pool, levels: int) -> tuple[str, bytes]:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from tersify.runtime.capture import Captured, Graph, Ref
 from tersify.runtime.check import (
     FP32_TOLERANCE,
+    MOST_LOST,
     ROUNDED_TOLERANCE,
     difference,
     differs_from_reference,
     first_wrong_node,
     graph_values,
     largest_difference,
+    lost_by_rounding,
 )
 from tersify.runtime.engine import Kernels, Segment
 from tersify.runtime.inputs import in_order
@@ -113,10 +115,25 @@ def _bound(
     if planner.rounds_activations:
         rounded = Network(planner.plan(graph), kernels)
         apart = 0.0 if graph.random else differs_from_reference(rounded, given)
-        if apart <= ROUNDED_TOLERANCE:
+        lost = 0.0 if graph.random else lost_by_rounding(rounded, given, captured)
+        if apart <= ROUNDED_TOLERANCE and _keeps_enough(lost, planner.precision):
             return Bound(graph, rounded)
-        _tell(f"{planner.precision} kernels disagree with their reference by {apart:.1e}, so fp32 runs", strict=strict)
+        if apart > ROUNDED_TOLERANCE:
+            why = f"{planner.precision} kernels disagree with their reference by {apart:.1e}, so fp32 runs"
+            _tell(why, strict=strict)
     return Bound(graph, _agreeing(captured, given, planner, kernels, strict=strict))
+
+
+def _keeps_enough(lost: float, precision: str) -> bool:
+    """Rounding is what was asked for; that little is left of the outputs is not. "auto" then takes fp32."""
+    if lost > MOST_LOST and precision == "int8":
+        warnings.warn(
+            f"with precision='int8' the outputs are {100 * lost:.0f} % off: some activations span more than 8 bits can "
+            "tell apart; use precision='fp32' or 'auto', or calibration batches with the usual range",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+    return lost <= MOST_LOST or precision != "auto"
 
 
 def _agreeing(

@@ -19,6 +19,7 @@ from tersify.runtime.reference import results_of, run_reference
 
 FP32_TOLERANCE = 2e-5  # of the largest number of an output
 UNWATCHED_TOLERANCE = 1e-3  # short ways of torch's own add in another order
+MOST_LOST = 0.5  # of an output by 8-bit activations: more is no network any longer
 ROUNDED_TOLERANCE = 5e-2  # kernels that round activations may end a step apart from their reference
 
 
@@ -80,6 +81,17 @@ def differs_from_reference(network: Network, inputs: Sequence[Tensor]) -> float:
     with torch.no_grad():
         wanted = run_reference(network.plan, inputs)
     return max((difference(a, b) for a, b in zip(network.run(inputs), wanted, strict=True)), default=0.0)
+
+
+def lost_by_rounding(network: Network, inputs: Sequence[Tensor], captured: Captured) -> float:
+    """How far the outputs of a plan that rounds lie from the module's: the distance as a fraction of their length."""
+    lost = 0.0
+    for name, made in zip(captured.graph.results, network.run(inputs), strict=True):
+        wanted = captured.made[name]
+        if wanted.is_floating_point() and wanted.isfinite().all():
+            apart, length = (made - wanted).double().norm(), wanted.double().norm()
+            lost = max(lost, float(apart / length.clamp(min=1e-30)))
+    return lost
 
 
 def graph_values(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, Any]:
