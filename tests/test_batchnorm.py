@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import tersify
+from method_zoo import recipe_of
 from tersify.batchnorm import LEAST_VALUES, recalibrate_, recalibrated
 from tersify.calibration import Calibration
 from tersify.lab import network as network_of_the_lab
 from tersify.lab.data import dataset, normalize
 from tersify.methods import BitNet
 from tersify.modes import eval_mode
-from zoo import recipe_of
 
 
 def network():

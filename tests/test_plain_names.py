@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import tersify
+from method_zoo import make, recipe_of
 from tersify.methods import BitNet, Prune, Ternary
 from tersify.plain_names import without_plain_names
-from zoo import make, recipe_of
 
 
 @pytest.mark.parametrize("network", ["conv2d", "linear", "tied", "lstm"])

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import tersify
+from method_zoo import recipe_of
 from tersify import Recipe, Rule
 from tersify.methods import BitNet
-from zoo import recipe_of
 
 
 class Reader(nn.Module):

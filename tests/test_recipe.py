@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tersify
+from method_zoo import all_legal_chains
 from tersify import Recipe, Rule
 from tersify.methods import BitNet, Ternary, Uniform
 from tersify.recipe import ready_recipes
-from zoo import all_legal_chains
 
 PLAIN = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
 

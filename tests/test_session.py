@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import tersify
+from method_zoo import make, recipe_of
 from tersify import CompressedTensor, Recipe, Rule
 from tersify.methods import BitNet, KMeans, Lookup, Prune, Ternary, TernaryWeightNetwork, Uniform
-from zoo import make, recipe_of
 
 
 def test_tied_weights_share_one_latent_and_one_code():

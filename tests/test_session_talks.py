@@ -4,9 +4,9 @@ import pytest
 from torch import nn
 
 import tersify
+from method_zoo import make, recipe_of
 from tersify import Recipe, Rule
 from tersify.methods import BitNet, KMeans, Prune, Ternary, registered
-from zoo import make, recipe_of
 
 
 @pytest.mark.parametrize("recipe", ["agp-90", "ternary-log", "ternary-target", "energy", "ec2t", "deep-compression"])

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import distributed, multiprocessing, nn
 
+from method_zoo import recipe_of, single_methods
 from tersify.lab.data import Data, Split, dataset
 from tersify.lab.trainer import Display, TrainConfig
 from tersify.lab.trainer.loop import Loop
 from tersify.methods import Ternary
-from zoo import recipe_of, single_methods
 
 EPOCHS, BATCH, IMAGES = 2, 16, 400  # 50 steps
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import tersify
+from method_zoo import make
 from tersify.cli import main
 from tersify.graph import GraphNetwork, recorded
 from tersify.lab import dataset, network
 from tersify.tensor import CompressedModel
-from zoo import make
 
 
 class Nested(nn.Module):

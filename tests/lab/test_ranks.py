@@ -15,9 +15,9 @@ from torch import distributed
 
 import tersify
 import two_ranks
+from method_zoo import recipe_of
 from tersify.lab.trainer import TrainConfig, train
 from tersify.methods import Prune, Ternary, TernaryWeightNetwork
-from zoo import recipe_of
 
 NETWORK = """
 from torch import nn

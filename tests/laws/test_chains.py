@@ -2,8 +2,8 @@
 
 import pytest
 
+from method_zoo import chain_id, chains_of_two, is_legal, recipe_of
 from tersify.methods import registered
-from zoo import chain_id, chains_of_two, is_legal, recipe_of
 
 ILLEGAL = [c for c in chains_of_two() if not is_legal(c)]
 

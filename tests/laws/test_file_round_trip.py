@@ -5,9 +5,9 @@ import torch
 
 import tersify
 from loops import STEPS, start, train
+from method_zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 from tersify import CompressedTensor
 from tersify.methods import Ternary
-from zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 
 CHAINS = all_legal_chains()
 

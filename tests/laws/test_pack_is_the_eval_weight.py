@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from loops import STEPS, start, train
-from zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
+from method_zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 
 PAIRS = [(chain, network) for chain in all_legal_chains() for network in NETWORKS if fits(chain, network)]
 EVERY_PAIR = pytest.mark.parametrize(("chain", "network"), PAIRS, ids=[f"{chain_id(c)}-{n}" for c, n in PAIRS])

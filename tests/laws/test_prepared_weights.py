@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from loops import labels, start, train
+from method_zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 from tersify.methods import from_table
 from tersify.methods.prepared_slots import SlottedChain, forget_prepared
-from zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 
 CHAINS = all_legal_chains()
 EVERY_CHAIN = pytest.mark.parametrize("chain", CHAINS, ids=map(chain_id, CHAINS))

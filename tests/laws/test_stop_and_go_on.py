@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from loops import STEPS, checkpoint, restore, start, train
-from zoo import all_legal_chains, chain_id, make, recipe_of
+from method_zoo import all_legal_chains, chain_id, make, recipe_of
 
 CHAINS = all_legal_chains()
 

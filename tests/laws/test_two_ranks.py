@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import two_ranks
-from zoo import chain_id
+from method_zoo import chain_id
 
 FAMILIES = two_ranks.families()
 

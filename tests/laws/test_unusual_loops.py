@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from loops import labels, start, train
-from zoo import all_legal_chains, chain_id, make, recipe_of
+from method_zoo import all_legal_chains, chain_id, make, recipe_of
 
 CHAINS = all_legal_chains()
 EVERY_CHAIN = pytest.mark.parametrize("chain", CHAINS, ids=map(chain_id, CHAINS))

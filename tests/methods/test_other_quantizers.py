@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import tersify
+from method_zoo import recipe_of
 from tersify import Recipe, Rule
 from tersify.methods import (
     BinaryConnect,
@@ -16,7 +17,6 @@ from tersify.methods import (
     Uniform,
 )
 from tersify.tensor import sparsity_percent
-from zoo import recipe_of
 
 
 def session_on(weight, method, **options):

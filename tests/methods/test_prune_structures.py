@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pruning import begin, pruned_at_once, zero_share
 from torch import nn
 
-from zoo import make
+from method_zoo import make
 
 
 def live_slices(weight, dim):

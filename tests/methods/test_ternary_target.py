@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import tersify
+from method_zoo import recipe_of
 from tersify.methods import TernaryTarget
 from tersify.methods.layer_spreads import MOST_DENSE, layer_densities, layer_spreads
 from tersify.methods.threshold import magnitude_quantile
 from tersify.tensor import sparsity_percent
-from zoo import recipe_of
 
 
 def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():

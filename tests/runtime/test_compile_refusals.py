@@ -107,10 +107,15 @@ def test_an_example_that_the_model_itself_does_not_take_is_named_with_its_shape(
         compile(nn.Linear(4, 3), torch.randn(2, 3))
 
 
-@pytest.mark.parametrize("example", [None, 3, (), ["x"], {}])
+@pytest.mark.parametrize("example", [3, (), ["x"], {}])
 def test_an_example_without_a_tensor_is_refused(example):
     with pytest.raises(ValueError, match="the example holds no tensor; give one input"):
         compile(nn.Linear(4, 3), example)
+
+
+def test_only_language_models_need_no_example():
+    with pytest.raises(ValueError, match="compile needs an example input of Linear; only causal language models"):
+        compile(nn.Linear(4, 3), None)
 
 
 def test_an_example_of_another_kind_of_tensor_or_a_module_that_is_none_is_refused():
