@@ -22,6 +22,7 @@ from tersify.codec.writer import add_plan
 from tersify.runtime.extension import extension
 from tersify.runtime.portable import Replay, read_program
 
+pytestmark = pytest.mark.long  # builds the library
 NETWORKS = networks()
 
 

@@ -34,6 +34,8 @@ from tersify.tensor.model import GRAPH, check_names
 
 VERSION, SECOND_VERSION = "1.2", "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
+# A tensor of many levels needs tables of its own, and shares with others only what suits none of them.
+MAX_SHARED_LEVELS, MIN_ALONE = 32, 1 << 14
 MIN_APART = 1 << 12  # elements of an array whose values return: among others, what suits it would be lost
 PLAN = "plan"  # the section of the lowered network, which version 1.2 added
 
@@ -190,7 +192,9 @@ class _Plan:
 
     def _add_compressed(self, name: str, tensor: CompressedTensor) -> Entry:
         flat = tensor.codes.detach().cpu().contiguous().reshape(-1).numpy()
-        first, pieces = self._place(tensor.levels or 2, box_of(tensor.shape))
+        levels = tensor.levels or 2
+        alone = levels > MAX_SHARED_LEVELS and tensor.numel() >= MIN_ALONE
+        first, pieces = self._place(levels, box_of(tensor.shape), alone=alone)
         for pool, box, at in pieces:
             pool.names.append(name)
             pool.begins.append(at)
@@ -224,12 +228,12 @@ class _Plan:
             pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width]))
         return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
 
-    def _place(self, key: int | str, whole: Box) -> tuple[int, list[tuple[Pool, Box, int]]]:
+    def _place(self, key: int | str, whole: Box, *, alone: bool = False) -> tuple[int, list[tuple[Pool, Box, int]]]:
         """The first group of a part, and for each of its blocks the pool, the box and its first element."""
         blocks = blocks_of(whole)
         if not blocks:
             return 0, []
-        pooled = len(blocks) == 1
+        pooled = len(blocks) == 1 and not alone
         index = self._open.get(key, -1) if pooled else -1
         if index < 0 or self.groups[index][1].elements + whole.elements > BLOCK_ELEMENTS:
             index = len(self.groups)

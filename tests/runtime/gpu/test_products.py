@@ -13,7 +13,7 @@ from tersify.runtime.gpu.operator import reference
 from tersify.runtime.gpu.packed import LISTS, TABLE, TERNARY
 from tersify.runtime.gpu.products import BF16_PARTS, INT8, Settings, product, table_of
 
-pytestmark = pytest.mark.usefixtures("emulated")
+pytestmark = [pytest.mark.usefixtures("emulated"), pytest.mark.long]  # every kernel is built for the CPU
 SMALL = Settings(
     tilings=tuple(map(Tiling.read, ((1, 2, 1, 2), (1, 2, 1, 2), (2, 2, 2, 1), (1, 2, 2, 1)))),
     lists=(2, 2),
