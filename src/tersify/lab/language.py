@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +83,27 @@ def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedMod
     )
 
 
-def load_language_model(file: str | Path) -> tuple[Any, Any]:
-    """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its tokenizer; no code is run."""
+def described(metadata: Mapping[str, Any], path: str | Path) -> tuple[Any, Any]:
+    """The configuration and the tokenizer that a file's metadata tell of; no code is run."""
+    about = metadata.get(METADATA)
+    if not isinstance(about, dict) or not {"config", "tokenizer", "special_tokens"} <= set(about):
+        raise ValueError(f"{path} holds no language model; tersify compress-lm writes such files")
     transformers = _transformers()
-    about = tersify.open(file).metadata.get(METADATA)
-    if not isinstance(about, dict):
-        raise ValueError(f"{file}: the file holds no language model; tersify compress-lm writes such files")
     import tokenizers
 
-    config = dict(about["config"])
-    made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
-    model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+    settings = dict(about["config"])
+    config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizers.Tokenizer.from_str(about["tokenizer"]), **about["special_tokens"]
     )
-    tokenizer.chat_template = about["chat_template"]
+    tokenizer.chat_template = about.get("chat_template")
+    return config, tokenizer
+
+
+def load_language_model(file: str | Path) -> tuple[Any, Any]:
+    """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its tokenizer."""
+    config, tokenizer = described(tersify.open(file).metadata, file)
+    model = _transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return tersify.load(file, into=model).eval(), tokenizer
 
 
