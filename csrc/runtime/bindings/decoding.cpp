@@ -7,6 +7,7 @@
 
 #include <climits>
 
+#include "bindings/conversions.hpp"
 #include "engine/engine.hpp"
 
 namespace nb = nanobind;
@@ -15,10 +16,7 @@ using namespace nb::literals;
 namespace tersify {
 namespace {
 
-using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
 using Codes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using SharedWorkspace = std::shared_ptr<Workspace>;
 
 template <class Array>
 void check(const SharedWorkspace& workspace, const Array& weight) {
