@@ -1,9 +1,11 @@
-"""What a method's bookkeeping costs as the network grows: one session step without any training, 16 M to 1 B weights.
+"""What a method's bookkeeping costs as the network grows: one session step without any
+training, 16 M to 1 B weights.
 
 usage: python benchmarks/bookkeeping_scale.py [--quick] [--json FILE] [--most-layers N]
 
-The network is a stack of 4096×4096 linear layers. Times are CPU seconds of this process on one thread, the least of
-some rounds; the state is everything the session keeps beside the latents. 1 B weights take about 7 GB.
+The network is a stack of 4096×4096 linear layers. Times are CPU seconds of this process
+on one thread, the least of some rounds; the state is everything the session keeps
+beside the latents. 1 B weights take about 7 GB.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from tersify.methods import Method, Prune, Ternary
 
 WIDTH = 4096
 LAYERS = (1, 4, 16, 60)
-ROUNDS = {1: 40, 4: 20, 16: 10, 60: 6}  # of the cheap step; of the dear one half as many
+# of the cheap step; of the dear one half as many
+ROUNDS = {1: 40, 4: 20, 16: 10, 60: 6}
 METHODS: dict[str, Method] = {
     "ternary": Ternary(regime="log"),
     "magnitude": Prune(sparsity=0.9, end=1.0),
@@ -43,14 +46,19 @@ def measure(method: Method, latents: list[Tensor], rounds: int) -> tuple[float, 
     """CPU nanoseconds a weight and step, and bytes of state a weight."""
     weights = sum(latent.numel() for latent in latents)
     model = network(latents)
-    session = tersify.attach(model, Recipe(rules=(Rule(methods=(method,)),)), epochs=1, steps_per_epoch=STEPS)
+    session = tersify.attach(
+        model, Recipe(rules=(Rule(methods=(method,)),)), epochs=1, steps_per_epoch=STEPS
+    )
     held = {id(site.latent) for site in session.sites}
-    kept = {id(t): t for t in model.state_dict(keep_vars=True).values() if id(t) not in held}
+    kept = {
+        id(t): t for t in model.state_dict(keep_vars=True).values() if id(t) not in held
+    }
     state = sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
     session.step()
     times = []
     for _ in range(rounds):
-        EVICTING.add_(1.0)  # a training step would have driven the latents out of the cache, too
+        # a training step would have driven the latents out of the cache, too
+        EVICTING.add_(1.0)
         start = time.process_time()
         session.step()
         times.append(time.process_time() - start)
@@ -64,25 +72,42 @@ def main() -> None:
     parser.add_argument("--most-layers", type=int, default=LAYERS[-1])
     args = parser.parse_args()
     torch.set_num_threads(1)
-    sizes = [count for count in LAYERS if count <= (4 if args.quick else args.most_layers)]
+    sizes = [
+        count for count in LAYERS if count <= (4 if args.quick else args.most_layers)
+    ]
     figures: dict[str, float] = {}
     print(f"{'weights':>14}  " + "".join(f"{name:>26}" for name in METHODS))
     for count in sizes:
         generator = torch.Generator().manual_seed(0)
-        latents = [torch.empty(WIDTH, WIDTH).normal_(0.0, 0.2, generator=generator) for _ in range(count)]
+        latents = [
+            torch.empty(WIDTH, WIDTH).normal_(0.0, 0.2, generator=generator)
+            for _ in range(count)
+        ]
         weights = count * WIDTH * WIDTH
         line = f"{weights:>14,}  "
         for name, method in METHODS.items():
-            nanoseconds, state = measure(method, latents, rounds=ROUNDS[count] // (1 if name == "ternary" else 2))
+            nanoseconds, state = measure(
+                method, latents, rounds=ROUNDS[count] // (1 if name == "ternary" else 2)
+            )
             line += f"{nanoseconds:10.3f} ns {state:8.6f} B  "
-            figures |= {f"{name}_{count}_ns_per_weight": nanoseconds, f"{name}_{count}_state_bytes_per_weight": state}
+            figures |= {
+                f"{name}_{count}_ns_per_weight": nanoseconds,
+                f"{name}_{count}_state_bytes_per_weight": state,
+            }
         print(line, flush=True)
         del latents
     for name in METHODS:
         times = [figures[f"{name}_{count}_ns_per_weight"] for count in sizes]
         figures[f"{name}_unevenness_percent"] = 100 * (max(times) / min(times) - 1)
-        print(f"{name}: from the fastest to the slowest size {figures[f'{name}_unevenness_percent']:.1f} %")
-    report("bookkeeping_scale", figures, json_path=args.json, versions={"torch": torch.__version__})
+        print(
+            f"{name}: from the fastest to the slowest size {figures[f'{name}_unevenness_percent']:.1f} %"
+        )
+    report(
+        "bookkeeping_scale",
+        figures,
+        json_path=args.json,
+        versions={"torch": torch.__version__},
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What every benchmark writes: its figures with the machine, the versions and the commit they belong to."""
+"""What every benchmark writes: its figures with the machine, the versions and the
+commit they belong to.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
 
     from tersify import Session
 
-# oneDNN's AMX kernels die where a virtual machine hides CPUID leaf 0x1D; set before torch is imported.
+# oneDNN's AMX kernels die where a virtual machine hides CPUID leaf 0x1D; set before
+# torch is imported.
 ONEDNN_ISA = "ONEDNN_MAX_CPU_ISA"
-ONEDNN_GUARD = None if ONEDNN_ISA in os.environ else "AVX512_CORE_FP16"  # None: the caller has chosen
+# None: the caller has chosen
+ONEDNN_GUARD = None if ONEDNN_ISA in os.environ else "AVX512_CORE_FP16"
 os.environ.setdefault(ONEDNN_ISA, ONEDNN_GUARD or "")
 
 
@@ -32,7 +36,9 @@ def training_step(
     batch: int,
     compiled: bool,
 ) -> Callable[[], None]:
-    """One whole training step as a function, with a session or without: forward, backward, optimizer; bf16 on a GPU."""
+    """One whole training step as a function, with a session or without: forward,
+    backward, optimizer; bf16 on a GPU.
+    """
     import torch
     import torch.nn.functional as F
 
@@ -61,7 +67,11 @@ def training_step(
     return step
 
 
-def milliseconds(work: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
+def milliseconds(
+    work: Callable[[], object],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Per call, by that clock; what a GPU was given to do is done before and after."""
     import torch
 
@@ -84,8 +94,9 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Milliseconds of each in every round, so that values of one round can be compared.
 
-    In turns, since a slow minute then hits all of them; forwards and backwards, since the first of a round may find
-    a cooler machine. Garbage is collected between rounds: what one of them leaves must not be swept in another's time.
+    In turns, since a slow minute then hits all of them; forwards and backwards, since
+    the first of a round may find a cooler machine. Garbage is collected between rounds:
+    what one of them leaves must not be swept in another's time.
     """
     for work in works.values():
         for _ in range(warm):
@@ -105,9 +116,16 @@ def interleaved(
 
 
 def report(
-    name: str, figures: dict[str, float], *, json_path: Path | None, versions: dict[str, str], **machine: Any
+    name: str,
+    figures: dict[str, float],
+    *,
+    json_path: Path | None,
+    versions: dict[str, str],
+    **machine: Any,
 ) -> None:
-    """Write {"name", "command", "commit", "machine", "versions", "figures"} where a path is given."""
+    """Write {"name", "command", "commit", "machine", "versions", "figures"} where a
+    path is given.
+    """
     if json_path is None:
         return
     from tersify.lab.experiments.provenance import command, commit, cpu_name
@@ -115,6 +133,12 @@ def report(
     facts = {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), **machine}
     versions = {"python": platform.python_version(), **versions}
     here = commit(Path(__file__).parent)
-    origin = {"name": name, "command": command(), "commit": here, "machine": facts, "versions": versions}
+    origin = {
+        "name": name,
+        "command": command(),
+        "commit": here,
+        "machine": facts,
+        "versions": versions,
+    }
     record = origin | {"figures": figures}
     json_path.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,13 +1,15 @@
-"""Compiled networks against other CPU engines: rounds of turns, each engine in a process of its own.
+"""Compiled networks against other CPU engines: rounds of turns, each engine in a
+process of its own.
 
 usage: python benchmarks/cpu_inference.py [--quick] [--json FILE [--resume]] [--rounds N] [--seconds S]
        [--zeros PERCENT ...] [--threads N ...] [--only NAME ...]
 
-The file is written after every section; --resume goes on with the sections that it lacks, if it comes from the same
-commit; --only measures the sections whose names begin so, such as linear4096 or ternary.z90.t2. DeepSparse needs an
-environment of its own (Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in TERSIFY_DEEPSPARSE_PYTHON;
-that of llama-cpp-python, where it lies elsewhere, in TERSIFY_LLAMA_PYTHON. An engine that is not there is printed as
-missing.
+The file is written after every section; --resume goes on with the sections that it
+lacks, if it comes from the same commit; --only measures the sections whose names begin
+so, such as linear4096 or ternary.z90.t2. DeepSparse needs an environment of its own
+(Python ≤ 3.11, numpy < 2, an old onnx): name its interpreter in
+TERSIFY_DEEPSPARSE_PYTHON; that of llama-cpp-python, where it lies elsewhere, in
+TERSIFY_LLAMA_PYTHON. An engine that is not there is printed as missing.
 """
 
 from __future__ import annotations
@@ -24,21 +26,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from common import ONEDNN_GUARD, ONEDNN_ISA, report  # first: it sets what must stand before torch is imported
+
+# first: it sets what must stand before torch is imported
+from common import ONEDNN_GUARD, ONEDNN_ISA, report
 from torch import nn
 
 from tersify.lab import network
 from tersify.lab.experiments.provenance import commit
 from tersify.runtime import BenchRow, bench, compile, speedup
 
-DENSE_FP32 = ("torch", "torch.compile", "onnxruntime", "openvino")  # OpenVINO held to f32
+# OpenVINO held to f32
+DENSE_FP32 = ("torch", "torch.compile", "onnxruntime", "openvino")
 DENSE = (*DENSE_FP32, "openvino-default")  # which may take bf16
 INT8 = ("onnxruntime-int8", "openvino-int8")
 OURS = ("tersify", "tersify-fp16", "tersify-int8")
-# Each with what suits ternary weights best: ONNX Runtime in blocks of 256, llama.cpp with its ternary type.
+# Each with what suits ternary weights best: ONNX Runtime in blocks of 256, llama.cpp
+# with its ternary type.
 LINEAR_FEW_BITS = (
-    "torch-int8", "onnxruntime-int8", "onnxruntime-int4", "onnxruntime-int2", "openvino-int8", "llama.cpp-tq2",
-)  # fmt: skip
+    "torch-int8",
+    "onnxruntime-int8",
+    "onnxruntime-int4",
+    "onnxruntime-int2",
+    "openvino-int8",
+    "llama.cpp-tq2",
+)
 # Products and convolutions for which oneDNN takes AMX where it finds it.
 ONEDNN_TRIAL = """
 import torch
@@ -74,18 +85,26 @@ class Section:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        everyone = [peer for ours, theirs in self.contests.values() for peer in (*theirs, ours)]
-        return tuple(sorted(set(everyone), key=lambda peer: (peer in OURS, everyone.index(peer))))
+        everyone = [
+            peer for ours, theirs in self.contests.values() for peer in (*theirs, ours)
+        ]
+        return tuple(
+            sorted(set(everyone), key=lambda peer: (peer in OURS, everyone.index(peer)))
+        )
 
 
 def sparse_star(zeros: float, *, ternary: bool) -> nn.Module:
-    """ResNet-20* with that share of zeros, its weights ternary or plain, its norms fitted to noise."""
+    """ResNet-20* with that share of zeros, its weights ternary or plain, its norms
+    fitted to noise.
+    """
     torch.manual_seed(0)
     model = network("resnet20-star")
     for parameter in model.parameters():
         if parameter.ndim > 1:
             kept = torch.rand_like(parameter) >= zeros
-            parameter.data = (parameter.data.sign() if ternary else parameter.data) * kept
+            parameter.data = (
+                parameter.data.sign() if ternary else parameter.data
+            ) * kept
     model.train()
     with torch.no_grad():
         for _ in range(10):
@@ -105,30 +124,47 @@ def ternary_linear(size: int, zeros: float, layers: int = 1) -> nn.Module:
 
 def show(title: str, rows: list[BenchRow], errors: dict[str, float]) -> None:
     print(f"\n{title}")
-    print(f"{'engine':18}{'batch':>6}{'threads':>8}{'median ms':>11}{'spread':>9}{'best':>9}{'cpu ms':>9}{'error':>10}")
+    print(
+        f"{'engine':18}{'batch':>6}{'threads':>8}{'median ms':>11}{'spread':>9}{'best':>9}{'cpu ms':>9}{'error':>10}"
+    )
     for row in rows:
         head = f"{row.peer:18}{row.batch:6}{row.threads:8}"
         if row.missing:
             print(f"{head}   missing: {row.missing[:80]}")
             continue
         error = f"{errors[row.peer]:10.1e}" if row.peer in errors else ""
-        print(f"{head}{row.median_ms:11.3f}{row.spread_ms:9.3f}{row.best_ms:9.3f}{row.cpu_ms:9.3f}{error}")
+        print(
+            f"{head}{row.median_ms:11.3f}{row.spread_ms:9.3f}{row.best_ms:9.3f}{row.cpu_ms:9.3f}{error}"
+        )
 
 
-def ratios(rows: list[BenchRow], ours: str, peers: tuple[str, ...]) -> dict[int, tuple[str, float, float, float]]:
-    """By batch: the fastest of the peers, and how many times it takes: by medians, by best, by CPU time."""
+def ratios(
+    rows: list[BenchRow], ours: str, peers: tuple[str, ...]
+) -> dict[int, tuple[str, float, float, float]]:
+    """By batch: the fastest of the peers, and how many times it takes: by medians, by
+    best, by CPU time.
+    """
     found = {}
     for batch in sorted({row.batch for row in rows}):
-        there = {row.peer: row for row in rows if row.batch == batch and not row.missing}
+        there = {
+            row.peer: row for row in rows if row.batch == batch and not row.missing
+        }
         others = [there[p] for p in peers if p in there]
         if ours in there and others:
             own, best = there[ours], min(others, key=lambda row: row.median_ms)
             least = min(other.best_ms for other in others)
-            found[batch] = (best.peer, speedup(own, best), least / own.best_ms, best.cpu_ms / own.cpu_ms)
+            found[batch] = (
+                best.peer,
+                speedup(own, best),
+                least / own.best_ms,
+                best.cpu_ms / own.cpu_ms,
+            )
     return found
 
 
-def measure(section: Section, figures: dict[str, float], *, rounds: int, seconds: float) -> None:
+def measure(
+    section: Section, figures: dict[str, float], *, rounds: int, seconds: float
+) -> None:
     errors: dict[str, float] = {}
     key, threads = section.key, section.threads
     rows = bench(
@@ -161,7 +197,9 @@ def measure(section: Section, figures: dict[str, float], *, rounds: int, seconds
         others = [errors[peer] for peer in peers if peer in errors]
         if contest == "int8" and ours in errors and others:
             share = errors[ours] / min(others)
-            print(f"  {ours}'s largest error is {share:.2f} of the most exact int8 peer's")
+            print(
+                f"  {ours}'s largest error is {share:.2f} of the most exact int8 peer's"
+            )
             figures[f"{key}.{ours}.error_share"] = share
 
 
@@ -194,14 +232,22 @@ def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
         example=images,
         contests=fp32,
     )
-    # A third of zeros is what ternary training alone gives; the kernel reads every trit, so zeros change little.
-    # One layer's int8 weights (16 MB) lie in a large last-level cache; those of eight layers do not, as in a network.
-    for share, count, layers in ((1 / 3, 2, 1), (1 / 3, 2, 8), (0.9, 2, 1), (1 / 3, 1, 1)):
+    # A third of zeros is what ternary training alone gives; the kernel reads every
+    # trit, so zeros change little. One layer's int8 weights (16 MB) lie in a large
+    # last-level cache; those of eight layers do not, as in a network.
+    for share, count, layers in (
+        (1 / 3, 2, 1),
+        (1 / 3, 2, 8),
+        (0.9, 2, 1),
+        (1 / 3, 1, 1),
+    ):
         yield Section(
             title=f"{layers} × ternary Linear 4096×4096, {100 * share:.0f} % zeros, {count} threads",
             key=f"linear4096{'' if layers == 1 else f'x{layers}'}.z{100 * share:.0f}",
             threads=count,
-            model=lambda share=share, layers=layers: ternary_linear(4096, share, layers),  # type: ignore[misc]
+            model=lambda share=share, layers=layers: ternary_linear(
+                4096, share, layers
+            ),  # type: ignore[misc]
             example=vectors,
             contests={
                 "torch": ("tersify", ("torch",)),
@@ -210,16 +256,24 @@ def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
                 "few-bits-with-int8": ("tersify-int8", LINEAR_FEW_BITS),
             },
             batches=SINGLE_BATCH,
-            times_the_rounds=5,  # microseconds: neighbours disturb many rounds, and one takes little time
+            # microseconds: neighbours disturb many rounds, and one takes little time
+            times_the_rounds=5,
         )
 
 
 def onednn_isa() -> str:
-    """What oneDNN, in torch and OpenVINO, may use: what the caller has set, else all that works here in a trial."""
+    """What oneDNN, in torch and OpenVINO, may use: what the caller has set, else all
+    that works here in a trial.
+    """
     if ONEDNN_GUARD is None:
         return os.environ[ONEDNN_ISA]
     everything = {**os.environ, ONEDNN_ISA: "DEFAULT"}
-    trial = subprocess.run([sys.executable, "-c", ONEDNN_TRIAL], env=everything, stderr=subprocess.DEVNULL, check=False)
+    trial = subprocess.run(
+        [sys.executable, "-c", ONEDNN_TRIAL],
+        env=everything,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
     return "DEFAULT" if trial.returncode == 0 else ONEDNN_GUARD
 
 
@@ -229,9 +283,13 @@ def compile_facts(figures: dict[str, float]) -> None:
     fast = compile(model, image, threads=2)
     figures["compile_seconds"] = time.perf_counter() - start
     fast(image)
-    figures["weight_share"] = fast.weight_bytes() / sum(4 * p.numel() for p in model.parameters() if p.ndim > 1)
+    figures["weight_share"] = fast.weight_bytes() / sum(
+        4 * p.numel() for p in model.parameters() if p.ndim > 1
+    )
     share = 1 / figures["weight_share"]
-    print(f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{share:.1f} of dense fp32")
+    print(
+        f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{share:.1f} of dense fp32"
+    )
 
 
 def earlier(path: Path | None) -> tuple[dict[str, float], list[str]]:
@@ -242,43 +300,89 @@ def earlier(path: Path | None) -> tuple[dict[str, float], list[str]]:
     here = commit(Path(__file__).parent)
     changed = "+changes"  # which the file itself may be
     if found["commit"].removesuffix(changed) != here.removesuffix(changed):
-        raise ValueError(f"{path} is of commit {found['commit']}, this is {here}; measure again without --resume")
+        raise ValueError(
+            f"{path} is of commit {found['commit']}, this is {here}; measure again without --resume"
+        )
     return found["figures"], found["machine"]["sections"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="90 %% zeros, two threads, few rounds")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="90 %% zeros, two threads, few rounds"
+    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--resume", action="store_true", help="keep the sections that the JSON file has")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the sections that the JSON file has"
+    )
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, default=0.3)
-    parser.add_argument("--zeros", type=int, nargs="+", default=[90, 50, 75, 95], help="percent, of ResNet-20*")
-    parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="of ResNet-20*")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="sections whose names begin so")
+    parser.add_argument(
+        "--zeros",
+        type=int,
+        nargs="+",
+        default=[90, 50, 75, 95],
+        help="percent, of ResNet-20*",
+    )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[2, 1], help="of ResNet-20*"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        metavar="NAME",
+        help="sections whose names begin so",
+    )
     arguments = parser.parse_args()
     rounds = arguments.rounds or (3 if arguments.quick else 4)
     figures, done = earlier(arguments.json if arguments.resume else None)
-    versions = {n: v for n in ("torch", "onnxruntime", "openvino", "nncf") if (v := _version(n))}
+    versions = {
+        n: v for n in ("torch", "onnxruntime", "openvino", "nncf") if (v := _version(n))
+    }
 
     def save() -> None:
-        facts = {"cores_in_all": os.cpu_count(), ONEDNN_ISA: isa, "rounds": rounds_of, "sections": done}
-        report("cpu_inference", figures, json_path=arguments.json, versions=versions, **facts)
+        facts = {
+            "cores_in_all": os.cpu_count(),
+            ONEDNN_ISA: isa,
+            "rounds": rounds_of,
+            "sections": done,
+        }
+        report(
+            "cpu_inference",
+            figures,
+            json_path=arguments.json,
+            versions=versions,
+            **facts,
+        )
 
     quick = {"zeros": [90], "threads": [2]}
     full = {"zeros": arguments.zeros, "threads": arguments.threads}
     known = list(sections(**(quick if arguments.quick else full)))
     if arguments.quick:
-        known = [s for s in known if s.name in ("ternary.z90.t2", "pruned.z90.t2", "linear4096.z33.t2")]
+        known = [
+            s
+            for s in known
+            if s.name in ("ternary.z90.t2", "pruned.z90.t2", "linear4096.z33.t2")
+        ]
     wanted = [s for s in known if s.name.startswith(tuple(arguments.only))]
     if not wanted:
-        parser.error(f"no section's name begins with {arguments.only}; there are {[s.name for s in known]}")
+        parser.error(
+            f"no section's name begins with {arguments.only}; there are {[s.name for s in known]}"
+        )
     rounds_of = {s.name: rounds * s.times_the_rounds for s in wanted}
     isa = os.environ[ONEDNN_ISA] = onednn_isa()
     for section in wanted:
         if section.name not in done:
             start = time.perf_counter()
-            measure(section, figures, rounds=rounds_of[section.name], seconds=arguments.seconds)
+            measure(
+                section,
+                figures,
+                rounds=rounds_of[section.name],
+                seconds=arguments.seconds,
+            )
             print(f"  ({time.perf_counter() - start:.0f} s)", flush=True)
             done.append(section.name)
             save()

@@ -1,11 +1,13 @@
-"""Layers that people have beside those the headline was tuned on, against ONNX Runtime and eager torch on one thread.
+"""Layers that people have beside those the headline was tuned on, against ONNX Runtime
+and eager torch on one thread.
 
 `python benchmarks/dense_engines.py [--quick] [--json FILE] [--only NAME ...]`
 
-A CIFAR ResNet-32 with option-A shortcuts and a MiniLM encoder, both with 4-bit tables (recipe lut-4), and three LSTM
-layers with nine tenths of zeros, each on one item. All engines take turns in one process; times are CPU times of the
-process, so that other work on the machine counts less. ONNX Runtime's int8 is what its documents advise: static with
-calibration for convolutions, dynamic for encoders.
+A CIFAR ResNet-32 with option-A shortcuts and a MiniLM encoder, both with 4-bit tables
+(recipe lut-4), and three LSTM layers with nine tenths of zeros, each on one item. All
+engines take turns in one process; times are CPU times of the process, so that other
+work on the machine counts less. ONNX Runtime's int8 is what its documents advise:
+static with calibration for convolutions, dynamic for encoders.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import interleaved, report  # first: it sets what must stand before torch is imported
+# first: it sets what must stand before torch is imported
+from common import interleaved, report
 from engines import onnx_session
 from networks_of_others import minilm
 
@@ -30,7 +33,9 @@ TOKENS, FRAMES = 128, 160
 def engines(model: Any, x: Any, *, int8: str) -> Works:
     import tersify
 
-    compiled = {p: tersify.compile(model, x, precision=p, threads=1) for p in ("fp32", "int8")}
+    compiled = {
+        p: tersify.compile(model, x, precision=p, threads=1) for p in ("fp32", "int8")
+    }
     return {
         "torch": lambda: model(x),
         "onnxruntime": onnx_session(model, x),
@@ -72,7 +77,9 @@ def listener() -> Works:
     import tersify
 
     class Listener(nn.Module):
-        """The shape of a speaker encoder: mel bands → the last state of three layers → an embedding."""
+        """The shape of a speaker encoder: mel bands → the last state of three layers →
+        an embedding.
+        """
 
         def __init__(self) -> None:
             super().__init__()
@@ -89,14 +96,24 @@ def listener() -> Works:
             weight.data *= torch.rand_like(weight) < 0.1
     x = torch.rand(1, FRAMES, 40)
     compiled = tersify.compile(model, x, threads=1)
-    return {"torch": lambda: model(x), "onnxruntime": onnx_session(model, x), "tersify": lambda: compiled(x)}
+    return {
+        "torch": lambda: model(x),
+        "onnxruntime": onnx_session(model, x),
+        "tersify": lambda: compiled(x),
+    }
 
 
-NETWORKS: dict[str, Callable[[], Works]] = {"resnet32": resnet32, "minilm": encoder, "lstm": listener}
+NETWORKS: dict[str, Callable[[], Works]] = {
+    "resnet32": resnet32,
+    "minilm": encoder,
+    "lstm": listener,
+}
 
 
 def ratios(times: dict[str, list[float]]) -> Iterator[tuple[str, float]]:
-    """How many times faster ours is than each other engine: medians over rounds, in each of which all were timed."""
+    """How many times faster ours is than each other engine: medians over rounds, in
+    each of which all were timed.
+    """
     for ours in (name for name in times if name.startswith("tersify")):
         for theirs in (name for name in times if not name.startswith("tersify")):
             pairs = zip(times[theirs], times[ours], strict=True)
@@ -104,7 +121,9 @@ def ratios(times: dict[str, list[float]]) -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="three rounds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
@@ -120,7 +139,13 @@ def main() -> None:
         with torch.no_grad():
             works = NETWORKS[name]()
             rounds = 3 if options.quick else ROUNDS
-            times = interleaved(works, rounds=rounds, repeats=REPEATS, warm=WARM, clock=time.process_time)
+            times = interleaved(
+                works,
+                rounds=rounds,
+                repeats=REPEATS,
+                warm=WARM,
+                clock=time.process_time,
+            )
         for engine, spent in times.items():
             figures[f"{name}.{engine}_ms"] = statistics.median(spent)
             print(f"{name:10} {engine:18} {statistics.median(spent):8.3f} ms")
@@ -128,7 +153,9 @@ def main() -> None:
             figures[f"{name}.{what}"] = ratio
             print(f"{name:10} {what}: {ratio:.2f}")
     versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__}
-    report("dense-engines", figures, json_path=options.json, versions=versions, threads=1)
+    report(
+        "dense-engines", figures, json_path=options.json, versions=versions, threads=1
+    )
 
 
 if __name__ == "__main__":

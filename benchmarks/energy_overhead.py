@@ -1,8 +1,10 @@
-"""What the energy search costs: a training step with the search included against the plain step, in one run.
+"""What the energy search costs: a training step with the search included against the
+plain step, in one run.
 
-On a GPU: ResNet-18 and ResNet-50, 32×32 images, batch 128, S = 8, bf16, both eager and both compiled; with the
-parents judged again on each batch (the default) and, eager, with their stored energies. On a CPU: one generation
-folded into the batch against one candidate at a time.
+On a GPU: ResNet-18 and ResNet-50, 32×32 images, batch 128, S = 8, bf16, both eager and
+both compiled; with the parents judged again on each batch (the default) and, eager,
+with their stored energies. On a CPU: one generation folded into the batch against one
+candidate at a time.
 
 usage: python benchmarks/energy_overhead.py [--quick] [--json FILE] [--device cpu|cuda] [--batch N]
        [--network resnet18] [--mode eager|compiled]     only that network, only those steps; both may be repeated
@@ -17,7 +19,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from common import interleaved, report, training_step  # first: it sets what must stand before torch is imported
+
+# first: it sets what must stand before torch is imported
+from common import interleaved, report, training_step
 
 import tersify
 from tersify import Recipe, Rule
@@ -30,28 +34,40 @@ POPULATION = 8
 METHODS: dict[str, Energy | None] = {
     "plain": None,
     "search": Energy(population=POPULATION, stagnation=1.0, tolerance=0.0),
-    "search_stored": Energy(population=POPULATION, stagnation=1.0, tolerance=0.0, parents="stored"),
+    "search_stored": Energy(
+        population=POPULATION, stagnation=1.0, tolerance=0.0, parents="stored"
+    ),
 }
 
 
 def attached(model: torch.nn.Module, method: Energy) -> tersify.Session:
-    return tersify.attach(model, Recipe(rules=(Rule(methods=(method,)),)), epochs=200, steps_per_epoch=391)
+    return tersify.attach(
+        model, Recipe(rules=(Rule(methods=(method,)),)), epochs=200, steps_per_epoch=391
+    )
 
 
-def stepper(name: str, method: Energy | None, *, device: str, batch: int, compiled: bool) -> Callable[[], None]:
+def stepper(
+    name: str, method: Energy | None, *, device: str, batch: int, compiled: bool
+) -> Callable[[], None]:
     """A training step with Adadelta, the search included."""
     torch.manual_seed(0)
     attach = partial(attached, method=method) if method else None
     adadelta = partial(torch.optim.Adadelta, lr=1.0)
-    return training_step(network(name), attach, adadelta, device=device, batch=batch, compiled=compiled)
+    return training_step(
+        network(name), attach, adadelta, device=device, batch=batch, compiled=compiled
+    )
 
 
-def medians_of(works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, warm: int) -> dict[str, float]:
+def medians_of(
+    works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, warm: int
+) -> dict[str, float]:
     times = interleaved(works, rounds=rounds, repeats=repeats, warm=warm)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def training_steps(name: str, mode: str, *, device: str, batch: int, rounds: int, repeats: int) -> dict[str, float]:
+def training_steps(
+    name: str, mode: str, *, device: str, batch: int, rounds: int, repeats: int
+) -> dict[str, float]:
     compiled = mode == "compiled"
     works: dict[str, Callable[[], object]] = {
         kind: stepper(name, method, device=device, batch=batch, compiled=compiled)
@@ -59,8 +75,15 @@ def training_steps(name: str, mode: str, *, device: str, batch: int, rounds: int
         if not (compiled and kind == "search_stored")  # compiling takes a minute each
     }
     medians = medians_of(works, rounds=rounds, repeats=repeats, warm=6)
-    ratios = {kind: value / medians["plain"] for kind, value in medians.items() if kind != "plain"}
-    shown = "".join(f"   {kind} {medians[kind]:8.2f} ms ({ratio:.2f}×)" for kind, ratio in ratios.items())
+    ratios = {
+        kind: value / medians["plain"]
+        for kind, value in medians.items()
+        if kind != "plain"
+    }
+    shown = "".join(
+        f"   {kind} {medians[kind]:8.2f} ms ({ratio:.2f}×)"
+        for kind, ratio in ratios.items()
+    )
     print(f"  {name:<9} {mode:<9} plain {medians['plain']:8.2f} ms{shown}", flush=True)
     return {f"{name}_{mode}_{kind}_ms": value for kind, value in medians.items()} | {
         f"{name}_{mode}_{kind}_ratio": value for kind, value in ratios.items()
@@ -68,7 +91,9 @@ def training_steps(name: str, mode: str, *, device: str, batch: int, rounds: int
 
 
 def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, float]:
-    """The population judged on one batch: folded, and one candidate at a time with really masked weights."""
+    """The population judged on one batch: folded, and one candidate at a time with
+    really masked weights.
+    """
     torch.manual_seed(0)
     model = network(name).to(device)
     images = torch.randn(batch, 3, 32, 32, device=device)
@@ -98,12 +123,28 @@ def generation(name: str, *, device: str, batch: int, rounds: int) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds, the small network only")
-    parser.add_argument("--network", action="append", choices=NETWORKS, help="only this one; may be repeated")
-    parser.add_argument("--mode", action="append", choices=MODES, help="only these steps; compiling takes a while")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds, the small network only"
+    )
+    parser.add_argument(
+        "--network",
+        action="append",
+        choices=NETWORKS,
+        help="only this one; may be repeated",
+    )
+    parser.add_argument(
+        "--mode",
+        action="append",
+        choices=MODES,
+        help="only these steps; compiling takes a while",
+    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument("--batch", type=int, default=128)
     args = parser.parse_args()
     on_gpu = args.device == "cuda"
@@ -116,18 +157,34 @@ def main() -> None:
         """Written after each part, so that a run that is cut short leaves what it has."""
         figures.update(found)
         report(
-            "energy_overhead", figures, json_path=args.json, versions={"torch": torch.__version__}, gpu=gpu,
-            batch=args.batch, threads=torch.get_num_threads(),
-        )  # fmt: skip
+            "energy_overhead",
+            figures,
+            json_path=args.json,
+            versions={"torch": torch.__version__},
+            gpu=gpu,
+            batch=args.batch,
+            threads=torch.get_num_threads(),
+        )
 
     print(
         f"batch {args.batch}, S = {POPULATION}, {args.device}, {torch.get_num_threads()} threads; interleaved medians"
     )
-    print("the population judged on one batch; on a GPU also one training step (bf16, Adadelta)")
+    print(
+        "the population judged on one batch; on a GPU also one training step (bf16, Adadelta)"
+    )
     for name in names:
         keep(generation(name, device=args.device, batch=args.batch, rounds=rounds))
         for mode in (args.mode or MODES) if on_gpu else ():
-            keep(training_steps(name, mode, device=args.device, batch=args.batch, rounds=rounds, repeats=20))
+            keep(
+                training_steps(
+                    name,
+                    mode,
+                    device=args.device,
+                    batch=args.batch,
+                    rounds=rounds,
+                    repeats=20,
+                )
+            )
 
 
 if __name__ == "__main__":

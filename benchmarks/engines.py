@@ -1,4 +1,6 @@
-"""The same network in several engines, each as a function of no arguments, on one thread."""
+"""The same network in several engines, each as a function of no arguments, on one
+thread.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,21 @@ Work = Callable[[], Any]
 def write_onnx(model: Any, x: Any, path: Path) -> None:
     import torch
 
-    torch.onnx.export(model, (x,), path, dynamo=False, opset_version=17, input_names=["x"])
+    torch.onnx.export(
+        model, (x,), path, dynamo=False, opset_version=17, input_names=["x"]
+    )
 
 
 def quantized(plain: Path, small: Path, kind: str, shown: list[Any]) -> None:
-    """Static with calibration, or dynamic: 8 bits as ONNX Runtime's documents advise for convolutions or products."""
+    """Static with calibration, or dynamic: 8 bits as ONNX Runtime's documents advise
+    for convolutions or products.
+    """
     from onnxruntime import quantization
 
     if kind == "dynamic":
-        quantization.quantize_dynamic(plain, small, weight_type=quantization.QuantType.QInt8)
+        quantization.quantize_dynamic(
+            plain, small, weight_type=quantization.QuantType.QInt8
+        )
         return
     prepared = small.with_name("prepared.onnx")
     quantization.shape_inference.quant_pre_process(plain, prepared)
@@ -33,7 +41,9 @@ def quantized(plain: Path, small: Path, kind: str, shown: list[Any]) -> None:
     quantization.quantize_static(prepared, small, reader, per_channel=True)
 
 
-def onnx_session(model: Any, x: Any, *, int8: str = "", shown: list[Any] | None = None) -> Work:
+def onnx_session(
+    model: Any, x: Any, *, int8: str = "", shown: list[Any] | None = None
+) -> Work:
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as name:
@@ -43,7 +53,9 @@ def onnx_session(model: Any, x: Any, *, int8: str = "", shown: list[Any] | None 
             quantized(plain, small, int8, shown or [x.numpy()])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(small if int8 else plain, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            small if int8 else plain, options, providers=["CPUExecutionProvider"]
+        )
     feed = {"x": x.numpy()}
     return lambda: session.run(None, feed)
 
@@ -94,7 +106,10 @@ def peers(
         try:
             works[name] = make()
             works[name]()
-        except Exception as error:  # whatever another engine raises is a line of the table
+        except Exception as error:
+            # whatever another engine raises is a line of the table
             works.pop(name, None)
-            missing[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:120]}"
+            missing[name] = (
+                f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:120]}"
+            )
     return works, missing

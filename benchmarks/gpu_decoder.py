@@ -1,8 +1,10 @@
-"""One decoding step of a BitNet-2B-shaped network, 30 blocks in one CUDA graph: ternary weights beside bf16.
+"""One decoding step of a BitNet-2B-shaped network, 30 blocks in one CUDA graph: ternary
+weights beside bf16.
 
-The network has BitNet b1.58 2B4T's sizes and order: RMS norms before and inside both halves of a block, grouped heads
-with turned positions, relu² gates. The cache holds 128 tokens. Embedding and head are left out on both sides.
-Usage: gpu_decoder.py [--json FILE] [--blocks N] [--warm]
+The network has BitNet b1.58 2B4T's sizes and order: RMS norms before and inside both
+halves of a block, grouped heads with turned positions, relu² gates. The cache holds 128
+tokens. Embedding and head are left out on both sides. Usage: gpu_decoder.py [--json
+FILE] [--blocks N] [--warm]
 """
 
 from __future__ import annotations
@@ -82,13 +84,25 @@ def blocks_of(count: int) -> list[Block]:
     g = torch.Generator("cuda").manual_seed(0)
     made = []
     for _ in range(count):
-        signs = {n: torch.randint(-1, 2, s, generator=g, device="cuda", dtype=torch.int8) for n, s in SHAPES.items()}
-        gains = {
-            n: 1 + 0.1 * torch.randn(s[1], generator=g, device="cuda", dtype=torch.float32) for n, s in SHAPES.items()
+        signs = {
+            n: torch.randint(-1, 2, s, generator=g, device="cuda", dtype=torch.int8)
+            for n, s in SHAPES.items()
         }
-        cache = [torch.randn(GROUPS, ROOM, SIZE, generator=g, device="cuda").to(DTYPE) for _ in range(2)]
+        gains = {
+            n: 1
+            + 0.1 * torch.randn(s[1], generator=g, device="cuda", dtype=torch.float32)
+            for n, s in SHAPES.items()
+        }
+        cache = [
+            torch.randn(GROUPS, ROOM, SIZE, generator=g, device="cuda").to(DTYPE)
+            for _ in range(2)
+        ]
         scales = {n: 1.2 / s[1] ** 0.5 for n, s in SHAPES.items()}
-        made.append(Block(signs=signs, scales=scales, gains=gains, keys=cache[0], values=cache[1]))
+        made.append(
+            Block(
+                signs=signs, scales=scales, gains=gains, keys=cache[0], values=cache[1]
+            )
+        )
     return made
 
 
@@ -104,7 +118,13 @@ class Dense(torch.nn.Module):
     def __init__(self, blocks: list[Block], dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.weights = [{n: (s.to(torch.float64) * b.scales[n]).to(dtype) for n, s in b.signs.items()} for b in blocks]
+        self.weights = [
+            {
+                n: (s.to(torch.float64) * b.scales[n]).to(dtype)
+                for n, s in b.signs.items()
+            }
+            for b in blocks
+        ]
         self.gains = [{n: g.to(dtype) for n, g in b.gains.items()} for b in blocks]
         self.keys = [b.keys.clone().to(dtype) for b in blocks]
         self.values = [b.values.clone().to(dtype) for b in blocks]
@@ -112,7 +132,11 @@ class Dense(torch.nn.Module):
 
     def attend(self, qkv: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         q, k, v = qkv.view(-1, SIZE).split([HEADS, GROUPS, GROUPS])
-        q, k = (x * self.cosine + torch.cat([-x[:, SIZE // 2 :], x[:, : SIZE // 2]], -1) * self.sine for x in (q, k))
+        q, k = (
+            x * self.cosine
+            + torch.cat([-x[:, SIZE // 2 :], x[:, : SIZE // 2]], -1) * self.sine
+            for x in (q, k)
+        )
         keys[:, POSITION], values[:, POSITION] = k, v
         made = F.scaled_dot_product_attention(
             q.view(1, HEADS, 1, SIZE),
@@ -132,7 +156,11 @@ class Dense(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for i in range(len(self.weights)):
-            heard = self.kept(self.attend(self.kept(self.product(x, i, "qkv")), self.keys[i], self.values[i]))
+            heard = self.kept(
+                self.attend(
+                    self.kept(self.product(x, i, "qkv")), self.keys[i], self.values[i]
+                )
+            )
             x = self.kept(x + self.product(heard, i, "o"))
             gate, up = self.kept(self.product(x, i, "gate_up")).chunk(2, -1)
             x = self.kept(x + self.product(gate.relu().square() * up, i, "down"))
@@ -140,7 +168,9 @@ class Dense(torch.nn.Module):
 
 
 class Rounded(Dense):
-    """The same in float64, rounded where ours is: to 8 bits before every product, to bf16 behind it."""
+    """The same in float64, rounded where ours is: to 8 bits before every product, to
+    bf16 behind it.
+    """
 
     def kept(self, x: Tensor) -> Tensor:
         return x.to(DTYPE).to(self.dtype)
@@ -148,15 +178,26 @@ class Rounded(Dense):
     def product(self, x: Tensor, index: int, name: str) -> Tensor:
         normed = F.rms_norm(x, x.shape[-1:], self.gains[index][name], EPS)
         steps = reference(normed.float(), swapped=False)
-        return F.linear(steps.steps.double() * steps.scale.double()[:, None], self.weights[index][name])
+        return F.linear(
+            steps.steps.double() * steps.scale.double()[:, None],
+            self.weights[index][name],
+        )
 
 
 class Packed:
-    """The step from two-bit weights: norm, rounding and residual inside the products, five kernels a block."""
+    """The step from two-bit weights: norm, rounding and residual inside the products,
+    five kernels a block.
+    """
 
     def __init__(self, blocks: list[Block], tilings: dict[str, Tiling]) -> None:
         self.words = [{n: ternary.pack(s) for n, s in b.signs.items()} for b in blocks]
-        self.scales = [{n: torch.full((SHAPES[n][0],), s, device="cuda") for n, s in b.scales.items()} for b in blocks]
+        self.scales = [
+            {
+                n: torch.full((SHAPES[n][0],), s, device="cuda")
+                for n, s in b.scales.items()
+            }
+            for b in blocks
+        ]
         self.gains = [b.gains for b in blocks]
         self.caches = [(b.keys.clone(), b.values.clone()) for b in blocks]
         self.angles = angles()
@@ -168,9 +209,15 @@ class Packed:
         made: list[Launch] = []
 
         def product(
-            i: int, name: str, x: Tensor, residual: Tensor | None = None, factor: Tensor | None = None
+            i: int,
+            name: str,
+            x: Tensor,
+            residual: Tensor | None = None,
+            factor: Tensor | None = None,
         ) -> Tensor:
-            out = torch.full((1, SHAPES[name][0]), float("nan"), device="cuda", dtype=DTYPE)
+            out = torch.full(
+                (1, SHAPES[name][0]), float("nan"), device="cuda", dtype=DTYPE
+            )
             before = Before(gain=self.gains[i][name], eps=EPS, factor=factor)
             made.append(
                 ternary.launch(
@@ -189,8 +236,12 @@ class Packed:
 
         for i, (keys, values) in enumerate(self.caches):
             qkv = product(i, "qkv", x)
-            heard = torch.full((1, HEADS * SIZE), float("nan"), device="cuda", dtype=DTYPE)
-            made.append(attention.launch(qkv, self.angles, keys, values, self.position, heard))
+            heard = torch.full(
+                (1, HEADS * SIZE), float("nan"), device="cuda", dtype=DTYPE
+            )
+            made.append(
+                attention.launch(qkv, self.angles, keys, values, self.position, heard)
+            )
             x = product(i, "o", heard, x)
             both = product(i, "gate_up", x)
             x = product(i, "down", both[:, :INNER], x, both[:, INNER:])
@@ -208,14 +259,18 @@ def main() -> None:  # noqa: C901 - one benchmark, read from top to bottom
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--blocks", type=int, default=30)
-    parser.add_argument("--warm", action="store_true", help="only let torch.compile fill its cache")
+    parser.add_argument(
+        "--warm", action="store_true", help="only let torch.compile fill its cache"
+    )
     args = parser.parse_args()
     figures: dict[str, float] = {}
 
     def save() -> None:
         for peer in ("bf16", "bf16_compiled"):
             if "ours_us" in figures and f"{peer}_us" in figures:
-                figures[f"times_as_fast_as_{peer}"] = figures[f"{peer}_us"] / figures["ours_us"]
+                figures[f"times_as_fast_as_{peer}"] = (
+                    figures[f"{peer}_us"] / figures["ours_us"]
+                )
         report(
             "gpu-decoder",
             {k: round(v, 6) for k, v in figures.items()},
@@ -226,7 +281,9 @@ def main() -> None:  # noqa: C901 - one benchmark, read from top to bottom
 
     with torch.no_grad():
         blocks = blocks_of(args.blocks)
-        x = torch.randn(1, HIDDEN, device="cuda", generator=torch.Generator("cuda").manual_seed(3)).to(DTYPE)
+        x = torch.randn(
+            1, HIDDEN, device="cuda", generator=torch.Generator("cuda").manual_seed(3)
+        ).to(DTYPE)
         if args.warm:
             torch.compile(Dense(blocks, DTYPE))(x)
             return
@@ -238,8 +295,12 @@ def main() -> None:  # noqa: C901 - one benchmark, read from top to bottom
         launches, out = Packed(few, dict.fromkeys(SHAPES, plain)).launches(x)
         for launch in launches:
             driver.run(launch, x.device)
-        figures["error_two_blocks"] = float((out.double() - wanted).abs().max() / wanted.abs().max())
-        figures["rounding_two_blocks"] = float((wanted - exact).abs().max() / exact.abs().max())
+        figures["error_two_blocks"] = float(
+            (out.double() - wanted).abs().max() / wanted.abs().max()
+        )
+        figures["rounding_two_blocks"] = float(
+            (wanted - exact).abs().max() / exact.abs().max()
+        )
         print({k: f"{v:.2e}" for k, v in figures.items()}, flush=True)
         save()
 
@@ -258,7 +319,11 @@ def main() -> None:  # noqa: C901 - one benchmark, read from top to bottom
             if name == "each":
                 for part in ("attention", *SHAPES):
                     picked = [
-                        launch for launch, kind in zip(launches, KINDS * args.blocks, strict=True) if kind == part
+                        launch
+                        for launch, kind in zip(
+                            launches, KINDS * args.blocks, strict=True
+                        )
+                        if kind == part
                     ]
 
                     def alone(picked: list[Launch] = picked) -> None:
@@ -266,7 +331,10 @@ def main() -> None:  # noqa: C901 - one benchmark, read from top to bottom
                             driver.run(launch, x.device)
 
                     figures[f"alone_{part}_us"] = time_of(alone) / args.blocks
-                    print(f"  {part} alone: {figures[f'alone_{part}_us']:.2f} us", flush=True)
+                    print(
+                        f"  {part} alone: {figures[f'alone_{part}_us']:.2f} us",
+                        flush=True,
+                    )
             del packed, launches, step
         figures["ours_us"] = min(figures[f"ours_{name}_us"] for name in TILINGS)
         dense = Dense(blocks, DTYPE)

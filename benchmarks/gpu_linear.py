@@ -1,10 +1,12 @@
-"""Linear layers from packed weights on the GPU, beside cuBLAS in bf16, torch's int4 and gemlite.
+"""Linear layers from packed weights on the GPU, beside cuBLAS in bf16, torch's int4 and
+gemlite.
 
-Microseconds a layer: medians over replays of a CUDA graph that streams more weights than the caches hold. Each of ours
-is tuned over a few tilings, and only one whose result is right counts. gemlite is timed in a process of its own, which
-gets `--gemlite-seconds`; 0 leaves it out.
-Usage: gpu_linear.py [--quick] [--smoke] [--json FILE] [--gemlite-seconds N]
-`--smoke` needs no GPU: it only packs small layers and compares the operator with float64.
+Microseconds a layer: medians over replays of a CUDA graph that streams more weights
+than the caches hold. Each of ours is tuned over a few tilings, and only one whose
+result is right counts. gemlite is timed in a process of its own, which gets
+`--gemlite-seconds`; 0 leaves it out. Usage: gpu_linear.py [--quick] [--smoke] [--json
+FILE] [--gemlite-seconds N] `--smoke` needs no GPU: it only packs small layers and
+compares the operator with float64.
 """
 
 from __future__ import annotations
@@ -55,9 +57,15 @@ class Bench:
         self.figures: dict[str, float] = {}
 
     def tuned(
-        self, key: str, settings: Iterable[Any], works: Callable[[Any], list[list[Launch]]], wanted: torch.Tensor
+        self,
+        key: str,
+        settings: Iterable[Any],
+        works: Callable[[Any], list[list[Launch]]],
+        wanted: torch.Tensor,
     ) -> None:
-        """The fastest setting whose result is right; a wrong one is a figure of its own."""
+        """The fastest setting whose result is right; a wrong one is a figure of its
+        own.
+        """
         times: dict[Any, float] = {}
         apart: dict[Any, float] = {}
         for setting in settings:
@@ -72,7 +80,9 @@ class Bench:
                     print(f"WRONG {key} {setting}: {apart[setting]:.1e}", flush=True)
                     self.figures[f"{key}_wrong"] = apart[setting]
                     continue
-                times[setting] = microseconds([run(one, out) for one in launches], replays=self.replays)
+                times[setting] = microseconds(
+                    [run(one, out) for one in launches], replays=self.replays
+                )
             except RuntimeError as problem:
                 print(f"FAILED {key} {setting}: {problem}", flush=True)
         if times:
@@ -81,14 +91,27 @@ class Bench:
                 [run(one, wanted) for one in works(best)], replays=2 * self.replays
             )
             self.figures[f"{key}_error"] = apart[best]
-            print(f"{key}: {self.figures[f'{key}_us']:.2f} us, {best}, {sorted(times.values())[:3]}", flush=True)
+            print(
+                f"{key}: {self.figures[f'{key}_us']:.2f} us, {best}, {sorted(times.values())[:3]}",
+                flush=True,
+            )
 
-    def peer(self, key: str, works: Callable[[Case], list[Callable[[], torch.Tensor]]], case: Case) -> None:
+    def peer(
+        self,
+        key: str,
+        works: Callable[[Case], list[Callable[[], torch.Tensor]]],
+        case: Case,
+    ) -> None:
         try:
-            self.figures[f"{key}_us"] = microseconds(works(case), replays=2 * self.replays)
+            self.figures[f"{key}_us"] = microseconds(
+                works(case), replays=2 * self.replays
+            )
             print(f"{key}: {self.figures[f'{key}_us']:.2f} us", flush=True)
         except Exception as problem:  # another torch may have other operators
-            print(f"FAILED {key}: {type(problem).__name__} {str(problem)[:200]}", flush=True)
+            print(
+                f"FAILED {key}: {type(problem).__name__} {str(problem)[:200]}",
+                flush=True,
+            )
 
 
 def measured(bench: Bench, rows: int, features: int, vectors: int) -> None:
@@ -112,7 +135,11 @@ def _ternary(bench: Bench, case: Case, tag: str) -> None:
     words = clones(ternary.pack(signs))
     bench.figures[f"ternary_bits_{case.name}"] = 8 * words[0].nbytes / signs.numel()
     torch.cuda.synchronize()
-    for mode in ("int8", "int8 inside", "fp16") if case.vectors == 1 else ("int8", "int8 rounded", "fp16"):
+    for mode in (
+        ("int8", "int8 inside", "fp16")
+        if case.vectors == 1
+        else ("int8", "int8 rounded", "fp16")
+    ):
         bench.tuned(
             f"ternary_{mode.replace(' ', '_')}_{tag}",
             tilings(case.vectors),
@@ -127,12 +154,19 @@ def _table(bench: Bench, case: Case, tag: str) -> None:
     torch.cuda.synchronize()
     weight = levels.double()[codes.long()]
     step = float(levels.float().abs().max()) / 127
-    for mode in ("fp16", "int8", "int8 inside") if case.vectors == 1 else ("fp16", "int8"):
+    for mode in (
+        ("fp16", "int8", "int8 inside") if case.vectors == 1 else ("fp16", "int8")
+    ):
         bench.tuned(
             f"table4_{mode.replace(' ', '_')}_{tag}",
             tilings(case.vectors),
             partial(_with, table_works, case, mode, packed),
-            expected(case, weight, rounded=mode != "fp16", step=None if mode == "fp16" else step),
+            expected(
+                case,
+                weight,
+                rounded=mode != "fp16",
+                step=None if mode == "fp16" else step,
+            ),
         )
 
 
@@ -153,7 +187,11 @@ def _lists(bench: Bench, case: Case, tag: str) -> None:
 
 
 def _with(
-    make: Callable[..., list[list[Launch]]], case: Case, mode: str, packed: Any, tiling: Any
+    make: Callable[..., list[list[Launch]]],
+    case: Case,
+    mode: str,
+    packed: Any,
+    tiling: Any,
 ) -> list[list[Launch]]:
     return make(case, mode, tiling, packed)
 
@@ -163,14 +201,27 @@ def gemlite(seconds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gemlite.json"
         try:
-            subprocess.run([sys.executable, str(Path(__file__).parent / "gpu_peers.py"), str(path)], timeout=seconds)
+            subprocess.run(
+                [
+                    sys.executable,
+                    str(Path(__file__).parent / "gpu_peers.py"),
+                    str(path),
+                ],
+                timeout=seconds,
+            )
         except subprocess.TimeoutExpired:
             print("gemlite: no more time", flush=True)
-        return json.loads(path.read_text()) if path.exists() else {"figures": {}, "version": "missing"}
+        return (
+            json.loads(path.read_text())
+            if path.exists()
+            else {"figures": {}, "version": "missing"}
+        )
 
 
 def ratios(figures: dict[str, float]) -> dict[str, float]:
-    """How many times as fast as the peers: what the table in docs/explanation/gpu.md shows."""
+    """How many times as fast as the peers: what the table in docs/explanation/gpu.md
+    shows.
+    """
     made = {}
     for key, value in figures.items():
         name = key.removesuffix("_us")
@@ -193,7 +244,9 @@ def smoke() -> None:
 
     g = torch.Generator().manual_seed(0)
     for form, levels in ((TERNARY, [-1.0, 0.0, 1.0]), (TABLE, [-2.0, -1.0, 0.0, 0.5])):
-        dense = torch.tensor(levels)[torch.randint(0, len(levels), (40, 200), generator=g)]
+        dense = torch.tensor(levels)[
+            torch.randint(0, len(levels), (40, 200), generator=g)
+        ]
         weight = classified_by_torch(dense)
         assert weight is not None
         x = torch.randn(3, 200, generator=g)
@@ -202,7 +255,9 @@ def smoke() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -217,17 +272,24 @@ def main() -> None:
     def save() -> None:
         report(
             "gpu-linear",
-            {k: round(v, 7) for k, v in (bench.figures | ratios(bench.figures)).items()},
+            {
+                k: round(v, 7)
+                for k, v in (bench.figures | ratios(bench.figures)).items()
+            },
             json_path=args.json,
             versions=versions,
             gpus=[torch.cuda.get_device_name()],
         )
 
-    cases = [(*shape, 1) for shape in SHAPES] + [(*FIRST[1], vectors) for vectors in (16, 8, 32)]
+    cases = [(*shape, 1) for shape in SHAPES] + [
+        (*FIRST[1], vectors) for vectors in (16, 8, 32)
+    ]
     for rows, features, vectors in cases[: 2 if args.quick else None]:
         start = time.time()
         measured(bench, rows, features, vectors)
-        print(f"-- {rows}x{features}, {vectors}: {time.time() - start:.1f} s", flush=True)
+        print(
+            f"-- {rows}x{features}, {vectors}: {time.time() - start:.1f} s", flush=True
+        )
         save()
     if args.gemlite_seconds:
         found = gemlite(args.gemlite_seconds)

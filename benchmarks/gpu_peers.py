@@ -1,6 +1,8 @@
-"""Times of gemlite's layers, in a process of their own: `python gpu_peers.py OUT.json [MODE ...]`.
+"""Times of gemlite's layers, in a process of their own: `python gpu_peers.py OUT.json
+[MODE ...]`.
 
-Its kernels are tuned by Triton when they first run, which takes a while; every figure is written when it is known.
+Its kernels are tuned by Triton when they first run, which takes a while; every figure
+is written when it is known.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ def layer_of(mode: str, case: Case) -> nn.Module:
     one = torch.ones(1, device="cuda")
     if mode in ("A16W158", "A8W158"):
         make = helper.A16W158_INT if mode == "A16W158" else helper.A8W158_INT_dynamic
-        return make(dtype=torch.float16).from_weights(case.signs().half(), one).cuda()  # it leaves scales on the CPU
-    groups = torch.ones(case.rows * case.features // 128, 1, dtype=torch.float16, device="cuda")
+        # it leaves scales on the CPU
+        return make(dtype=torch.float16).from_weights(case.signs().half(), one).cuda()
+    groups = torch.ones(
+        case.rows * case.features // 128, 1, dtype=torch.float16, device="cuda"
+    )
     codes = (case.signs() + 1).to(torch.uint8) if mode == "A16W2" else case.codes()
-    return helper.A16Wn().from_weights(codes, groups, groups, 2 if mode == "A16W2" else 4, 128)
+    return helper.A16Wn().from_weights(
+        codes, groups, groups, 2 if mode == "A16W2" else 4, 128
+    )
 
 
 def main(path: Path, modes: list[str]) -> None:
@@ -45,14 +52,25 @@ def main(path: Path, modes: list[str]) -> None:
             try:
                 layer = layer_of(mode, case)
                 size = sum(t.nbytes for t in (*layer.parameters(), *layer.buffers()))
-                layers = [layer, *(copy.deepcopy(layer) for _ in range(copies_of(size) - 1))]
+                layers = [
+                    layer,
+                    *(copy.deepcopy(layer) for _ in range(copies_of(size) - 1)),
+                ]
                 x = case.x()
                 layer(x)
-                figures[key] = microseconds([lambda one=one, x=x: one(x) for one in layers])
+                figures[key] = microseconds(
+                    [lambda one=one, x=x: one(x) for one in layers]
+                )
                 print(key, round(figures[key], 2), flush=True)
-            except Exception as error:  # a mode that does not run here is left out, and said so
-                print(key, "failed:", type(error).__name__, str(error)[:200], flush=True)
-            path.write_text(json.dumps({"figures": figures, "version": gemlite_version()}, indent=1) + "\n")
+            except Exception as error:
+                # a mode that does not run here is left out, and said so
+                print(
+                    key, "failed:", type(error).__name__, str(error)[:200], flush=True
+                )
+            path.write_text(
+                json.dumps({"figures": figures, "version": gemlite_version()}, indent=1)
+                + "\n"
+            )
 
 
 def gemlite_version() -> str:

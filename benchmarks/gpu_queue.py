@@ -1,16 +1,19 @@
-"""Rows of the papers' experiments as processes side by side on one GPU, for as many minutes as there are.
+"""Rows of the papers' experiments as processes side by side on one GPU, for as many
+minutes as there are.
 
     python benchmarks/gpu_queue.py benchmarks/queues/papers.txt --out runs/queue --abreast 13 --minutes 9
 
-Each line of the queue is `EXPERIMENT ROW SEED,SEED… [validate] [compile=MODE]`; `#` starts a comment. A row that uses
-another row's network waits for it, and the first lines go first. The file is read again and again, so lines that are
-added later are run too. What was begun is resumed, what is finished stays. In the end `--bring DIR` gets
+Each line of the queue is `EXPERIMENT ROW SEED,SEED… [validate] [compile=MODE]`; `#`
+starts a comment. A row that uses another row's network waits for it, and the first
+lines go first. The file is read again and again, so lines that are added later are run
+too. What was begun is resumed, what is finished stays. In the end `--bring DIR` gets
 
     queue.json         what is finished, with its figures, and how far the others are
     finished.tar.gz    run directories of finished runs, as results/collect.py reads them
     unfinished.tar.NN  states of the runs that are furthest, in parts, as far as `--bring-mib` allows
 
-`--restore DIR` puts back what an earlier call brought, so that another machine goes on with it.
+`--restore DIR` puts back what an earlier call brought, so that another machine goes on
+with it.
 
 The parent imports torch once and forks; it never touches the GPU while it has children.
 """
@@ -31,7 +34,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-# Before torch: each process compiles by itself, or every one of them would start a pool of compilers.
+# Before torch: each process compiles by itself, or every one of them would start a pool
+# of compilers.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import torch
@@ -73,17 +77,36 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("queue", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/queue"))
     parser.add_argument("--abreast", type=int, default=13)
-    parser.add_argument("--minutes", type=float, default=9.0, help="start nothing and stop everything after these")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=9.0,
+        help="start nothing and stop everything after these",
+    )
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--bring", type=Path, help="where the results go")
     parser.add_argument("--bring-mib", type=int, default=50)
-    parser.add_argument("--bring-only", action="store_true", help="bring what there is, while another process works")
-    parser.add_argument("--restore", type=Path, help="a folder with the unfinished.tar.NN of an earlier call")
-    parser.add_argument("--smoke", action="store_true", help="each row as its experiment's smoke run, on the CPU")
+    parser.add_argument(
+        "--bring-only",
+        action="store_true",
+        help="bring what there is, while another process works",
+    )
+    parser.add_argument(
+        "--restore",
+        type=Path,
+        help="a folder with the unfinished.tar.NN of an earlier call",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="each row as its experiment's smoke run, on the CPU",
+    )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.restore:
@@ -112,7 +135,10 @@ def read_queue(file: Path, smoke: bool = False) -> list[Run]:
                 key, _, value = word.partition("=")
                 extra |= {key: value} if value else {key: True}
             wanted = seeds.split(",")[: 1 if smoke else None]
-            runs += [Run(experiment=experiment, row=row, seed=int(seed), **extra) for seed in wanted]
+            runs += [
+                Run(experiment=experiment, row=row, seed=int(seed), **extra)
+                for seed in wanted
+            ]
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"line {number} of {file} must be EXPERIMENT ROW SEED,SEED… [validate] [compile=MODE], got {line!r}"
@@ -121,7 +147,9 @@ def read_queue(file: Path, smoke: bool = False) -> list[Run]:
 
 
 def work(given: argparse.Namespace, deadline: float) -> list[str]:
-    """Runs the queue until it is empty or the time is over; the names of the runs that failed."""
+    """Runs the queue until it is empty or the time is over; the names of the runs that
+    failed.
+    """
     live: dict[int, Run] = {}
     failed: dict[str, int] = {}
     reported = 0.0
@@ -130,20 +158,35 @@ def work(given: argparse.Namespace, deadline: float) -> list[str]:
             run = live.pop(pid)
             if code:
                 failed[run.name] = code
-                print(f"FAILED {run.name}, status {code}:", log_tail(run.path(given.out)), flush=True)
+                print(
+                    f"FAILED {run.name}, status {code}:",
+                    log_tail(run.path(given.out)),
+                    flush=True,
+                )
         waiting = [
             run
             for run in read_queue(given.queue, given.smoke)
-            if not run.is_done(given.out) and run not in live.values() and run.name not in failed
+            if not run.is_done(given.out)
+            and run not in live.values()
+            and run.name not in failed
         ]
-        ready = [run for run in waiting if all(model_of(need, given.out).is_file() for need in needs(run, given.smoke))]
+        ready = [
+            run
+            for run in waiting
+            if all(
+                model_of(need, given.out).is_file() for need in needs(run, given.smoke)
+            )
+        ]
         for run in ready[: given.abreast - len(live)]:
             live[start(run, given)] = run
         if not live:
             break
         if time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
-            print(f"-- {deadline - reported:.0f} s left, {len(live)} running, {len(waiting)} waiting", flush=True)
+            print(
+                f"-- {deadline - reported:.0f} s left, {len(live)} running, {len(waiting)} waiting",
+                flush=True,
+            )
             for run in live.values():
                 print(f"   {run.name}: {progress(run.path(given.out))}", flush=True)
         time.sleep(POLL_SECONDS)
@@ -159,18 +202,24 @@ def needs(run: Run, smoke: bool) -> list[Run]:
 
 
 def model_of(run: Run, out: Path) -> Path:
-    """Written before the metrics; of a large network that was finished elsewhere only these are here."""
+    """Written before the metrics; of a large network that was finished elsewhere only
+    these are here.
+    """
     return RunDirectory(run.path(out)).model
 
 
 @functools.cache
 def load(run: Run, smoke: bool) -> Experiment:
     experiment = Experiment.load(run.experiment)
-    return replace(experiment.as_smoke() if smoke else experiment, validate=run.validate)
+    return replace(
+        experiment.as_smoke() if smoke else experiment, validate=run.validate
+    )
 
 
 def start(run: Run, given: argparse.Namespace) -> int:
-    """A forked process that trains the run; its output goes to log.txt beside the run directory."""
+    """A forked process that trains the run; its output goes to log.txt beside the run
+    directory.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -232,7 +281,11 @@ def progress(path: Path) -> str:
     if not rows:
         return "starting"
     last = rows[-1]
-    shown = [f"epoch {last['epoch']}", f"{last['accuracy']:.2f} %", f"{last['seconds']:.1f} s"]
+    shown = [
+        f"epoch {last['epoch']}",
+        f"{last['accuracy']:.2f} %",
+        f"{last['seconds']:.1f} s",
+    ]
     shown += [f"{last[key]:.2f} % zeros" for key in ("sparsity",) if key in last]
     return ", ".join(shown)
 
@@ -244,17 +297,35 @@ def bring(runs: list[Run], given: argparse.Namespace) -> None:
     report = {
         **provenance(),
         "abreast": given.abreast,
-        "finished": {r.name: json.loads(RunDirectory(r.path(given.out)).metrics.read_bytes()) for r in done},
-        "unfinished": {r.name: progress(r.path(given.out)) for r in runs if r not in done},
+        "finished": {
+            r.name: json.loads(RunDirectory(r.path(given.out)).metrics.read_bytes())
+            for r in done
+        },
+        "unfinished": {
+            r.name: progress(r.path(given.out)) for r in runs if r not in done
+        },
     }
-    (given.bring / "queue.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    (given.bring / "queue.json").write_text(
+        json.dumps(report, indent=1) + "\n", encoding="utf-8"
+    )
     with tarfile.open(given.bring / "finished.tar.gz", "w:gz") as tar:
         for run in done:
             here = RunDirectory(run.path(given.out))
-            for file in (here.metrics, here.history, here.recipe, here.latents, here.identity, here.model):
+            for file in (
+                here.metrics,
+                here.history,
+                here.recipe,
+                here.latents,
+                here.identity,
+                here.model,
+            ):
                 if file.is_file() and file.stat().st_size <= KEPT_MODEL_MIB * 2**20:
                     tar.add(file, file.relative_to(given.out))
-    begun = [run for run in runs if run not in done and RunDirectory(run.path(given.out)).checkpoint.is_file()]
+    begun = [
+        run
+        for run in runs
+        if run not in done and RunDirectory(run.path(given.out)).checkpoint.is_file()
+    ]
     states = io.BytesIO()
     room = given.bring_mib * 2**20
     with tarfile.open(fileobj=states, mode="w") as tar:
@@ -267,13 +338,17 @@ def bring(runs: list[Run], given: argparse.Namespace) -> None:
                     tar.add(file, file.relative_to(given.out))
     data = states.getvalue()
     for number, at in enumerate(range(0, len(data), PART_MIB * 2**20) if begun else ()):
-        (given.bring / f"unfinished.tar.{number:02d}").write_bytes(data[at : at + PART_MIB * 2**20])
+        (given.bring / f"unfinished.tar.{number:02d}").write_bytes(
+            data[at : at + PART_MIB * 2**20]
+        )
 
 
 def restore(folder: Path, out: Path) -> None:
     parts = sorted(folder.glob("unfinished.tar.*"))
     if parts:
-        with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as tar:
+        with tarfile.open(
+            fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))
+        ) as tar:
             tar.extractall(out, filter="data")
     finished = folder / "finished.tar.gz"
     if finished.is_file():

@@ -1,7 +1,9 @@
-"""Deep Compression's own storage (Han et al. 2016): relative indices and codes, each with a Huffman code.
+"""Deep Compression's own storage (Han et al. 2016): relative indices and codes, each
+with a Huffman code.
 
-A tensor's nonzero codes are stored with the number of zeros before each one; a longer run than the index has
-bits for is broken by a filler of code 0. Both streams are Huffman coded, with the code lengths in front.
+A tensor's nonzero codes are stored with the number of zeros before each one; a longer
+run than the index has bits for is broken by a filler of code 0. Both streams are
+Huffman coded, with the code lengths in front.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ def encode_tensor(tensor: CompressedTensor, *, index_bits: int) -> bytes:
     assert tensor.codebook is not None
     gaps, codes = relative(tensor.codes.reshape(-1).numpy(), index_bits)
     book = tensor.codebook.float().numpy().tobytes()
-    return struct.pack("<H", tensor.codebook.numel()) + book + _stream(gaps) + _stream(codes)
+    return (
+        struct.pack("<H", tensor.codebook.numel())
+        + book
+        + _stream(gaps)
+        + _stream(codes)
+    )
 
 
 def decode_codes(data: bytes, count: int) -> np.ndarray:
@@ -58,7 +65,10 @@ def code_lengths(symbols: Sequence[int]) -> dict[int, int]:
     counts = Counter(symbols)
     if len(counts) == 1:
         return dict.fromkeys(counts, 1)
-    heap = [(count, order, {symbol: 0}) for order, (symbol, count) in enumerate(sorted(counts.items()))]
+    heap = [
+        (count, order, {symbol: 0})
+        for order, (symbol, count) in enumerate(sorted(counts.items()))
+    ]
     heapq.heapify(heap)
     order = len(heap)
     while len(heap) > 1:
@@ -80,7 +90,9 @@ def canonical(lengths: dict[int, int]) -> dict[int, str]:
 
 
 def _stream(symbols: Sequence[int]) -> bytes:
-    """Count of symbols, size of the alphabet, a byte of code length for each symbol up to the largest, the bits."""
+    """Count of symbols, size of the alphabet, a byte of code length for each symbol up
+    to the largest, the bits.
+    """
     if not symbols:
         return struct.pack("<IH", 0, 0)
     lengths = code_lengths(symbols)
@@ -88,7 +100,12 @@ def _stream(symbols: Sequence[int]) -> bytes:
     codes = canonical(lengths)
     bits = "".join(codes[symbol] for symbol in symbols)
     packed = np.packbits(np.frombuffer(bits.encode(), np.uint8) - ord("0")).tobytes()
-    return struct.pack("<IH", len(symbols), len(table)) + table + struct.pack("<I", len(packed)) + packed
+    return (
+        struct.pack("<IH", len(symbols), len(table))
+        + table
+        + struct.pack("<I", len(packed))
+        + packed
+    )
 
 
 def _unstream(data: bytes, at: int) -> tuple[list[int], int]:
@@ -98,8 +115,13 @@ def _unstream(data: bytes, at: int) -> tuple[list[int], int]:
         return [], at
     table, at = data[at : at + size], at + size
     (length,) = struct.unpack_from("<I", data, at)
-    bits = "".join(map(str, np.unpackbits(np.frombuffer(data, np.uint8, length, at + 4))))
-    symbols = {code: symbol for symbol, code in canonical({s: n for s, n in enumerate(table) if n}).items()}
+    bits = "".join(
+        map(str, np.unpackbits(np.frombuffer(data, np.uint8, length, at + 4)))
+    )
+    symbols = {
+        code: symbol
+        for symbol, code in canonical({s: n for s, n in enumerate(table) if n}).items()
+    }
     found, word = [], ""
     for bit in bits:
         word += bit

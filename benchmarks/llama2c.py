@@ -13,11 +13,15 @@ HEADER = "<7i"  # dim, hidden, layers, heads, key heads, vocabulary, positions
 
 
 def load_llama2c(path: Path) -> torch.nn.Module:
-    """The model in float32; its head is the embedding. Rotary pairs lie side by side in the file, in halves here."""
+    """The model in float32; its head is the embedding. Rotary pairs lie side by side in
+    the file, in halves here.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     data = path.read_bytes()
-    dim, hidden, layers, heads, key_heads, tokens, positions = struct.unpack_from(HEADER, data)
+    dim, hidden, layers, heads, key_heads, tokens, positions = struct.unpack_from(
+        HEADER, data
+    )
     if tokens < 0:
         raise ValueError(f"{path} has a head of its own; only tied embeddings are read")
     numbers = np.frombuffer(data, "<f4", offset=struct.calcsize(HEADER))
@@ -30,7 +34,11 @@ def load_llama2c(path: Path) -> torch.nn.Module:
         return torch.from_numpy(numbers[at - count : at].copy()).view(shape)
 
     def in_halves(weight: Tensor) -> Tensor:
-        return weight.view(layers, -1, dim // heads // 2, 2, dim).transpose(2, 3).reshape(weight.shape)
+        return (
+            weight.view(layers, -1, dim // heads // 2, 2, dim)
+            .transpose(2, 3)
+            .reshape(weight.shape)
+        )
 
     keys = dim // heads * key_heads
     embedding, norm = take(tokens, dim), take(layers, dim)
@@ -46,12 +54,26 @@ def load_llama2c(path: Path) -> torch.nn.Module:
         "mlp.up_proj": take(layers, hidden, dim),
     }
     config = LlamaConfig(
-        hidden_size=dim, intermediate_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=key_heads, vocab_size=tokens, max_position_embeddings=positions, rms_norm_eps=1e-5,
+        hidden_size=dim,
+        intermediate_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        vocab_size=tokens,
+        max_position_embeddings=positions,
+        rms_norm_eps=1e-5,
         tie_word_embeddings=True,
-    )  # fmt: skip
+    )
     model = LlamaForCausalLM(config).eval()
-    state = {f"model.layers.{i}.{part}.weight": each for part, all_of in parts.items() for i, each in enumerate(all_of)}
-    state |= {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding, "model.norm.weight": take(dim)}
+    state = {
+        f"model.layers.{i}.{part}.weight": each
+        for part, all_of in parts.items()
+        for i, each in enumerate(all_of)
+    }
+    state |= {
+        "model.embed_tokens.weight": embedding,
+        "lm_head.weight": embedding,
+        "model.norm.weight": take(dim),
+    }
     model.load_state_dict(state)
     return model

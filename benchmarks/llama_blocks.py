@@ -1,4 +1,6 @@
-"""Blocks of a Llama in plain torch, with the weights of SmolLM2; rotations as llama.cpp stores them."""
+"""Blocks of a Llama in plain torch, with the weights of SmolLM2; rotations as llama.cpp
+stores them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Norm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon))
+        return self.weight * (
+            x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
+        )
 
 
 class Block(nn.Module):
@@ -40,15 +44,26 @@ class Block(nn.Module):
         self.head = shape.width // shape.heads
         self.repeats = shape.heads // shape.groups
         narrow = shape.groups * self.head
-        self.attn_norm, self.ffn_norm = (Norm(shape.width, shape.epsilon) for _ in range(2))
-        self.attn_q, self.attn_output = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(2))
-        self.attn_k, self.attn_v = (nn.Linear(shape.width, narrow, bias=False) for _ in range(2))
-        self.ffn_gate, self.ffn_up = (nn.Linear(shape.width, shape.hidden, bias=False) for _ in range(2))
+        self.attn_norm, self.ffn_norm = (
+            Norm(shape.width, shape.epsilon) for _ in range(2)
+        )
+        self.attn_q, self.attn_output = (
+            nn.Linear(shape.width, shape.width, bias=False) for _ in range(2)
+        )
+        self.attn_k, self.attn_v = (
+            nn.Linear(shape.width, narrow, bias=False) for _ in range(2)
+        )
+        self.ffn_gate, self.ffn_up = (
+            nn.Linear(shape.width, shape.hidden, bias=False) for _ in range(2)
+        )
         self.ffn_down = nn.Linear(shape.hidden, shape.width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         y = self.attn_norm(x)
-        q, k = (turned(self._heads(layer(y)), cos, sin) for layer in (self.attn_q, self.attn_k))
+        q, k = (
+            turned(self._heads(layer(y)), cos, sin)
+            for layer in (self.attn_q, self.attn_k)
+        )
         v = self._heads(self.attn_v(y))
         k, v = (t.repeat_interleave(self.repeats, 1) for t in (k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -76,7 +91,9 @@ class Llama(nn.Module):
         super().__init__()
         self.blk = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.output_norm = Norm(shape.width, shape.epsilon)
-        half = torch.arange(0, shape.width // shape.heads, 2) / (shape.width // shape.heads)
+        half = torch.arange(0, shape.width // shape.heads, 2) / (
+            shape.width // shape.heads
+        )
         angles = torch.outer(torch.arange(shape.positions), shape.base**-half)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
@@ -103,9 +120,16 @@ def smollm2_words() -> tuple[dict[str, int], Tensor]:
     import gguf
 
     reader = smollm2()
-    words = {word: at for at, word in enumerate(reader.fields["tokenizer.ggml.tokens"].contents())}
-    stored = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
-    return words, torch.from_numpy(gguf.quants.dequantize(stored.data, stored.tensor_type).astype(np.float32))
+    words = {
+        word: at
+        for at, word in enumerate(reader.fields["tokenizer.ggml.tokens"].contents())
+    }
+    stored = next(
+        tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"
+    )
+    return words, torch.from_numpy(
+        gguf.quants.dequantize(stored.data, stored.tensor_type).astype(np.float32)
+    )
 
 
 def smollm2_block() -> nn.Module | None:
@@ -115,7 +139,11 @@ def smollm2_block() -> nn.Module | None:
         return None
     import gguf
 
-    facts = {name.removeprefix("llama."): reader.fields[name] for name in reader.fields if name.startswith("llama.")}
+    facts = {
+        name.removeprefix("llama."): reader.fields[name]
+        for name in reader.fields
+        if name.startswith("llama.")
+    }
     told = {name: field.contents() for name, field in facts.items()}
     shape = Shape(
         width=told["embedding_length"],
@@ -128,7 +156,9 @@ def smollm2_block() -> nn.Module | None:
     )
     wanted = ("output_norm.", "blk.0.")
     state = {
-        tensor.name: torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
+        tensor.name: torch.from_numpy(
+            gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        )
         for tensor in reader.tensors
         if tensor.name.startswith(wanted)
     }

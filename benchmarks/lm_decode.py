@@ -1,11 +1,13 @@
-"""Decoding of language models beside llama.cpp: a token, and a prompt of 128 tokens, on one and two threads.
+"""Decoding of language models beside llama.cpp: a token, and a prompt of 128 tokens, on
+one and two threads.
 
 usage: TERSIFY_LLAMA_PYTHON=PYTHON python benchmarks/lm_decode.py [--quick] [--json FILE] [--files DIR]
        [--only NAME ...] [--threads N ...]
 
-PYTHON has llama-cpp-python and gguf. Weights are random: signs in BitNet-2B's shapes (2.08 G weights; head and
-embedding are small, so that they cost nothing on either side), tables of 4 bits in SmolLM2-135M's, all of it. Engines
-run in turns, each in a process of its own. A cache of 128 tokens stands before the token that is timed.
+PYTHON has llama-cpp-python and gguf. Weights are random: signs in BitNet-2B's shapes
+(2.08 G weights; head and embedding are small, so that they cost nothing on either
+side), tables of 4 bits in SmolLM2-135M's, all of it. Engines run in turns, each in a
+process of its own. A cache of 128 tokens stands before the token that is timed.
 """
 
 from __future__ import annotations
@@ -29,9 +31,15 @@ from lm_decode_llama import NETWORKS, PROMPT, Shapes
 
 LLAMA = "TERSIFY_LLAMA_PYTHON"
 SIDE = Path(__file__).parent / "lm_decode_llama.py"
-NAMES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
+NAMES = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+}
 NAMES |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
-# Who runs which network: ours with weights of a kind, llama.cpp with a type of file. A third of BitNet's are zero.
+# Who runs which network: ours with weights of a kind, llama.cpp with a type of file. A
+# third of BitNet's are zero.
 SECTIONS = {
     "bitnet-2b.tersify-signs": ("tersify", "bitnet-2b", "signs33"),
     "bitnet-2b.tersify-zeros70": ("tersify", "bitnet-2b", "signs70"),
@@ -43,13 +51,21 @@ SECTIONS = {
 # figure → ours, theirs (the fastest counts), what is compared
 CONTESTS = {
     "decode.signs": ("bitnet-2b.tersify-signs", ("bitnet-2b.llama-TQ2_0",), "token_ms"),
-    "decode.zeros70": ("bitnet-2b.tersify-zeros70", ("bitnet-2b.llama-TQ2_0",), "token_ms"),
+    "decode.zeros70": (
+        "bitnet-2b.tersify-zeros70",
+        ("bitnet-2b.llama-TQ2_0",),
+        "token_ms",
+    ),
     "prefill.signs": (
         "bitnet-2b.tersify-signs",
         ("bitnet-2b.llama-TQ2_0", "bitnet-2b.llama-Q4_0"),
         "prompt_tokens_per_second",
     ),
-    "decode.table4": ("smollm2-135m.tersify-table4", ("smollm2-135m.llama-Q4_0",), "token_ms"),
+    "decode.table4": (
+        "smollm2-135m.tersify-table4",
+        ("smollm2-135m.llama-Q4_0",),
+        "token_ms",
+    ),
 }
 
 
@@ -59,22 +75,37 @@ class RandomWeights:
     def __init__(self, shapes: Shapes, kind: str) -> None:
         torch.manual_seed(0)
         self._shapes, self._kind = shapes, kind
-        self._made: dict[str, Any] = {name: self._packed(*shape) for name, shape in shapes.matrices().items()}
+        self._made: dict[str, Any] = {
+            name: self._packed(*shape) for name, shape in shapes.matrices().items()
+        }
         small = shapes.vocabulary < 1024
         self._table = (
-            torch.randn(shapes.vocabulary, shapes.hidden) if small else self._packed(shapes.vocabulary, shapes.hidden)
+            torch.randn(shapes.vocabulary, shapes.hidden)
+            if small
+            else self._packed(shapes.vocabulary, shapes.hidden)
         )
 
     def _packed(self, rows: int, features: int) -> Any:
         from tersify import CompressedTensor
 
         if self._kind == "table4":
-            codes, levels = torch.randint(16, (rows, features), dtype=torch.uint8), torch.arange(-8.0, 8.0).roll(8)
+            codes, levels = (
+                torch.randint(16, (rows, features), dtype=torch.uint8),
+                torch.arange(-8.0, 8.0).roll(8),
+            )
         else:
             share = float(self._kind.removeprefix("signs")) / 100
             signs = torch.randint(1, 3, (rows, features), dtype=torch.uint8)
-            codes, levels = signs.masked_fill_(torch.rand(rows, features) < share, 0), torch.tensor([0.0, 1.0, -1.0])
-        return CompressedTensor(shape=(rows, features), codes=codes, codebook=levels, scale=torch.tensor(0.02))
+            codes, levels = (
+                signs.masked_fill_(torch.rand(rows, features) < share, 0),
+                torch.tensor([0.0, 1.0, -1.0]),
+            )
+        return CompressedTensor(
+            shape=(rows, features),
+            codes=codes,
+            codebook=levels,
+            scale=torch.tensor(0.02),
+        )
 
     def matrix(self, name: str) -> Any:
         from tersify.runtime.decode.source import Matrix
@@ -85,14 +116,18 @@ class RandomWeights:
     def norm(self, name: str) -> Any:
         from tersify.runtime.decode.source import Norm
 
-        return Norm(weight=torch.ones(self._shapes.hidden), bias=None, eps=1e-5, centred=False)
+        return Norm(
+            weight=torch.ones(self._shapes.hidden), bias=None, eps=1e-5, centred=False
+        )
 
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def measure_ours(network_name: str, kind: str, threads: int, seconds: float) -> dict[str, float]:
+def measure_ours(
+    network_name: str, kind: str, threads: int, seconds: float
+) -> dict[str, float]:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -121,7 +156,9 @@ def measure_ours(network_name: str, kind: str, threads: int, seconds: float) -> 
     begin = time.perf_counter()
     network = Network(Kernels(module, threads), architecture_of(config), source, "int8")
     ready = time.perf_counter() - begin
-    decoder = Decoder(network, rotation_of(LlamaRotaryEmbedding(config)), context=1024, half=True)
+    decoder = Decoder(
+        network, rotation_of(LlamaRotaryEmbedding(config)), context=1024, half=True
+    )
     prompt = torch.randint(shapes.vocabulary, (PROMPT,)).tolist()
     speeds, tokens, position = [], [], PROMPT
     for _ in range(3):
@@ -155,25 +192,50 @@ def in_a_process(command: list[str]) -> dict[str, float]:
 def llama_file(folder: Path, network: str, kind: str, python: str) -> Path:
     path = folder / f"{network}-{kind}.gguf"
     if not path.exists():
-        subprocess.run([python, str(SIDE), "write", network, kind, str(path)], check=True)
+        subprocess.run(
+            [python, str(SIDE), "write", network, kind, str(path)], check=True
+        )
     return path
 
 
-def measure(section: str, threads: int, seconds: float, folder: Path, python: str | None) -> dict[str, float] | None:
+def measure(
+    section: str, threads: int, seconds: float, folder: Path, python: str | None
+) -> dict[str, float] | None:
     who, network, kind = SECTIONS[section]
     if who == "tersify":
-        return in_a_process([sys.executable, __file__, "--worker", network, kind, str(threads), str(seconds)])
+        return in_a_process(
+            [
+                sys.executable,
+                __file__,
+                "--worker",
+                network,
+                kind,
+                str(threads),
+                str(seconds),
+            ]
+        )
     if python is None:
         return None
     path = llama_file(folder, network, kind, python)
-    return in_a_process([python, str(SIDE), "time", str(path), str(threads), str(seconds)])
+    return in_a_process(
+        [python, str(SIDE), "time", str(path), str(threads), str(seconds)]
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a second of tokens instead of six")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a second of tokens instead of six"
+    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--files", type=Path, default=Path(tempfile.gettempdir()), help="where llama.cpp's files lie")
+    parser.add_argument(
+        "--files",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="where llama.cpp's files lie",
+    )
     parser.add_argument("--only", nargs="*", default=list(SECTIONS))
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
@@ -188,14 +250,27 @@ def main() -> None:
     python = os.environ.get(LLAMA)
     for threads in arguments.threads:
         for section in arguments.only:
-            found = measure(section, threads, 1.0 if arguments.quick else 6.0, arguments.files, python)
+            found = measure(
+                section,
+                threads,
+                1.0 if arguments.quick else 6.0,
+                arguments.files,
+                python,
+            )
             if found is None:
-                print(f"{section:28} missing: name an interpreter that has llama-cpp-python in {LLAMA}")
+                print(
+                    f"{section:28} missing: name an interpreter that has llama-cpp-python in {LLAMA}"
+                )
                 continue
             print(
-                f"{section:28} {threads} threads  " + "  ".join(f"{k} {v:,.2f}" for k, v in found.items()), flush=True
+                f"{section:28} {threads} threads  "
+                + "  ".join(f"{k} {v:,.2f}" for k, v in found.items()),
+                flush=True,
             )
-            figures |= {f"{section}.t{threads}.{name}": round(value, 4) for name, value in found.items()}
+            figures |= {
+                f"{section}.t{threads}.{name}": round(value, 4)
+                for name, value in found.items()
+            }
     compare(figures)
     versions = {"torch": torch.__version__, "llama-cpp-python": _llama_version(python)}
     report("lm-decode", figures, json_path=arguments.json, versions=versions)
@@ -204,8 +279,14 @@ def main() -> None:
 def _llama_version(python: str | None) -> str:
     if python is None:
         return "none"
-    command = [python, "-c", "import importlib.metadata as m; print(m.version('llama-cpp-python'))"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    command = [
+        python,
+        "-c",
+        "import importlib.metadata as m; print(m.version('llama-cpp-python'))",
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def compare(figures: dict[str, float]) -> None:
@@ -213,7 +294,11 @@ def compare(figures: dict[str, float]) -> None:
     for threads in (1, 2):
         for name, (ours, theirs, what) in CONTESTS.items():
             mine = figures.get(f"{ours}.t{threads}.{what}")
-            others = [figures[f"{each}.t{threads}.{what}"] for each in theirs if f"{each}.t{threads}.{what}" in figures]
+            others = [
+                figures[f"{each}.t{threads}.{what}"]
+                for each in theirs
+                if f"{each}.t{threads}.{what}" in figures
+            ]
             if mine is not None and others:
                 times = min(others) / mine if what == "token_ms" else mine / max(others)
                 figures[f"{name}.t{threads}.speedup"] = round(times, 3)

@@ -1,9 +1,11 @@
-"""llama.cpp's side of lm_decode.py, for an interpreter that has llama-cpp-python, gguf and numpy, and nothing of ours.
+"""llama.cpp's side of lm_decode.py, for an interpreter that has llama-cpp-python, gguf
+and numpy, and nothing of ours.
 
 usage: python lm_decode_llama.py write NETWORK TYPE FILE | time FILE THREADS SECONDS
 
-`write` makes a Llama of some shapes with random weights of one type; the same bytes serve every layer. `time`
-prints milliseconds of a token and tokens a second of a prompt as JSON.
+`write` makes a Llama of some shapes with random weights of one type; the same bytes
+serve every layer. `time` prints milliseconds of a token and tokens a second of a prompt
+as JSON.
 """
 
 from __future__ import annotations
@@ -53,15 +55,25 @@ NETWORKS = {
 DELTA = 0.02  # what a step stands for
 
 
-def random_blocks(kind: str, rows: int, features: int, random: np.random.Generator) -> np.ndarray:
+def random_blocks(
+    kind: str, rows: int, features: int, random: np.random.Generator
+) -> np.ndarray:
     """Rows of valid blocks of a type: scale and codes as llama.cpp lays them."""
     delta = np.frombuffer(np.float16(DELTA).tobytes(), np.uint8)
     if kind == "TQ2_0":  # 64 bytes of four codes 0..2, then the scale
         trits = np.array(
-            [a | b << 2 | c << 4 | d << 6 for a in range(3) for b in range(3) for c in range(3) for d in range(3)]
+            [
+                a | b << 2 | c << 4 | d << 6
+                for a in range(3)
+                for b in range(3)
+                for c in range(3)
+                for d in range(3)
+            ]
         )
         blocks = np.empty((rows, features // 256, 66), np.uint8)
-        blocks[..., :64] = trits.astype(np.uint8)[random.integers(0, 81, (rows, features // 256, 64), np.uint8)]
+        blocks[..., :64] = trits.astype(np.uint8)[
+            random.integers(0, 81, (rows, features // 256, 64), np.uint8)
+        ]
         blocks[..., 64:] = delta
     elif kind == "TQ1_0":  # 48 bytes of five, 4 of four, then the scale
         blocks = random.integers(0, 256, (rows, features // 256, 54), np.uint8)
@@ -96,14 +108,26 @@ def write(network: str, kind: str, path: str) -> None:
         writer.add_tensor("token_embd.weight", table, raw_dtype=quantization)
     else:
         for name in ("token_embd.weight", "output.weight"):
-            writer.add_tensor(name, random.standard_normal((shapes.vocabulary, shapes.hidden)).astype(np.float16))
+            writer.add_tensor(
+                name,
+                random.standard_normal((shapes.vocabulary, shapes.hidden)).astype(
+                    np.float16
+                ),
+            )
     writer.add_tensor("output_norm.weight", np.ones(shapes.hidden, np.float32))
-    made = {name: random_blocks(kind, *shape, random) for name, shape in shapes.matrices().items()}
+    made = {
+        name: random_blocks(kind, *shape, random)
+        for name, shape in shapes.matrices().items()
+    }
     for layer in range(shapes.layers):
         for norm in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(shapes.hidden, np.float32))
+            writer.add_tensor(
+                f"blk.{layer}.{norm}.weight", np.ones(shapes.hidden, np.float32)
+            )
         for name, blocks in made.items():
-            writer.add_tensor(f"blk.{layer}.{name}.weight", blocks, raw_dtype=quantization)
+            writer.add_tensor(
+                f"blk.{layer}.{name}.weight", blocks, raw_dtype=quantization
+            )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -114,9 +138,17 @@ def measure(path: str, threads: int, seconds: float) -> dict[str, float]:
     import llama_cpp
 
     model = llama_cpp.Llama(
-        path, n_ctx=CONTEXT, n_batch=PROMPT, n_threads=threads, n_threads_batch=threads, verbose=False
+        path,
+        n_ctx=CONTEXT,
+        n_batch=PROMPT,
+        n_threads=threads,
+        n_threads_batch=threads,
+        verbose=False,
     )
-    prompt = [int(i) % model.n_vocab() for i in np.random.default_rng(1).integers(0, 500, PROMPT)]
+    prompt = [
+        int(i) % model.n_vocab()
+        for i in np.random.default_rng(1).integers(0, 500, PROMPT)
+    ]
     speeds, tokens = [], []
     for _ in range(3):
         model.reset()
@@ -128,7 +160,11 @@ def measure(path: str, threads: int, seconds: float) -> dict[str, float]:
         begin = time.perf_counter()
         model.eval([7])
         tokens.append(1e3 * (time.perf_counter() - begin))
-    return {"token_ms": float(np.median(tokens)), "token_best_ms": min(tokens), "prompt_tokens_per_second": max(speeds)}
+    return {
+        "token_ms": float(np.median(tokens)),
+        "token_best_ms": min(tokens),
+        "prompt_tokens_per_second": max(speeds),
+    }
 
 
 if __name__ == "__main__":

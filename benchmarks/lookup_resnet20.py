@@ -1,4 +1,5 @@
-"""Lookup tables on the pretrained CIFAR-10 ResNet-20: accuracy on the 10,000 test images, bytes, and time to fit.
+"""Lookup tables on the pretrained CIFAR-10 ResNet-20: accuracy on the 10,000 test
+images, bytes, and time to fit.
 
 usage: python benchmarks/lookup_resnet20.py --weights FILE.safetensors [--data-root DIR] [--train STEPS] [--quick]
        [--json FILE]
@@ -28,22 +29,34 @@ from tersify.tensor import Table
 
 PLAIN = {"placement": "uniform", "fit": "nearest", "shift": False}
 ROWS = {
-    "fixed point 8": Lookup(n=8, **PLAIN), "fixed point 4": Lookup(n=4, m=4, **PLAIN),
-    "paper, no shift": Lookup(fit="paper", shift=False), "paper": Lookup(fit="paper"), "nearest": Lookup(fit="nearest"),
-    "lloyd": Lookup(fit="lloyd"), "optimal": Lookup(), "optimal, sign in code": Lookup(sign_in_code=True),
+    "fixed point 8": Lookup(n=8, **PLAIN),
+    "fixed point 4": Lookup(n=4, m=4, **PLAIN),
+    "paper, no shift": Lookup(fit="paper", shift=False),
+    "paper": Lookup(fit="paper"),
+    "nearest": Lookup(fit="nearest"),
+    "lloyd": Lookup(fit="lloyd"),
+    "optimal": Lookup(),
+    "optimal, sign in code": Lookup(sign_in_code=True),
     "sensitivity": Lookup(fit="sensitivity"),
-}  # fmt: skip
+}
 CALIBRATION_IMAGES, BATCH = 1024, 128
 AUGMENTATION = Augmentation(crop_padding=4, flip=True)
 
 
 def calibration(data: Data, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))[:images]
-    return [(normalize(data.train.images[i], data), data.train.labels[i]) for i in chosen.split(4)]
+    chosen = torch.randperm(
+        len(data.train), generator=torch.Generator().manual_seed(0)
+    )[:images]
+    return [
+        (normalize(data.train.images[i], data), data.train.labels[i])
+        for i in chosen.split(4)
+    ]
 
 
 def short_training(model: nn.Module, data: Data, steps: int) -> CompressedModel:
-    """Codes and tables trained for a few steps towards the outputs of the network they came from."""
+    """Codes and tables trained for a few steps towards the outputs of the network they
+    came from.
+    """
     torch.manual_seed(0)
     teacher = copy.deepcopy(model).eval()
     session = tersify.attach(model.train(), "lut-4", epochs=1, steps_per_epoch=steps)
@@ -79,38 +92,74 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--train", type=int, default=0, help="also train codes and tables for so many steps")
-    parser.add_argument("--quick", action="store_true", help="the first 1000 test images")
+    parser.add_argument(
+        "--train",
+        type=int,
+        default=0,
+        help="also train codes and tables for so many steps",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="the first 1000 test images"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     data = dataset("cifar10", root=args.data_root)
-    test = Split(data.test.images[:1000], data.test.labels[:1000]) if args.quick else data.test
+    test = (
+        Split(data.test.images[:1000], data.test.labels[:1000])
+        if args.quick
+        else data.test
+    )
     figures: dict[str, float] = {}
 
-    def show(name: str, model: nn.Module, packed: CompressedModel | None, seconds: float) -> None:
-        accuracy = evaluate(model, data, test, device=torch.device("cpu"), amp=False)["accuracy"]
+    def show(
+        name: str, model: nn.Module, packed: CompressedModel | None, seconds: float
+    ) -> None:
+        accuracy = evaluate(model, data, test, device=torch.device("cpu"), amp=False)[
+            "accuracy"
+        ]
         stored, file_bytes = sizes(packed) if packed else (0, 0)
         key = name.replace(", ", "_").replace(" ", "_")
-        figures.update({f"{key}.accuracy": accuracy, f"{key}.stored_bytes": stored, f"{key}.file_bytes": file_bytes,
-                        f"{key}.seconds": seconds})  # fmt: skip
+        figures.update(
+            {
+                f"{key}.accuracy": accuracy,
+                f"{key}.stored_bytes": stored,
+                f"{key}.file_bytes": file_bytes,
+                f"{key}.seconds": seconds,
+            }
+        )
         print(
-            f"{name:24} {accuracy:6.2f} %  {stored:>9,} B stored  {file_bytes:>9,} B file  {seconds:6.2f} s", flush=True
+            f"{name:24} {accuracy:6.2f} %  {stored:>9,} B stored  {file_bytes:>9,} B file  {seconds:6.2f} s",
+            flush=True,
         )
 
     original = load_weights(network("resnet20"), args.weights).eval()
     show("unquantized", original, None, 0.0)
     for name, method in ROWS.items():
         model = copy.deepcopy(original)
-        batches = calibration(data, CALIBRATION_IMAGES) if method.needs_calibration else None
+        batches = (
+            calibration(data, CALIBRATION_IMAGES) if method.needs_calibration else None
+        )
         start = time.process_time()
-        packed = tersify.compress_(model, Recipe(rules=(Rule(methods=(method,)),)), calibration=batches)
+        packed = tersify.compress_(
+            model, Recipe(rules=(Rule(methods=(method,)),)), calibration=batches
+        )
         show(name, model, packed, time.process_time() - start)
     if args.train:
         model = copy.deepcopy(original)
         start = time.process_time()
         packed = short_training(model, data, args.train)
-        show(f"trained {args.train} steps", model.eval(), packed, time.process_time() - start)
-    report("lookup_resnet20", figures, json_path=args.json, versions={"torch": torch.__version__})
+        show(
+            f"trained {args.train} steps",
+            model.eval(),
+            packed,
+            time.process_time() - start,
+        )
+    report(
+        "lookup_resnet20",
+        figures,
+        json_path=args.json,
+        versions={"torch": torch.__version__},
+    )
 
 
 if __name__ == "__main__":

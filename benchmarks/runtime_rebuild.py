@@ -1,10 +1,13 @@
-"""Two versions of tersify on ResNet-20* with 90 % zeros, in turns: is the one of this tree as fast as an earlier one?
+"""Two versions of tersify on ResNet-20* with 90 % zeros, in turns: is the one of this
+tree as fast as an earlier one?
 
-`python benchmarks/runtime_rebuild.py --before PYTHON [--json FILE] [--rounds N] [--threads N]`
+`python benchmarks/runtime_rebuild.py --before PYTHON [--json FILE] [--rounds N]
+[--threads N]`
 
-PYTHON is an interpreter that imports the earlier version. Each version runs in a process of its own, and one waits
-while the other is timed; figures are medians over the rounds, by the clock and in CPU time, which a busy
-machine changes less. The factor is the earlier time through the new one.
+PYTHON is an interpreter that imports the earlier version. Each version runs in a
+process of its own, and one waits while the other is timed; figures are medians over the
+rounds, by the clock and in CPU time, which a busy machine changes less. The factor is
+the earlier time through the new one.
 """
 
 from __future__ import annotations
@@ -55,7 +58,10 @@ class Version:
 
     def __init__(self, python: str, threads: int) -> None:
         self._child = subprocess.Popen(
-            [python, "-c", CHILD, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, "-c", CHILD, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._answer()  # it is ready
 
@@ -73,20 +79,29 @@ class Version:
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._child.args[0]} ended early; can it import tersify?")  # type: ignore[index]
+            raise SystemExit(
+                f"{self._child.args[0]} ended early; can it import tersify?"
+            )  # type: ignore[index]
         return line
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", required=True, help="the interpreter of the earlier version")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--before", required=True, help="the interpreter of the earlier version"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
     import torch
 
-    versions = {"before": Version(asked.before, asked.threads), "now": Version(sys.executable, asked.threads)}
+    versions = {
+        "before": Version(asked.before, asked.threads),
+        "now": Version(sys.executable, asked.threads),
+    }
     figures: dict[str, float] = {"rounds": asked.rounds}
     for precision in PRECISIONS:
         for batch in BATCHES:
@@ -96,15 +111,29 @@ def main() -> None:
                     times[name].append(versions[name].milliseconds(precision, batch))
             row: dict[str, float] = {}
             for clock in CLOCKS:
-                medians = {n: statistics.median(each[clock] for each in values) for n, values in times.items()}
+                medians = {
+                    n: statistics.median(each[clock] for each in values)
+                    for n, values in times.items()
+                }
                 row |= {f"{name}_{clock}_ms": value for name, value in medians.items()}
                 row[f"factor_{clock}"] = medians["before"] / medians["now"]
-            figures |= {f"{precision}.b{batch}.{name}": value for name, value in row.items()}
-            print(precision, batch, {name: round(value, 3) for name, value in row.items()}, flush=True)
+            figures |= {
+                f"{precision}.b{batch}.{name}": value for name, value in row.items()
+            }
+            print(
+                precision,
+                batch,
+                {name: round(value, 3) for name, value in row.items()},
+                flush=True,
+            )
     for version in versions.values():
         version.end()
     report(
-        "runtime-rebuild", figures, json_path=asked.json, versions={"torch": torch.__version__}, threads=asked.threads
+        "runtime-rebuild",
+        figures,
+        json_path=asked.json,
+        versions={"torch": torch.__version__},
+        threads=asked.threads,
     )
 
 

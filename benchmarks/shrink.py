@@ -1,11 +1,14 @@
-"""What `tersify.shrink` saves: a filter-pruned ResNet-18 masked, shrunk, and by Torch-Pruning, side by side.
+"""What `tersify.shrink` saves: a filter-pruned ResNet-18 masked, shrunk, and by
+Torch-Pruning, side by side.
 
-`python benchmarks/shrink.py [--quick] [--json FILE] [--network NAME] [--share 0.5] [--side 224] [--threads N]`
-`python benchmarks/shrink.py --found FILE.terse [--side 32]`   a network that was pruned while it trained, instead
+`python benchmarks/shrink.py [--quick] [--json FILE] [--network NAME] [--share 0.5]
+[--side 224] [--threads N]` `python benchmarks/shrink.py --found FILE.terse [--side 32]`
+a network that was pruned while it trained, instead
 
-Two ways to choose the filters with the smallest L1 norm: `coupled` takes units that meet in an addition together,
-`single` takes them layer by layer. Times are medians of interleaved rounds on one batch; sizes are bytes on disk.
-Torch-Pruning (peer, where it is installed) removes the same share of every layer by the same norm.
+Two ways to choose the filters with the smallest L1 norm: `coupled` takes units that
+meet in an addition together, `single` takes them layer by layer. Times are medians of
+interleaved rounds on one batch; sizes are bytes on disk. Torch-Pruning (peer, where it
+is installed) removes the same share of every layer by the same norm.
 """
 
 from __future__ import annotations
@@ -51,7 +54,9 @@ def smallest(norms: Tensor, share: float) -> Tensor:
 
 @torch.no_grad()
 def mask_coupled(model: nn.Module, example: Tensor, share: float) -> None:
-    """The units of every group with the smallest sum of L1 norms over the layers that make them."""
+    """The units of every group with the smallest sum of L1 norms over the layers that
+    make them.
+    """
     weights = dict(model.named_parameters())
     for group in find_units(model, example):
         norms = torch.zeros(group.size)
@@ -63,14 +68,18 @@ def mask_coupled(model: nn.Module, example: Tensor, share: float) -> None:
 
 @torch.no_grad()
 def mask_single(model: nn.Module, example: Tensor, share: float) -> None:
-    """The filters of every convolution with the smallest L1 norm, whatever they are added to."""
+    """The filters of every convolution with the smallest L1 norm, whatever they are
+    added to.
+    """
     for conv, norm in norms_behind(model, example):
         dead = smallest(conv.weight.flatten(1).abs().sum(1), share)
         for tensor in (conv.weight, norm.weight, norm.bias):
             tensor[dead] = 0
 
 
-def norms_behind(model: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
+def norms_behind(
+    model: nn.Module, example: Tensor
+) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
     """Each convolution with the batch norm that is called right after it."""
     called: list[nn.Module] = []
     hooks = [
@@ -81,12 +90,18 @@ def norms_behind(model: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, nn.
     model(example)
     for hook in hooks:
         hook.remove()
-    return [(a, b) for a, b in itertools.pairwise(called) if isinstance(a, nn.Conv2d) and isinstance(b, nn.BatchNorm2d)]
+    return [
+        (a, b)
+        for a, b in itertools.pairwise(called)
+        if isinstance(a, nn.Conv2d) and isinstance(b, nn.BatchNorm2d)
+    ]
 
 
 def classes_of(file: Path) -> int:
     """As many as the last weight has rows."""
-    return [tensor for tensor in tersify.open(file).values() if len(tensor.shape) == 2][-1].shape[0]
+    return [tensor for tensor in tersify.open(file).values() if len(tensor.shape) == 2][
+        -1
+    ].shape[0]
 
 
 def found_in(file: Path, name: str) -> nn.Module:
@@ -96,18 +111,26 @@ def found_in(file: Path, name: str) -> nn.Module:
     return model.eval()
 
 
-def shrunk(way: str, masked: nn.Module, example: Tensor, figures: dict[str, float]) -> dict[str, nn.Module]:
-    """The masked network and the small one made of it; `figures` take what that cost and how far they differ."""
+def shrunk(
+    way: str, masked: nn.Module, example: Tensor, figures: dict[str, float]
+) -> dict[str, nn.Module]:
+    """The masked network and the small one made of it; `figures` take what that cost
+    and how far they differ.
+    """
     start = time.perf_counter()
     small = tersify.shrink(masked, example)
     figures[f"{way}_shrink_seconds"] = time.perf_counter() - start
     with torch.inference_mode():
         wanted, got = masked(example), small(example)
-    figures[f"{way}_max_relative_error"] = ((wanted - got).abs().max() / wanted.abs().max()).item()
+    figures[f"{way}_max_relative_error"] = (
+        (wanted - got).abs().max() / wanted.abs().max()
+    ).item()
     return {f"{way}_shrunk": small, f"{way}_masked": masked}
 
 
-def by_torch_pruning(model: nn.Module, example: Tensor, share: float) -> nn.Module | None:
+def by_torch_pruning(
+    model: nn.Module, example: Tensor, share: float
+) -> nn.Module | None:
     try:
         import torch_pruning
     except ImportError:
@@ -131,8 +154,12 @@ def file_bytes(model: nn.Module) -> int:
         return (Path(folder) / "model.terse").stat().st_size
 
 
-def medians(models: dict[str, nn.Module], example: Tensor, rounds: int) -> dict[str, float]:
-    """Milliseconds of one forward pass each, in turn, so that a busy neighbour meets all of them."""
+def medians(
+    models: dict[str, nn.Module], example: Tensor, rounds: int
+) -> dict[str, float]:
+    """Milliseconds of one forward pass each, in turn, so that a busy neighbour meets
+    all of them.
+    """
     times: dict[str, list[float]] = {name: [] for name in models}
     with torch.inference_mode():
         for i in range(rounds + 2):
@@ -145,12 +172,19 @@ def medians(models: dict[str, nn.Module], example: Tensor, rounds: int) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="small images, few rounds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--share", type=float, default=0.5)
-    parser.add_argument("--found", type=Path, metavar="FILE.terse", help="a network that was pruned while it trained")
+    parser.add_argument(
+        "--found",
+        type=Path,
+        metavar="FILE.terse",
+        help="a network that was pruned while it trained",
+    )
     parser.add_argument("--side", type=int)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
@@ -169,7 +203,10 @@ def main() -> None:
     else:
         dense = built(args.network)
         models = {"dense": dense}
-        ways: dict[str, Callable[[nn.Module, Tensor, float], None]] = {"coupled": mask_coupled, "single": mask_single}
+        ways: dict[str, Callable[[nn.Module, Tensor, float], None]] = {
+            "coupled": mask_coupled,
+            "single": mask_single,
+        }
         for way, mask_ in ways.items():
             masked = copy.deepcopy(dense)
             mask_(masked, example, args.share)
@@ -181,18 +218,32 @@ def main() -> None:
 
     taken = medians(models, example, 5 if args.quick else 30)
     print(f"{subject}, 1×3×{side}×{side}, {args.threads} thread(s)")
-    print(f"{'':16}{'ms':>10}{'speed-up':>10}{'parameters':>14}{'bytes':>14}{'rel. error':>12}")
+    print(
+        f"{'':16}{'ms':>10}{'speed-up':>10}{'parameters':>14}{'bytes':>14}{'rel. error':>12}"
+    )
     for name, model in models.items():
         count, size = sum(p.numel() for p in model.parameters()), file_bytes(model)
-        error = figures.get(f"{name.removesuffix('_shrunk')}_max_relative_error") if name.endswith("shrunk") else None
-        figures |= {f"{name}_ms": taken[name], f"{name}_speedup": taken["dense"] / taken[name]}
+        error = (
+            figures.get(f"{name.removesuffix('_shrunk')}_max_relative_error")
+            if name.endswith("shrunk")
+            else None
+        )
+        figures |= {
+            f"{name}_ms": taken[name],
+            f"{name}_speedup": taken["dense"] / taken[name],
+        }
         figures |= {f"{name}_parameters": count, f"{name}_file_bytes": size}
         print(
             f"{name:16}{taken[name]:10.2f}{taken['dense'] / taken[name]:10.2f}{count:14,}{size:14,}"
             f"{'' if error is None else f'{error:12.1e}'}"
         )
     report(
-        "shrink", figures, json_path=args.json, versions={"torch": torch.__version__}, threads=args.threads, side=side
+        "shrink",
+        figures,
+        json_path=args.json,
+        versions={"torch": torch.__version__},
+        threads=args.threads,
+        side=side,
     )
 
 

@@ -1,6 +1,8 @@
-"""`tersify squeeze` on a pretrained CIFAR-10 ResNet beside `lut-4-sensitivity` with the plain coder.
+"""`tersify squeeze` on a pretrained CIFAR-10 ResNet beside `lut-4-sensitivity` with the
+plain coder.
 
-The price of a bit is chosen on held-out training images; the 10,000 test images are looked at once, at the end.
+The price of a bit is chosen on held-out training images; the 10,000 test images are
+looked at once, at the end.
 
 usage: python benchmarks/squeeze.py --weights FILE.safetensors [--network resnet56] [--data-root DIR] [--drop 0.2]
        [--quick] [--json FILE]
@@ -40,11 +42,15 @@ def main() -> None:
     given = parser.parse_args()
     data = dataset("cifar10", root=given.data_root)
     model = load_weights(network(given.network), given.weights).eval()
-    images, held_out = (QUICK_IMAGES, QUICK_HELD_OUT) if given.quick else (IMAGES, HELD_OUT)
+    images, held_out = (
+        (QUICK_IMAGES, QUICK_HELD_OUT) if given.quick else (IMAGES, HELD_OUT)
+    )
 
     def accuracy(net: torch.nn.Module) -> float:
         split = data.test[:held_out] if given.quick else data.test
-        return evaluate(net, data, split, device=torch.device("cpu"), amp=False)["accuracy"]
+        return evaluate(net, data, split, device=torch.device("cpu"), amp=False)[
+            "accuracy"
+        ]
 
     def measured(name: str, packed: CompressedModel) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:
@@ -56,16 +62,27 @@ def main() -> None:
 
     figures = {"dense_accuracy": accuracy(model)}
     print(f"dense: {figures['dense_accuracy']:.2f} %", flush=True)
-    picked = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))[:images]
-    batches = [(normalize(data.train.images[i], data), data.train.labels[i]) for i in picked.split(4)]
-    table = tersify.compress_(copy.deepcopy(model), "lut-4-sensitivity", calibration=batches)
+    picked = torch.randperm(
+        len(data.train), generator=torch.Generator().manual_seed(0)
+    )[:images]
+    batches = [
+        (normalize(data.train.images[i], data), data.train.labels[i])
+        for i in picked.split(4)
+    ]
+    table = tersify.compress_(
+        copy.deepcopy(model), "lut-4-sensitivity", calibration=batches
+    )
     figures |= measured("lut_4_sensitivity", table)
-    found = squeeze(model, data, drop=given.drop, images=images, held_out=held_out, tell=print)
+    found = squeeze(
+        model, data, drop=given.drop, images=images, held_out=held_out, tell=print
+    )
     figures |= measured("squeeze", found.packed) | {"price": found.price}
     fewer = 100 * (1 - figures["squeeze_bytes"] / figures["lut_4_sensitivity_bytes"])
     print(f"squeeze takes {fewer:.1f} % fewer bytes")
     figures["fewer_percent"] = fewer
-    report("squeeze", figures, json_path=given.json, versions={"torch": torch.__version__})
+    report(
+        "squeeze", figures, json_path=given.json, versions={"torch": torch.__version__}
+    )
 
 
 if __name__ == "__main__":

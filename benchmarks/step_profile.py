@@ -1,4 +1,6 @@
-"""Where the time of a training step goes: the host's part, the GPU's, and the calls that one loop adds to another."""
+"""Where the time of a training step goes: the host's part, the GPU's, and the calls
+that one loop adds to another.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from torch.profiler import ProfilerActivity, profile
 STEPS = 5
 
 
-def host_milliseconds(steps: dict[str, Callable[[], object]], samples: int = 40) -> dict[str, float]:
+def host_milliseconds(
+    steps: dict[str, Callable[[], object]], samples: int = 40
+) -> dict[str, float]:
     """What the host needs to issue a step to a GPU that has nothing else to do."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(samples):
@@ -27,7 +31,9 @@ def host_milliseconds(steps: dict[str, Callable[[], object]], samples: int = 40)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def print_profile(steps: dict[str, Callable[[], object]], *, on_gpu: bool, most: int = 24) -> None:
+def print_profile(
+    steps: dict[str, Callable[[], object]], *, on_gpu: bool, most: int = 24
+) -> None:
     """The calls per step in which the loops differ, and what the GPU is busy with."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     counts: dict[str, Counter[str]] = {}
@@ -40,13 +46,26 @@ def print_profile(steps: dict[str, Callable[[], object]], *, on_gpu: bool, most:
         events = recorded.events() or []
         counts[name] = Counter(_short(event.name) for event in events)
         if on_gpu:
-            kernels = [e for e in events if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
-            busy = sum(kernel.time_range.elapsed_us() for kernel in kernels) / STEPS / 1e3
-            print(f"            {name}: {len(kernels) / STEPS:.0f} kernels a step, GPU busy {busy:.2f} ms")
+            kernels = [
+                e
+                for e in events
+                if e.device_type == DeviceType.CUDA and not e.is_user_annotation
+            ]
+            busy = (
+                sum(kernel.time_range.elapsed_us() for kernel in kernels) / STEPS / 1e3
+            )
+            print(
+                f"            {name}: {len(kernels) / STEPS:.0f} kernels a step, GPU busy {busy:.2f} ms"
+            )
     first, *others = counts
     for name in others:
-        changes = {key: (counts[name][key] - counts[first][key]) / STEPS for key in counts[name] | counts[first]}
-        largest = sorted((key for key in changes if changes[key]), key=lambda key: -abs(changes[key]))[:most]
+        changes = {
+            key: (counts[name][key] - counts[first][key]) / STEPS
+            for key in counts[name] | counts[first]
+        }
+        largest = sorted(
+            (key for key in changes if changes[key]), key=lambda key: -abs(changes[key])
+        )[:most]
         print(f"            calls and kernels of {name} beyond {first}, per step:")
         for key in largest:
             print(f"              {changes[key]:+7.1f}  {key}")

@@ -1,12 +1,14 @@
-"""Networks of other people with real weights × recipes: quality, bytes and speed beside other engines.
+"""Networks of other people with real weights × recipes: quality, bytes and speed beside
+other engines.
 
-`python benchmarks/zoo.py [--quick] [--json FILE] [--only NAME ...] [--data DIR] [--cifar DIR] [--files DIR]
-[--without ENGINE ...]`
+`python benchmarks/zoo.py [--quick] [--json FILE] [--only NAME ...] [--data DIR]
+[--cifar DIR] [--files DIR] [--without ENGINE ...]`
 
-A network whose package or data is missing is left out with a line. Quality is measured on inputs that compression did
-not see; bytes are those of whole files; times are CPU times of the process on one thread and one item, in turns.
-`--only` measures some networks and keeps the figures of the others in the JSON file. `--files` keeps what was trained,
-so that another call need not train again.
+A network whose package or data is missing is left out with a line. Quality is measured
+on inputs that compression did not see; bytes are those of whole files; times are CPU
+times of the process on one thread and one item, in turns. `--only` measures some
+networks and keeps the figures of the others in the JSON file. `--files` keeps what was
+trained, so that another call need not train again.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from common import interleaved, report  # first: it sets what must stand before torch is imported
+# first: it sets what must stand before torch is imported
+from common import interleaved, report
 
 import engines  # isort: skip
 import torch
@@ -45,11 +48,15 @@ def outputs(model: Any, inputs: Tensor) -> Tensor:
     return torch.cat([model(part) for part in inputs.split(EVAL_BATCH)])
 
 
-def variants(name: str, subject: Subject, folder: Path) -> dict[str, tuple[nn.Module, Any]]:
+def variants(
+    name: str, subject: Subject, folder: Path
+) -> dict[str, tuple[nn.Module, Any]]:
     """By recipe: the network with its new weights, and the tensors of its file."""
     if subject.ready:
         return {"as-shipped": (subject.model, tersify.pack(subject.model))}
-    made: dict[str, tuple[nn.Module, Any]] = {recipe: compressed(subject, recipe, None) for recipe in READY}
+    made: dict[str, tuple[nn.Module, Any]] = {
+        recipe: compressed(subject, recipe, None) for recipe in READY
+    }
     for recipe, training in subject.trained.items():
         kept = folder / f"{name}-{recipe}-{training.steps}.terse"
         if not kept.is_file():
@@ -61,29 +68,52 @@ def variants(name: str, subject: Subject, folder: Path) -> dict[str, tuple[nn.Mo
 
 
 def measure(
-    name: str, subject: Subject, folder: Path, figures: dict[str, float], *, quick: bool, without: list[str]
+    name: str,
+    subject: Subject,
+    folder: Path,
+    figures: dict[str, float],
+    *,
+    quick: bool,
+    without: list[str],
 ) -> None:
     fp32 = outputs(subject.model, subject.held)
-    dense_bytes = sum(t.numel() * t.element_size() for t in subject.model.state_dict().values())
+    dense_bytes = sum(
+        t.numel() * t.element_size() for t in subject.model.state_dict().values()
+    )
     figures[f"{name}.fp32.quality"] = subject.measure(fp32, fp32, subject.held_labels)
     figures[f"{name}.fp32.bytes"] = dense_bytes
     x = subject.held[:1].contiguous()
     shown = [each[None].numpy() for each in subject.shown[:16]]
-    works, missing = engines.peers(subject.model, x, int8=subject.int8, shown=shown, without=without)
+    works, missing = engines.peers(
+        subject.model, x, int8=subject.int8, shown=shown, without=without
+    )
     for recipe, (model, packed) in variants(name, subject, folder).items():
         key = f"{name}.{recipe}"
         given = outputs(model, subject.held)
         figures[f"{key}.quality"] = subject.measure(given, fp32, subject.held_labels)
-        figures[f"{key}.bytes"] = tersify.save(packed, folder / "zoo.terse", floats="as-is")
-        figures |= {f"{key}.{coder}_bytes": size for coder, size in coded_sizes(packed, quick=quick).items()}
+        figures[f"{key}.bytes"] = tersify.save(
+            packed, folder / "zoo.terse", floats="as-is"
+        )
+        figures |= {
+            f"{key}.{coder}_bytes": size
+            for coder, size in coded_sizes(packed, quick=quick).items()
+        }
         for precision in ("fp32", "int8"):
             ours = f"{recipe}.tersify" + ("" if precision == "fp32" else "-int8")
             try:
-                fast = tersify.compile(model, x, precision=precision, threads=1, calibration=subject.shown[:16])
+                fast = tersify.compile(
+                    model,
+                    x,
+                    precision=precision,
+                    threads=1,
+                    calibration=subject.shown[:16],
+                )
                 works[ours] = lambda fast=fast: fast(x)
                 if precision == "int8":
                     quantized = outputs(fast, subject.held)
-                    figures[f"{key}.int8_quality"] = subject.measure(quantized, fp32, subject.held_labels)
+                    figures[f"{key}.int8_quality"] = subject.measure(
+                        quantized, fp32, subject.held_labels
+                    )
             except ValueError as error:
                 missing[ours] = str(error)[:120]
     figures.update(timed(name, works, quick=quick))
@@ -91,14 +121,24 @@ def measure(
         print(f"{name:18} {engine}: missing: {why}")
 
 
-def timed(name: str, works: dict[str, engines.Work], *, quick: bool) -> dict[str, float]:
+def timed(
+    name: str, works: dict[str, engines.Work], *, quick: bool
+) -> dict[str, float]:
     with torch.no_grad():
-        once = min(interleaved({n: w}, rounds=1, repeats=1, warm=1, clock=time.process_time)[n][0] for n, w in
-                   works.items())  # fmt: skip
+        once = min(
+            interleaved({n: w}, rounds=1, repeats=1, warm=1, clock=time.process_time)[
+                n
+            ][0]
+            for n, w in works.items()
+        )
         repeats = 1 if quick else max(1, round(SHORTEST_MS / max(once, 0.01)))
         rounds = 3 if quick else ROUNDS
-        times = interleaved(works, rounds=rounds, repeats=repeats, warm=WARM, clock=time.process_time)
-    return {f"{name}.{engine}_ms": statistics.median(each) for engine, each in times.items()}
+        times = interleaved(
+            works, rounds=rounds, repeats=repeats, warm=WARM, clock=time.process_time
+        )
+    return {
+        f"{name}.{engine}_ms": statistics.median(each) for engine, each in times.items()
+    }
 
 
 def show(name: str, figures: dict[str, float]) -> None:
@@ -116,14 +156,32 @@ def earlier(path: Path | None) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the inputs and steps, three rounds")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a tenth of the inputs and steps, three rounds",
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="+", choices=ENTRIES, default=list(ENTRIES))
-    parser.add_argument("--data", type=Path, default=DATA, help="the folder of development data")
-    parser.add_argument("--cifar", type=Path, default=Path("data"), help="the folder that holds CIFAR-10")
+    parser.add_argument(
+        "--data", type=Path, default=DATA, help="the folder of development data"
+    )
+    parser.add_argument(
+        "--cifar",
+        type=Path,
+        default=Path("data"),
+        help="the folder that holds CIFAR-10",
+    )
     parser.add_argument("--files", type=Path, help="where trained networks are kept")
-    parser.add_argument("--without", nargs="+", default=[], help="engines to leave out, such as torch.compile")
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        default=[],
+        help="engines to leave out, such as torch.compile",
+    )
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -137,16 +195,33 @@ def main() -> None:
             if subject is None:
                 print(f"{network}: its package or its data is not here")
                 continue
-            figures = {key: value for key, value in figures.items() if not key.startswith(f"{network}.")}
-            measure(network, subject, folder, figures, quick=options.quick, without=options.without)
+            figures = {
+                key: value
+                for key, value in figures.items()
+                if not key.startswith(f"{network}.")
+            }
+            measure(
+                network,
+                subject,
+                folder,
+                figures,
+                quick=options.quick,
+                without=options.without,
+            )
             show(network, figures)
             commits[network] = commit(Path(__file__).parent)
             save(figures, commits, options.json)
 
 
 def save(figures: dict[str, float], commits: dict[str, str], path: Path | None) -> None:
-    versions = {"torch": torch.__version__, "zstandard": zstandard.__version__, **peer_versions()}
-    report("zoo", figures, json_path=path, versions=versions, threads=1, commits=commits)
+    versions = {
+        "torch": torch.__version__,
+        "zstandard": zstandard.__version__,
+        **peer_versions(),
+    }
+    report(
+        "zoo", figures, json_path=path, versions=versions, threads=1, commits=commits
+    )
 
 
 if __name__ == "__main__":

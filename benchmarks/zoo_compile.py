@@ -1,9 +1,11 @@
-"""The zoo compiled: every architecture against its module, errors for all batches and sizes, and times for one.
+"""The zoo compiled: every architecture against its module, errors for all batches and
+sizes, and times for one.
 
-`python benchmarks/zoo_compile.py [--quick] [--json FILE] [--table docs/results/zoo.md] [--only NAME ...] [--threads N]`
+`python benchmarks/zoo_compile.py [--quick] [--json FILE] [--table docs/results/zoo.md]
+[--only NAME ...] [--threads N]`
 
-Each network has a process of its own, so that a crash is a row of the table. Times are medians of interleaved rounds on
-one item. `--quick` takes every eighth case.
+Each network has a process of its own, so that a crash is a row of the table. Times are
+medians of interleaved rounds on one item. `--quick` takes every eighth case.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import interleaved, report  # first: it sets what must stand before torch is imported
+# first: it sets what must stand before torch is imported
+from common import interleaved, report
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "runtime"))  # the zoo itself lies with the tests
+# the zoo itself lies with the tests
+sys.path.insert(0, str(ROOT / "tests" / "runtime"))
 LIMIT_S = 600
 ROUNDS, REPEATS = 9, 3
 FIGURES = ("error", "compiled_ms", "eager_ms", "kernels", "torch_calls")
@@ -42,19 +46,35 @@ def measured(name: str, weights: str, threads: int) -> dict[str, Any]:
             try:
                 called(fast, inputs)
                 break
-            except ValueError:  # a network that was captured for the batch of the example alone
+            except ValueError:
+                # a network that was captured for the batch of the example alone
                 continue
         with torch.no_grad():
-            works = {"compiled": lambda: called(fast, inputs), "eager": lambda: called(model, inputs)}
+            works = {
+                "compiled": lambda: called(fast, inputs),
+                "eager": lambda: called(model, inputs),
+            }
             times = interleaved(works, rounds=ROUNDS, repeats=REPEATS, warm=3)
-        found |= {f"{side}_ms": statistics.median(values) for side, values in times.items()}
+        found |= {
+            f"{side}_ms": statistics.median(values) for side, values in times.items()
+        }
     return found
 
 
 def in_a_process(name: str, weights: str, threads: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--child", name, weights, "--threads", str(threads)]
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        name,
+        weights,
+        "--threads",
+        str(threads),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return {"kind": "hangs", "why": f"not done in {LIMIT_S} s"}
     last = done.stdout.strip().splitlines()[-1:] or [""]
@@ -77,20 +97,28 @@ def row(name: str, weights: str, found: dict[str, Any]) -> str:
 def summary(rows: dict[tuple[str, str], dict[str, Any]]) -> dict[str, float]:
     kinds = [found["kind"] for found in rows.values()]
     timed = [found for found in rows.values() if "compiled_ms" in found]
-    slower = [found for found in timed if found["compiled_ms"] > 1.05 * found["eager_ms"]]
+    slower = [
+        found for found in timed if found["compiled_ms"] > 1.05 * found["eager_ms"]
+    ]
     names = {name for name, _ in rows}
     compiled = ("right", "size refused", "wrong")
-    refused = {name for (name, _), found in rows.items() if found["kind"] not in compiled}
+    refused = {
+        name for (name, _), found in rows.items() if found["kind"] not in compiled
+    }
     return {
         "architectures": len(names),
         "cases": len(rows),
         "right": kinds.count("right"),
         "silent_errors": kinds.count("wrong"),
-        "crashes": kinds.count("crash") + kinds.count("hangs") + kinds.count("other error"),
+        "crashes": kinds.count("crash")
+        + kinds.count("hangs")
+        + kinds.count("other error"),
         "refused": kinds.count("refused"),
         "size_refused": kinds.count("size refused"),
         "compile_percent": 100 * (len(names) - len(refused)) / max(1, len(names)),
-        "with_parts_sent_back": sum(bool(found.get("sent_back")) for found in rows.values()),
+        "with_parts_sent_back": sum(
+            bool(found.get("sent_back")) for found in rows.values()
+        ),
         "largest_error": max([0.0, *(found["error"] for found in timed)]),
         "slower_than_eager_by_5_percent": len(slower),
     }
@@ -111,13 +139,17 @@ one item, {threads} threads. Pruned: 90 % zeros; ternary: the rest has one magni
 """
 
 
-def table(rows: dict[tuple[str, str], dict[str, Any]], figures: dict[str, float], threads: int) -> str:
+def table(
+    rows: dict[tuple[str, str], dict[str, Any]], figures: dict[str, float], threads: int
+) -> str:
     lines = [row(name, weights, found) for (name, weights), found in rows.items()]
     return INTRODUCTION.format(threads=threads, **figures) + "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", type=Path)
@@ -131,7 +163,9 @@ def main() -> None:
     import torch
     from zoo_networks import cases
 
-    wanted = [case for case in cases() if not asked.only or case[0] in asked.only][:: 8 if asked.quick else 1]
+    wanted = [case for case in cases() if not asked.only or case[0] in asked.only][
+        :: 8 if asked.quick else 1
+    ]
     rows = {}
     for name, weights in wanted:
         rows[name, weights] = found = in_a_process(name, weights, asked.threads)
@@ -141,10 +175,18 @@ def main() -> None:
         print(f"{figure:35} {value:g}")
     for (name, weights), found in rows.items():
         kept = {key: found[key] for key in FIGURES if key in found}
-        figures |= {f"{name}_{weights}_{key}": float(value) for key, value in kept.items()}
+        figures |= {
+            f"{name}_{weights}_{key}": float(value) for key, value in kept.items()
+        }
     if asked.table:
         asked.table.write_text(table(rows, summary(rows), asked.threads))
-    report("zoo-compile", figures, json_path=asked.json, versions={"torch": torch.__version__}, threads=asked.threads)
+    report(
+        "zoo-compile",
+        figures,
+        json_path=asked.json,
+        versions={"torch": torch.__version__},
+        threads=asked.threads,
+    )
 
 
 if __name__ == "__main__":

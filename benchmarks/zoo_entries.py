@@ -19,7 +19,8 @@ from tersify.lab.stored_networks import load_weights
 
 ROOT = Path(__file__).parent.parent
 AUGMENTATION = Augmentation(crop_padding=4, flip=True)
-Measure = Callable[[Tensor, Tensor, "Tensor | None"], float]  # outputs, those of fp32, labels
+# outputs, those of fp32, labels
+Measure = Callable[[Tensor, Tensor, "Tensor | None"], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,9 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A network with inputs to adjust to and others to be measured on; labels where there are any."""
+    """A network with inputs to adjust to and others to be measured on; labels where
+    there are any.
+    """
 
     model: nn.Module
     shown: Tensor
@@ -45,8 +48,10 @@ class Subject:
     int8: str = "static"  # what ONNX Runtime's documents advise for such a network
     weights: tuple[str, ...] = ("*",)  # the names that recipes take
     ready: bool = False  # its weights are compressed already
-    draw: Callable[[int, torch.Generator], Tensor] | None = None  # a batch to train on; else some of those shown
-    trained: Mapping[str, Training] = field(default_factory=dict)  # recipes that train here
+    # a batch to train on; else some of those shown
+    draw: Callable[[int, torch.Generator], Tensor] | None = None
+    # recipes that train here
+    trained: Mapping[str, Training] = field(default_factory=dict)
 
     def batch(self, count: int, step: int) -> Tensor:
         generator = torch.Generator().manual_seed(1000 + step)
@@ -101,7 +106,9 @@ def cifar(places: Places, depth: int) -> Subject | None:
 
     def draw(images: int, generator: torch.Generator) -> Tensor:
         chosen = torch.randint(len(data.train), (images,), generator=generator)
-        return normalize(augment(data.train.images[chosen], AUGMENTATION, generator), data)
+        return normalize(
+            augment(data.train.images[chosen], AUGMENTATION, generator), data
+        )
 
     training = Training(steps=places.few(100), lr=1e-3, batch=128)
     return Subject(
@@ -121,7 +128,9 @@ def star(places: Places) -> Subject | None:
     if not places.cifar.is_dir():
         return None
     data = dataset("cifar10", root=places.cifar)
-    model = tersify.load(ROOT / "examples" / "resnet20-star.terse", into=network("resnet20-star")).eval()
+    model = tersify.load(
+        ROOT / "examples" / "resnet20-star.terse", into=network("resnet20-star")
+    ).eval()
     count = places.few(2000)
     return Subject(
         model=model,
@@ -135,14 +144,25 @@ def star(places: Places) -> Subject | None:
 
 
 def speech(places: Places) -> Subject | None:
-    model = tersify.load(ROOT / "examples" / "speech-mask.terse", into=network("speech-mlp")).eval()
+    model = tersify.load(
+        ROOT / "examples" / "speech-mask.terse", into=network("speech-mlp")
+    ).eval()
     window = torch.hann_window(128)
     found = []
     for wave in zoo_data.waves(places.data, "test", 2.0)[: places.few(40)]:
-        magnitudes = torch.stft(wave[::2], 256, 64, 128, window, return_complex=True).abs().T
+        magnitudes = (
+            torch.stft(wave[::2], 256, 64, 128, window, return_complex=True).abs().T
+        )
         found.append(magnitudes.unfold(0, 8, 8).transpose(1, 2))
     frames = torch.cat(found).contiguous()
-    return Subject(model=model, shown=frames[:64], held=frames, measure=cosine, unit="cosine, %", ready=True)
+    return Subject(
+        model=model,
+        shown=frames[:64],
+        held=frames,
+        measure=cosine,
+        unit="cosine, %",
+        ready=True,
+    )
 
 
 def efficientnet(places: Places) -> Subject | None:
@@ -154,7 +174,9 @@ def efficientnet(places: Places) -> Subject | None:
 
     def draw(count: int, generator: torch.Generator) -> Tensor:
         chosen = torch.randint(half, (count,), generator=generator)
-        top, left = (int(place) for place in torch.randint(0, 33, (2,), generator=generator))
+        top, left = (
+            int(place) for place in torch.randint(0, 33, (2,), generator=generator)
+        )
         cut = zoo_data.crops(images[chosen], top=top, left=left)
         return cut.flip(3) if torch.rand((), generator=generator) < 0.5 else cut
 
@@ -167,7 +189,9 @@ def efficientnet(places: Places) -> Subject | None:
         shown_labels=labels[:half][:200],
         held_labels=labels[half:],
         draw=draw,
-        trained={"lut-4-sensitivity": Training(steps=places.few(200), lr=2e-4, batch=16)},
+        trained={
+            "lut-4-sensitivity": Training(steps=places.few(200), lr=2e-4, batch=16)
+        },
     )
 
 
@@ -177,30 +201,52 @@ def minilm(places: Places) -> Subject | None:
         return None
     count = places.few(100)
     return Subject(
-        model=model, shown=words[:32], held=words[100 : 100 + count], measure=cosine, unit="cosine, %", int8="dynamic",
+        model=model,
+        shown=words[:32],
+        held=words[100 : 100 + count],
+        measure=cosine,
+        unit="cosine, %",
+        int8="dynamic",
         weights=("encoder.encoder.*",),
-    )  # fmt: skip
+    )
 
 
 def speaker(places: Places) -> Subject | None:
     model = others.speaker_encoder()
     if model is None:
         return None
-    train, test = (zoo_data.mel_bands(zoo_data.waves(places.data, split, 1.6))[:, :160] for split in ("train", "test"))
+    train, test = (
+        zoo_data.mel_bands(zoo_data.waves(places.data, split, 1.6))[:, :160]
+        for split in ("train", "test")
+    )
     training = Training(steps=places.few(150), lr=1e-3, batch=16)
     return Subject(
-        model=model, shown=train, held=test, measure=cosine, unit="cosine, %", int8="dynamic",
+        model=model,
+        shown=train,
+        held=test,
+        measure=cosine,
+        unit="cosine, %",
+        int8="dynamic",
         trained={"prune-l1-90": training},
-    )  # fmt: skip
+    )
 
 
 def pitch(places: Places, size: str) -> Subject | None:
     model = others.pitch(size)
     if model is None:
         return None
-    train, test = (zoo_data.pitch_frames(zoo_data.waves(places.data, split, 2.0)) for split in ("valid", "test"))
+    train, test = (
+        zoo_data.pitch_frames(zoo_data.waves(places.data, split, 2.0))
+        for split in ("valid", "test")
+    )
     count = places.few(1000 if size == "tiny" else 200)
-    return Subject(model=model, shown=train[:64], held=test[:count], measure=same_pitch, unit="same pitch, %")
+    return Subject(
+        model=model,
+        shown=train[:64],
+        held=test[:count],
+        measure=same_pitch,
+        unit="same pitch, %",
+    )
 
 
 def faces(places: Places, stage: str, size: int) -> Subject | None:
@@ -208,19 +254,33 @@ def faces(places: Places, stage: str, size: int) -> Subject | None:
     if model is None:
         return None
     images = zoo_data.patches(zoo_data.photographs(places.data, 264)[0], size)
-    return Subject(model=model, shown=images[:64], held=images[64:], measure=cosine, unit="cosine, %")
+    return Subject(
+        model=model,
+        shown=images[:64],
+        held=images[64:],
+        measure=cosine,
+        unit="cosine, %",
+    )
 
 
 def voice(places: Places) -> Subject | None:
     model = others.voice()
     if model is None:
         return None
-    train, test = (zoo_data.voice_windows(zoo_data.waves(places.data, split, 4.0)) for split in ("valid", "test"))
+    train, test = (
+        zoo_data.voice_windows(zoo_data.waves(places.data, split, 4.0))
+        for split in ("valid", "test")
+    )
     # The first convolution is a Fourier transform, no weight.
     return Subject(
-        model=model, shown=train[:32], held=test, measure=same_decision, unit="same decision, %", int8="dynamic",
+        model=model,
+        shown=train[:32],
+        held=test,
+        measure=same_decision,
+        unit="same decision, %",
+        int8="dynamic",
         weights=("conv*", "lstm*", "final*"),
-    )  # fmt: skip
+    )
 
 
 def smollm2(places: Places) -> Subject | None:
@@ -229,7 +289,14 @@ def smollm2(places: Places) -> Subject | None:
         return None
     vocabulary, embeddings = llama_blocks.smollm2_words()
     states = embeddings[zoo_data.known_words(places.data, vocabulary, 64, 64)]
-    return Subject(model=model, shown=states[:16], held=states[16:], measure=cosine, unit="cosine, %", int8="dynamic")
+    return Subject(
+        model=model,
+        shown=states[:16],
+        held=states[16:],
+        measure=cosine,
+        unit="cosine, %",
+        int8="dynamic",
+    )
 
 
 ENTRIES: dict[str, Callable[[Places], Subject | None]] = {

@@ -1,4 +1,6 @@
-"""Recipes of the zoo: compressed at once, or towards the outputs of the fp32 network for a few steps."""
+"""Recipes of the zoo: compressed at once, or towards the outputs of the fp32 network
+for a few steps.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,16 @@ WARM_STEPS = 10
 def recipe_for(subject: Subject, name: str) -> Recipe:
     """The ready recipe, on the weights that are meant."""
     ready = Recipe.load(name)
-    return replace(ready, rules=tuple(replace(rule, weights=subject.weights) for rule in ready.rules))
+    return replace(
+        ready,
+        rules=tuple(replace(rule, weights=subject.weights) for rule in ready.rules),
+    )
 
 
 def calibration(subject: Subject) -> Calibration:
-    """Labelled data as it is; else the outputs' sum with random signs, whose squared gradients tell of all outputs."""
+    """Labelled data as it is; else the outputs' sum with random signs, whose squared
+    gradients tell of all outputs.
+    """
     inputs = subject.shown[:200].split(CALIBRATION_BATCH)
     if subject.shown_labels is not None:
         labels = subject.shown_labels[:200].split(CALIBRATION_BATCH)
@@ -40,22 +47,33 @@ def calibration(subject: Subject) -> Calibration:
     return Calibration([(each, None) for each in inputs], loss=spread)
 
 
-def compressed(subject: Subject, name: str, training: Training | None) -> tuple[nn.Module, CompressedModel]:
+def compressed(
+    subject: Subject, name: str, training: Training | None
+) -> tuple[nn.Module, CompressedModel]:
     """A copy of the network with its new weights, and those as a file takes them."""
     model, recipe = copy.deepcopy(subject.model), recipe_for(subject, name)
     if training is None:
         return model, tersify.compress_(model, recipe, calibration=calibration(subject))
-    session = tersify.attach(model, recipe, steps=training.steps, calibration=calibration(subject))
+    session = tersify.attach(
+        model, recipe, steps=training.steps, calibration=calibration(subject)
+    )
     optimizer = torch.optim.Adam(session.param_groups(), lr=training.lr)
     for step in range(training.steps):
-        along = 0.5 * (1 + math.cos(math.pi * step / training.steps)) * min(1.0, (step + 1) / WARM_STEPS)
+        along = (
+            0.5
+            * (1 + math.cos(math.pi * step / training.steps))
+            * min(1.0, (step + 1) / WARM_STEPS)
+        )
         for group in optimizer.param_groups:
             group["lr"] = training.lr * along
         inputs = subject.batch(training.batch, step)
         with torch.no_grad():
             wanted = subject.model(inputs)
         session.step(inputs, None)
-        loss = distance(model(inputs), wanted, classes=subject.held_labels is not None) + session.penalty()
+        loss = (
+            distance(model(inputs), wanted, classes=subject.held_labels is not None)
+            + session.penalty()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -66,5 +84,10 @@ def compressed(subject: Subject, name: str, training: Training | None) -> tuple[
 
 def distance(given: Tensor, wanted: Tensor, *, classes: bool) -> Tensor:
     if classes:
-        return F.kl_div(F.log_softmax(given, 1), F.log_softmax(wanted, 1), log_target=True, reduction="batchmean")
+        return F.kl_div(
+            F.log_softmax(given, 1),
+            F.log_softmax(wanted, 1),
+            log_target=True,
+            reduction="batchmean",
+        )
     return (1 - F.cosine_similarity(given.flatten(1), wanted.flatten(1))).mean()

@@ -16,9 +16,15 @@ def imported() -> str:
         "squeezenet_33_shared_32": "SqueezeNet, a third left, 32 shared values a layer",
         "resnet56_pruned_70": "ResNet-56, 70 % zeros",
     }
-    lines = ["| | fp32 | zstd-19 | codes built by hand | plain `save` |", "|---|---|---|---|---|"]
+    lines = [
+        "| | fp32 | zstd-19 | codes built by hand | plain `save` |",
+        "|---|---|---|---|---|",
+    ]
     for key, name in networks.items():
-        sizes = [figures[f"{key}_{way}"] for way in ("dense", "zstd19", "by_hand", "plain_save")]
+        sizes = [
+            figures[f"{key}_{way}"]
+            for way in ("dense", "zstd19", "by_hand", "plain_save")
+        ]
         lines.append(f"| {name} | " + " | ".join(f"{size:,}" for size in sizes) + " |")
     return "\n".join(lines)
 
@@ -27,12 +33,20 @@ def dense_planes() -> str:
     """Dense floats: the share of their bytes that is left, and the speed of a core."""
     figures = read("dense-planes")["figures"]
     coders = {"tersify": "`.terse`", "zipnn": "ZipNN", "zstd3": "zstd-3"}
-    lines = ["| | coder | left, % | encode, MB/s | decode, MB/s |", "|---|---|---|---|---|"]
+    lines = [
+        "| | coder | left, % | encode, MB/s | decode, MB/s |",
+        "|---|---|---|---|---|",
+    ]
     for kind in ("bf16", "fp16", "fp32"):
         for coder, name in coders.items():
-            found = [figures.get(f"{kind}_{coder}_{what}") for what in ("percent", "encode_mb_s", "decode_mb_s")]
+            found = [
+                figures.get(f"{kind}_{coder}_{what}")
+                for what in ("percent", "encode_mb_s", "decode_mb_s")
+            ]
             if None not in found:
-                lines.append(f"| {kind} | {name} | {found[0]:.2f} | {found[1]:,.0f} | {found[2]:,.0f} |")
+                lines.append(
+                    f"| {kind} | {name} | {found[0]:.2f} | {found[1]:,.0f} | {found[2]:,.0f} |"
+                )
     return "\n".join(lines)
 
 
@@ -44,15 +58,29 @@ def records() -> str:
         if path.stem == "prose":  # not measured: what figures in prose are
             continue
         rows = found.get("rows") or [found]
-        machines = sorted({_machine(row.get("machine") or found.get("machine")) for row in rows} - {""})
-        commits = sorted({str(row.get("commit") or found.get("commit") or "")[:7] for row in rows} - {""})
-        lines.append(f"| `{path.name}` | {', '.join(machines) or '–'} | {', '.join(commits) or '–'} |")
+        machines = sorted(
+            {_machine(row.get("machine") or found.get("machine")) for row in rows}
+            - {""}
+        )
+        commits = sorted(
+            {str(row.get("commit") or found.get("commit") or "")[:7] for row in rows}
+            - {""}
+        )
+        lines.append(
+            f"| `{path.name}` | {', '.join(machines) or '–'} | {', '.join(commits) or '–'} |"
+        )
     return "\n".join(lines)
 
 
 def _machine(told: Any) -> str:
     if isinstance(told, dict):
-        told = told.get("gpu") or told.get("device") or told.get("cpu") or told.get("processor") or ""
+        told = (
+            told.get("gpu")
+            or told.get("device")
+            or told.get("cpu")
+            or told.get("processor")
+            or ""
+        )
     return str(told or "").partition(",")[0].strip()  # not how many runs shared it
 
 

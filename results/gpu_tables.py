@@ -29,7 +29,10 @@ OURS = {
 def layers() -> str:
     """Microseconds of one layer, and how many times as fast as cuBLAS it is."""
     figures = read("gpu-linear")["figures"]
-    lines = ["| | " + " | ".join(LAYERS.values()) + " |", "|---|" + "---|" * len(LAYERS)]
+    lines = [
+        "| | " + " | ".join(LAYERS.values()) + " |",
+        "|---|" + "---|" * len(LAYERS),
+    ]
     for key, name in (PEERS | OURS).items():
         cells = []
         for layer in LAYERS:

@@ -1,7 +1,7 @@
 """The pages' tables and pictures, from the JSON files beside this one: `make pages`.
 
-A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the README or in a page of docs/results; a test
-fails where one is not what this writes.
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the README or in
+a page of docs/results; a test fails where one is not what this writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ import zoo_tables
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "accuracy-sparsity.svg"
 PLACE = re.compile(r"(<!-- begin (\S+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
-TABLES = tables.TABLES | files.TABLES | gpu_tables.TABLES | recipe_tables.TABLES | zoo_tables.TABLES
+TABLES = (
+    tables.TABLES
+    | files.TABLES
+    | gpu_tables.TABLES
+    | recipe_tables.TABLES
+    | zoo_tables.TABLES
+)
 
 
 def pages() -> list[Path]:
@@ -32,7 +38,9 @@ def filled(text: str) -> str:
 
     def anew(place: re.Match[str]) -> str:
         if place[2] not in TABLES:
-            raise ValueError(f"there is no table {place[2]!r}; there are {', '.join(TABLES)}")
+            raise ValueError(
+                f"there is no table {place[2]!r}; there are {', '.join(TABLES)}"
+            )
         return f"{place[1]}{TABLES[place[2]]()}\n{place[3]}"
 
     return PLACE.sub(anew, text)
@@ -42,7 +50,9 @@ def check_places(texts: Mapping[Path, str]) -> None:
     """Every table must have a place, so that none is lost when a page is written again."""
     found = {place[2] for text in texts.values() for place in PLACE.finditer(text)}
     if lost := TABLES.keys() - found:
-        raise ValueError(f"no page has a place for the table {min(lost)!r}; write <!-- begin NAME --> and end there")
+        raise ValueError(
+            f"no page has a place for the table {min(lost)!r}; write <!-- begin NAME --> and end there"
+        )
 
 
 def main() -> None:

@@ -2,11 +2,13 @@
 
     python results/prose.py        prints those that are not
 
-A paragraph names a record by its file (`results/NAME.json`) or by the command that made it (`tersify reproduce NAME`,
-`python benchmarks/NAME.py`). A figure is a number with a decimal point, or one before %, times, points, a unit of time
-or of size. It is in the record where one of its numbers is that when rounded; shares may be told in percent, seconds
-in ms, ms in µs. Tables and sentences that tables.py writes are left out, and code is. What is a setting, a definition
-or somebody else's figure stands in `prose.json`, with what it is.
+A paragraph names a record by its file (`results/NAME.json`) or by the command that made
+it (`tersify reproduce NAME`, `python benchmarks/NAME.py`). A figure is a number with a
+decimal point, or one before %, times, points, a unit of time or of size. It is in the
+record where one of its numbers is that when rounded; shares may be told in percent,
+seconds in ms, ms in µs. Tables and sentences that tables.py writes are left out, and
+code is. What is a setting, a definition or somebody else's figure stands in
+`prose.json`, with what it is.
 """
 
 from __future__ import annotations
@@ -20,22 +22,35 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 # The pages that tell of measurements; the others define, and their examples run.
-TELLING = ("how-to/collection", "how-to/scale", "explanation/fpga", "explanation/limits", "explanation/runtime")
+TELLING = (
+    "how-to/collection",
+    "how-to/scale",
+    "explanation/fpga",
+    "explanation/limits",
+    "explanation/runtime",
+)
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in TELLING),
     *sorted((ROOT / "docs" / "results").glob("*.md")),
 )
 UNITS = r"%|times\b|points\b|µs|ms\b|s\b|GB\b|MB\b|KB\b|bytes\b|minutes?\b|seconds?\b"
-FIGURE = re.compile(rf"(?<![\w.\[#/=^-])(\d[\d,]*\.\d+(?:e-?\d+)?|\d[\d,]*(?=(?: and \d+)? ?(?:{UNITS})))(?![\w])")
-NO_RESULTS = ("curve", "latents", "settings", "versions")  # what a run passed through, and what it was told
-NAMED = re.compile(r"results/([\w-]+)(?:\*)?\.json|tersify reproduce ([\w-]+)|benchmarks/(\w+)\.py")
+FIGURE = re.compile(
+    rf"(?<![\w.\[#/=^-])(\d[\d,]*\.\d+(?:e-?\d+)?|\d[\d,]*(?=(?: and \d+)? ?(?:{UNITS})))(?![\w])"
+)
+# what a run passed through, and what it was told
+NO_RESULTS = ("curve", "latents", "settings", "versions")
+NAMED = re.compile(
+    r"results/([\w-]+)(?:\*)?\.json|tersify reproduce ([\w-]+)|benchmarks/(\w+)\.py"
+)
 
 
 def main() -> None:
     for page in PAGES:
         for figure, paragraph in unheld(page.read_text(encoding="utf-8"), page.name):
-            print(f"{page.relative_to(ROOT)}: {figure} in: {' '.join(paragraph.split())[:100]}…")
+            print(
+                f"{page.relative_to(ROOT)}: {figure} in: {' '.join(paragraph.split())[:100]}…"
+            )
 
 
 def unheld(text: str, page: str) -> Iterator[tuple[str, str]]:
@@ -43,8 +58,14 @@ def unheld(text: str, page: str) -> Iterator[tuple[str, str]]:
     known = allowed(page)
     held: set[str] = set()
     for paragraph in paragraphs(text):
-        if not paragraph.startswith("|"):  # a table belongs to the paragraph in front of it
-            named = {one.replace("_", "-") for match in NAMED.finditer(paragraph) for one in match.groups() if one}
+        # a table belongs to the paragraph in front of it
+        if not paragraph.startswith("|"):
+            named = {
+                one.replace("_", "-")
+                for match in NAMED.finditer(paragraph)
+                for one in match.groups()
+                if one
+            }
             held = {text for name in named for text in numbers_of(name)}
         prose = re.sub(r"`[^`]*`", "", paragraph)
         for match in FIGURE.finditer(prose):
@@ -64,8 +85,17 @@ def paragraphs(text: str) -> list[str]:
 
 def numbers_of(name: str) -> set[str]:
     """Every number of the records NAME.json and NAME-….json, as it may be written."""
-    files = [file for file in HERE.glob(f"{name}*.json") if file.stem == name or file.stem.startswith(f"{name}-")]
-    return {text for file in files for value in _leaves(json.loads(file.read_bytes())) for text in written(value)}
+    files = [
+        file
+        for file in HERE.glob(f"{name}*.json")
+        if file.stem == name or file.stem.startswith(f"{name}-")
+    ]
+    return {
+        text
+        for file in files
+        for value in _leaves(json.loads(file.read_bytes()))
+        for text in written(value)
+    }
 
 
 def written(value: float) -> Iterator[str]:
@@ -91,10 +121,15 @@ def _leaves(value: Any) -> Iterator[float]:
 
 
 def allowed(page: str) -> set[str]:
-    """Settings, definitions and published figures of a page, from prose.json: page → figure → what it is."""
+    """Settings, definitions and published figures of a page, from prose.json: page →
+    figure → what it is.
+    """
     file = HERE / "prose.json"
     table = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return {figure.replace(",", "") for figure in (table.get("everywhere", {}) | table.get(page, {}))}
+    return {
+        figure.replace(",", "")
+        for figure in (table.get("everywhere", {}) | table.get(page, {}))
+    }
 
 
 if __name__ == "__main__":

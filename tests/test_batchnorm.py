@@ -20,13 +20,21 @@ from tersify.modes import eval_mode
 def network():
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(54, 4)
+        nn.Conv2d(2, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(54, 4),
     )
 
 
 def batches(count=4, size=32):
     generator = torch.Generator().manual_seed(1)
-    return [(3 + 2 * torch.randn(size, 2, 5, 5, generator=generator), None) for _ in range(count)]
+    return [
+        (3 + 2 * torch.randn(size, 2, 5, 5, generator=generator), None)
+        for _ in range(count)
+    ]
 
 
 def test_statistics_become_those_of_the_batches_and_nothing_else_changes():
@@ -36,8 +44,16 @@ def test_statistics_become_those_of_the_batches_and_nothing_else_changes():
     out = [model[0](x).detach() for x, _ in batches()]
     means = torch.stack([y.mean((0, 2, 3)) for y in out]).mean(0)
     assert torch.allclose(model[1].running_mean, means, atol=1e-5)
-    assert torch.allclose(model[1].running_var, torch.stack([y.var((0, 2, 3)) for y in out]).mean(0), rtol=1e-4)
-    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert torch.allclose(
+        model[1].running_var,
+        torch.stack([y.var((0, 2, 3)) for y in out]).mean(0),
+        rtol=1e-4,
+    )
+    changed = {
+        name
+        for name, value in model.state_dict().items()
+        if not torch.equal(value, before[name])
+    }
     assert changed == {"1.running_mean", "1.running_var"}
     assert model[1].momentum == 0.1
     assert all(module.training for module in model.modules())
@@ -51,16 +67,23 @@ def test_a_frozen_batch_norm_and_one_that_nothing_reaches_keep_theirs():
     model[1].requires_grad_(False)
     before = copy.deepcopy(frozen.state_dict())
     recalibrate_(frozen, Calibration(batches()))
-    assert all(torch.equal(value, before[name]) for name, value in frozen.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in frozen.state_dict().items()
+    )
 
 
 def test_too_little_data_leaves_the_statistics_and_says_so():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     before = copy.deepcopy(model.state_dict())
     few = Calibration([(torch.randn(8, 4), None)])
-    with pytest.warns(UserWarning, match=rf"hold 8 values for each channel of '1', and new statistics.*{LEAST_VALUES}"):
+    with pytest.warns(
+        UserWarning,
+        match=rf"hold 8 values for each channel of '1', and new statistics.*{LEAST_VALUES}",
+    ):
         recalibrate_(model, few)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
 
 
 def test_a_forward_pass_that_fails_leaves_the_network_as_it_was():
@@ -68,7 +91,9 @@ def test_a_forward_pass_that_fails_leaves_the_network_as_it_was():
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(RuntimeError):
         recalibrate_(model, Calibration([*batches(), (torch.randn(2, 3), None)]))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
     assert not any(module.training for module in model.modules())
     assert not model[1]._forward_pre_hooks
 
@@ -91,7 +116,9 @@ def test_a_pretrained_network_keeps_its_accuracy_through_24_steps_of_ternary_tar
     def train(steps, optimizer, session=None):
         model.train()
         for step in range(steps):
-            at = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[:256]
+            at = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[
+                :256
+            ]
             if session:
                 session.step()
             loss = F.cross_entropy(model(x[at]), y[at])
@@ -108,7 +135,9 @@ def test_a_pretrained_network_keeps_its_accuracy_through_24_steps_of_ternary_tar
     session = tersify.attach(model, "ternary-target", steps=24)
     train(24, torch.optim.Adam(session.param_groups(), lr=5e-3), session)
     lagging = accuracy()
-    packed = session.pack(calibration=list(zip(x.split(256), y.split(256), strict=True)))
+    packed = session.pack(
+        calibration=list(zip(x.split(256), y.split(256), strict=True))
+    )
     assert packed.sparsity_percent() == pytest.approx(90, abs=1)
     assert accuracy() >= 99
     assert accuracy() > lagging + 1
@@ -118,8 +147,12 @@ def test_batch_norms_recalibrated_for_a_while_have_their_own_statistics_again_af
     norm = nn.BatchNorm1d(3)
     batches = [torch.randn(50, 3) * 2 + 5 for _ in range(4)]
     with recalibrated(norm, Calibration([(batch, None) for batch in batches])):
-        assert torch.allclose(norm.running_mean, torch.stack([b.mean(0) for b in batches]).mean(0))
-        assert torch.allclose(norm.running_var, torch.stack([b.var(0) for b in batches]).mean(0))
+        assert torch.allclose(
+            norm.running_mean, torch.stack([b.mean(0) for b in batches]).mean(0)
+        )
+        assert torch.allclose(
+            norm.running_var, torch.stack([b.var(0) for b in batches]).mean(0)
+        )
     assert norm.running_mean.eq(0).all()
     assert norm.running_var.eq(1).all()
     assert norm.momentum == 0.1

@@ -28,7 +28,9 @@ def test_whole_numbers_and_choices_are_named_with_their_rule():
     check_choice("fit", "best", ("best", "fast"))
     with pytest.raises(ValueError, match=r"bits must be 1\.\.8, got 9"):
         check_whole("bits", 9, low=1, high=8)
-    with pytest.raises(ValueError, match=r"rows must be a whole number of at least 1, got 1\.0"):
+    with pytest.raises(
+        ValueError, match=r"rows must be a whole number of at least 1, got 1\.0"
+    ):
         check_whole("rows", 1.0, low=1)
     with pytest.raises(ValueError, match="fit must be one of best, fast, got 'slow'"):
         check_choice("fit", "slow", ("best", "fast"))
@@ -38,7 +40,9 @@ def test_threads_are_as_many_as_processors_at_the_most(monkeypatch):
     monkeypatch.setattr(checks, "usable_cpus", lambda: 16)
     check_threads(16)
     for count in (0, 17, "2"):
-        with pytest.raises(ValueError, match=rf"threads must be 1\.\.16, got {count!r}"):
+        with pytest.raises(
+            ValueError, match=rf"threads must be 1\.\.16, got {count!r}"
+        ):
             check_threads(count)
     monkeypatch.setattr(checks, "usable_cpus", lambda: 1)
     check_threads(2)

@@ -1,4 +1,6 @@
-"""What is allowed at a desk and not in CI: extensions that are missing, and examples that never change."""
+"""What is allowed at a desk and not in CI: extensions that are missing, and examples
+that never change.
+"""
 
 import os
 import re
@@ -24,7 +26,14 @@ def run(*missing, ci, random=False, test="test_checks.py"):
     environment |= {"CI": "true"} if ci else {}
     environment |= {"TERSIFY_RANDOM": "1"} if random else {}
     command = [sys.executable, "-c", PROGRAM, str(HERE / test), *missing]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=HERE.parent,
+    )
 
 
 @pytest.mark.parametrize("missing", ["tersify._runtime", "tersify._codec"])
@@ -42,6 +51,9 @@ def test_a_missing_extension_is_borne_at_a_desk():
 @pytest.mark.parametrize("how", [{"ci": True}, {"ci": False, "random": True}])
 def test_a_random_run_draws_other_examples_every_time_and_says_how_to_repeat_them(how):
     outputs = [run(**how).stdout for _ in range(2)]
-    seeds = {re.search(r"repeat with --hypothesis-seed=(\d+)", output)[1] for output in outputs}
+    seeds = {
+        re.search(r"repeat with --hypothesis-seed=(\d+)", output)[1]
+        for output in outputs
+    }
     assert len(seeds) == 2
     assert "hypothesis draws the same every time" in run(ci=False).stdout

@@ -18,5 +18,11 @@ print(usable_cpus(), fast.threads)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux masks processors")
 def test_a_network_takes_no_more_threads_than_the_mask_of_its_process_allows():
-    done = subprocess.run([sys.executable, "-c", UNDER_A_MASK], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_A_MASK],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert done.stdout.split() == ["1", "1"]

@@ -16,9 +16,22 @@ from tersify.lab.data import dataset
 from tersify.lab.trainer import TrainConfig, train
 from tersify.locks import LOCK, DirectoryLock, alone, check_unlocked
 
-HOLD = "import sys, time; from pathlib import Path; from tersify.locks import DirectoryLock\n" \
-       "lock = DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"  # fmt: skip
-COMPRESS = ["compress", "digits-cnn", "--data", "digits", "--recipe", "twn", "--epochs", "1", "--device", "cpu"]
+HOLD = (
+    "import sys, time; from pathlib import Path; from tersify.locks import DirectoryLock\n"
+    "lock = DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
+)
+COMPRESS = [
+    "compress",
+    "digits-cnn",
+    "--data",
+    "digits",
+    "--recipe",
+    "twn",
+    "--epochs",
+    "1",
+    "--device",
+    "cpu",
+]
 
 
 @pytest.fixture
@@ -27,15 +40,19 @@ def holder(tmp_path):
     source = str(Path(tersify.__file__).parent.parent)
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "run")],
-        stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": source},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": source},
+    )
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
     process.communicate(timeout=60)
 
 
-def test_the_second_run_in_a_directory_names_the_process_of_the_first(holder, tmp_path, capsys):
+def test_the_second_run_in_a_directory_names_the_process_of_the_first(
+    holder, tmp_path, capsys
+):
     assert main([*COMPRESS, "--out", str(tmp_path / "run")]) == 2
     told = capsys.readouterr().err
     assert told == (
@@ -46,7 +63,9 @@ def test_the_second_run_in_a_directory_names_the_process_of_the_first(holder, tm
 
 def test_a_library_call_is_refused_too(holder, tmp_path):
     data = dataset("digits")
-    network = nn.Sequential(nn.Flatten(), nn.Linear(data.shape[1] * data.shape[2], data.classes))
+    network = nn.Sequential(
+        nn.Flatten(), nn.Linear(data.shape[1] * data.shape[2], data.classes)
+    )
     with pytest.raises(ValueError, match=f"process {holder.pid} is at work in"):
         train(network, data, TrainConfig(epochs=1, device="cpu"), out=tmp_path / "run")
 
@@ -74,10 +93,15 @@ def test_two_that_append_to_a_collection_do_not_lose_an_index(tmp_path):
     def collect(name, **more):
         weight = nn.Linear(8, 8)
         weight.weight.data[:, :4] = 0
-        return tersify.collect(weight, torch.randn(2, 8), out=tmp_path / "run", name=name, **more)
+        return tersify.collect(
+            weight, torch.randn(2, 8), out=tmp_path / "run", name=name, **more
+        )
 
     collect("first")
-    with alone(tmp_path / "run"), pytest.raises(ValueError, match=f"process {os.getpid()} is at work"):
+    with (
+        alone(tmp_path / "run"),
+        pytest.raises(ValueError, match=f"process {os.getpid()} is at work"),
+    ):
         collect("second", append=True)
     assert len(collect("second", append=True)) == 2
 
@@ -120,5 +144,10 @@ def test_a_file_system_without_locks_is_told_about(tmp_path, monkeypatch):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.warns(RuntimeWarning, match=r"cannot be locked \(Function not implemented\)"), alone(tmp_path):
+    with (
+        pytest.warns(
+            RuntimeWarning, match=r"cannot be locked \(Function not implemented\)"
+        ),
+        alone(tmp_path),
+    ):
         pass

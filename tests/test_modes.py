@@ -17,7 +17,9 @@ from tersify.sites import find_sites
 def partly_frozen():
     """In training, but for a batch norm whose statistics shall stay."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)).train()
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)
+    ).train()
     model[1].eval()
     return model
 
@@ -31,12 +33,16 @@ def calibrate(model):
 
 
 def record_inputs(model):
-    weights = [site for site in find_sites(model) if site.name in ("0.weight", "3.weight")]
+    weights = [
+        site for site in find_sites(model) if site.name in ("0.weight", "3.weight")
+    ]
     input_norms(model, weights, Calibration(batches()))
 
 
 def search(model):
-    tersify.attach(model, Recipe(rules=[Rule(weights="0.weight", methods=[Energy()])]), steps=9).step(*batches()[0])
+    tersify.attach(
+        model, Recipe(rules=[Rule(weights="0.weight", methods=[Energy()])]), steps=9
+    ).step(*batches()[0])
 
 
 def shrink(model):
@@ -65,7 +71,10 @@ def evaluate(model):
     check_fits(model, dataset("digits"))
 
 
-@pytest.mark.parametrize("use", [calibrate, record_inputs, search, shrink, compile_, collect, export, evaluate])
+@pytest.mark.parametrize(
+    "use",
+    [calibrate, record_inputs, search, shrink, compile_, collect, export, evaluate],
+)
 def test_a_frozen_batch_norm_stays_frozen(use):
     model = partly_frozen()
     use(model)
@@ -77,4 +86,10 @@ def test_modes_come_back_after_an_error():
     model = partly_frozen()
     with pytest.raises(IndexError), eval_mode(model):
         model(torch.randn(1, 1, 8, 8))[1]
-    assert [module.training for module in model.modules()] == [True, True, False, True, True]
+    assert [module.training for module in model.modules()] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]

@@ -13,9 +13,14 @@ from tersify.norms import rounded
 def network():
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 32, 3, bias=False), nn.BatchNorm2d(32),
-        nn.Flatten(), nn.Linear(32 * 16, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 64, 3),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.Conv2d(64, 32, 3, bias=False),
+        nn.BatchNorm2d(32),
+        nn.Flatten(),
+        nn.Linear(32 * 16, 10),
+    )
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.weight)
@@ -27,7 +32,9 @@ def network():
 
 def saved(norms, folder):
     net, x = network()
-    recipe = Recipe(rules=(Rule(methods=(TernaryTarget(sparsity=0.9, spread=0.2),)),), norms=norms)
+    recipe = Recipe(
+        rules=(Rule(methods=(TernaryTarget(sparsity=0.9, spread=0.2),)),), norms=norms
+    )
     session = tersify.attach(net, recipe, steps=1)
     session.step()
     net.eval()
@@ -39,7 +46,9 @@ def saved(norms, folder):
 
 
 def test_fewer_bits_make_a_smaller_file_that_computes_nearly_the_same(tmp_path):
-    (whole, none), (ten, little), (five, more) = (saved(norms, tmp_path) for norms in (None, 10, 5))
+    (whole, none), (ten, little), (five, more) = (
+        saved(norms, tmp_path) for norms in (None, 10, 5)
+    )
     assert none == 0
     assert five < ten < whole - 2 * 4 * 96  # mean and variance are gone, and more
     assert little < 0.01 < more < 0.3
@@ -56,5 +65,7 @@ def test_the_recipe_says_it_in_toml():
 @pytest.mark.parametrize("bits", [2, 8, 16])
 def test_rounding_errs_by_a_step_at_most(bits):
     vector = torch.randn(1000)
-    assert float((rounded(vector, bits) - vector).abs().max()) <= 2.0**-bits * 2 * float(vector.abs().max())
+    assert float(
+        (rounded(vector, bits) - vector).abs().max()
+    ) <= 2.0**-bits * 2 * float(vector.abs().max())
     assert len(rounded(vector, bits).unique()) <= 2**bits + 1

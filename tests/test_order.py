@@ -1,4 +1,6 @@
-"""Optimizers know parameters by their position: compressing a network must not move them."""
+"""Optimizers know parameters by their position: compressing a network must not move
+them.
+"""
 
 import copy
 
@@ -27,7 +29,9 @@ class Encoder(nn.Module):
 
 
 def perceptron():
-    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    return nn.Sequential(
+        nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)
+    )
 
 
 def digits():
@@ -97,7 +101,13 @@ def test_a_recipe_that_cannot_be_attached_leaves_every_parameter_in_its_place(ca
     before = names(model)
     with pytest.raises(ValueError, match="matches no weight"):
         tersify.attach(
-            model, Recipe(rules=(Rule(methods=(Ternary(),)), Rule(weights="nowhere*", methods=(Ternary(),))))
+            model,
+            Recipe(
+                rules=(
+                    Rule(methods=(Ternary(),)),
+                    Rule(weights="nowhere*", methods=(Ternary(),)),
+                )
+            ),
         )
     assert names(model) == before
 
@@ -116,24 +126,35 @@ def test_an_optimizers_state_from_before_fits_the_compressed_network(methods, ca
 
 @pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS)
 def test_an_optimizers_state_from_before_fits_the_attached_network(methods, case):
-    """What was saved with the plain network belongs to the same weights in the first group of the session's."""
+    """What was saved with the plain network belongs to the same weights in the first
+    group of the session's.
+    """
     model, x = case
     optimizer = torch.optim.Adam(model.parameters())
     state_of(model, x, optimizer)
-    moments = {id(parameter): held["exp_avg"].clone() for parameter, held in optimizer.state.items()}
+    moments = {
+        id(parameter): held["exp_avg"].clone()
+        for parameter, held in optimizer.state.items()
+    }
     weights = list(model.parameters())
     session = tersify.attach(model, Recipe(rules=(Rule(methods=methods),)), steps=100)
     group = session.param_groups()[0]["params"]
     assert all(a is b for a, b in zip(group, weights, strict=True))
     fresh = torch.optim.Adam(group)
     fresh.load_state_dict(optimizer.state_dict())
-    assert all(torch.equal(fresh.state[p]["exp_avg"], moments[id(p)]) for p in group if p in fresh.state)
+    assert all(
+        torch.equal(fresh.state[p]["exp_avg"], moments[id(p)])
+        for p in group
+        if p in fresh.state
+    )
 
 
 def test_a_session_that_ends_leaves_every_parameter_in_its_place(case):
     model, x = case
     before = names(model)
-    session = tersify.attach(model, Recipe(rules=(Rule(methods=METHODS["learned levels"]),)))
+    session = tersify.attach(
+        model, Recipe(rules=(Rule(methods=METHODS["learned levels"]),))
+    )
     optimizer = torch.optim.Adam(session.param_groups())
     session.step(x)
     state_of(model, x, optimizer)

@@ -16,7 +16,11 @@ from tersify.plain_names import without_plain_names
 def test_a_checkpoint_has_the_plain_weights_beside_the_latents(network):
     model, x = make(network)
     names = set(model.state_dict())
-    session = tersify.attach(model, recipe_of((Prune(sparsity=0.5), Ternary(spread=0.2, scale="tensor"))), steps=2)
+    session = tersify.attach(
+        model,
+        recipe_of((Prune(sparsity=0.5), Ternary(spread=0.2, scale="tensor"))),
+        steps=2,
+    )
     session.step()
     state = model.state_dict()
     assert names <= set(state)
@@ -44,7 +48,8 @@ def test_plain_weights_alone_are_refused_in_one_sentence():
     plain = copy.deepcopy(model.state_dict())
     tersify.attach(model, recipe_of((BitNet(),)))
     with pytest.raises(
-        ValueError, match=r"has the plain weight '0\.weight' and not the latent .* load it before attach"
+        ValueError,
+        match=r"has the plain weight '0\.weight' and not the latent .* load it before attach",
     ):
         model.load_state_dict(plain)
 

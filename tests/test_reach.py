@@ -11,7 +11,9 @@ from tersify.methods import BitNet
 
 
 class Reader(nn.Module):
-    """An embedding, a table of positions that no layer owns, a norm with a matrix, and two linear layers."""
+    """An embedding, a table of positions that no layer owns, a norm with a matrix, and
+    two linear layers.
+    """
 
     def __init__(self):
         super().__init__()
@@ -22,11 +24,17 @@ class Reader(nn.Module):
         self.head = nn.Linear(6, 4)
 
     def forward(self, tokens):
-        return self.head(self.hidden(self.norm(self.words(tokens) + self.pos_embed)).mean(1))
+        return self.head(
+            self.hidden(self.norm(self.words(tokens) + self.pos_embed)).mean(1)
+        )
 
 
 def compressed(model, weights="*"):
-    return set(tersify.compress_(model, Recipe(rules=[Rule(weights=weights, methods=[BitNet()])])).compressed())
+    return set(
+        tersify.compress_(
+            model, Recipe(rules=[Rule(weights=weights, methods=[BitNet()])])
+        ).compressed()
+    )
 
 
 def test_a_glob_leaves_embeddings_and_norms_alone():
@@ -40,7 +48,10 @@ def test_a_glob_leaves_frozen_weights_alone():
 
 
 def test_a_network_that_is_frozen_as_a_whole_is_compressed_as_a_whole():
-    assert compressed(Reader().requires_grad_(False)) == {"hidden.weight", "head.weight"}
+    assert compressed(Reader().requires_grad_(False)) == {
+        "hidden.weight",
+        "head.weight",
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,7 +64,12 @@ def test_a_network_that_is_frozen_as_a_whole_is_compressed_as_a_whole():
     ],
 )
 def test_a_rule_that_names_nothing_else_catches_them_and_says_so(weights, what):
-    with pytest.warns(UserWarning, match=rf"rule '{weights.replace('*', '.')}' names {what}".replace("..'", r"\.\*'")):
+    with pytest.warns(
+        UserWarning,
+        match=rf"rule '{weights.replace('*', '.')}' names {what}".replace(
+            "..'", r"\.\*'"
+        ),
+    ):
         found = compressed(Reader(), weights)
     assert found == {"words.weight"} if weights.startswith("words") else {weights}
 
@@ -61,12 +77,18 @@ def test_a_rule_that_names_nothing_else_catches_them_and_says_so(weights, what):
 def test_a_rule_that_names_a_frozen_weight_says_so():
     model = Reader()
     model.hidden.weight.requires_grad_(False)
-    with pytest.warns(UserWarning, match=r"names 'hidden\.weight' \(frozen\), which a wider glob leaves alone"):
+    with pytest.warns(
+        UserWarning,
+        match=r"names 'hidden\.weight' \(frozen\), which a wider glob leaves alone",
+    ):
         assert compressed(model, "hidden.weight") == {"hidden.weight"}
 
 
 def test_a_network_with_nothing_but_embeddings_is_an_error_that_says_why():
-    with pytest.raises(ValueError, match=r"rule '\*' leaves embeddings.* has no others: 'weight' \(an embedding\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"rule '\*' leaves embeddings.* has no others: 'weight' \(an embedding\)",
+    ):
         tersify.compress_(nn.Embedding(4, 4), recipe_of((BitNet(),)))
 
 

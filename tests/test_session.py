@@ -11,7 +11,15 @@ from torch import nn
 import tersify
 from method_zoo import make, recipe_of
 from tersify import CompressedTensor, Recipe, Rule
-from tersify.methods import BitNet, KMeans, Lookup, Prune, Ternary, TernaryWeightNetwork, Uniform
+from tersify.methods import (
+    BitNet,
+    KMeans,
+    Lookup,
+    Prune,
+    Ternary,
+    TernaryWeightNetwork,
+    Uniform,
+)
 
 
 def test_tied_weights_share_one_latent_and_one_code():
@@ -38,7 +46,9 @@ def test_a_module_used_under_two_names_is_packed_once():
 def test_recurrent_layers_really_use_the_transformed_weights():
     model, x = make("lstm")
     before = model(x)
-    session = tersify.attach(model, recipe_of((Ternary(delta0=0.9, cap=0.9),), weights="rnn.*"))
+    session = tersify.attach(
+        model, recipe_of((Ternary(delta0=0.9, cap=0.9),), weights="rnn.*")
+    )
     assert not torch.equal(model(x), before)  # every weight of the LSTM is zero now
     assert torch.equal(model(x), model(torch.zeros_like(x)))
     copied = copy.deepcopy(model)
@@ -77,13 +87,21 @@ def test_loading_into_another_network_names_what_differs(tmp_path):
     tersify.save(tersify.compress_(model, recipe_of((BitNet(),))), tmp_path / "x.terse")
     with pytest.raises(ValueError, match="name different tensors: missing in the file"):
         tersify.load(tmp_path / "x.terse", into=make("conv2d")[0])
-    with pytest.raises(ValueError, match=r"'0.weight' has shape \(16, 8\) in the file, \(15, 8\) in the module"):
-        tersify.load(tmp_path / "x.terse", into=nn.Sequential(nn.Linear(8, 15), nn.ReLU(), nn.Linear(15, 3)))
+    with pytest.raises(
+        ValueError,
+        match=r"'0.weight' has shape \(16, 8\) in the file, \(15, 8\) in the module",
+    ):
+        tersify.load(
+            tmp_path / "x.terse",
+            into=nn.Sequential(nn.Linear(8, 15), nn.ReLU(), nn.Linear(15, 3)),
+        )
 
 
 def test_a_loaded_network_can_be_copied(tmp_path):
     model, x = make("linear")
-    tersify.save(tersify.compress_(model, recipe_of((Uniform(bits=4),))), tmp_path / "x.terse")
+    tersify.save(
+        tersify.compress_(model, recipe_of((Uniform(bits=4),))), tmp_path / "x.terse"
+    )
     loaded = tersify.load(tmp_path / "x.terse", into=make("linear", seed=1)[0])
     assert torch.equal(copy.deepcopy(loaded)(x), model(x))
 
@@ -96,7 +114,9 @@ def test_a_regime_that_is_a_python_function_trains_packs_and_resumes():
     session = tersify.attach(make("linear")[0], recipe, epochs=3, steps_per_epoch=1)
     session.step()
     assert "steps" in session.pack().recipe
-    tersify.attach(make("linear")[0], recipe, epochs=3, steps_per_epoch=1).load_state_dict(session.state_dict())
+    tersify.attach(
+        make("linear")[0], recipe, epochs=3, steps_per_epoch=1
+    ).load_state_dict(session.state_dict())
 
 
 def test_a_plain_network_after_bake_has_no_hooks_and_no_penalty():
@@ -113,14 +133,20 @@ def test_a_plain_network_after_bake_has_no_hooks_and_no_penalty():
 def test_loading_into_another_dtype_is_refused(tmp_path):
     model, _ = make("linear")
     tersify.save(tersify.compress_(model, recipe_of((BitNet(),))), tmp_path / "x.terse")
-    with pytest.raises(ValueError, match=r"'0.weight' is torch.float32 in the file, torch.bfloat16 in the module"):
+    with pytest.raises(
+        ValueError,
+        match=r"'0.weight' is torch.float32 in the file, torch.bfloat16 in the module",
+    ):
         tersify.load(tmp_path / "x.terse", into=make("linear")[0].bfloat16())
 
 
 def test_a_second_session_on_the_same_weights_is_refused():
     model, _ = make("linear")
     tersify.attach(model, recipe_of((BitNet(),)))
-    with pytest.raises(ValueError, match=r"belongs to a session already; end that one with session.bake_\(\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"belongs to a session already; end that one with session.bake_\(\)",
+    ):
         tersify.attach(model, recipe_of((BitNet(),)))
 
 
@@ -137,22 +163,32 @@ def test_weights_that_are_not_finite_are_refused_by_name_and_left_as_they_are(va
     with pytest.raises(ValueError, match=r"'2\.weight' holds NaN or infinite weights"):
         tersify.compress_(model, "twn")
     assert not nn.utils.parametrize.is_parametrized(model[0])
-    tersify.compress_(model, Recipe(rules=[Rule(weights="0.*", methods=[TernaryWeightNetwork()])]))
+    tersify.compress_(
+        model, Recipe(rules=[Rule(weights="0.*", methods=[TernaryWeightNetwork()])])
+    )
 
 
 def test_what_is_no_network_no_recipe_and_no_checkpoint_is_named():
     with pytest.raises(ValueError, match=r"bound to a torch\.nn\.Module, got a type"):
         tersify.attach(nn.ReLU, "twn")
-    with pytest.raises(ValueError, match="the name of a ready one or a Recipe, got a dict"):
+    with pytest.raises(
+        ValueError, match="the name of a ready one or a Recipe, got a dict"
+    ):
         tersify.attach(make("linear")[0], {"rules": []})
-    with pytest.raises(ValueError, match="the checkpoint lacks epochs, recipe, shared, steps_done, steps_per_epoch"):
+    with pytest.raises(
+        ValueError,
+        match="the checkpoint lacks epochs, recipe, shared, steps_done, steps_per_epoch",
+    ):
         tersify.attach(make("linear")[0], "twn").load_state_dict({})
 
 
 @pytest.mark.parametrize(
     ("calibration", "message"),
     [
-        (torch.randn(4, 6), r"pairs \(inputs, targets\), got a Tensor; write \[\(inputs, targets\), …\]"),
+        (
+            torch.randn(4, 6),
+            r"pairs \(inputs, targets\), got a Tensor; write \[\(inputs, targets\), …\]",
+        ),
         ([(torch.randn(4, 6),)], r"pairs \(inputs, targets\), got 1 values"),
         ([(torch.randn(4, 6), None)], "cross-entropy needs targets; give pairs"),
         ([], "calibration holds no batch"),
@@ -164,37 +200,69 @@ def test_calibration_that_is_no_pairs_is_refused(calibration, message):
 
 
 def test_a_checkpoint_of_a_longer_run_is_refused():
-    states = [tersify.attach(make("linear")[0], recipe_of((BitNet(),)), epochs=n) for n in (3, 4)]
+    states = [
+        tersify.attach(make("linear")[0], recipe_of((BitNet(),)), epochs=n)
+        for n in (3, 4)
+    ]
     with pytest.raises(ValueError, match="made with epochs=3, this run has 4"):
         states[1].load_state_dict(states[0].state_dict())
 
 
 def test_user_model_with_other_parametrizations_keeps_them():
-    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
-    packed = tersify.attach(model, Recipe(rules=[Rule(weights="1.*", methods=[BitNet()])])).pack()
+    model = nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2)
+    )
+    packed = tersify.attach(
+        model, Recipe(rules=[Rule(weights="1.*", methods=[BitNet()])])
+    ).pack()
     assert isinstance(packed["1.weight"], CompressedTensor)
     assert "0.parametrizations.weight.original0" in packed
 
 
 def test_a_program_that_only_opens_files_never_imports_the_training_half():
     code = "import sys, tersify; tersify.open; print(sorted(m for m in sys.modules if m.startswith('tersify.')))"
-    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert "tersify.codec" in names
     assert not any(half in names for half in ("methods", "session", "recipe", "lab"))
 
 
 def test_the_public_names_are_these():
     assert sorted(tersify.__all__) == [
-        "Collection", "CompressedModel", "CompressedTensor", "Method", "Recipe", "Rule", "Session", "TerseFileError",
+        "Collection",
+        "CompressedModel",
+        "CompressedTensor",
+        "Method",
+        "Recipe",
+        "Rule",
+        "Session",
+        "TerseFileError",
         "Transform",
-        "attach", "collect", "compile", "compress_", "load", "open", "pack", "register", "save", "shrink",
-    ]  # fmt: skip
+        "attach",
+        "collect",
+        "compile",
+        "compress_",
+        "load",
+        "open",
+        "pack",
+        "register",
+        "save",
+        "shrink",
+    ]
     assert all(hasattr(tersify, name) for name in tersify.__all__)
 
 
-REFUSED = {  # a rule that changes latents, then one that refuses its weight at that moment
-    "attach": [Rule(weights="0.weight", methods=[Ternary(spread=0.2)]), Rule(weights="2.*", methods=[Lookup(n=8)])],
-    "end": [Rule(weights="0.weight", methods=[Ternary(spread=0.2)]), Rule(methods=[Prune(score="movement")])],
+# a rule that changes latents, then one that refuses its weight at that moment
+REFUSED = {
+    "attach": [
+        Rule(weights="0.weight", methods=[Ternary(spread=0.2)]),
+        Rule(weights="2.*", methods=[Lookup(n=8)]),
+    ],
+    "end": [
+        Rule(weights="0.weight", methods=[Ternary(spread=0.2)]),
+        Rule(methods=[Prune(score="movement")]),
+    ],
 }
 
 
@@ -202,12 +270,15 @@ REFUSED = {  # a rule that changes latents, then one that refuses its weight at 
 def test_a_refused_compression_leaves_the_network_as_it_was(moment):
     model, _ = make("linear")
     with torch.no_grad():
-        model[0].weight.mul_(40)  # beyond the interval that ternary latents are clipped to
+        # beyond the interval that ternary latents are clipped to
+        model[0].weight.mul_(40)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match=r"weights for a table|comes from training"):
         tersify.compress_(model, Recipe(rules=REFUSED[moment]))
     assert model.state_dict().keys() == before.keys()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()
+    )
     tersify.compress_(model, recipe_of((BitNet(),)))
 
 
@@ -219,11 +290,16 @@ def test_an_attach_that_is_interrupted_leaves_the_network_as_it_was(monkeypatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(KMeans, "transform", interrupted)
-    rules = [Rule(weights="0.weight", methods=[Ternary(spread=0.2)]), Rule(methods=[KMeans()])]
+    rules = [
+        Rule(weights="0.weight", methods=[Ternary(spread=0.2)]),
+        Rule(methods=[KMeans()]),
+    ]
     with pytest.raises(KeyboardInterrupt):
         tersify.attach(model, Recipe(rules=rules), steps=10)
     assert model.state_dict().keys() == before.keys()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()
+    )
 
 
 def test_a_state_that_is_no_tensor_stays_out_of_the_packed_model():

@@ -9,24 +9,35 @@ from tersify import Recipe, Rule
 from tersify.methods import BitNet, KMeans, Prune, Ternary, registered
 
 
-@pytest.mark.parametrize("recipe", ["agp-90", "ternary-log", "ternary-target", "energy", "ec2t", "deep-compression"])
+@pytest.mark.parametrize(
+    "recipe",
+    ["agp-90", "ternary-log", "ternary-target", "energy", "ec2t", "deep-compression"],
+)
 def test_a_recipe_with_schedules_wants_to_know_the_length(recipe):
     for given in ({}, {"epochs": 3}):
         with pytest.raises(
-            ValueError, match="must know how long training takes; give epochs= and steps_per_epoch=, or"
+            ValueError,
+            match="must know how long training takes; give epochs= and steps_per_epoch=, or",
         ):
             tersify.attach(make("linear")[0], recipe, **given)
 
 
-@pytest.mark.parametrize("recipe", ["twn", "lut-4", "uniform-8", "ternary-fixed", "binary"])
+@pytest.mark.parametrize(
+    "recipe", ["twn", "lut-4", "uniform-8", "ternary-fixed", "binary"]
+)
 def test_a_recipe_without_schedules_needs_no_length(recipe):
     assert tersify.attach(make("linear")[0], recipe).steps == 1
 
 
 def test_the_length_is_steps_or_epochs_and_not_both():
     assert tersify.attach(make("linear")[0], "agp-90", steps=30).steps == 30
-    assert tersify.attach(make("linear")[0], "agp-90", epochs=3, steps_per_epoch=10).steps == 30
-    with pytest.raises(ValueError, match="steps, or epochs and steps_per_epoch; give one of these"):
+    assert (
+        tersify.attach(make("linear")[0], "agp-90", epochs=3, steps_per_epoch=10).steps
+        == 30
+    )
+    with pytest.raises(
+        ValueError, match="steps, or epochs and steps_per_epoch; give one of these"
+    ):
         tersify.attach(make("linear")[0], "agp-90", epochs=3, steps=30)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         tersify.attach(make("linear")[0], "agp-90", steps=0)
@@ -44,8 +55,13 @@ def test_in_steps_a_schedule_ends_as_it_does_in_epochs():
 
 def test_every_method_says_whether_it_moves_with_time():
     assert {name for name, kind in registered().items() if kind().needs_length} == {
-        "ec2t", "energy", "kmeans", "prune", "rate", "ternary-target"
-    }  # fmt: skip
+        "ec2t",
+        "energy",
+        "kmeans",
+        "prune",
+        "rate",
+        "ternary-target",
+    }
     assert Ternary(regime="log").needs_length
     assert not Prune(sparsity=0.5, schedule="one-shot").needs_length
     assert not KMeans(begin=0.0).needs_length
@@ -62,8 +78,16 @@ def test_settings_can_be_given_in_place():
 @pytest.mark.parametrize(
     ("recipe", "settings", "message"),
     [
-        ("ternary-target", {"sparsty": 0.8}, "no method of the recipe has a setting 'sparsty'; nearest: 'sparsity'"),
-        ("ternary-target", {"sparsity": "high"}, "ternary-target: sparsity must be float, got 'high'"),
+        (
+            "ternary-target",
+            {"sparsty": 0.8},
+            "no method of the recipe has a setting 'sparsty'; nearest: 'sparsity'",
+        ),
+        (
+            "ternary-target",
+            {"sparsity": "high"},
+            "ternary-target: sparsity must be float, got 'high'",
+        ),
         ("ternary-target", {"sparsity": 2.0}, "sparsity must be in"),
         (
             "deep-compression",
@@ -78,13 +102,17 @@ def test_a_wrong_setting_is_named(recipe, settings, message):
 
 
 def test_settings_that_only_go_together_are_set_together():
-    recipe = Recipe.load("ternary-log").with_settings({"sparsity": None, "cap": 0.5, "regime": abs})
+    recipe = Recipe.load("ternary-log").with_settings(
+        {"sparsity": None, "cap": 0.5, "regime": abs}
+    )
     (method,) = recipe.rules[0].methods
     assert (method.sparsity, method.cap, method.regime) == (None, 0.5, abs)
 
 
 def test_packing_before_the_first_step_and_training_past_the_end_are_told():
-    session = tersify.attach(make("linear")[0], recipe_of((Prune(sparsity=0.5),)), steps=2)
+    session = tersify.attach(
+        make("linear")[0], recipe_of((Prune(sparsity=0.5),)), steps=2
+    )
     with pytest.warns(UserWarning, match=r"session\.step was never called"):
         session.pack()
     session.step()
@@ -96,18 +124,25 @@ def test_packing_before_the_first_step_and_training_past_the_end_are_told():
 
 
 def test_the_status_tells_progress_zeros_entropy_and_the_methods_own_figures():
-    session = tersify.attach(nn.Linear(30, 30), recipe_of((Ternary(regime="log", spread=0.2),)), steps=4)
+    session = tersify.attach(
+        nn.Linear(30, 30), recipe_of((Ternary(regime="log", spread=0.2),)), steps=4
+    )
     session.step()
     told = session.status()
     assert told["progress"] == 25
     packed = session.pack()
-    assert (told["zeros"], told["entropy"]) == (packed.sparsity_percent(), packed.entropy_bits())
+    assert (told["zeros"], told["entropy"]) == (
+        packed.sparsity_percent(),
+        packed.entropy_bits(),
+    )
     assert told["Δ"] == pytest.approx(0.1)
 
 
 def test_a_printed_session_tells_where_it_stands_and_who_has_which_weights():
     rules = [Rule(weights="0.weight"), Rule(methods=[Prune(sparsity=0.5), BitNet()])]
-    session = tersify.attach(make("linear")[0], Recipe(rules=rules, description="Mine"), steps=8)
+    session = tersify.attach(
+        make("linear")[0], Recipe(rules=rules, description="Mine"), steps=8
+    )
     told = str(session)
     assert told.startswith("Session: Mine\n  step 0 of 8; 0 % done")
     assert "2.weight: prune then bitnet (48 weights, rule '*')" in told
@@ -127,5 +162,7 @@ def test_a_printed_packed_model_tells_what_became_of_each_weight():
         "880 bytes as dense tensors\n  weight: 20×10, own levels, 50.0 % zeros"
     )
     assert repr(packed) == "CompressedModel(2 tensors, 1 of them compressed)"
-    many = tersify.compress_(nn.Sequential(*(nn.Linear(2, 2) for _ in range(30))), recipe_of((BitNet(),)))
+    many = tersify.compress_(
+        nn.Sequential(*(nn.Linear(2, 2) for _ in range(30))), recipe_of((BitNet(),))
+    )
     assert str(many).endswith("\n  and 10 more")

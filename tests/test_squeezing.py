@@ -14,7 +14,9 @@ from tersify.tensor.model import load_state
 def trained():
     """A small network that tells which quarter of its input is largest."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4))
+    net = nn.Sequential(
+        nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4)
+    )
     x = torch.randn(2048, 32)
     y = x.view(-1, 4, 8).sum(2).argmax(1)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
@@ -43,7 +45,10 @@ def test_a_higher_price_makes_a_smaller_file_and_a_low_one_keeps_the_accuracy(tm
     assert sizes[0] > sizes[1] > sizes[2]
     assert scores[0] > accuracy(net, x, y) - 0.01
     assert scores[0] >= scores[2]
-    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), before.values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(net.state_dict().values(), before.values(), strict=True)
+    )
 
 
 def test_codes_of_a_file_keep_their_levels(tmp_path):
@@ -51,7 +56,9 @@ def test_codes_of_a_file_keep_their_levels(tmp_path):
     packed = tersify.compress_(net, "lut-4")
     first = tersify.save(packed, tmp_path / "lut.terse")
     loaded = tersify.load(tmp_path / "lut.terse", into=copy.deepcopy(net)).eval()
-    squeezed = Squeezer(loaded, list(zip(x.split(64), y.split(64), strict=True))).at(0.02)
+    squeezed = Squeezer(loaded, list(zip(x.split(64), y.split(64), strict=True))).at(
+        0.02
+    )
     assert tersify.save(squeezed, tmp_path / "small.terse") < first
     for name, tensor in packed.compressed().items():
         if (tensor.codebook == 0).any():
@@ -59,12 +66,18 @@ def test_codes_of_a_file_keep_their_levels(tmp_path):
 
 
 def test_bits_count_beside_the_damage(tmp_path):
-    """At the same step sizes, codes by bits and damage take fewer bytes than codes by the nearest level."""
+    """At the same step sizes, codes by bits and damage take fewer bytes than codes by
+    the nearest level.
+    """
     net, x, y = trained()
     squeezer = Squeezer(net, list(zip(x.split(64), y.split(64), strict=True)))
     weights = {}
     for site, matters in zip(squeezer._sites, squeezer._sensitivity, strict=True):
-        weights[site.name] = squeezer._start(site.name, site.latent, matters, 0.05 * squeezer._unit).packed()
+        weights[site.name] = squeezer._start(
+            site.name, site.latent, matters, 0.05 * squeezer._unit
+        ).packed()
     decided = squeezer.at(0.05).compressed()
-    nearest, best = (tersify.save(codes, tmp_path / "codes.terse") for codes in (weights, decided))
+    nearest, best = (
+        tersify.save(codes, tmp_path / "codes.terse") for codes in (weights, decided)
+    )
     assert best < nearest

@@ -8,12 +8,20 @@ ROOT = Path(__file__).parent.parent
 
 
 def output_of(*arguments):
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout
 
 
 def test_drawn_lines_hide_their_path_until_the_same_seed_is_asked_for_answers():
-    drawn, again, other = (output_of("tools/lines.py", "--seed", seed) for seed in ("3", "3", "4"))
+    drawn, again, other = (
+        output_of("tools/lines.py", "--seed", seed) for seed in ("3", "3", "4")
+    )
     assert drawn == again != other
     lines = drawn.splitlines()
     assert len(lines) == 25
@@ -22,7 +30,9 @@ def test_drawn_lines_hide_their_path_until_the_same_seed_is_asked_for_answers():
     for line, answer in zip(lines, answers[1::2], strict=True):
         path, number = answer.strip().rsplit(":", 1)
         assert path not in line
-        assert (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1].strip() == line[5:]
+        assert (ROOT / path).read_text(encoding="utf-8").splitlines()[
+            int(number) - 1
+        ].strip() == line[5:]
 
 
 def test_the_package_is_no_denser_in_branches_than_it_was():

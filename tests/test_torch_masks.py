@@ -72,11 +72,23 @@ def test_what_we_export_loads_into_torchs_pruned_network():
 def test_a_checkpoint_that_does_not_fit_is_refused():
     session = session_on(network())
     state = pruned_by_torch().state_dict()
-    with pytest.raises(ValueError, match=r"masks '2.weight', which the recipe does not prune"):
-        load_torch_masks(session, state | {"2.weight_orig": torch.ones(3, 8), "2.weight_mask": torch.ones(3, 8)})
+    with pytest.raises(
+        ValueError, match=r"masks '2.weight', which the recipe does not prune"
+    ):
+        load_torch_masks(
+            session,
+            state
+            | {"2.weight_orig": torch.ones(3, 8), "2.weight_mask": torch.ones(3, 8)},
+        )
     with pytest.raises(ValueError, match="belongs to another network"):
-        load_torch_masks(session, state | {"0.weight_orig": torch.ones(2, 2), "0.weight_mask": torch.ones(2, 2)})
-    with pytest.raises(ValueError, match=r"'3.weight', which the network does not have"):
+        load_torch_masks(
+            session,
+            state
+            | {"0.weight_orig": torch.ones(2, 2), "0.weight_mask": torch.ones(2, 2)},
+        )
+    with pytest.raises(
+        ValueError, match=r"'3.weight', which the network does not have"
+    ):
         load_torch_masks(session, state | {"3.weight": torch.ones(1)})
 
 
@@ -93,12 +105,23 @@ def test_a_checkpoint_that_lacks_a_tensor_or_has_it_in_another_shape_changes_not
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = pruned_by_torch().state_dict()
     with pytest.raises(ValueError, match=r"the checkpoint lacks '2.weight'"):
-        load_torch_masks(session, {name: tensor for name, tensor in state.items() if name != "2.weight"})
-    with pytest.raises(ValueError, match=r"'2.weight' has shape \(1, 8\) in the checkpoint and \(3, 8\)"):
+        load_torch_masks(
+            session,
+            {name: tensor for name, tensor in state.items() if name != "2.weight"},
+        )
+    with pytest.raises(
+        ValueError,
+        match=r"'2.weight' has shape \(1, 8\) in the checkpoint and \(3, 8\)",
+    ):
         load_torch_masks(session, state | {"2.weight": torch.ones(1, 8)})
-    with pytest.raises(ValueError, match=r"'0.weight' has shape \(1, 6\) in the checkpoint and \(8, 6\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"'0.weight' has shape \(1, 6\) in the checkpoint and \(8, 6\)",
+    ):
         load_torch_masks(session, state | {"0.weight_orig": torch.ones(1, 6)})
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()
+    )
 
 
 class Tied(nn.Module):
@@ -131,6 +154,10 @@ def test_tied_weights_go_out_and_come_back_under_all_their_names(weights):
 def test_a_mask_on_one_of_two_modules_that_share_a_weight_is_refused():
     theirs = Tied()
     torch_prune.l1_unstructured(theirs.a, "weight", amount=0.5)
-    session = tersify.attach(Tied(), Recipe(rules=[Rule(weights="a.weight", methods=FROZEN)]))
-    with pytest.raises(ValueError, match=r"masks 'a.weight' and not 'b.weight', which are one weight"):
+    session = tersify.attach(
+        Tied(), Recipe(rules=[Rule(weights="a.weight", methods=FROZEN)])
+    )
+    with pytest.raises(
+        ValueError, match=r"masks 'a.weight' and not 'b.weight', which are one weight"
+    ):
         load_torch_masks(session, theirs.state_dict())

@@ -1,4 +1,6 @@
-"""Weights that lie in one memory, such as `W` and `W.T`, are the same numbers before and after."""
+"""Weights that lie in one memory, such as `W` and `W.T`, are the same numbers before
+and after.
+"""
 
 import copy
 
@@ -47,11 +49,15 @@ class Sliced(nn.Module):
         self.even.weight = nn.Parameter(self.whole.weight.data[:, ::2])
 
     def forward(self, x):
-        return self.whole(x).sum(-1) + self.top(x).sum(-1) + self.even(x[:, ::2]).sum(-1)
+        return (
+            self.whole(x).sum(-1) + self.top(x).sum(-1) + self.even(x[:, ::2]).sum(-1)
+        )
 
 
 class Twins(nn.Module):
-    """Two parameters over the same memory, which is not the same as one parameter with two names."""
+    """Two parameters over the same memory, which is not the same as one parameter with
+    two names.
+    """
 
     def __init__(self):
         super().__init__()
@@ -86,7 +92,9 @@ def recipe_of(methods, weights="*.weight"):
 def sharing_is_kept(model):
     fresh = find_sharing(dict(type(model)().named_parameters()))
     own = find_sharing(dict(model.named_parameters()))
-    return {name: view.of for name, view in own.views.items()} == {name: view.of for name, view in fresh.views.items()}
+    return {name: view.of for name, view in own.views.items()} == {
+        name: view.of for name, view in fresh.views.items()
+    }
 
 
 @pytest.fixture(params=NETWORKS)
@@ -96,17 +104,24 @@ def model(request):
 
 
 @pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS)
-def test_what_shared_memory_is_packed_as_the_same_numbers_and_shares_again(methods, model, tmp_path):
+def test_what_shared_memory_is_packed_as_the_same_numbers_and_shares_again(
+    methods, model, tmp_path
+):
     x = torch.randn(4, 8)
     packed = tersify.compress_(model, recipe_of(methods))
     expected = model(x)
     assert sharing_is_kept(model)
     state = model.state_dict()
-    assert all(torch.equal(packed.state_dict()[name] + 0.0, state[name] + 0.0) for name in state)
+    assert all(
+        torch.equal(packed.state_dict()[name] + 0.0, state[name] + 0.0)
+        for name in state
+    )
     tersify.save(packed, tmp_path / "net.terse")
     again = tersify.load(tmp_path / "net.terse", into=type(model)())
     assert sharing_is_kept(again)
-    assert all(torch.equal(again.state_dict()[name] + 0.0, state[name] + 0.0) for name in state)
+    assert all(
+        torch.equal(again.state_dict()[name] + 0.0, state[name] + 0.0) for name in state
+    )
     assert torch.equal(again(x), expected)
 
 
@@ -132,7 +147,10 @@ def test_training_uses_one_compressed_weight_for_all_that_share_it(methods, mode
     assert all(p.requires_grad for p in model.parameters())
     assert torch.allclose(model(x), expected, atol=1e-6)
     state = model.state_dict()
-    assert all(torch.equal(packed.state_dict()[name] + 0.0, state[name] + 0.0) for name in state)
+    assert all(
+        torch.equal(packed.state_dict()[name] + 0.0, state[name] + 0.0)
+        for name in state
+    )
 
 
 def test_the_gradients_of_all_that_share_memory_reach_it():
@@ -158,7 +176,9 @@ def test_a_network_whose_memory_moved_apart_still_ends_with_the_same_numbers():
     session.sites[0].latent.data.add_(0.3)
     session.step()
     packed = session.pack()
-    assert torch.equal(packed["down.weight"].to_dense(), packed["up.weight"].to_dense().T)
+    assert torch.equal(
+        packed["down.weight"].to_dense(), packed["up.weight"].to_dense().T
+    )
     session.bake_()
     assert torch.equal(model.down.weight, model.up.weight.T)
 
@@ -168,12 +188,17 @@ def test_what_shares_memory_and_is_left_dense_is_stored_as_it_is(model, tmp_path
     packed = tersify.compress_(model, recipe_of(METHODS["ternary"], bias))
     tersify.save(packed, tmp_path / "net.terse")
     again = tersify.load(tmp_path / "net.terse", into=type(model)())
-    assert all(torch.equal(again.state_dict()[name], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(again.state_dict()[name], value)
+        for name, value in model.state_dict().items()
+    )
 
 
 def test_tensors_over_the_same_memory_are_stored_once():
     w = torch.randn(4, 4)
-    held, aliases = tied({"a": w, "b": w.detach(), "c": w.T, "d": w.clone(), "e": w[:2]})
+    held, aliases = tied(
+        {"a": w, "b": w.detach(), "c": w.T, "d": w.clone(), "e": w[:2]}
+    )
     assert list(held) == ["a", "c", "d", "e"]
     assert aliases == {"b": "a"}
     state = {"a": torch.zeros(0), "b": torch.zeros(0)}
@@ -183,17 +208,27 @@ def test_tensors_over_the_same_memory_are_stored_once():
 def test_weights_that_share_only_a_part_are_refused_before_anything_changes():
     model = nn.ModuleDict({"a": nn.Linear(3, 6), "b": nn.Linear(3, 6)})
     memory = torch.randn(10, 3)
-    model["a"].weight, model["b"].weight = nn.Parameter(memory[:6]), nn.Parameter(memory[4:])
+    model["a"].weight, model["b"].weight = (
+        nn.Parameter(memory[:6]),
+        nn.Parameter(memory[4:]),
+    )
     before = list(model.named_parameters())
-    with pytest.raises(ValueError, match=r"'a.weight' and 'b.weight' share a part of their memory"):
+    with pytest.raises(
+        ValueError, match=r"'a.weight' and 'b.weight' share a part of their memory"
+    ):
         tersify.attach(model, recipe_of(METHODS["ternary"], "a.weight"))
-    assert all(a is b for (_, a), (_, b) in zip(model.named_parameters(), before, strict=True))
+    assert all(
+        a is b for (_, a), (_, b) in zip(model.named_parameters(), before, strict=True)
+    )
 
 
 def test_slices_of_one_memory_that_do_not_meet_are_weights_of_their_own():
     model = nn.ModuleDict({"a": nn.Linear(3, 6), "b": nn.Linear(3, 6)})
     memory = torch.randn(6, 6)
-    model["a"].weight, model["b"].weight = nn.Parameter(memory[:, :3]), nn.Parameter(memory[:, 3:])
+    model["a"].weight, model["b"].weight = (
+        nn.Parameter(memory[:, :3]),
+        nn.Parameter(memory[:, 3:]),
+    )
     packed = tersify.compress_(model, recipe_of(METHODS["ternary"]))
     assert set(packed.compressed()) == {"a.weight", "b.weight"}
     assert torch.equal(packed["b.weight"].to_dense(), model["b"].weight)
@@ -202,30 +237,42 @@ def test_slices_of_one_memory_that_do_not_meet_are_weights_of_their_own():
 def test_an_expanded_weight_alone_is_refused():
     model = nn.Linear(8, 4)
     model.weight = nn.Parameter(torch.randn(1, 8).expand(4, 8))
-    with pytest.raises(ValueError, match=r"'weight' has several entries in one place of memory.*clone"):
+    with pytest.raises(
+        ValueError, match=r"'weight' has several entries in one place of memory.*clone"
+    ):
         tersify.attach(model, recipe_of(METHODS["ternary"], "weight"))
 
 
-def test_a_file_whose_numbers_differ_is_not_loaded_where_they_would_share_memory(tmp_path):
+def test_a_file_whose_numbers_differ_is_not_loaded_where_they_would_share_memory(
+    tmp_path,
+):
     apart = AutoEncoder()
     apart.up.weight = nn.Parameter(torch.randn(8, 5))
     tersify.save(apart.state_dict(), tmp_path / "net.terse")
     into = AutoEncoder()
     before = copy.deepcopy(into.state_dict())
-    with pytest.raises(ValueError, match=r"'up.weight' and 'down.weight' share memory in AutoEncoder"):
+    with pytest.raises(
+        ValueError, match=r"'up.weight' and 'down.weight' share memory in AutoEncoder"
+    ):
         tersify.load(tmp_path / "net.terse", into=into)
-    assert all(torch.equal(before[name], value) for name, value in into.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in into.state_dict().items()
+    )
 
 
 def test_a_file_of_an_untied_network_is_not_loaded_into_a_tied_one(tmp_path):
     def made(is_tied):
-        model = nn.ModuleDict({"table": nn.Embedding(6, 4), "head": nn.Linear(4, 6, bias=False)})
+        model = nn.ModuleDict(
+            {"table": nn.Embedding(6, 4), "head": nn.Linear(4, 6, bias=False)}
+        )
         if is_tied:
             model["head"].weight = model["table"].weight
         return model
 
     tersify.save(made(False).state_dict(), tmp_path / "net.terse")
-    with pytest.raises(ValueError, match=r"'head.weight' and 'table.weight' share memory in ModuleDict"):
+    with pytest.raises(
+        ValueError, match=r"'head.weight' and 'table.weight' share memory in ModuleDict"
+    ):
         tersify.load(tmp_path / "net.terse", into=made(True))
     same = made(True)
     same["table"].weight.data[0, 0] = float("nan")

@@ -1,9 +1,11 @@
-"""Counts the branches of every function, and names those that have most of them for their length.
+"""Counts the branches of every function, and names those that have most of them for
+their length.
 
 usage: python tools/branches.py [--most N]
 
-A branch is an if, a loop, a handler, a conditional expression, an `and` or `or`, or a comprehension's clause. Dense
-functions take long to read, so the package as a whole must not become denser than `MOST_PER_100_LINES`.
+A branch is an if, a loop, a handler, a conditional expression, an `and` or `or`, or a
+comprehension's clause. Dense functions take long to read, so the package as a whole
+must not become denser than `MOST_PER_100_LINES`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_PER_100_LINES = 30.0  # lower it whenever the package allows; 20 is the aim
+MOST_PER_100_LINES = 20.6  # lower it whenever the package allows; 20 is the aim
 BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension)
 
 
@@ -49,13 +51,20 @@ def functions_in(path: Path) -> Iterator[Function]:
         for node in ast.iter_child_nodes(ahead.pop()):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert node.end_lineno is not None
-                yield Function(name, node.name, node.end_lineno - node.lineno + 1, branches_in(node))
+                yield Function(
+                    name,
+                    node.name,
+                    node.end_lineno - node.lineno + 1,
+                    branches_in(node),
+                )
             else:
                 ahead.append(node)
 
 
 def every_function() -> list[Function]:
-    return [f for path in sorted((ROOT / "src").rglob("*.py")) for f in functions_in(path)]
+    return [
+        f for path in sorted((ROOT / "src").rglob("*.py")) for f in functions_in(path)
+    ]
 
 
 def density(functions: list[Function]) -> float:
@@ -64,15 +73,26 @@ def density(functions: list[Function]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, default=20, help="so many of the densest functions of ten lines and more")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--most",
+        type=int,
+        default=20,
+        help="so many of the densest functions of ten lines and more",
+    )
     args = parser.parse_args()
     functions = every_function()
     long_enough = [f for f in functions if f.lines >= 10]
     for f in sorted(long_enough, key=lambda each: -each.density)[: args.most]:
-        print(f"{f.density:5.1f}  {f.branches:3d} in {f.lines:3d} lines  {f.path}: {f.name}")
+        print(
+            f"{f.density:5.1f}  {f.branches:3d} in {f.lines:3d} lines  {f.path}: {f.name}"
+        )
     found = density(functions)
-    print(f"{found:.1f} branches per 100 lines of functions; at most {MOST_PER_100_LINES:g}")
+    print(
+        f"{found:.1f} branches per 100 lines of functions; at most {MOST_PER_100_LINES:g}"
+    )
     return 0 if found <= MOST_PER_100_LINES else 1
 
 

@@ -1,4 +1,5 @@
-"""Prints what extras of the installed package need, a requirement a line: pip then need not build the package again.
+"""Prints what extras of the installed package need, a requirement a line: pip then need
+not build the package again.
 
 usage: python tools/extras.py EXTRA...
 """

@@ -1,6 +1,8 @@
-"""What the documentation site gets while it is built: every command with its flags, and the list of records.
+"""What the documentation site gets while it is built: every command with its flags, and
+the list of records.
 
-MkDocs calls `on_page_markdown` (see mkdocs.yml). Both are made anew each time, so they cannot be out of date.
+MkDocs calls `on_page_markdown` (see mkdocs.yml). Both are made anew each time, so they
+cannot be out of date.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         markdown = markdown.replace(COMMANDS, commands())
     if RECORDS in markdown:
         markdown = markdown.replace(RECORDS, records())
-    return "\n".join(unbroken(line) if line.startswith("|") else line for line in markdown.splitlines())
+    return "\n".join(
+        unbroken(line) if line.startswith("|") else line
+        for line in markdown.splitlines()
+    )
 
 
 def unbroken(row: str) -> str:
@@ -38,22 +43,54 @@ def commands() -> str:
     found: dict[str, Any] = {}
     for name, command in sorted(root.commands.items()):
         inner = getattr(command, "commands", None)
-        found |= {f"{name} {sub}": inner[sub] for sub in inner} if inner else {name: command}
+        found |= (
+            {f"{name} {sub}": inner[sub] for sub in inner} if inner else {name: command}
+        )
     return "\n\n".join(section(name, command) for name, command in found.items())
 
 
 def section(name: str, command: Any) -> str:
-    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-    usage = " ".join(["tersify", name, *(argument.name.upper() for argument in arguments), "[OPTIONS]"])
-    lines = [f"## `tersify {name}`", "", command.help.strip(), "", f"```text\n{usage}\n```", ""]
+    arguments = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "argument"
+    ]
+    options = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+    ]
+    usage = " ".join(
+        [
+            "tersify",
+            name,
+            *(argument.name.upper() for argument in arguments),
+            "[OPTIONS]",
+        ]
+    )
+    lines = [
+        f"## `tersify {name}`",
+        "",
+        command.help.strip(),
+        "",
+        f"```text\n{usage}\n```",
+        "",
+    ]
     rows = [(argument.name.upper(), argument, "required") for argument in arguments]
     rows += [
-        (", ".join(map(code, [*option.opts, *option.secondary_opts])), option, default(option)) for option in options
+        (
+            ", ".join(map(code, [*option.opts, *option.secondary_opts])),
+            option,
+            default(option),
+        )
+        for option in options
     ]
     if rows:
         lines += ["| | | default |", "|---|---|---|"]
-        lines += [f"| {told} | {text(parameter)} | {value} |" for told, parameter, value in rows]
+        lines += [
+            f"| {told} | {text(parameter)} | {value} |"
+            for told, parameter, value in rows
+        ]
     return "\n".join(lines)
 
 
@@ -62,7 +99,9 @@ def code(word: str) -> str:
 
 
 def text(parameter: Any) -> str:
-    return " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
+    return " ".join((getattr(parameter, "help", None) or "").split()).replace(
+        "|", "\\|"
+    )
 
 
 def default(option: Any) -> str:

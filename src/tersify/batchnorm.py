@@ -1,4 +1,6 @@
-"""Batch norms' statistics taken anew: those of training belong to weights that have changed since."""
+"""Batch norms' statistics taken anew: those of training belong to weights that have
+changed since.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,24 @@ from torch import Tensor, nn
 from tersify.calibration import Calibration
 from tersify.modes import eval_mode
 
-LEAST_VALUES = 128  # of a channel: fewer tell its variance worse than the running average of training does
+# of a channel: fewer tell its variance worse than the running average of training does
+LEAST_VALUES = 128
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 @torch.no_grad()
 def recalibrate_(model: nn.Module, calibration: Calibration) -> None:
-    """Mean and variance of every batch norm become their averages over the calibration batches.
+    """Mean and variance of every batch norm become their averages over the calibration
+    batches.
 
-    All else is in eval mode. A batch norm whose γ and β are frozen is left alone, and so is one that no batch reaches.
+    All else is in eval mode. A batch norm whose γ and β are frozen is left alone, and
+    so is one that no batch reaches.
     """
-    each = [_Statistics(name, module) for name, module in model.named_modules() if _is_adjustable(module)]
+    each = [
+        _Statistics(name, module)
+        for name, module in model.named_modules()
+        if _is_adjustable(module)
+    ]
     if not each:
         return
     try:
@@ -51,9 +60,15 @@ def recalibrate_(model: nn.Module, calibration: Calibration) -> None:
 
 @contextlib.contextmanager
 def recalibrated(model: nn.Module, calibration: Calibration) -> Iterator[None]:
-    """Inside, batch norms have the statistics that `recalibrate_` gives them; afterwards their own again."""
+    """Inside, batch norms have the statistics that `recalibrate_` gives them;
+    afterwards their own again.
+    """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers(recurse=False)]
+    before = [
+        (buffer, buffer.clone())
+        for norm in norms
+        for buffer in norm.buffers(recurse=False)
+    ]
     recalibrate_(model, calibration)
     try:
         yield
@@ -70,12 +85,16 @@ def _is_adjustable(module: nn.Module) -> bool:
 
 
 class _Statistics:
-    """One batch norm, which for a while normalizes by each batch itself, as in training, and averages over all."""
+    """One batch norm, which for a while normalizes by each batch itself, as in
+    training, and averages over all.
+    """
 
     def __init__(self, name: str, module: nn.Module) -> None:
         assert isinstance(module, _BatchNorm)
         self.name, self.module, self.values = name, module, 0
-        self._buffers = {key: t.clone() for key, t in module.named_buffers(recurse=False)}
+        self._buffers = {
+            key: t.clone() for key, t in module.named_buffers(recurse=False)
+        }
         self._momentum, self._was_training = module.momentum, module.training
         self._hook: Any = None
 

@@ -18,7 +18,9 @@ from tersify.modes import eval_mode
 
 @dataclass(frozen=True)
 class Calibration:
-    """Batches (inputs, targets) and the loss of the network's outputs; small batches tell more than large ones."""
+    """Batches (inputs, targets) and the loss of the network's outputs; small batches
+    tell more than large ones.
+    """
 
     batches: Iterable[tuple[Any, Any]]
     loss: Callable[[Any, Any], Tensor] = F.cross_entropy
@@ -28,38 +30,64 @@ class Calibration:
         return given if isinstance(given, Calibration) else cls(given)
 
     def __post_init__(self) -> None:
-        if isinstance(self.batches, Iterator):  # it would be used up by the first who looks
+        # it would be used up by the first who looks
+        if isinstance(self.batches, Iterator):
             object.__setattr__(self, "batches", list(self.batches))
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         batch: Any
         for batch in self.batches:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                told = f"{len(batch)} values" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
-                raise ValueError(f"calibration holds pairs (inputs, targets), got {told}; write [(inputs, targets), …]")
+                told = (
+                    f"{len(batch)} values"
+                    if isinstance(batch, (tuple, list))
+                    else f"a {type(batch).__name__}"
+                )
+                raise ValueError(
+                    f"calibration holds pairs (inputs, targets), got {told}; write [(inputs, targets), …]"
+                )
             yield batch[0], batch[1]
 
 
 def measured(
-    model: nn.Module, methods: Sequence[Method], sites: list[Site], calibration: Calibration | None
+    model: nn.Module,
+    methods: Sequence[Method],
+    sites: list[Site],
+    calibration: Calibration | None,
 ) -> list[Site]:
-    """The sites with their sensitivity and input norms, where one of the methods needs them."""
-    needing = [method for method in methods if method.needs_calibration or method.needs_inputs]
+    """The sites with their sensitivity and input norms, where one of the methods needs
+    them.
+    """
+    needing = [
+        method for method in methods if method.needs_calibration or method.needs_inputs
+    ]
     if not needing or not sites:
         return sites
     if calibration is None:
-        raise ValueError(f"{needing[0].name!r} as it is set needs data; give calibration= batches of (inputs, targets)")
+        raise ValueError(
+            f"{needing[0].name!r} as it is set needs data; give calibration= batches of (inputs, targets)"
+        )
     if any(method.needs_calibration for method in methods):
         values = squared_gradients(model, sites, calibration)
-        sites = [replace(site, sensitivity=value) for site, value in zip(sites, values, strict=True)]
+        sites = [
+            replace(site, sensitivity=value)
+            for site, value in zip(sites, values, strict=True)
+        ]
     if any(method.needs_inputs for method in methods):
         norms = input_norms(model, sites, calibration)
-        sites = [replace(site, input_norm=norm) for site, norm in zip(sites, norms, strict=True)]
+        sites = [
+            replace(site, input_norm=norm)
+            for site, norm in zip(sites, norms, strict=True)
+        ]
     return sites
 
 
-def squared_gradients(model: nn.Module, sites: Sequence[Site], calibration: Calibration) -> list[Tensor]:
-    """The mean over the batches of each weight's squared gradient, with the network in eval mode."""
+def squared_gradients(
+    model: nn.Module, sites: Sequence[Site], calibration: Calibration
+) -> list[Tensor]:
+    """The mean over the batches of each weight's squared gradient, with the network in
+    eval mode.
+    """
     latents = [site.latent for site in sites]
     sums = [torch.zeros_like(latent) for latent in latents]
     batches = 0
@@ -73,15 +101,21 @@ def squared_gradients(model: nn.Module, sites: Sequence[Site], calibration: Cali
             batches += 1
             if not loss.requires_grad:
                 continue  # the outputs depend on none of the weights
-            for total, gradient in zip(sums, torch.autograd.grad(loss, latents, allow_unused=True), strict=True):
+            for total, gradient in zip(
+                sums, torch.autograd.grad(loss, latents, allow_unused=True), strict=True
+            ):
                 if gradient is not None:
                     total += gradient.square()
     _check_any(batches)
     return [total / batches for total in sums]
 
 
-def input_norms(model: nn.Module, sites: Sequence[Site], calibration: Calibration) -> list[Tensor]:
-    """For each weight the L2 norm of the input channel it meets, over all batches and places; broadcasts over it."""
+def input_norms(
+    model: nn.Module, sites: Sequence[Site], calibration: Calibration
+) -> list[Tensor]:
+    """For each weight the L2 norm of the input channel it meets, over all batches and
+    places; broadcasts over it.
+    """
     squares = [_InputSquares(site) for site in sites]
     hooks = [each.module.register_forward_pre_hook(each.add) for each in squares]
     batches = 0
@@ -97,11 +131,14 @@ def input_norms(model: nn.Module, sites: Sequence[Site], calibration: Calibratio
     return [each.norm() for each in squares]
 
 
-def seen_inputs(model: nn.Module, layers: Mapping[str, nn.Module], calibration: Calibration) -> dict[str, Seen]:
-    """What the batches bring to each layer, in the mode the network is in; its buffers stay as they were.
+def seen_inputs(
+    model: nn.Module, layers: Mapping[str, nn.Module], calibration: Calibration
+) -> dict[str, Seen]:
+    """What the batches bring to each layer, in the mode the network is in; its buffers
+    stay as they were.
 
-    A network about to be trained is judged with the statistics of the batches: those that its batch norms hold may be
-    of weights it no longer has.
+    A network about to be trained is judged with the statistics of the batches: those
+    that its batch norms hold may be of weights it no longer has.
     """
     seen: dict[str, list[Tensor]] = {name: [] for name in layers}
 
@@ -113,7 +150,9 @@ def seen_inputs(model: nn.Module, layers: Mapping[str, nn.Module], calibration: 
         return hook
 
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    hooks = [module.register_forward_pre_hook(look(name)) for name, module in layers.items()]
+    hooks = [
+        module.register_forward_pre_hook(look(name)) for name, module in layers.items()
+    ]
     batches = 0
     try:
         with torch.no_grad():
@@ -128,19 +167,29 @@ def seen_inputs(model: nn.Module, layers: Mapping[str, nn.Module], calibration: 
     _check_any(batches)
     for name, found in seen.items():
         if not found:
-            raise ValueError(f"no calibration batch reached {name!r}; leave its activations out with a rule of its own")
+            raise ValueError(
+                f"no calibration batch reached {name!r}; leave its activations out with a rule of its own"
+            )
     tables = {name: torch.stack(found) for name, found in seen.items()}
-    return {name: Seen(float(t[:, 0].max()), float(t[:, 1].mean()), float(t[:, 2].min())) for name, t in tables.items()}
+    return {
+        name: Seen(float(t[:, 0].max()), float(t[:, 1].mean()), float(t[:, 2].min()))
+        for name, t in tables.items()
+    }
 
 
 class _InputSquares:
-    """Sums the squares of what enters the module that owns a weight, for each of its input channels."""
+    """Sums the squares of what enters the module that owns a weight, for each of its
+    input channels.
+    """
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.module = site.owners[0][0]
         self._is_conv = isinstance(self.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
-        if not (self._is_conv or isinstance(self.module, nn.Linear)) or site.latent.ndim < 2:
+        if (
+            not (self._is_conv or isinstance(self.module, nn.Linear))
+            or site.latent.ndim < 2
+        ):
             raise ValueError(
                 f"{site.name!r} belongs to a {type(self.module).__name__}, whose inputs do not meet its weights one by "
                 "one; the score 'wanda' is for the weights of linear layers and convolutions"
@@ -154,21 +203,31 @@ class _InputSquares:
 
     def norm(self) -> Tensor:
         if self._sum is None:
-            raise ValueError(f"no calibration batch reached {self.site.name!r}; leave it out with a rule of its own")
+            raise ValueError(
+                f"no calibration batch reached {self.site.name!r}; leave it out with a rule of its own"
+            )
         shape = self.site.latent.shape
         groups = len(self._sum) // shape[1]
-        per_group = self._sum.sqrt().view(groups, 1, shape[1]).expand(-1, shape[0] // groups, -1)
+        per_group = (
+            self._sum.sqrt()
+            .view(groups, 1, shape[1])
+            .expand(-1, shape[0] // groups, -1)
+        )
         return per_group.reshape(*shape[:2], *[1] * (len(shape) - 2))
 
 
 def _check_any(batches: int) -> None:
     if not batches:
-        raise ValueError("calibration holds no batch; give at least one pair (inputs, targets)")
+        raise ValueError(
+            "calibration holds no batch; give at least one pair (inputs, targets)"
+        )
 
 
 @contextlib.contextmanager
 def _requiring_gradients(latents: Sequence[Tensor]) -> Iterator[None]:
-    """A weight that training leaves alone can be compressed, and so measured, like any other."""
+    """A weight that training leaves alone can be compressed, and so measured, like any
+    other.
+    """
     frozen = [latent for latent in latents if not latent.requires_grad]
     try:
         for latent in frozen:

@@ -1,4 +1,6 @@
-"""What a setting may be: each check raises a ValueError with the setting's name, the rule and the value."""
+"""What a setting may be: each check raises a ValueError with the setting's name, the
+rule and the value.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,30 @@ def check_choice(what: str, value: object, known: Sequence[str]) -> None:
 
 
 def check_range(
-    what: str, value: object, *, low: float, high: float, low_open: bool = False, high_open: bool = False
+    what: str,
+    value: object,
+    *,
+    low: float,
+    high: float,
+    low_open: bool = False,
+    high_open: bool = False,
 ) -> None:
-    """low ≤ value ≤ high, without an end that is open; anything that is not a number fails too."""
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+    """low ≤ value ≤ high, without an end that is open; anything that is not a number
+    fails too.
+    """
+    fits = (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and low <= value <= high
+    )
     if not fits or (low_open and value == low) or (high_open and value == high):
         span = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
         raise ValueError(f"{what} must be in {span}, got {value!r}")
 
 
-def check_whole(what: str, value: object, *, low: int | None = None, high: int | None = None) -> None:
+def check_whole(
+    what: str, value: object, *, low: int | None = None, high: int | None = None
+) -> None:
     """A whole number, from `low` on, or low ≤ value ≤ high; True and False are none."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if is_whole and (low is None or value >= low) and (high is None or value <= high):  # type: ignore[operator]
@@ -33,5 +49,7 @@ def check_whole(what: str, value: object, *, low: int | None = None, high: int |
 
 
 def check_threads(threads: object) -> None:
-    """As many as there are processors, or two: thousands would only wait for each other, and take the machine along."""
+    """As many as there are processors, or two: thousands would only wait for each
+    other, and take the machine along.
+    """
     check_whole("threads", threads, low=1, high=max(2, usable_cpus()))

@@ -1,4 +1,6 @@
-"""`load`: a network filled from a file, given by the caller or named by the file itself."""
+"""`load`: a network filled from a file, given by the caller or named by the file
+itself.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,16 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @overload
 def load(
-    path: str | os.PathLike[str], into: Module, *, max_decoded_bytes: int = ..., threads: int | None = ...
+    path: str | os.PathLike[str],
+    into: Module,
+    *,
+    max_decoded_bytes: int = ...,
+    threads: int | None = ...,
 ) -> Module: ...
 @overload
-def load(path: str | os.PathLike[str], *, trust: bool = ..., max_decoded_bytes: int = ...) -> nn.Module: ...
+def load(
+    path: str | os.PathLike[str], *, trust: bool = ..., max_decoded_bytes: int = ...
+) -> nn.Module: ...
 
 
 def load(
@@ -30,7 +38,8 @@ def load(
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
     threads: int | None = None,
 ) -> nn.Module:
-    """Fill a module with the file's weights, bit-equal, and leave the packed form on it.
+    """Fill a module with the file's weights, bit-equal, and leave the packed form on
+    it.
 
     Args:
         path: the file.
@@ -43,10 +52,16 @@ def load(
     """
     if into is not None:
         if trust:
-            raise ValueError("trust is for a network that the file names, and into gives one; leave one of them out")
-        return codec.load(path, into, max_decoded_bytes=max_decoded_bytes, threads=threads)
+            raise ValueError(
+                "trust is for a network that the file names, and into gives one; leave one of them out"
+            )
+        return codec.load(
+            path, into, max_decoded_bytes=max_decoded_bytes, threads=threads
+        )
     if threads is not None:
-        raise ValueError("threads goes with into=; leave it out where the file names its network")
+        raise ValueError(
+            "threads goes with into=; leave it out where the file names its network"
+        )
     from tersify.lab.stored_networks import load_network
 
     return load_network(

@@ -16,7 +16,9 @@ _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 @contextlib.contextmanager
 def alone(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock, or say who holds it. The kernel frees the lock of a process that dies."""
+    """Hold the directory's lock, or say who holds it. The kernel frees the lock of a
+    process that dies.
+    """
     lock = DirectoryLock(directory)
     try:
         yield
@@ -25,7 +27,9 @@ def alone(directory: Path) -> Iterator[None]:
 
 
 class DirectoryLock:
-    """The lock of a directory, held from birth until `release`; the directory is made where it is missing."""
+    """The lock of a directory, held from birth until `release`; the directory is made
+    where it is missing.
+    """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -44,12 +48,14 @@ class DirectoryLock:
             except BaseException:
                 os.close(file)
                 raise
-            os.close(file)  # its holder released it, and removed it, between the two calls
+            # its holder released it, and removed it, between the two calls
+            os.close(file)
 
     def release(self) -> None:
         if self._file < 0:
             return
-        with contextlib.suppress(OSError):  # a directory that is gone has taken its lock along
+        # a directory that is gone has taken its lock along
+        with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._file)
         self._file = -1
@@ -71,7 +77,8 @@ def _lock(file: int, directory: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno not in _HELD:  # some network file systems are mounted without locks
+        # some network file systems are mounted without locks
+        if error.errno not in _HELD:
             warnings.warn(
                 f"{directory} cannot be locked ({error.strerror}); see to it that no other process writes there",
                 RuntimeWarning,
@@ -80,7 +87,9 @@ def _lock(file: int, directory: Path) -> None:
             return
         holder = os.pread(file, 32, 0).decode(errors="replace").strip()
         who = f"process {holder}" if holder.isdigit() else "another process"
-        raise ValueError(f"{who} is at work in {directory}; wait for it to end, or give another --out") from None
+        raise ValueError(
+            f"{who} is at work in {directory}; wait for it to end, or give another --out"
+        ) from None
 
 
 def _is_at(path: Path, file: int) -> bool:

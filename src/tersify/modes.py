@@ -12,7 +12,9 @@ from torch import nn
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, every module is in eval mode; afterwards each has its own mode again, as a frozen batch norm must."""
+    """Inside, every module is in eval mode; afterwards each has its own mode again, as
+    a frozen batch norm must.
+    """
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:
@@ -25,13 +27,20 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_tf32() -> Iterator[None]:
-    """Inside, CUDA multiplies float32 as it is; what was chosen before comes back. Elsewhere nothing changes."""
+    """Inside, CUDA multiplies float32 as it is; what was chosen before comes back.
+    Elsewhere nothing changes.
+    """
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
     exact: bool | str = False
     settings, name = [matmul, cudnn], "allow_tf32"
-    if hasattr(matmul, "fp32_precision"):  # newer torch, which refuses a mix of both ways to say it
-        settings, name, exact = [matmul, cudnn.conv, cudnn.rnn], "fp32_precision", "ieee"
+    # newer torch, which refuses a mix of both ways to say it
+    if hasattr(matmul, "fp32_precision"):
+        settings, name, exact = (
+            [matmul, cudnn.conv, cudnn.rnn],
+            "fp32_precision",
+            "ieee",
+        )
     before = [getattr(setting, name) for setting in settings]
     try:
         for setting in settings:

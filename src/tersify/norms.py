@@ -1,4 +1,6 @@
-"""Batch norms and biases in few bits: what is left of a file when nearly all weights are zero."""
+"""Batch norms and biases in few bits: what is left of a file when nearly all weights
+are zero.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +15,69 @@ _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 @torch.no_grad()
-def coarse_norms(packed: CompressedModel, model: nn.Module, bits: int | None) -> CompressedModel:
-    """The same network with its batch norms folded and, like its biases, rounded to `bits` bits; None: as it is.
+def coarse_norms(
+    packed: CompressedModel, model: nn.Module, bits: int | None
+) -> CompressedModel:
+    """The same network with its batch norms folded and, like its biases, rounded to
+    `bits` bits; None: as it is.
 
-    A batch norm in eval mode is a factor and an addend for each channel. They become its γ and β; its mean becomes
-    0 and its variance 1, less ε, which cost nothing in a file. Each vector is rounded to whole steps of a power of two,
-    at most 2^(bits − 1) of them.
+    A batch norm in eval mode is a factor and an addend for each channel. They become
+    its γ and β; its mean becomes 0 and its variance 1, less ε, which cost nothing in a
+    file. Each vector is rounded to whole steps of a power of two, at most 2^(bits − 1)
+    of them.
     """
     if bits is None:
         return packed
-    tensors: dict[str, CompressedTensor | Tensor] = {name: packed[name] for name in packed}
+    tensors: dict[str, CompressedTensor | Tensor] = {
+        name: packed[name] for name in packed
+    }
     shared = set(packed.aliases) | set(packed.aliases.values())
     for prefix, module in model.named_modules():
         at = f"{prefix}." if prefix else ""
-        own = {f"{at}{part}" for part in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
-        if isinstance(module, _BatchNorm) and _can_fold(tensors, at) and not own & shared:
-            factor, addend = folded(*(_dense(tensors[f"{at}{part}"]) for part in _PARTS), eps=module.eps)
-            tensors[f"{at}weight"], tensors[f"{at}bias"] = rounded(factor, bits), rounded(addend, bits)
+        own = {
+            f"{at}{part}"
+            for part in (
+                "weight",
+                "bias",
+                "running_mean",
+                "running_var",
+                "num_batches_tracked",
+            )
+        }
+        if (
+            isinstance(module, _BatchNorm)
+            and _can_fold(tensors, at)
+            and not own & shared
+        ):
+            factor, addend = folded(
+                *(_dense(tensors[f"{at}{part}"]) for part in _PARTS), eps=module.eps
+            )
+            tensors[f"{at}weight"], tensors[f"{at}bias"] = (
+                rounded(factor, bits),
+                rounded(addend, bits),
+            )
             tensors[f"{at}running_mean"] = torch.zeros_like(factor)
             tensors[f"{at}running_var"] = torch.full_like(factor, 1 - module.eps)
             if f"{at}num_batches_tracked" in tensors:
-                tensors[f"{at}num_batches_tracked"] = torch.zeros_like(_dense(tensors[f"{at}num_batches_tracked"]))
+                tensors[f"{at}num_batches_tracked"] = torch.zeros_like(
+                    _dense(tensors[f"{at}num_batches_tracked"])
+                )
         else:
             bias = tensors.get(f"{at}bias")
             if isinstance(bias, Tensor) and bias.ndim == 1 and bias.is_floating_point():
                 tensors[f"{at}bias"] = rounded(bias, bits)
-    return CompressedModel(tensors, aliases=packed.aliases, recipe=packed.recipe, metadata=packed.metadata)
+    return CompressedModel(
+        tensors, aliases=packed.aliases, recipe=packed.recipe, metadata=packed.metadata
+    )
 
 
 _PARTS = ("weight", "bias", "running_mean", "running_var")
 
 
 def _can_fold(tensors: dict[str, CompressedTensor | Tensor], at: str) -> bool:
-    """Whether all its numbers are there, and none of them was compressed by a rule of its own."""
+    """Whether all its numbers are there, and none of them was compressed by a rule of
+    its own.
+    """
     return all(isinstance(tensors.get(f"{at}{part}"), Tensor) for part in _PARTS)
 
 
@@ -54,14 +86,22 @@ def _dense(tensor: CompressedTensor | Tensor) -> Tensor:
     return tensor.detach()
 
 
-def folded(weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """The factor and the addend that a batch norm in eval mode is, computed in double precision."""
+def folded(
+    weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """The factor and the addend that a batch norm in eval mode is, computed in double
+    precision.
+    """
     factor = weight.double() / (variance.double() + eps).sqrt()
-    return factor.to(weight.dtype), (bias.double() - mean.double() * factor).to(weight.dtype)
+    return factor.to(weight.dtype), (bias.double() - mean.double() * factor).to(
+        weight.dtype
+    )
 
 
 def rounded(vector: Tensor, bits: int) -> Tensor:
-    """Whole steps of a power of two, of which the largest number takes at most 2^(bits − 1)."""
+    """Whole steps of a power of two, of which the largest number takes at most 2^(bits
+    − 1).
+    """
     largest = float(vector.abs().max()) if vector.numel() else 0.0
     if largest == 0.0 or not math.isfinite(largest):
         return vector

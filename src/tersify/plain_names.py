@@ -1,7 +1,9 @@
-"""A checkpoint written while a session is at work has the plain weights, as the network uses them, beside the latents.
+"""A checkpoint written while a session is at work has the plain weights, as the network
+uses them, beside the latents.
 
-So `from_pretrained` and `load_state_dict(…, strict=False)` of a plain network find what they look for. A checkpoint of
-plain weights alone cannot be loaded into a network at work, whose latents it does not have; that is told.
+So `from_pretrained` and `load_state_dict(…, strict=False)` of a plain network find what
+they look for. A checkpoint of plain weights alone cannot be loaded into a network at
+work, whose latents it does not have; that is told.
 """
 
 from __future__ import annotations
@@ -21,12 +23,18 @@ from tersify.ranks import is_sharded
 def install_plain_names(model: nn.Module) -> list[Any]:
     """The hooks that write and skip the plain names; `remove()` takes each off again.
 
-    They ask the module they are called with, and nobody else: a deep copy has its own weights.
+    They ask the module they are called with, and nobody else: a deep copy has its own
+    weights.
     """
-    return [model.register_state_dict_post_hook(_write), model.register_load_state_dict_pre_hook(_skip)]
+    return [
+        model.register_state_dict_post_hook(_write),
+        model.register_load_state_dict_pre_hook(_skip),
+    ]
 
 
-def without_plain_names(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_plain_names(
+    model: nn.Module, state: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """What is stored, without what can be computed from it."""
     plain = {plain for plain, *_ in _compressed(model)}
     return {name: tensor for name, tensor in state.items() if name not in plain}
@@ -46,7 +54,9 @@ def _compressed(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, str]]:
 
 
 @torch.no_grad()
-def _write(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def _write(
+    module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any
+) -> None:
     for plain, latent, owner, attribute in _compressed(module):
         if prefix + latent not in state or is_sharded(state[prefix + latent]):
             continue  # of a shard each rank has a part of the latent only

@@ -25,7 +25,8 @@ def compress_(
     example: Example | None = None,
     **settings: Any,
 ) -> CompressedModel:
-    """Compress without training: the model's weights become the compressed ones, in place.
+    """Compress without training: the model's weights become the compressed ones, in
+    place.
 
     Args:
         model: the module to compress.
@@ -34,10 +35,15 @@ def compress_(
         example: as for `attach`.
         **settings: as for `attach`.
     """
-    before = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    before = [
+        (tensor, tensor.detach().clone())
+        for tensor in (*model.parameters(), *model.buffers())
+    ]
     data = None if calibration is None else Calibration.of(calibration)
     chosen = Recipe.load(recipe).with_settings(settings)
-    session = Session(model, chosen, epochs=1, steps_per_epoch=1, calibration=data, example=example)
+    session = Session(
+        model, chosen, epochs=1, steps_per_epoch=1, calibration=data, example=example
+    )
     try:
         session.advance_to_end()
         packed = session.pack(calibration=data)

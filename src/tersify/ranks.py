@@ -1,4 +1,6 @@
-"""The processes (ranks) that train one network together. Every function does nothing where there is only one."""
+"""The processes (ranks) that train one network together. Every function does nothing
+where there is only one.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def is_first() -> bool:
 def mean_over_ranks_(tensors: Sequence[Tensor]) -> None:
     """Each tensor becomes its mean over the ranks, the same bits on all of them.
 
-    A method that decides by anything but its latents (gradients, the batch) must decide on such means:
-    latents are equal on every rank, batches are not.
+    A method that decides by anything but its latents (gradients, the batch) must decide
+    on such means: latents are equal on every rank, batches are not.
     """
     if world() > 1:
         for tensor in tensors:
@@ -61,14 +63,17 @@ def gather(value: T) -> list[T]:
 
 
 def first(do: Callable[[], T]) -> T:
-    """What the first rank's `do()` returns or raises, on every rank; the others do nothing."""
+    """What the first rank's `do()` returns or raises, on every rank; the others do
+    nothing.
+    """
     if world() == 1:
         return do()
     told: list[Any] = [None, None]
     if is_first():
         try:
             told[0] = do()
-        except (ValueError, OSError) as error:  # a user's mistake: every rank must stop with it
+        except (ValueError, OSError) as error:
+            # a user's mistake: every rank must stop with it
             told[1] = error
     distributed.broadcast_object_list(told, src=0)
     if told[1] is not None:
@@ -82,10 +87,14 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a sharded tensor, in the same memory; any other tensor as it is."""
+    """This rank's part of a sharded tensor, in the same memory; any other tensor as it
+    is.
+    """
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor put together, which all ranks must ask for; any other tensor as it is."""
+    """A sharded tensor put together, which all ranks must ask for; any other tensor as
+    it is.
+    """
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]

@@ -1,4 +1,6 @@
-"""Which weights a rule reaches: a glob passes by what is usually left alone, a name reaches anything."""
+"""Which weights a rule reaches: a glob passes by what is usually left alone, a name
+reaches anything.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,29 @@ from torch import nn
 from tersify.methods import Site, nearest
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-_WORDS_OF_TABLES = ("embed", "token")  # in the names of parameters that no layer owns, as ViT's pos_embed and cls_token
+# in the names of parameters that no layer owns, as ViT's pos_embed and cls_token
+_WORDS_OF_TABLES = ("embed", "token")
 
 
 def reached_by(glob: str, sites: Sequence[Site]) -> list[Site]:
-    """The sites that `glob` names, with a warning where these are weights that are usually left alone.
+    """The sites that `glob` names, with a warning where these are weights that are
+    usually left alone.
 
-    Those are embeddings, normalization and frozen parameters. They are meant only by their full name, or by a
-    glob that matches nothing else.
+    Those are embeddings, normalization and frozen parameters. They are meant only by
+    their full name, or by a glob that matches nothing else.
     """
     in_full = [site for site in sites if glob in (site.name, *site.aliases)]
     matched = [site for site in sites if site.latent.ndim >= 2 and _matches(glob, site)]
-    some_train = any(site.latent.requires_grad for site in sites)  # if not, it is frozen for inference
+    # if not, it is frozen for inference
+    some_train = any(site.latent.requires_grad for site in sites)
     kinds = {id(site): _kind(site, some_train) for site in (*in_full, *matched)}
     ordinary = [site for site in matched if not kinds[id(site)]]
     named = in_full or ordinary or matched
     if not named:
         remedy = nearest(glob, [site.name for site in sites if site.latent.ndim >= 2])
-        raise ValueError(f"rule {glob!r} matches no weight of two dimensions or more; {remedy}")
+        raise ValueError(
+            f"rule {glob!r} matches no weight of two dimensions or more; {remedy}"
+        )
     caught = [f"{site.name!r} ({kinds[id(site)]})" for site in named if kinds[id(site)]]
     if caught and glob != "*":
         warnings.warn(
@@ -57,7 +64,10 @@ def _kind(site: Site, some_train: bool) -> str:
     if all(isinstance(module, _EMBEDDINGS) for module in modules):
         return "an embedding"
     attributes = [attribute for _, attribute in site.owners]
-    if all(attribute != "weight" and any(w in attribute for w in _WORDS_OF_TABLES) for attribute in attributes):
+    if all(
+        attribute != "weight" and any(w in attribute for w in _WORDS_OF_TABLES)
+        for attribute in attributes
+    ):
         return "an embedding"
     if all(_is_normalization(module) for module in modules):
         return "normalization"
@@ -67,4 +77,6 @@ def _kind(site: Site, some_train: bool) -> str:
 def _is_normalization(module: nn.Module) -> bool:
     """By the name of its class too: transformers have many of their own."""
     own = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-    return isinstance(module, own) or any(kind.__name__.endswith("Norm") for kind in type(module).__mro__)
+    return isinstance(module, own) or any(
+        kind.__name__.endswith("Norm") for kind in type(module).__mro__
+    )

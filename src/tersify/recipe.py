@@ -1,4 +1,6 @@
-"""Recipe: ordered rules 'glob over weight names → methods, applied in order', in Python or TOML."""
+"""Recipe: ordered rules 'glob over weight names → methods, applied in order', in Python
+or TOML.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ from tersify.toml import read_toml, write_toml
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The weights a glob (or several) names, and what becomes of them; no methods: they stay as they are.
+    """The weights a glob (or several) names, and what becomes of them; no methods: they
+    stay as they are.
 
-    A glob with a wildcard reaches weights of two dimensions or more, never biases or normalisation, and leaves
-    embeddings and frozen weights alone unless it matches nothing else; a full name reaches anything.
+    A glob with a wildcard reaches weights of two dimensions or more, never biases or
+    normalisation, and leaves embeddings and frozen weights alone unless it matches
+    nothing else; a full name reaches anything.
 
     Args:
         weights: a name, a glob, or several of them.
@@ -33,11 +37,17 @@ class Rule:
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "methods", _all_of(Method, "a rule's methods", self.methods, "Prune(sparsity=0.9)"))
+        object.__setattr__(
+            self,
+            "methods",
+            _all_of(Method, "a rule's methods", self.methods, "Prune(sparsity=0.9)"),
+        )
         if isinstance(self.weights, (list, tuple)):
             object.__setattr__(self, "weights", tuple(self.weights))
         if not self.globs or not all(isinstance(g, str) and g for g in self.globs):
-            raise ValueError(f"a rule's weights must be a glob or a list of globs, got {self.weights!r}")
+            raise ValueError(
+                f"a rule's weights must be a glob or a list of globs, got {self.weights!r}"
+            )
         _check_chain(self)
 
     @property
@@ -52,19 +62,30 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class InputRule:
-    """The layers that globs name, by module, and what their inputs become; no method: they stay as they are."""
+    """The layers that globs name, by module, and what their inputs become; no method:
+    they stay as they are.
+    """
 
     activations: str | tuple[str, ...] = "*"
     methods: tuple[InputMethod, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "methods", _all_of(InputMethod, "a rule's activation methods", self.methods, "UniformInputs(bits=8)")
+            self,
+            "methods",
+            _all_of(
+                InputMethod,
+                "a rule's activation methods",
+                self.methods,
+                "UniformInputs(bits=8)",
+            ),
         )
         if isinstance(self.activations, (list, tuple)):
             object.__setattr__(self, "activations", tuple(self.activations))
         if not self.globs or not all(isinstance(g, str) and g for g in self.globs):
-            raise ValueError(f"a rule's activations must be a glob or a list of globs, got {self.activations!r}")
+            raise ValueError(
+                f"a rule's activations must be a glob or a list of globs, got {self.activations!r}"
+            )
         if len(self.methods) > 1:
             raise ValueError(
                 f"rule {self.activations!r}: an input is quantized once, got {len(self.methods)} methods; leave one"
@@ -72,13 +93,21 @@ class InputRule:
 
     @property
     def globs(self) -> tuple[str, ...]:
-        return self.activations if isinstance(self.activations, tuple) else (self.activations,)
+        return (
+            self.activations
+            if isinstance(self.activations, tuple)
+            else (self.activations,)
+        )
 
     def reached(self, layers: Mapping[str, nn.Module]) -> list[str]:
         """The names of the layers that the globs name; each glob must name one."""
         found: list[str] = []
         for glob in self.globs:
-            named = [name for name in layers if name == glob or fnmatch.fnmatchcase(name, glob)]
+            named = [
+                name
+                for name in layers
+                if name == glob or fnmatch.fnmatchcase(name, glob)
+            ]
             if not named:
                 raise ValueError(
                     f"rule {glob!r} matches no linear or convolutional layer, by module; {nearest(glob, list(layers))}"
@@ -88,8 +117,12 @@ class InputRule:
 
 
 def _all_of(kind: type, what: str, given: Any, such_as: str) -> tuple[Any, ...]:
-    if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
-        raise ValueError(f"{what} must be a list of objects such as {such_as}, got {given!r}")
+    if not isinstance(given, (list, tuple)) or not all(
+        isinstance(each, kind) for each in given
+    ):
+        raise ValueError(
+            f"{what} must be a list of objects such as {such_as}, got {given!r}"
+        )
     return tuple(given)
 
 
@@ -133,61 +166,101 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.norms is not None:
             check_whole("norms", self.norms, low=2, high=16)
-        object.__setattr__(self, "rules", _all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])"))
-        object.__setattr__(self, "inputs", _all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])"))
+        object.__setattr__(
+            self,
+            "rules",
+            _all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])"),
+        )
+        object.__setattr__(
+            self,
+            "inputs",
+            _all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])"),
+        )
         object.__setattr__(self, "train", dict(self.train))
         check_choice("start", self.start, STARTS)
-        if not any(rule.methods for rule in self.rules) and not any(rule.methods for rule in self.inputs):
+        if not any(rule.methods for rule in self.rules) and not any(
+            rule.methods for rule in self.inputs
+        ):
             raise ValueError("a recipe needs at least one rule with a method")
 
     @property
     def needs_data(self) -> bool:
         """Whether a method asks for calibration batches."""
-        weights = any(method.needs_calibration or method.needs_inputs for rule in self.rules for method in rule.methods)
-        return weights or any(method.needs_data for rule in self.inputs for method in rule.methods)
+        weights = any(
+            method.needs_calibration or method.needs_inputs
+            for rule in self.rules
+            for method in rule.methods
+        )
+        return weights or any(
+            method.needs_data for rule in self.inputs for method in rule.methods
+        )
 
     @property
     def needs_batches(self) -> bool:
         """Whether a method of it searches, and so looks at every batch."""
-        return any(method.needs_batches for rule in self.rules for method in rule.methods)
+        return any(
+            method.needs_batches for rule in self.rules for method in rule.methods
+        )
 
     @property
     def needs_length(self) -> bool:
-        """Whether a method moves with time, so that it must know how long training takes."""
-        return any(method.needs_length for rule in self.rules for method in rule.methods)
+        """Whether a method moves with time, so that it must know how long training
+        takes.
+        """
+        return any(
+            method.needs_length for rule in self.rules for method in rule.methods
+        )
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
         """The recipe with these `settings`, each in the one method that has it."""
-        own = {m.name: [spec.name for spec in fields(m)] for rule in self.rules for m in rule.methods}
+        own = {
+            m.name: [spec.name for spec in fields(m)]
+            for rule in self.rules
+            for m in rule.methods
+        }
         meant: dict[str, dict[str, Any]] = {name: {} for name in own}
         for key, value in settings.items():
             having = [name for name, known in own.items() if key in known]
             if not having:
                 every = [name for known in own.values() for name in known]
-                raise ValueError(f"no method of the recipe has a setting {key!r}; {nearest(key, every)}")
+                raise ValueError(
+                    f"no method of the recipe has a setting {key!r}; {nearest(key, every)}"
+                )
             if len(having) > 1:
-                raise ValueError(f"{key!r} is a setting of {' and '.join(having)}; write a recipe that says which")
+                raise ValueError(
+                    f"{key!r} is a setting of {' and '.join(having)}; write a recipe that says which"
+                )
             meant[having[0]][key] = value
         rules = tuple(
-            replace(rule, methods=tuple(m.with_settings(meant[m.name]) for m in rule.methods)) for rule in self.rules
+            replace(
+                rule,
+                methods=tuple(m.with_settings(meant[m.name]) for m in rule.methods),
+            )
+            for rule in self.rules
         )
         return replace(self, rules=rules)
 
     def assign(self, sites: Sequence[Site]) -> list[tuple[Rule, list[Site]]]:
-        """Each rule with those of `sites` that it gets; the first rule that reaches a site wins."""
+        """Each rule with those of `sites` that it gets; the first rule that reaches a
+        site wins.
+        """
         assigned = []
         left = list(sites)
         for rule in self.rules:
             reached = rule.reached(sites)
             own = [site for site in left if site in reached]
             if not own:
-                raise ValueError(f"rule {rule.weights!r} gets no weight: rules before it take all it names; move it up")
+                raise ValueError(
+                    f"rule {rule.weights!r} gets no weight: rules before it take all it names; move it up"
+                )
             assigned.append((rule, own))
             left = [site for site in left if site not in own]
         return assigned
 
     def assign_inputs(self, layers: Mapping[str, nn.Module]) -> dict[str, InputMethod]:
-        """The method of each of `layers` whose input is quantized; the first rule that reaches a layer wins."""
+        """The method of each of `layers` whose input is quantized; the first rule that
+        reaches a layer wins.
+        """
         assigned: dict[str, InputMethod | None] = {}
         for rule in self.inputs:
             new = [name for name in rule.reached(layers) if name not in assigned]
@@ -203,18 +276,32 @@ class Recipe:
         return write_toml(self._document())
 
     def describe(self) -> str:
-        """The TOML, with a Python function given by its name: for files and checkpoints, not to be read back."""
+        """The TOML, with a Python function given by its name: for files and
+        checkpoints, not to be read back.
+        """
         return write_toml(self._document(), functions=True)
 
     def _document(self) -> dict[str, Any]:
         rules = []
         for rule in self.rules:
-            weights = rule.weights if isinstance(rule.weights, str) else list(rule.weights)
-            rules.append({"weights": weights, "methods": [m.to_table() for m in rule.methods]})
+            weights = (
+                rule.weights if isinstance(rule.weights, str) else list(rule.weights)
+            )
+            rules.append(
+                {"weights": weights, "methods": [m.to_table() for m in rule.methods]}
+            )
         for each in self.inputs:
-            named = each.activations if isinstance(each.activations, str) else list(each.activations)
-            rules.append({"activations": named, "methods": [m.to_table() for m in each.methods]})
-        document: dict[str, Any] = {"description": self.description} if self.description else {}
+            named = (
+                each.activations
+                if isinstance(each.activations, str)
+                else list(each.activations)
+            )
+            rules.append(
+                {"activations": named, "methods": [m.to_table() for m in each.methods]}
+            )
+        document: dict[str, Any] = (
+            {"description": self.description} if self.description else {}
+        )
         if self.start != "scratch":
             document["start"] = self.start
         if self.norms is not None:
@@ -229,18 +316,30 @@ class Recipe:
         """A recipe from `text`, the content of a TOML file."""
         document = read_toml(text, "the recipe")
         if "compensation" in document:
-            raise ValueError("a recipe with [compensation] is for tersify compress-lm; rules are what training needs")
-        _check_keys("a recipe", document, ["description", "start", "norms", "rules", "train"])
+            raise ValueError(
+                "a recipe with [compensation] is for tersify compress-lm; rules are what training needs"
+            )
+        _check_keys(
+            "a recipe", document, ["description", "start", "norms", "rules", "train"]
+        )
         if not isinstance(document.get("description", ""), str):
-            raise ValueError(f"a recipe's description is text, got {document['description']!r}")
+            raise ValueError(
+                f"a recipe's description is text, got {document['description']!r}"
+            )
         if not isinstance(document.get("train", {}), dict):
-            raise ValueError(f"a recipe's train is a table [train], got {document['train']!r}")
+            raise ValueError(
+                f"a recipe's train is a table [train], got {document['train']!r}"
+            )
         rules = document.get("rules")
         if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):
-            raise ValueError('a recipe needs [[rules]] tables, each with weights = "…" and methods = […]')
+            raise ValueError(
+                'a recipe needs [[rules]] tables, each with weights = "…" and methods = […]'
+            )
         return cls(
             rules=tuple(_rule(table) for table in rules if "activations" not in table),
-            inputs=tuple(_input_rule(table) for table in rules if "activations" in table),
+            inputs=tuple(
+                _input_rule(table) for table in rules if "activations" in table
+            ),
             description=document.get("description", ""),
             start=document.get("start", "scratch"),
             train=document.get("train", {}),
@@ -249,7 +348,9 @@ class Recipe:
 
     @classmethod
     def load(cls, source: str | Path | Recipe) -> Recipe:
-        """A recipe from `source`: a TOML file, or a ready one by its name ('ternary-log')."""
+        """A recipe from `source`: a TOML file, or a ready one by its name
+        ('ternary-log').
+        """
         if isinstance(source, Recipe):
             return source
         if not isinstance(source, (str, Path)):
@@ -259,7 +360,11 @@ class Recipe:
         path = Path(source)
         if not path.is_file():
             ready = {p.stem: p for p in ready_recipes()}
-            if path not in {p for name in ready for p in (Path(name), Path("recipes") / f"{name}.toml")}:
+            if path not in {
+                p
+                for name in ready
+                for p in (Path(name), Path("recipes") / f"{name}.toml")
+            }:
                 raise ValueError(
                     f"no recipe file {str(source)!r}, nor a ready recipe of that name; {nearest(path.stem, ready)}"
                 )
@@ -274,12 +379,18 @@ def training_length(
     recipe: Recipe, epochs: int | None, steps_per_epoch: int | None, steps: int | None
 ) -> tuple[int, int]:
     """Epochs and steps in each; a run that is given in steps counts as one epoch."""
-    for what, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch), ("steps", steps)):
+    for what, value in (
+        ("epochs", epochs),
+        ("steps_per_epoch", steps_per_epoch),
+        ("steps", steps),
+    ):
         if value is not None and value < 1:
             raise ValueError(f"{what} must be at least 1, got {value}")
     if steps is not None:
         if epochs is not None or steps_per_epoch is not None:
-            raise ValueError("the length of training is steps, or epochs and steps_per_epoch; give one of these")
+            raise ValueError(
+                "the length of training is steps, or epochs and steps_per_epoch; give one of these"
+            )
         return 1, steps
     if recipe.needs_length and steps_per_epoch is None:
         raise ValueError(
@@ -289,7 +400,9 @@ def training_length(
     return epochs or 1, steps_per_epoch or 1
 
 
-LANGUAGE = "lm-"  # how the names of recipes for language models begin: they have [compensation], not rules
+# how the names of recipes for language models begin: they have [compensation], not
+# rules
+LANGUAGE = "lm-"
 
 
 def ready_recipes() -> list[Path]:
@@ -314,13 +427,18 @@ def _recipe_files() -> list[Path]:
 def _rule(table: Mapping[str, Any]) -> Rule:
     _check_keys("a rule", table, ["weights", "activations", "methods"])
     methods = _method_tables(table, "ternary")
-    return Rule(weights=table.get("weights", "*"), methods=tuple(from_table(m) for m in methods))
+    return Rule(
+        weights=table.get("weights", "*"), methods=tuple(from_table(m) for m in methods)
+    )
 
 
 def _input_rule(table: Mapping[str, Any]) -> InputRule:
     _check_keys("a rule for activations", table, ["activations", "methods"])
     methods = _method_tables(table, "uniform")
-    return InputRule(activations=table["activations"], methods=tuple(input_from_table(m) for m in methods))
+    return InputRule(
+        activations=table["activations"],
+        methods=tuple(input_from_table(m) for m in methods),
+    )
 
 
 def _method_tables(table: Mapping[str, Any], such_as: str) -> list[dict[str, Any]]:

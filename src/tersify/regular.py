@@ -19,9 +19,17 @@ def check_regular(path: str | os.PathLike[str], facts: os.stat_result) -> None:
     if stat.S_ISREG(facts.st_mode):
         return
     if stat.S_ISDIR(facts.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    kind = next((name for is_kind, name in _KINDS if is_kind(facts.st_mode)), "special file")
-    raise OSError(errno.EINVAL, f"A {kind} lies there, and only regular files are read or replaced", os.fspath(path))
+        raise IsADirectoryError(
+            errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path)
+        )
+    kind = next(
+        (name for is_kind, name in _KINDS if is_kind(facts.st_mode)), "special file"
+    )
+    raise OSError(
+        errno.EINVAL,
+        f"A {kind} lies there, and only regular files are read or replaced",
+        os.fspath(path),
+    )
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
@@ -33,7 +41,8 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor for reading; whatever is no regular file raises at once."""
     check_regular(path, os.stat(path))
-    # What lies there may change after the look: without this flag the opening of a FIFO waits for a writer.
+    # What lies there may change after the look: without this flag the opening of a FIFO
+    # waits for a writer.
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
     try:

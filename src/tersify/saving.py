@@ -1,4 +1,6 @@
-"""`save`: a packed model in a file, with the network lowered for machines without Python where that is asked for."""
+"""`save`: a packed model in a file, with the network lowered for machines without
+Python where that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ def save(
     plan: Literal["fp32", "int8"] | None = None,
     calibration: Tensor | Iterable[Any] | None = None,
 ) -> int:
-    """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
+    """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns
+    the file's bytes.
 
-    Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
+    Lossless by default, and each dense tensor is stored in the smallest form that is
+    exact, as `pack` finds it.
 
     Args:
         model: what `session.pack()`, `compress_` or `pack` gave, or a state dict.
@@ -42,26 +46,42 @@ def save(
     """
     if plan is None:
         if calibration is not None:
-            raise ValueError("calibration is for the ranges of an int8 plan; add plan='int8', or leave it out")
+            raise ValueError(
+                "calibration is for the ranges of an int8 plan; add plan='int8', or leave it out"
+            )
         return codec.save(model, path, floats=floats, network=network, example=example)
     if network is None or example is None:
-        raise ValueError("a plan is made of the network and an example of its input; give network= and example=")
+        raise ValueError(
+            "a plan is made of the network and an example of its input; give network= and example="
+        )
     if floats != "as-is":
-        raise ValueError(f"a plan needs the weights as they are, got floats={floats!r}; leave it out")
+        raise ValueError(
+            f"a plan needs the weights as they are, got floats={floats!r}; leave it out"
+        )
     from tersify.runtime.portable import lowered
 
     packed = packed_losslessly(model)
     check_same_weights(network, packed)
     program = lowered(network, example, packed, precision=plan, calibration=calibration)
-    return codec.save(packed, path, network=network, example=example, plan_section=program.to_bytes())
+    return codec.save(
+        packed, path, network=network, example=example, plan_section=program.to_bytes()
+    )
 
 
-def check_same_weights(network: nn.Module, packed: Mapping[str, CompressedTensor | Tensor]) -> None:
-    """The plan holds norms and biases of the network, and weights of the file: they must be one network."""
+def check_same_weights(
+    network: nn.Module, packed: Mapping[str, CompressedTensor | Tensor]
+) -> None:
+    """The plan holds norms and biases of the network, and weights of the file: they
+    must be one network.
+    """
     for name, own in network.state_dict().items():
         stored = packed.get(name)
         if stored is None:
             continue  # an alias, or a name that `save` refuses
         dense = stored.to_dense() if isinstance(stored, CompressedTensor) else stored
-        if dense.shape != own.shape or not torch.equal(dense.to(own.dtype).cpu(), own.cpu()):
-            raise ValueError(f"{name!r} of the network is not what is saved; give the network with the packed weights")
+        if dense.shape != own.shape or not torch.equal(
+            dense.to(own.dtype).cpu(), own.cpu()
+        ):
+            raise ValueError(
+                f"{name!r} of the network is not what is saved; give the network with the packed weights"
+            )

@@ -1,4 +1,6 @@
-"""Pure functions of training progress: how a threshold, a density or a temperature moves with time."""
+"""Pure functions of training progress: how a threshold, a density or a temperature
+moves with time.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,17 @@ REGIMES: dict[str, Callable[[float], float]] = {
 }
 
 
-def growth(start: float, speed: float, regime: Callable[[float], float], cap: float) -> Schedule:
+def growth(
+    start: float, speed: float, regime: Callable[[float], float], cap: float
+) -> Schedule:
     """min(Δ0 + Δ0·M·f(epoch), Δf): the growing threshold of paper 1, eq. 7."""
     return lambda progress: min(start + start * speed * regime(progress.epoch), cap)
 
 
 def cubic_ramp(start: float, final: float, begin: float, end: float) -> Schedule:
-    """From `start` to `final` between the shares `begin` and `end` of training (Zhu and Gupta's AGP)."""
+    """From `start` to `final` between the shares `begin` and `end` of training (Zhu and
+    Gupta's AGP).
+    """
 
     def value(progress: Progress) -> float:
         done = (progress.share - begin) / (end - begin)

@@ -40,7 +40,8 @@ def attach(
     example: Example | None = None,
     **settings: Any,
 ) -> Session:
-    """Bind a recipe to a model. Make the optimizer afterwards, from `session.param_groups()`.
+    """Bind a recipe to a model. Make the optimizer afterwards, from
+    `session.param_groups()`.
 
     Args:
         model: any module; its class and its forward stay as they are.
@@ -55,13 +56,19 @@ def attach(
         **settings: go before the recipe's own: `attach(model, "ternary-target", sparsity=0.8, steps=1000)`.
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}")
+        raise ValueError(
+            f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}"
+        )
     chosen = Recipe.load(recipe).with_settings(settings)
     length = training_length(chosen, epochs, steps_per_epoch, steps)
     return Session(
-        model, chosen, epochs=length[0], steps_per_epoch=length[1],
-        calibration=None if calibration is None else Calibration.of(calibration), example=example,
-    )  # fmt: skip
+        model,
+        chosen,
+        epochs=length[0],
+        steps_per_epoch=length[1],
+        calibration=None if calibration is None else Calibration.of(calibration),
+        example=example,
+    )
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,12 @@ class _Work:
 
 
 class Session:
-    """A recipe at work on a model. `tersify.attach` makes one and describes its arguments.
+    """A recipe at work on a model. `tersify.attach` makes one and describes its
+    arguments.
 
-    The transforms and their state live in the model (as parametrizations), so `model.state_dict()` holds
-    them; `session.state_dict()` holds the position in time and state that several weights share.
+    The transforms and their state live in the model (as parametrizations), so
+    `model.state_dict()` holds them; `session.state_dict()` holds the position in time
+    and state that several weights share.
     """
 
     def __init__(
@@ -92,7 +101,11 @@ class Session:
         self._steps_done = 0
         self._zero = torch.zeros(())
         # Of the plain network; what the session adds is not part of what it makes.
-        self.names = [name for name, value in model.state_dict().items() if isinstance(value, Tensor)]
+        self.names = [
+            name
+            for name, value in model.state_dict().items()
+            if isinstance(value, Tensor)
+        ]
         self._plain_order = [name for name, _ in model.named_parameters()]
         self._work: list[_Work] = []
         self._hooks: list[Any] = []
@@ -109,9 +122,13 @@ class Session:
         for site, transform in links:
             transform.start_(site.latent)
         self._hooks = install_plain_names(model)
-        self._penalized = [(s, t) for s, t in links if type(t).penalty is not Transform.penalty]
+        self._penalized = [
+            (s, t) for s, t in links if type(t).penalty is not Transform.penalty
+        ]
         slots = [watched_slot(site) for site in self.sites]
-        self._preparations = Preparations([(w.method, w.bound) for w in self._work], self.sites, slots)
+        self._preparations = Preparations(
+            [(w.method, w.bound) for w in self._work], self.sites, slots
+        )
 
     def _detach(self) -> None:
         """The modules hold the latents themselves again."""
@@ -122,15 +139,25 @@ class Session:
         self._inputs.leave_()
         self.views.release_()
 
-    def _install(self, calibration: Calibration | None, example: Example | None) -> None:
+    def _install(
+        self, calibration: Calibration | None, example: Example | None
+    ) -> None:
         self.views = Views(find_sites(self.model))
         assigned = self.recipe.assign(every := self.views.leading)
-        wanted = any(method.needs_units for rule, _ in assigned for method in rule.methods)
-        network = Network(
-            self.model, every, find_units(self.model, example) if wanted and example is not None else None
+        wanted = any(
+            method.needs_units for rule, _ in assigned for method in rule.methods
         )
-        # All of them before anything is installed: data tells about the network as it is.
-        self._rules = [(rule, measured(self.model, rule.methods, found, calibration)) for rule, found in assigned]
+        network = Network(
+            self.model,
+            every,
+            find_units(self.model, example) if wanted and example is not None else None,
+        )
+        # All of them before anything is installed: data tells about the network as it
+        # is.
+        self._rules = [
+            (rule, measured(self.model, rule.methods, found, calibration))
+            for rule, found in assigned
+        ]
         for rule, sites in self._rules:
             if not rule.methods:
                 continue
@@ -138,7 +165,11 @@ class Session:
             companions: list[Site] = []
             for method in rule.methods:
                 gathered = method.gather(sites, network)
-                new = [site for site in gathered if not any(site.latent is s.latent for s in (*sites, *companions))]
+                new = [
+                    site
+                    for site in gathered
+                    if not any(site.latent is s.latent for s in (*sites, *companions))
+                ]
                 self._take(rule, new)
                 companions += new
                 bound = method.bind(gathered)
@@ -153,7 +184,9 @@ class Session:
         taken = {id(site.latent) for site in self.sites}
         for site in sites:
             if not site.latent.is_meta and not bool(site.latent.isfinite().all()):
-                raise ValueError(f"{site.name!r} holds NaN or infinite weights; mend them, or use others")
+                raise ValueError(
+                    f"{site.name!r} holds NaN or infinite weights; mend them, or use others"
+                )
             if id(site.latent) in taken:
                 raise ValueError(
                     f"{site.name!r} changes together with weights of rule {rule.weights!r} and belongs to another rule "
@@ -173,11 +206,14 @@ class Session:
 
     @property
     def drops_units(self) -> bool:
-        """Whether a method takes whole filters, neurons or heads, so that the result can be shrunk."""
+        """Whether a method takes whole filters, neurons or heads, so that the result
+        can be shrunk.
+        """
         return any(site.units for work in self._work for site in work.bound.sites)
 
     def step(self, inputs: Any = None, targets: Any = None) -> None:
-        """Call at the start of each batch: projects latents, moves schedules on, lets searches look.
+        """Call at the start of each batch: projects latents, moves schedules on, lets
+        searches look.
 
         Args:
             inputs: the batch, for methods that judge sub-networks on it (`energy`); others do not look.
@@ -200,11 +236,21 @@ class Session:
         self._move_to(self._steps_done, without_training=True)
 
     @torch.no_grad()
-    def _move_to(self, at: int, inputs: Any = None, targets: Any = None, *, without_training: bool = False) -> None:
+    def _move_to(
+        self,
+        at: int,
+        inputs: Any = None,
+        targets: Any = None,
+        *,
+        without_training: bool = False,
+    ) -> None:
         epoch = 1 + at / self.steps_per_epoch
         progress = Progress(step=at, steps=self.steps, epoch=epoch, epochs=self.epochs)
-        step = Step(progress, self.model, inputs, targets, without_training, self._packed)
-        self._preparations.forget()  # a search may read the weights while the step is made
+        step = Step(
+            progress, self.model, inputs, targets, without_training, self._packed
+        )
+        # a search may read the weights while the step is made
+        self._preparations.forget()
         for work in self._work:
             work.method.project_(work.bound)
         for work in self._work:
@@ -218,14 +264,19 @@ class Session:
 
     def _nothing(self) -> Tensor:
         """A zero where the model is: kept, since making one is a launch in every step."""
-        device = (self.sites[0].latent if self.sites else next(self.model.parameters())).device
+        device = (
+            self.sites[0].latent if self.sites else next(self.model.parameters())
+        ).device
         if self._zero.device != device:
             self._zero = torch.zeros((), device=device)
         return self._zero
 
     @torch.no_grad()
-    def pack(self, *, calibration: Calibration | Iterable[tuple[Any, Any]] | None = None) -> CompressedModel:
-        """Every parameter and buffer as the network uses it in eval mode, compressed where the recipe says.
+    def pack(
+        self, *, calibration: Calibration | Iterable[tuple[Any, Any]] | None = None
+    ) -> CompressedModel:
+        """Every parameter and buffer as the network uses it in eval mode, compressed
+        where the recipe says.
 
         Args:
             calibration: batches (inputs, targets) from which batch norms first get the statistics of the weights as
@@ -242,27 +293,50 @@ class Session:
         return self._packed()
 
     def _packed(self) -> CompressedModel:
-        packed = pack_network(self.model, self.names, self.sites, self.views, recipe=self.recipe.describe())
+        packed = pack_network(
+            self.model,
+            self.names,
+            self.sites,
+            self.views,
+            recipe=self.recipe.describe(),
+        )
         return coarse_norms(packed, self.model, self.recipe.norms)
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
-        """For an optimizer: weights and latents, in the plain network's order, and learned levels without decay.
+        """For an optimizer: weights and latents, in the plain network's order, and
+        learned levels without decay.
 
         Args:
             **defaults: options of the optimizer that every group gets, such as `weight_decay`.
         """
         holders: list[nn.Module] = [t for s in self.sites for t in s.chain]
-        holders += [*(w.bound.shared for w in self._work if w.bound.shared), *self._inputs.quantizers]
-        learned = {id(p): p for holder in holders for p in holder.parameters() if p.is_floating_point()}
+        holders += [
+            *(w.bound.shared for w in self._work if w.bound.shared),
+            *self._inputs.quantizers,
+        ]
+        learned = {
+            id(p): p
+            for holder in holders
+            for p in holder.parameters()
+            if p.is_floating_point()
+        }
         ordered = in_plain_order(self.model, self._plain_order)
         weights = [p for p in ordered if p.requires_grad and id(p) not in learned]
         groups = [{"params": weights, **defaults}]
         if learned:
-            # Many tensors of a few numbers each: one fused call for all of them spares a CPU most of an optimizer's
-            # time. Off the CPU torch's optimizers take them together by themselves.
+            # Many tensors of a few numbers each: one fused call for all of them spares
+            # a CPU most of an optimizer's time. Off the CPU torch's optimizers take
+            # them together by themselves.
             on_cpu = all(p.is_cpu for p in learned.values())
             fused = {"fused": True} if on_cpu else {}
-            groups.append({"params": list(learned.values()), **fused, **defaults, "weight_decay": 0.0})
+            groups.append(
+                {
+                    "params": list(learned.values()),
+                    **fused,
+                    **defaults,
+                    "weight_decay": 0.0,
+                }
+            )
         return groups
 
     def latents(self) -> dict[str, Tensor]:
@@ -270,11 +344,21 @@ class Session:
         return {site.name: whole(site.latent.detach()) for site in self.sites}
 
     def status(self) -> dict[str, float]:
-        """Percent done, percent zeros, bits a weight, and the methods' own: {"progress": 50.0, …, "Δ": 0.31}."""
+        """Percent done, percent zeros, bits a weight, and the methods' own:
+        {"progress": 50.0, …, "Δ": 0.31}.
+        """
         with torch.no_grad():
             packed = self._packed()
-        progress = {"progress": 100.0 * min(self._steps_done / self.steps, 1.0)} if self._has_length else {}
-        return progress | {"zeros": packed.sparsity_percent(), "entropy": packed.entropy_bits()} | self.figures()
+        progress = (
+            {"progress": 100.0 * min(self._steps_done / self.steps, 1.0)}
+            if self._has_length
+            else {}
+        )
+        return (
+            progress
+            | {"zeros": packed.sparsity_percent(), "entropy": packed.entropy_bits()}
+            | self.figures()
+        )
 
     def __str__(self) -> str:
         sites = [*self.sites, *(follower.site for follower in self.views.followers)]
@@ -301,7 +385,9 @@ class Session:
 
     @torch.no_grad()
     def bake_(self) -> None:
-        """End the session: each weight becomes its final dense value in a plain module, and ranges stand."""
+        """End the session: each weight becomes its final dense value in a plain module,
+        and ranges stand.
+        """
         for site in self.sites:
             value = pack_site(site).to_dense()
             uninstall(site)
@@ -314,12 +400,19 @@ class Session:
         self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in time and shared state, for a checkpoint beside the model's own state dict."""
+        """The position in time and shared state, for a checkpoint beside the model's
+        own state dict.
+        """
         return {
-            "recipe": self.recipe.describe(), "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch,
+            "recipe": self.recipe.describe(),
+            "epochs": self.epochs,
+            "steps_per_epoch": self.steps_per_epoch,
             "steps_done": self._steps_done,
-            "shared": [w.bound.shared.state_dict() if w.bound.shared else {} for w in self._work],
-        }  # fmt: skip
+            "shared": [
+                w.bound.shared.state_dict() if w.bound.shared else {}
+                for w in self._work
+            ],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a checkpoint stopped; load the model's own state dict too.
@@ -328,9 +421,13 @@ class Session:
             state: what `state_dict` of a session with the same recipe and length gave.
         """
         if lacking := self.state_dict().keys() - state.keys():
-            raise ValueError(f"the checkpoint lacks {', '.join(sorted(lacking))}; give what session.state_dict() gave")
+            raise ValueError(
+                f"the checkpoint lacks {', '.join(sorted(lacking))}; give what session.state_dict() gave"
+            )
         if state["recipe"] != self.recipe.describe():
-            raise ValueError("the checkpoint was made with another recipe; resume with the recipe it was made with")
+            raise ValueError(
+                "the checkpoint was made with another recipe; resume with the recipe it was made with"
+            )
         for what in ("epochs", "steps_per_epoch"):
             if state[what] != getattr(self, what):
                 raise ValueError(

@@ -13,11 +13,13 @@ from tersify.session import Session
 
 
 def shard_(session: Session, mesh: Any = None) -> None:
-    """Spread the weights, latents and masks over the ranks, layer by layer. After attach, before the optimizer.
+    """Spread the weights, latents and masks over the ranks, layer by layer. After
+    attach, before the optimizer.
 
-    What a method learns for a whole tensor (a scale, a table) stays on every rank; average its gradients with
-    `reduce_unsharded_` before each step of the optimizer. For networks of linear layers, with the methods ternary,
-    lookup and prune (single weights by magnitude, within each layer).
+    What a method learns for a whole tensor (a scale, a table) stays on every rank;
+    average its gradients with `reduce_unsharded_` before each step of the optimizer.
+    For networks of linear layers, with the methods ternary, lookup and prune (single
+    weights by magnitude, within each layer).
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -28,12 +30,16 @@ def shard_(session: Session, mesh: Any = None) -> None:
                 # FSDP spreads parameters and leaves buffers alone.
                 mask = transform._buffers.pop("mask")
                 assert mask is not None
-                transform.register_parameter("mask", nn.Parameter(mask, requires_grad=False))
+                transform.register_parameter(
+                    "mask", nn.Parameter(mask, requires_grad=False)
+                )
     small = {
         parameter
-        for site in session.sites for transform in site.chain
-        for name, parameter in transform.named_parameters() if name != "mask"
-    }  # fmt: skip
+        for site in session.sites
+        for transform in site.chain
+        for name, parameter in transform.named_parameters()
+        if name != "mask"
+    }
     for module in [m for m in session.model.modules() if isinstance(m, nn.Linear)]:
         fully_shard(module, mesh=mesh, ignored_params=small)
     fully_shard(session.model, mesh=mesh, ignored_params=small)
@@ -43,7 +49,13 @@ def shard_(session: Session, mesh: Any = None) -> None:
 
 def reduce_unsharded_(model: nn.Module) -> None:
     """Average over the ranks the gradients that FSDP does not know of."""
-    ranks.mean_over_ranks_([p.grad for p in model.parameters() if p.grad is not None and not ranks.is_sharded(p)])
+    ranks.mean_over_ranks_(
+        [
+            p.grad
+            for p in model.parameters()
+            if p.grad is not None and not ranks.is_sharded(p)
+        ]
+    )
 
 
 def _follow(site: Site) -> None:
@@ -55,7 +67,9 @@ def _follow(site: Site) -> None:
 
 def _check(session: Session) -> None:
     if not ranks.together():
-        raise ValueError("sharding needs a process group; start with torchrun, or call init_process_group first")
+        raise ValueError(
+            "sharding needs a process group; start with torchrun, or call init_process_group first"
+        )
     for method in session.methods:
         if not _can_shard(method):
             raise ValueError(
@@ -65,22 +79,36 @@ def _check(session: Session) -> None:
     for name, module in session.model.named_modules():
         owns = any(True for _ in module.parameters(recurse=False))
         parametrized = "parametrizations" in name.split(".")
-        if owns and not parametrized and not isinstance(module, (nn.Linear, nn.LayerNorm)):
+        if (
+            owns
+            and not parametrized
+            and not isinstance(module, (nn.Linear, nn.LayerNorm))
+        ):
             raise ValueError(
                 f"{name!r} is a {type(module).__name__}; only networks of linear layers can be sharded: "
                 "use data-parallel training"
             )
     for follower in session.views.followers:
-        raise ValueError(f"{follower.site.name!r} lies in the memory of another weight, and cannot be sharded")
+        raise ValueError(
+            f"{follower.site.name!r} lies in the memory of another weight, and cannot be sharded"
+        )
     for site in session.sites:
         if len(site.owners) > 1 or not isinstance(site.owners[0][0], nn.Linear):
-            raise ValueError(f"{site.name!r} is tied or no weight of a linear layer, and cannot be sharded")
+            raise ValueError(
+                f"{site.name!r} is tied or no weight of a linear layer, and cannot be sharded"
+            )
         if any(isinstance(link, MaskTransform) for link in site.chain[1:]):
-            raise ValueError(f"{site.name!r} is pruned behind another method; when sharded the pruner comes first")
+            raise ValueError(
+                f"{site.name!r} is pruned behind another method; when sharded the pruner comes first"
+            )
 
 
 def _can_shard(method: Method) -> bool:
     if isinstance(method, Prune):
-        plain = (method.score, method.structure, method.scope) == ("magnitude", "element", "layer")
+        plain = (method.score, method.structure, method.scope) == (
+            "magnitude",
+            "element",
+            "layer",
+        )
         return plain and method.schedule != "frozen"
     return isinstance(method, (Ternary, Lookup))

@@ -1,4 +1,6 @@
-"""Finds the weights of a network and hangs transforms on them (torch.nn.utils.parametrize)."""
+"""Finds the weights of a network and hangs transforms on them
+(torch.nn.utils.parametrize).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def find_sites(model: nn.Module) -> list[Site]:
-    """Every parameter once, under its first name, with all the places and names that hold it."""
+    """Every parameter once, under its first name, with all the places and names that
+    hold it.
+    """
     places: dict[int, list[tuple[str, nn.Module, str]]] = {}
     latents: dict[int, nn.Parameter] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
@@ -32,15 +36,22 @@ def find_sites(model: nn.Module) -> list[Site]:
                 latents[id(parameter)] = parameter
     sites = []
     for key, held in places.items():
-        owners = {(id(module), attribute): (module, attribute) for _, module, attribute in held}
+        owners = {
+            (id(module), attribute): (module, attribute)
+            for _, module, attribute in held
+        }
         names = [name for name, _, _ in held]
-        sites.append(Site(names[0], tuple(owners.values()), tuple(names[1:]), latents[key]))
+        sites.append(
+            Site(names[0], tuple(owners.values()), tuple(names[1:]), latents[key])
+        )
     return sites
 
 
 def _refuse_second_session(prefix: str, parametrizations: nn.Module) -> None:
     if any(isinstance(child, Transform) for child in parametrizations.children()):
-        raise ValueError(f"{prefix!r} belongs to a session already; end that one with session.bake_()")
+        raise ValueError(
+            f"{prefix!r} belongs to a session already; end that one with session.bake_()"
+        )
 
 
 def install(site: Site, transform: Transform) -> None:
@@ -57,7 +68,9 @@ def install(site: Site, transform: Transform) -> None:
 
 
 def _put_in_slot(module: nn.Module, attribute: str, slot: Slot) -> None:
-    """Our own list of parametrizations takes the place of torch's, with the same contents under the same names."""
+    """Our own list of parametrizations takes the place of torch's, with the same
+    contents under the same names.
+    """
     lists: Any = module.parametrizations
     chain = SlottedChain(list(lists[attribute]), lists[attribute].original, unsafe=True)
     chain.slot = slot
@@ -65,11 +78,14 @@ def _put_in_slot(module: nn.Module, attribute: str, slot: Slot) -> None:
 
 
 def watched_slot(site: Site) -> Slot:
-    """Where the site's weight waits between a step and its forward pass, once the site's chain is complete."""
+    """Where the site's weight waits between a step and its forward pass, once the
+    site's chain is complete.
+    """
     (module, attribute), *others = site.owners
     lists: Any = module.parametrizations
     chain = lists[attribute]
-    kind = type(module).__mro__[1]  # behind the class that torch made for the parametrized module
+    # behind the class that torch made for the parametrized module
+    kind = type(module).__mro__[1]
     chain.slot.castable = site.chain[-1].is_exact and not others and kind in CAST_LAYERS
     chain.slot.watch(chain)
     return chain.slot
@@ -92,42 +108,60 @@ def uninstall(site: Site) -> None:
 
 
 def plain_name(name: str) -> str:
-    """The name that a latent has as a plain weight: `conv.parametrizations.weight.original` is `conv.weight`."""
+    """The name that a latent has as a plain weight:
+    `conv.parametrizations.weight.original` is `conv.weight`.
+    """
     return re.sub(r"parametrizations\.([^.]+)\.original$", r"\1", name)
 
 
 def in_plain_order(model: nn.Module, names: Sequence[str]) -> list[nn.Parameter]:
-    """The model's parameters in the order of the plain network's `names`; what a session added comes last."""
+    """The model's parameters in the order of the plain network's `names`; what a
+    session added comes last.
+    """
     place = {name: at for at, name in enumerate(names)}
-    held = sorted(model.named_parameters(), key=lambda one: place.get(plain_name(one[0]), len(place)))
+    held = sorted(
+        model.named_parameters(),
+        key=lambda one: place.get(plain_name(one[0]), len(place)),
+    )
     return [parameter for _, parameter in held]
 
 
 def _restore_order(module: nn.Module) -> None:
-    """Torch puts a weight behind the others when it comes back; optimizers know parameters by their position."""
+    """Torch puts a weight behind the others when it comes back; optimizers know
+    parameters by their position.
+    """
     order: list[str] = module.__dict__[_ORDER]
     held = dict(module._parameters)
     module._parameters.clear()
-    module._parameters.update({name: held.pop(name) for name in order if name in held} | held)
+    module._parameters.update(
+        {name: held.pop(name) for name in order if name in held} | held
+    )
     if not parametrize.is_parametrized(module):
         del module.__dict__[_ORDER]
 
 
 def _give_own_class(module: nn.Module) -> None:
-    """A deep copy shares its original's parametrized class, from which torch removes the weight's property."""
+    """A deep copy shares its original's parametrized class, from which torch removes
+    the weight's property.
+    """
     shared = type(module)
     module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
 
 
 def _follow_parametrizations(module: nn.RNNBase) -> None:
     """RNN modules keep a list of their weights, which would go on naming the latents."""
-    hooks = [module.register_forward_pre_hook(_use_parametrized), module.register_forward_hook(_use_latents)]
+    hooks = [
+        module.register_forward_pre_hook(_use_parametrized),
+        module.register_forward_hook(_use_latents),
+    ]
     module.__dict__[_HOOKS] = hooks
 
 
 def _use_parametrized(module: nn.Module, args: Any) -> None:
     assert isinstance(module, nn.RNNBase)
-    module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+    module._flat_weights = [
+        getattr(module, name) for name in module._flat_weights_names
+    ]
 
 
 def _use_latents(module: nn.Module, args: Any, output: Any) -> None:
@@ -137,7 +171,9 @@ def _use_latents(module: nn.Module, args: Any, output: Any) -> None:
 
 
 def _restore_flat_weights(module: nn.RNNBase) -> None:
-    module._flat_weights = [_stored(module, name) for name in module._flat_weights_names]
+    module._flat_weights = [
+        _stored(module, name) for name in module._flat_weights_names
+    ]
 
 
 def _stored(module: nn.RNNBase, name: str) -> Any:

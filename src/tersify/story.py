@@ -1,4 +1,6 @@
-"""What a session tells when it is printed: where training stands, which rule has which weights, what is left alone."""
+"""What a session tells when it is printed: where training stands, which rule has which
+weights, what is left alone.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,47 @@ def session_story(
     figures: Mapping[str, float],
     untouched: Sequence[str],
 ) -> str:
-    """A line for each thing to know; `steps` is None where the recipe needs no length and none was given."""
+    """A line for each thing to know; `steps` is None where the recipe needs no length
+    and none was given.
+    """
     of = "" if steps is None else f" of {steps:,}"
-    lines = [f"Session: {description or 'a recipe of your own'}", f"  step {steps_done:,}{of}; {_told(figures)}"]
+    lines = [
+        f"Session: {description or 'a recipe of your own'}",
+        f"  step {steps_done:,}{of}; {_told(figures)}",
+    ]
     for rule, sites in rules:
-        chain = " then ".join(method.name for method in rule.methods) or "left as they are"
+        chain = (
+            " then ".join(method.name for method in rule.methods) or "left as they are"
+        )
         count = sum(site.latent.numel() for site in sites)
-        lines.append(f"  {_some([site.name for site in sites])}: {chain} ({count:,} weights, rule {rule.weights!r})")
+        lines.append(
+            f"  {_some([site.name for site in sites])}: {chain} ({count:,} weights, rule {rule.weights!r})"
+        )
     if untouched:
         lines.append(f"  stay as they are: {_some(untouched)}")
     if steps_done == 0 and steps is not None:
-        lines.append("  next: session.step() at the start of each batch; session.pack() when training is over")
+        lines.append(
+            "  next: session.step() at the start of each batch; session.pack() when training is over"
+        )
     return "\n".join(lines)
 
 
 def _told(figures: Mapping[str, float]) -> str:
-    words = {"progress": "{:.0f} % done", "zeros": "{:.1f} % zeros", "entropy": "{:.2f} bits a weight"}
-    return ", ".join(words.get(name, f"{name} {{:.3g}}").format(value) for name, value in figures.items())
+    words = {
+        "progress": "{:.0f} % done",
+        "zeros": "{:.1f} % zeros",
+        "entropy": "{:.2f} bits a weight",
+    }
+    return ", ".join(
+        words.get(name, f"{name} {{:.3g}}").format(value)
+        for name, value in figures.items()
+    )
 
 
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MOST_NAMES])
-    return f"{shown} and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else shown
+    return (
+        f"{shown} and {len(names) - MOST_NAMES} more"
+        if len(names) > MOST_NAMES
+        else shown
+    )

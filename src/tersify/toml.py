@@ -1,4 +1,6 @@
-"""TOML in and out. Reading is tomllib's; writing covers what recipes need: scalars, lists and tables."""
+"""TOML in and out. Reading is tomllib's; writing covers what recipes need: scalars,
+lists and tables.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def write_toml(document: Mapping[str, Any], *, functions: bool = False) -> str:
     """`functions` writes a Python function as its name instead of refusing it."""
     if functions:
         document = _named(document)
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in document.items() if not _is_section(value)]
+    lines = [
+        f"{_key(key)} = {_value(value)}"
+        for key, value in document.items()
+        if not _is_section(value)
+    ]
     for key, value in document.items():
         if isinstance(value, Mapping):
             lines += ["", f"[{_key(key)}]", *_body(value)]
@@ -45,7 +51,11 @@ def _named(value: Any) -> Any:
 
 
 def _is_section(value: object) -> bool:
-    is_tables = isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+    is_tables = (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, Mapping) for item in value)
+    )
     return isinstance(value, Mapping) or is_tables
 
 
@@ -65,9 +75,16 @@ def _value(value: object) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON allows a bare DEL, TOML does not
+        # JSON allows a bare DEL, TOML does not
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-    raise ValueError(f"{value!r} cannot be written as TOML; name a function as 'file.py:function'")
+        return (
+            "{ "
+            + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items())
+            + " }"
+        )
+    raise ValueError(
+        f"{value!r} cannot be written as TOML; name a function as 'file.py:function'"
+    )

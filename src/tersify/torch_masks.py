@@ -1,4 +1,6 @@
-"""Checkpoints of torch.nn.utils.prune: `weight_orig` and `weight_mask` in, and out again."""
+"""Checkpoints of torch.nn.utils.prune: `weight_orig` and `weight_mask` in, and out
+again.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +18,48 @@ __all__ = ["load_torch_masks", "merge_torch_masks", "torch_masks"]
 
 @torch.no_grad()
 def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
-    """Go on with a checkpoint of torch's pruning: its originals become the latents, its masks the session's.
+    """Go on with a checkpoint of torch's pruning: its originals become the latents, its
+    masks the session's.
 
-    The session prunes the weights that the checkpoint has masks for, best with schedule = "frozen".
+    The session prunes the weights that the checkpoint has masks for, best with schedule
+    = "frozen".
     """
-    state = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}  # no extra states
+    # no extra states
+    state = {
+        name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)
+    }
     originals = {name: state[name + ORIGINAL] for name in masked_stems(state)}
     parts = {name + part for name in originals for part in (ORIGINAL, MASK)}
-    values = {name: tensor for name, tensor in state.items() if name not in parts} | originals
+    values = {
+        name: tensor for name, tensor in state.items() if name not in parts
+    } | originals
     masks = _first_masks(session)
     targets = _targets(session)
     for name in originals:
         if name not in masks:
-            raise ValueError(f"the checkpoint masks {name!r}, which the recipe does not prune; add a rule for it")
+            raise ValueError(
+                f"the checkpoint masks {name!r}, which the recipe does not prune; add a rule for it"
+            )
     for site in session.sites:
         names = (site.name, *site.aliases)
-        told, left = [n for n in names if n in originals], [n for n in names if n not in originals]
+        told, left = (
+            [n for n in names if n in originals],
+            [n for n in names if n not in originals],
+        )
         if told and left:
             raise ValueError(
                 f"the checkpoint masks {told[0]!r} and not {left[0]!r}, which are one weight here; untie them"
             )
     for name in values:
         if name not in targets:
-            raise ValueError(f"the checkpoint holds {name!r}, which the network does not have")
+            raise ValueError(
+                f"the checkpoint holds {name!r}, which the network does not have"
+            )
     for name, target in targets.items():
         if name not in values:
-            raise ValueError(f"the checkpoint lacks {name!r}; it belongs to another network, or is a part of one")
+            raise ValueError(
+                f"the checkpoint lacks {name!r}; it belongs to another network, or is a part of one"
+            )
         _check_shape(repr(name), values[name], target)
         if name in originals:
             _check_shape(f"the mask of {name!r}", state[name + MASK], target)
@@ -53,7 +71,8 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def torch_masks(session: Session) -> dict[str, Tensor]:
-    """A state dict as torch.nn.utils.prune leaves one: load it into a network that `prune.identity` was applied to.
+    """A state dict as torch.nn.utils.prune leaves one: load it into a network that
+    `prune.identity` was applied to.
 
     A pruned weight that several modules share is pruned in each of them.
     """
@@ -69,15 +88,25 @@ def torch_masks(session: Session) -> dict[str, Tensor]:
         elif isinstance(tensor, Tensor):
             state[name] = tensor
         else:
-            raise ValueError(f"{name!r} is quantized, which a torch mask cannot say; export pruned weights only")
+            raise ValueError(
+                f"{name!r} is quantized, which a torch mask cannot say; export pruned weights only"
+            )
     return state
 
 
 def _targets(session: Session) -> dict[str, Tensor]:
-    """Every tensor of the plain network under all its names: the latent where the session has one."""
-    latents = {name: site.latent for site in session.sites for name in (site.name, *site.aliases)}
+    """Every tensor of the plain network under all its names: the latent where the
+    session has one.
+    """
+    latents = {
+        name: site.latent
+        for site in session.sites
+        for name in (site.name, *site.aliases)
+    }
     own = session.model.state_dict(keep_vars=True)
-    return {name: latents[name] if name in latents else own[name] for name in session.names}
+    return {
+        name: latents[name] if name in latents else own[name] for name in session.names
+    }
 
 
 def _first_masks(session: Session) -> dict[str, Tensor]:

@@ -8,7 +8,13 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from tersify.calibration import Calibration, seen_inputs
 from tersify.methods.inputs import TrainedInput
 from tersify.recipe import Recipe
-from tersify.tensor.inputs import LAYERS, FixedInput, leave_input, quantize_input, quantizer_of
+from tersify.tensor.inputs import (
+    LAYERS,
+    FixedInput,
+    leave_input,
+    quantize_input,
+    quantizer_of,
+)
 
 
 class TrainedInputs:
@@ -21,24 +27,42 @@ class TrainedInputs:
     def quantizers(self) -> list[TrainedInput]:
         return [quantizer for _, quantizer in self._held]
 
-    def install_(self, model: nn.Module, recipe: Recipe, calibration: Calibration | None) -> None:
-        """After the weights, since what reaches a layer is what the layers before it make of theirs."""
-        layers = {name: module for name, module in model.named_modules() if _takes_one_input(module)}
+    def install_(
+        self, model: nn.Module, recipe: Recipe, calibration: Calibration | None
+    ) -> None:
+        """After the weights, since what reaches a layer is what the layers before it
+        make of theirs.
+        """
+        layers = {
+            name: module
+            for name, module in model.named_modules()
+            if _takes_one_input(module)
+        }
         for name, module in layers.items():
             if isinstance(quantizer_of(module), TrainedInput):
-                raise ValueError(f"the input of {name!r} belongs to a session already; end that one with bake_()")
+                raise ValueError(
+                    f"the input of {name!r} belongs to a session already; end that one with bake_()"
+                )
         chosen = recipe.assign_inputs(layers)
         for name, method in chosen.items():
             method.check(name, layers[name])
-        asking = {name: layers[name] for name, method in chosen.items() if method.needs_data}
+        asking = {
+            name: layers[name] for name, method in chosen.items() if method.needs_data
+        }
         if asking and calibration is None:
             raise ValueError(
                 f"the ranges of activations such as the input of {next(iter(asking))!r} begin where data says; "
                 "give calibration= batches of (inputs, targets)"
             )
-        seen = seen_inputs(model, asking, calibration) if asking and calibration is not None else {}
+        seen = (
+            seen_inputs(model, asking, calibration)
+            if asking and calibration is not None
+            else {}
+        )
         for name, method in chosen.items():
-            quantizer = method.quantizer(name, seen.get(name)).to(next(layers[name].parameters()).device)
+            quantizer = method.quantizer(name, seen.get(name)).to(
+                next(layers[name].parameters()).device
+            )
             quantize_input(layers[name], quantizer)
             self._held.append((layers[name], quantizer))
 
@@ -51,10 +75,16 @@ class TrainedInputs:
     def fix_(self) -> None:
         """Training is over: ranges stand where they are."""
         for layer, quantizer in self._held:
-            quantize_input(layer, FixedInput(quantizer.facts()).to(next(layer.parameters()).device))
+            quantize_input(
+                layer, FixedInput(quantizer.facts()).to(next(layer.parameters()).device)
+            )
         self._held = []
 
 
 def _takes_one_input(module: nn.Module) -> bool:
-    """Attention hands the weights of its output layer on to a function, so that no input reaches the layer itself."""
-    return isinstance(module, LAYERS) and not isinstance(module, NonDynamicallyQuantizableLinear)
+    """Attention hands the weights of its output layer on to a function, so that no
+    input reaches the layer itself.
+    """
+    return isinstance(module, LAYERS) and not isinstance(
+        module, NonDynamicallyQuantizableLinear
+    )

@@ -22,14 +22,17 @@ def refuse_bare_file(text: str) -> None:
 
 
 def load_function(text: str) -> Callable[..., Any]:
-    """The function that `file.py:function` names. Runs the file: only for files the user wrote.
+    """The function that `file.py:function` names. Runs the file: only for files the
+    user wrote.
 
     The file may import its neighbours, as a script may.
     """
     path_text, _, name = text.rpartition(":")
     path = Path(path_text)
     if not path.is_file():
-        raise ValueError(f"{text!r} names the file {path_text!r}, which does not exist; write path/to/file.py:function")
+        raise ValueError(
+            f"{text!r} names the file {path_text!r}, which does not exist; write path/to/file.py:function"
+        )
     spec = importlib.util.spec_from_file_location(f"tersify_user_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -41,19 +44,27 @@ def load_function(text: str) -> Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's code raises is the user's to mend
-        raise ValueError(f"{path_text!r} cannot be loaded: {described(error, path)}") from error
+        raise ValueError(
+            f"{path_text!r} cannot be loaded: {described(error, path)}"
+        ) from error
     finally:
         sys.path.remove(folder)
     function = getattr(module, name, None)
     if not callable(function):
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        own = [
+            key
+            for key, value in vars(module).items()
+            if getattr(value, "__module__", None) == module.__name__
+        ]
         there = f"it has {', '.join(map(repr, own))}" if own else "it defines none"
         raise ValueError(f"{path_text!r} has no function {name!r}; {there}")
     return function
 
 
 def call_function(text: str, **options: Any) -> Any:
-    """What the function that `file.py:function` names returns; whatever it raises becomes one sentence."""
+    """What the function that `file.py:function` names returns; whatever it raises
+    becomes one sentence.
+    """
     function = load_function(text)
     try:
         return function(**options)
@@ -66,7 +77,9 @@ def call_function(text: str, **options: Any) -> Any:
 def described(error: Exception, path: Path) -> str:
     """Kind, message and, where it is known, the line of the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == os.path.abspath(path)]
+    lines = [
+        frame.lineno for frame in frames if frame.filename == os.path.abspath(path)
+    ]
     line = lines[-1] if lines else getattr(error, "lineno", None)
     place = f" (line {line})" if line else ""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{place}"

@@ -1,4 +1,6 @@
-"""Weights that lie in the memory of other weights, such as `W` and `W.T`: they follow the one that they are part of."""
+"""Weights that lie in the memory of other weights, such as `W` and `W.T`: they follow
+the one that they are part of.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tersify.tensor.memory import Sharing, find_sharing
 
 @dataclass(frozen=True, eq=False)
 class Follower:
-    """A weight all of whose numbers are numbers of `leader`: those at `index` of it, flattened."""
+    """A weight all of whose numbers are numbers of `leader`: those at `index` of it,
+    flattened.
+    """
 
     site: Site
     leader: Site
@@ -25,13 +29,16 @@ class Follower:
 
 
 class Following(Transform):
-    """Gives the leader's compressed weight in the follower's shape, so that both stay the same numbers."""
+    """Gives the leader's compressed weight in the follower's shape, so that both stay
+    the same numbers.
+    """
 
     index: Tensor
 
     def __init__(self, leader: Site, index: Tensor) -> None:
         super().__init__()
-        self._leader = leader.owners[0]  # in a tuple: the leader's module is no part of this one
+        # in a tuple: the leader's module is no part of this one
+        self._leader = leader.owners[0]
         self.register_buffer("index", index, persistent=False)
 
     def forward(self, latent: Tensor) -> Tensor:
@@ -45,7 +52,9 @@ class Views:
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self._by_name = {site.name: site for site in sites}
-        self._sharing: Sharing = find_sharing({site.name: site.latent for site in sites})
+        self._sharing: Sharing = find_sharing(
+            {site.name: site.latent for site in sites}
+        )
         self.leading = [site for site in sites if site.name not in self._sharing.views]
         self.followers: list[Follower] = []
 
@@ -72,17 +81,23 @@ class Views:
             if view.of in leaders:
                 site, leader = self._by_name[name], leaders[view.of]
                 index = view.index.to(leader.latent.device)
-                self.followers.append(Follower(site, leader, index, site.latent.requires_grad))
+                self.followers.append(
+                    Follower(site, leader, index, site.latent.requires_grad)
+                )
                 install(site, Following(leader, index))
                 site.latent.requires_grad_(False)  # its gradient goes to the leader
 
     @torch.no_grad()
     def release_(self) -> None:
-        """The followers are plain weights again; those whose memory has moved away get their leader's numbers."""
+        """The followers are plain weights again; those whose memory has moved away get
+        their leader's numbers.
+        """
         for follower in self.followers:
             uninstall(follower.site)
             latent = follower.site.latent
-            value = follower.leader.latent.detach().flatten()[follower.index.to(latent.device)]
+            value = follower.leader.latent.detach().flatten()[
+                follower.index.to(latent.device)
+            ]
             if not torch.equal(latent, value):
                 latent.copy_(value)
             latent.requires_grad_(follower.trained)
@@ -90,16 +105,37 @@ class Views:
 
 
 def view_of(packed: CompressedTensor, index: Tensor) -> CompressedTensor | Tensor:
-    """The compressed weight of a follower: codes with the leader's levels, or dense where levels vary by place."""
+    """The compressed weight of a follower: codes with the leader's levels, or dense
+    where levels vary by place.
+    """
     index = index.to(packed.codes.device)
-    shape, codes, scale = tuple(index.shape), packed.codes.flatten()[index], packed.scale
+    shape, codes, scale = (
+        tuple(index.shape),
+        packed.codes.flatten()[index],
+        packed.scale,
+    )
     scales = [each for each in (scale, packed.column_scale) if each is not None]
-    if packed.axis is not None or len(scales) > 1 or any(each.numel() > 1 for each in scales):
+    if (
+        packed.axis is not None
+        or len(scales) > 1
+        or any(each.numel() > 1 for each in scales)
+    ):
         return packed.to_dense().flatten()[index]
     scale = None if scale is None else scale.reshape(())
     if packed.codebook is not None:
-        return CompressedTensor(shape=shape, codes=codes, codebook=packed.codebook, scale=scale, format=packed.format)
+        return CompressedTensor(
+            shape=shape,
+            codes=codes,
+            codebook=packed.codebook,
+            scale=scale,
+            format=packed.format,
+        )
     kept = torch.zeros(packed.shape, dtype=packed.dtype, device=codes.device)
     assert packed.values is not None
     kept.masked_scatter_(packed.codes.bool(), packed.values)
-    return CompressedTensor(shape=shape, codes=codes, values=kept.flatten()[index][codes.bool()], scale=scale)
+    return CompressedTensor(
+        shape=shape,
+        codes=codes,
+        values=kept.flatten()[index][codes.bool()],
+        scale=scale,
+    )

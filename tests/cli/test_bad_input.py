@@ -1,15 +1,30 @@
-"""A user's mistake: one sentence with the value, the rule and the remedy, exit code 2, nothing written."""
+"""A user's mistake: one sentence with the value, the rule and the remedy, exit code 2,
+nothing written.
+"""
 
 import pytest
 
 from tersify.cli import main
 
-GOOD = {"--data": "digits", "--recipe": "ternary-log", "--epochs": "1", "--device": "cpu"}
+GOOD = {
+    "--data": "digits",
+    "--recipe": "ternary-log",
+    "--epochs": "1",
+    "--device": "cpu",
+}
 
 
 def compress(out, target="digits-cnn", **flags):
     given = GOOD | {f"--{key.replace('_', '-')}": value for key, value in flags.items()}
-    return main(["compress", target, "--out", str(out), *(part for pair in given.items() for part in pair)])
+    return main(
+        [
+            "compress",
+            target,
+            "--out",
+            str(out),
+            *(part for pair in given.items() for part in pair),
+        ]
+    )
 
 
 def one_sentence(capsys):
@@ -40,13 +55,18 @@ def one_sentence(capsys):
         ({"option": "width=true"}, ["width must be in (0, 64], got True"]),
         ({"option": "widht=2"}, ["'widht'", "nearest: 'width'"]),
         ({"weights": "nowhere.safetensors"}, ["no weights at nowhere.safetensors"]),
-        ({"target": "resnet20", "option": "in_channels=3"}, ["1×8×8", "'digits'", "another network"]),
+        (
+            {"target": "resnet20", "option": "in_channels=3"},
+            ["1×8×8", "'digits'", "another network"],
+        ),
         ({"option": "classes=3"}, ["10 classes", "classes=10"]),
         ({"device": "tpu3000"}, ["'tpu3000'"]),
         ({"compile": "fast"}, ["compile must be one of"]),
     ],
 )
-def test_a_bad_argument_is_explained_and_writes_nothing(flags, wanted, tmp_path, capsys):
+def test_a_bad_argument_is_explained_and_writes_nothing(
+    flags, wanted, tmp_path, capsys
+):
     out = tmp_path / "out"
     assert compress(out, **flags) == 2
     sentence = one_sentence(capsys)
@@ -66,7 +86,9 @@ def test_a_bad_argument_is_explained_and_writes_nothing(flags, wanted, tmp_path,
         ('{ method = "ternary", speed = -1.0 }', ["speed", "-1"]),
     ],
 )
-def test_a_bad_recipe_is_explained_and_writes_nothing(methods, wanted, tmp_path, capsys):
+def test_a_bad_recipe_is_explained_and_writes_nothing(
+    methods, wanted, tmp_path, capsys
+):
     recipe = tmp_path / "mine.toml"
     recipe.write_text(f"[[rules]]\nmethods = [{methods}]\n")
     assert compress(tmp_path / "out", recipe=str(recipe)) == 2
@@ -77,7 +99,9 @@ def test_a_bad_recipe_is_explained_and_writes_nothing(methods, wanted, tmp_path,
 
 def test_a_rule_that_matches_nothing_names_the_nearest_weights(tmp_path, capsys):
     recipe = tmp_path / "mine.toml"
-    recipe.write_text('[[rules]]\nweights = "classifer*"\nmethods = [{ method = "ternary" }]\n')
+    recipe.write_text(
+        '[[rules]]\nweights = "classifer*"\nmethods = [{ method = "ternary" }]\n'
+    )
     assert compress(tmp_path / "out", recipe=str(recipe)) == 2
     assert "classifer*" in one_sentence(capsys)
     assert not (tmp_path / "out").exists()
@@ -85,7 +109,11 @@ def test_a_rule_that_matches_nothing_names_the_nearest_weights(tmp_path, capsys)
 
 def test_an_empty_data_root_and_a_cut_cifar_file_are_named(tmp_path, capsys):
     (tmp_path / "root").mkdir()
-    flags = {"target": "resnet20", "data": "cifar10", "data_root": str(tmp_path / "root")}
+    flags = {
+        "target": "resnet20",
+        "data": "cifar10",
+        "data_root": str(tmp_path / "root"),
+    }
     assert compress(tmp_path / "out", **flags) == 2
     sentence = one_sentence(capsys)
     assert "cifar-10" in sentence
@@ -104,7 +132,16 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path, capsys):
     assert compress(tmp_path) == 2
     assert "is not empty" in one_sentence(capsys)
     assert (
-        main(["compress", "digits-cnn", "--out", str(tmp_path), "--resume", *(p for kv in GOOD.items() for p in kv)])
+        main(
+            [
+                "compress",
+                "digits-cnn",
+                "--out",
+                str(tmp_path),
+                "--resume",
+                *(p for kv in GOOD.items() for p in kv),
+            ]
+        )
         == 2
     )
     assert "holds no run that could be resumed" in one_sentence(capsys)
@@ -128,10 +165,14 @@ def test_a_file_may_not_choose_which_code_runs(tmp_path, capsys):
 
     import tersify
 
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef net(): ...\n")
+    (tmp_path / "evil.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\ndef net(): ...\n"
+    )
     metadata = {"target": {"name": f"{tmp_path / 'evil.py'}:net", "options": {}}}
     path = tmp_path / "net.terse"
-    tersify.save(tersify.CompressedModel({"w": torch.zeros(2)}, metadata=metadata), path)
+    tersify.save(
+        tersify.CompressedModel({"w": torch.zeros(2)}, metadata=metadata), path
+    )
     assert main(["eval", str(path), "--data", "digits"]) == 2
     assert "--target" in one_sentence(capsys)
     assert not (tmp_path / "ran").exists()
@@ -141,23 +182,58 @@ def test_a_file_may_not_choose_which_code_runs(tmp_path, capsys):
     ("command", "wanted"),
     [
         (["eval", "FILE", "--data", "digits"], "say what it is with --target"),
-        (["collect", "FILE", "--shape", "1,8,8", "--out", "OUT"], "tersify collect file.py:function --weights FILE"),
-        (["enhance", "a.wav", "b.wav", "--model", "FILE"], "enhancing takes the network speech-mlp"),
-        (["compress", "digits-cnn", "--data", "digits", "--recipe", "twn", "--epochs", "1", "--out", "OUT",
-          "--set", "teacher=FILE"], "a teacher must be one"),
-        (["eval", "FILE", "--data", "digits", "--target", "digits-cnn"],
-         "the file was made with the options {'size': 2}; check --target and --option"),
+        (
+            ["collect", "FILE", "--shape", "1,8,8", "--out", "OUT"],
+            "tersify collect file.py:function --weights FILE",
+        ),
+        (
+            ["enhance", "a.wav", "b.wav", "--model", "FILE"],
+            "enhancing takes the network speech-mlp",
+        ),
+        (
+            [
+                "compress",
+                "digits-cnn",
+                "--data",
+                "digits",
+                "--recipe",
+                "twn",
+                "--epochs",
+                "1",
+                "--out",
+                "OUT",
+                "--set",
+                "teacher=FILE",
+            ],
+            "a teacher must be one",
+        ),
+        (
+            ["eval", "FILE", "--data", "digits", "--target", "digits-cnn"],
+            "the file was made with the options {'size': 2}; check --target and --option",
+        ),
     ],
-)  # fmt: skip
-def test_a_file_of_somebody_s_own_network_is_told_what_this_command_can_do_with_it(command, wanted, tmp_path, capsys):
+)
+def test_a_file_of_somebody_s_own_network_is_told_what_this_command_can_do_with_it(
+    command, wanted, tmp_path, capsys
+):
     import torch
 
     import tersify
 
     path, out = tmp_path / "net.terse", tmp_path / "out"
     metadata = {"target": {"name": "mine.py:net", "options": {"size": 2}}}
-    tersify.save(tersify.CompressedModel({"w": torch.zeros(2)}, metadata=metadata), path)
-    assert main([word.replace("FILE", str(path)).replace("OUT", str(out)) for word in command]) == 2
+    tersify.save(
+        tersify.CompressedModel({"w": torch.zeros(2)}, metadata=metadata), path
+    )
+    assert (
+        main(
+            [
+                word.replace("FILE", str(path)).replace("OUT", str(out))
+                for word in command
+            ]
+        )
+        == 2
+    )
     assert wanted.replace("FILE", str(path)) in one_sentence(capsys)
 
 
@@ -166,17 +242,32 @@ def test_unknown_experiments_and_rows_name_the_known_ones(tmp_path, capsys):
     assert "nearest: 'ternary-table2'" in one_sentence(capsys)
     assert main(["reproduce", "lut-table"]) == 2
     assert "nearest: 'lut-table3'" in one_sentence(capsys)
-    assert main(["reproduce", "ternary-table2", "--row", "logg", "--out", str(tmp_path)]) == 2
+    assert (
+        main(["reproduce", "ternary-table2", "--row", "logg", "--out", str(tmp_path)])
+        == 2
+    )
     assert "nearest: 'log'" in one_sentence(capsys)
     assert main(["reproduce"]) == 2
     assert "--list" in one_sentence(capsys)
 
 
-@pytest.mark.parametrize("flags", [["--row", "log"], ["--seed", "3"], ["--validate"], ["--png"]])
+@pytest.mark.parametrize(
+    "flags", [["--row", "log"], ["--seed", "3"], ["--validate"], ["--png"]]
+)
 @pytest.mark.parametrize("experiment", ["ternary-fig4", "lut-table3"])
-def test_a_flag_that_an_experiment_has_no_use_for_is_refused(experiment, flags, tmp_path, capsys):
-    assert main(["reproduce", experiment, "--smoke", "--out", str(tmp_path / "out"), *flags]) == 2
-    assert f"{flags[0]} is for experiments that train their rows; leave it out" in one_sentence(capsys)
+def test_a_flag_that_an_experiment_has_no_use_for_is_refused(
+    experiment, flags, tmp_path, capsys
+):
+    assert (
+        main(
+            ["reproduce", experiment, "--smoke", "--out", str(tmp_path / "out"), *flags]
+        )
+        == 2
+    )
+    assert (
+        f"{flags[0]} is for experiments that train their rows; leave it out"
+        in one_sentence(capsys)
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -201,13 +292,18 @@ def test_help_and_version_are_no_mistakes(capsys):
         assert "tersify" in capsys.readouterr().out
 
 
-def test_names_in_a_file_neither_style_the_table_nor_steer_the_terminal(tmp_path, capsys):
+def test_names_in_a_file_neither_style_the_table_nor_steer_the_terminal(
+    tmp_path, capsys
+):
     import torch
 
     import tersify
 
     path = tmp_path / "net.terse"
-    tersify.save({"[/b]w": torch.zeros(2), "\x1b]0;owned\x07\x9b31m\u202ev": torch.zeros(2)}, path)
+    tersify.save(
+        {"[/b]w": torch.zeros(2), "\x1b]0;owned\x07\x9b31m\u202ev": torch.zeros(2)},
+        path,
+    )
     for flags in ([], ["--json"]):
         assert main(["inspect", str(path), *flags]) == 0
         printed = capsys.readouterr().out
@@ -217,14 +313,26 @@ def test_names_in_a_file_neither_style_the_table_nor_steer_the_terminal(tmp_path
     assert "\x1b" not in one_sentence(capsys)
 
 
-@pytest.mark.parametrize("command", [["shrink"], ["export", "onnx"], ["export", "safetensors"]])
-def test_a_file_that_is_there_is_written_over_only_on_request(command, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "command", [["shrink"], ["export", "onnx"], ["export", "safetensors"]]
+)
+def test_a_file_that_is_there_is_written_over_only_on_request(
+    command, tmp_path, capsys
+):
     import tersify
     from tersify.lab import network
 
     path, out = tmp_path / "net.terse", tmp_path / "out.file"
-    metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}, "input": [1, 8, 8]}
-    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    metadata = {
+        "target": {"name": "digits-cnn", "options": {"width": 0.25}},
+        "input": [1, 8, 8],
+    }
+    tersify.save(
+        tersify.CompressedModel(
+            network("digits-cnn", width=0.25).state_dict(), metadata=metadata
+        ),
+        path,
+    )
     out.write_text("precious")
     assert main([*command, str(path), "--out", str(out)]) == 2
     sentence = one_sentence(capsys)
@@ -240,7 +348,10 @@ def test_a_file_that_is_there_is_written_over_only_on_request(command, tmp_path,
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [
-        (["--shape", "3,8,8"], ["DigitsCnn does not take an input of 1×3×8×8", "give one of the shape"]),
+        (
+            ["--shape", "3,8,8"],
+            ["DigitsCnn does not take an input of 1×3×8×8", "give one of the shape"],
+        ),
         (["--threads", "100000"], ["threads must be 1..", "got 100000"]),
     ],
 )
@@ -249,8 +360,16 @@ def test_bench_explains_what_cannot_be_timed(flags, wanted, tmp_path, capsys):
     from tersify.lab import network
 
     path = tmp_path / "net.terse"
-    metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}, "input": [1, 8, 8]}
-    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    metadata = {
+        "target": {"name": "digits-cnn", "options": {"width": 0.25}},
+        "input": [1, 8, 8],
+    }
+    tersify.save(
+        tersify.CompressedModel(
+            network("digits-cnn", width=0.25).state_dict(), metadata=metadata
+        ),
+        path,
+    )
     assert main(["bench", str(path), *flags]) == 2
     sentence = one_sentence(capsys)
     assert all(part in sentence for part in wanted), sentence
@@ -272,12 +391,30 @@ def test_the_most_memory_a_file_may_take_can_be_lowered(tmp_path, capsys):
 
     path = tmp_path / "net.terse"
     metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}}
-    tersify.save(tersify.CompressedModel(network("digits-cnn", width=0.25).state_dict(), metadata=metadata), path)
+    tersify.save(
+        tersify.CompressedModel(
+            network("digits-cnn", width=0.25).state_dict(), metadata=metadata
+        ),
+        path,
+    )
     limit = ["--max-decoded-bytes", "1000"]
     out = ["--out", str(tmp_path / "other")]
-    for command in (["inspect", str(path)], ["eval", str(path), "--data", "digits"], ["bench", str(path)],
-                    ["shrink", str(path), *out], ["export", "safetensors", str(path), *out]):  # fmt: skip
+    for command in (
+        ["inspect", str(path)],
+        ["eval", str(path), "--data", "digits"],
+        ["bench", str(path)],
+        ["shrink", str(path), *out],
+        ["export", "safetensors", str(path), *out],
+    ):
         assert main([*command, *limit]) == 2
         assert "max_decoded_bytes allows 1000" in one_sentence(capsys)
-    assert compress(tmp_path / "out", weights=str(path), option="width=0.25", max_decoded_bytes="1000") == 2
+    assert (
+        compress(
+            tmp_path / "out",
+            weights=str(path),
+            option="width=0.25",
+            max_decoded_bytes="1000",
+        )
+        == 2
+    )
     assert "max_decoded_bytes allows 1000" in one_sentence(capsys)

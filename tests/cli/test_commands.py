@@ -1,4 +1,6 @@
-"""The commands through `main`, as a shell calls them, in one process because importing torch takes seconds."""
+"""The commands through `main`, as a shell calls them, in one process because importing
+torch takes seconds.
+"""
 
 import json
 
@@ -26,11 +28,27 @@ def run(tmp_path_factory):
 
 def test_compress_leaves_a_whole_run_directory(run):
     assert {p.name for p in run.iterdir()} == {
-        "model.terse", "metrics.json", "history.jsonl", "recipe.toml", "latents.json", "report.html", "checkpoint",
-        "dense-twin", "tensorboard",
-    }  # fmt: skip
+        "model.terse",
+        "metrics.json",
+        "history.jsonl",
+        "recipe.toml",
+        "latents.json",
+        "report.html",
+        "checkpoint",
+        "dense-twin",
+        "tensorboard",
+    }
     metrics = json.loads((run / "metrics.json").read_text())
-    wanted = ["accuracy", "top3", "top5", "accuracy_best", "best_epoch", "sparsity", "entropy_bits", "file_bytes"]
+    wanted = [
+        "accuracy",
+        "top3",
+        "top5",
+        "accuracy_best",
+        "best_epoch",
+        "sparsity",
+        "entropy_bits",
+        "file_bytes",
+    ]
     wanted += ["dense_bytes", "train_seconds", "dense_accuracy"]
     assert all(isinstance(metrics[key], (int, float)) for key in wanted)
     assert metrics["file_bytes"] == (run / "model.terse").stat().st_size
@@ -40,17 +58,30 @@ def test_compress_leaves_a_whole_run_directory(run):
 
 
 def test_the_history_has_a_row_for_each_epoch_with_the_session_s_figures(run):
-    rows = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()
+    ]
     assert [row["epoch"] for row in rows] == [1, 2]
     assert rows[0]["Δ"] < rows[1]["Δ"]
-    assert {"loss", "train_accuracy", "accuracy", "top3", "top5", "lr", "sparsity", "entropy_bits", "seconds"} <= set(
-        rows[0]
-    )
+    assert {
+        "loss",
+        "train_accuracy",
+        "accuracy",
+        "top3",
+        "top5",
+        "lr",
+        "sparsity",
+        "entropy_bits",
+        "seconds",
+    } <= set(rows[0])
 
 
 def test_the_latents_of_every_compressed_weight_are_counted_in_the_same_bins(run):
     histograms = json.loads((run / "latents.json").read_text())
-    sizes = {name: t.numel() for name, t in tersify.open(run / "model.terse").read().compressed().items()}
+    sizes = {
+        name: t.numel()
+        for name, t in tersify.open(run / "model.terse").read().compressed().items()
+    }
     assert {name: sum(h["counts"]) for name, h in histograms.items()} == sizes
     assert len({tuple(h["edges"]) for h in histograms.values()}) == 1
     assert not (run / "dense-twin" / "latents.json").exists()
@@ -67,7 +98,20 @@ def test_the_recipe_in_the_directory_is_the_one_that_ran(run):
 
 
 def test_eval_needs_only_the_file_and_agrees_with_the_metrics(run, capsys):
-    assert main(["eval", str(run / "model.terse"), "--data", "digits", "--device", "cpu", "--json"]) == 0
+    assert (
+        main(
+            [
+                "eval",
+                str(run / "model.terse"),
+                "--data",
+                "digits",
+                "--device",
+                "cpu",
+                "--json",
+            ]
+        )
+        == 0
+    )
     figures = json.loads(capsys.readouterr().out)
     metrics = json.loads((run / "metrics.json").read_text())
     assert {key: figures[key] for key in ("accuracy", "top3", "top5")} == {
@@ -92,7 +136,17 @@ def test_tensorboard_gets_its_file_on_request(run):
 
 
 def test_compress_starts_from_given_weights(run, tmp_path, capsys):
-    common = ["digits-cnn", "--data", "digits", "--option", "width=0.5", "--device", "cpu", "--epochs", "1"]
+    common = [
+        "digits-cnn",
+        "--data",
+        "digits",
+        "--option",
+        "width=0.5",
+        "--device",
+        "cpu",
+        "--epochs",
+        "1",
+    ]
     weights = str(run / "dense-twin" / "model.terse")
     tuned = [
         "compress",
@@ -107,7 +161,8 @@ def test_compress_starts_from_given_weights(run, tmp_path, capsys):
         str(tmp_path / "a"),
     ]
     assert main(tuned) == 0
-    # At this learning rate nothing is learned; from random weights the accuracy would be about 10 %.
+    # At this learning rate nothing is learned; from random weights the accuracy would
+    # be about 10 %.
     assert json.loads((tmp_path / "a" / "metrics.json").read_text())["accuracy"] > 60
     assert main([*tuned[:-1], str(tmp_path / "b"), "--option", "width=1"]) == 2
     assert "shape" in capsys.readouterr().err
@@ -122,20 +177,50 @@ def test_the_demo_prints_both_networks_side_by_side(tmp_path, capsys):
     assert all("%" in line and "B" in line and " s " in line for line in table)
     assert (tmp_path / "ternary-log" / "model.terse").is_file()
     assert (tmp_path / "report.html").as_uri() in printed
-    assert "the best of 2 runs" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "the best of 2 runs" in (tmp_path / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_reproduce_prints_published_ours_and_the_difference(tmp_path, capsys):
     rows = ["--row", "ec2t-1", "--row", "log"]
-    assert main(["reproduce", "ternary-table2", "--smoke", "--out", str(tmp_path / "r"), *rows]) == 0
+    assert (
+        main(
+            [
+                "reproduce",
+                "ternary-table2",
+                "--smoke",
+                "--out",
+                str(tmp_path / "r"),
+                *rows,
+            ]
+        )
+        == 0
+    )
     results = json.loads((tmp_path / "r" / "results.json").read_text())
     assert [row["id"] for row in results["rows"]] == ["fp20", "ec2t-1", "log"]
     log = results["rows"][-1]
     assert log["published"]["accuracy"] == 93.27
-    assert log["difference"]["accuracy"] == pytest.approx(log["ours"]["accuracy"]["mean"] - 93.27)
-    assert {"commit", "machine", "versions", "seeds", "wall_seconds", "figures"} <= set(results)
+    assert log["difference"]["accuracy"] == pytest.approx(
+        log["ours"]["accuracy"]["mean"] - 93.27
+    )
+    assert {"commit", "machine", "versions", "seeds", "wall_seconds", "figures"} <= set(
+        results
+    )
     assert "93.27" in capsys.readouterr().out
-    assert main(["reproduce", "ternary-table2", "--smoke", "--out", str(tmp_path / "r"), *rows]) == 2
+    assert (
+        main(
+            [
+                "reproduce",
+                "ternary-table2",
+                "--smoke",
+                "--out",
+                str(tmp_path / "r"),
+                *rows,
+            ]
+        )
+        == 2
+    )
     assert "is not empty; add --resume" in capsys.readouterr().err
 
 
@@ -143,25 +228,63 @@ def test_only_the_figures_that_were_drawn_become_pngs(tmp_path, monkeypatch, cap
     from tersify.report import raster
 
     drawn = []
-    monkeypatch.setattr(raster, "write_png", lambda svg: drawn.append(svg.name) or svg.with_suffix(".png"))
+    monkeypatch.setattr(
+        raster,
+        "write_png",
+        lambda svg: drawn.append(svg.name) or svg.with_suffix(".png"),
+    )
     for folder in (tmp_path / "r" / "figures", tmp_path / "figures"):
         folder.mkdir(parents=True)
         (folder / "mine.svg").write_text("somebody's own")
-    words = ["reproduce", "ternary-table2", "--smoke", "--row", "log", "--out", str(tmp_path / "r"), "--resume"]
+    words = [
+        "reproduce",
+        "ternary-table2",
+        "--smoke",
+        "--row",
+        "log",
+        "--out",
+        str(tmp_path / "r"),
+        "--resume",
+    ]
     assert main([*words, "--device", "cpu", "--png"]) == 0
     assert drawn == ["accuracy-sparsity.svg", "accuracy-entropy.svg"]
     assert "mine" not in capsys.readouterr().out
     drawn.clear()
-    assert main(["report", str(tmp_path / "r"), "--figures", str(tmp_path / "figures"), "--png"]) == 0
+    assert (
+        main(
+            [
+                "report",
+                str(tmp_path / "r"),
+                "--figures",
+                str(tmp_path / "figures"),
+                "--png",
+            ]
+        )
+        == 0
+    )
     assert "epochs-accuracy.svg" in drawn
     assert "mine.svg" not in drawn
 
 
-def test_a_validation_run_lies_beside_the_real_one_not_in_its_place(tmp_path, monkeypatch):
+def test_a_validation_run_lies_beside_the_real_one_not_in_its_place(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    words = ["reproduce", "sparse-vgg16-mnist", "--smoke", "--row", "dense", "--epochs", "1", "--device", "cpu"]
+    words = [
+        "reproduce",
+        "sparse-vgg16-mnist",
+        "--smoke",
+        "--row",
+        "dense",
+        "--epochs",
+        "1",
+        "--device",
+        "cpu",
+    ]
     assert main([*words, "--validate"]) == 0
-    assert [home.name for home in (tmp_path / "runs").iterdir()] == ["sparse-vgg16-mnist-smoke-validation"]
+    assert [home.name for home in (tmp_path / "runs").iterdir()] == [
+        "sparse-vgg16-mnist-smoke-validation"
+    ]
 
 
 def test_every_experiment_of_the_package_describes_trainings_that_can_start(tmp_path):

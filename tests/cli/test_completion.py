@@ -8,9 +8,15 @@ import pytest
 
 
 def ask(words, shell="complete_bash"):
-    asked = {"_TERSIFY_COMPLETE": shell, "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    asked = {
+        "_TERSIFY_COMPLETE": shell,
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
     command = [sys.executable, "-c", "from tersify.cli import main; main()"]
-    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=os.environ | asked, capture_output=True, text=True, timeout=120
+    )
     return done.stdout.split()
 
 
@@ -25,4 +31,6 @@ def test_flags_of_a_command_are_offered():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_a_script_that_asks_the_command(shell):
-    assert "_TERSIFY_COMPLETE=complete_" + shell in " ".join(ask("tersify", f"source_{shell}"))
+    assert "_TERSIFY_COMPLETE=complete_" + shell in " ".join(
+        ask("tersify", f"source_{shell}")
+    )

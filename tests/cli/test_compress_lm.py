@@ -1,4 +1,6 @@
-"""`tersify compress-lm` from a folder of transformers to a file that holds model and tokenizer."""
+"""`tersify compress-lm` from a folder of transformers to a file that holds model and
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tersify.lab import language
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-TEXT = "the cat sat on a mat and the dog ran to a tree while rain fell over old grey hills"
+TEXT = (
+    "the cat sat on a mat and the dog ran to a tree while rain fell over old grey hills"
+)
 WORDS = TEXT.split()
 
 
@@ -20,17 +24,27 @@ WORDS = TEXT.split()
 def folder(tmp_path_factory):
     """A random Llama of two layers with a tokenizer of words."""
     path = tmp_path_factory.mktemp("model")
-    vocabulary = {word: i for i, word in enumerate(["<unk>", "<s>", *dict.fromkeys(WORDS)])}
-    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
-    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="<unk>", bos_token="<s>").save_pretrained(
-        path
+    vocabulary = {
+        word: i for i, word in enumerate(["<unk>", "<s>", *dict.fromkeys(WORDS)])
+    }
+    plain = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel(vocabulary, unk_token="<unk>")
     )
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, unk_token="<unk>", bos_token="<s>"
+    ).save_pretrained(path)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=len(vocabulary), max_position_embeddings=64, tie_word_embeddings=True,
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=len(vocabulary),
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
     transformers.LlamaForCausalLM(config).save_pretrained(path)
     (path / "text.txt").write_text(" ".join(WORDS * 20))
     (path / "other.txt").write_text(" ".join(reversed(WORDS * 9)))
@@ -38,7 +52,12 @@ def folder(tmp_path_factory):
 
 
 def run(folder, out, *more: str):
-    texts = ["--calibrate", str(folder / "text.txt"), "--calibrate", str(folder / "other.txt")]
+    texts = [
+        "--calibrate",
+        str(folder / "text.txt"),
+        "--calibrate",
+        str(folder / "other.txt"),
+    ]
     flags = ["--out", str(out), "--windows", "8", "--length", "16", *texts, *more]
     return CliRunner().invoke(app, ["compress-lm", str(folder), *flags])
 
@@ -58,7 +77,11 @@ def test_the_file_holds_the_model_and_its_tokenizer(folder, tmp_path, recipe):
     ids = torch.tensor([original(text)["input_ids"]])
     assert model(ids).logits.shape == dense(ids).logits.shape
     assert model.lm_head.weight is model.model.embed_tokens.weight
-    assert 0 < float((model.lm_head.weight - dense.lm_head.weight).detach().abs().max()) < 0.1
+    assert (
+        0
+        < float((model.lm_head.weight - dense.lm_head.weight).detach().abs().max())
+        < 0.1
+    )
 
 
 def test_bits_on_the_command_line_win_over_the_recipe(folder, tmp_path):
@@ -73,8 +96,15 @@ def test_bits_on_the_command_line_win_over_the_recipe(folder, tmp_path):
 def test_the_same_command_goes_on_in_its_folder(folder, tmp_path):
     files = []
     for name in ("a", "b"):
-        assert run(folder, tmp_path / f"{name}.terse", "--keep", str(tmp_path / "kept")).exit_code == 0
-        files.append(language.load_language_model(tmp_path / f"{name}.terse")[0].state_dict())
+        assert (
+            run(
+                folder, tmp_path / f"{name}.terse", "--keep", str(tmp_path / "kept")
+            ).exit_code
+            == 0
+        )
+        files.append(
+            language.load_language_model(tmp_path / f"{name}.terse")[0].state_dict()
+        )
     assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
 
 
@@ -122,4 +152,6 @@ def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary():
         def forward(self, ids):
             return torch.zeros(*ids.shape, 50) * self.weight
 
-    assert language.perplexity(Nothing(), torch.randint(0, 50, (3, 9))) == pytest.approx(50)
+    assert language.perplexity(
+        Nothing(), torch.randint(0, 50, (3, 9))
+    ) == pytest.approx(50)

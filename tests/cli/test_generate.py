@@ -9,29 +9,57 @@ import tersify
 from tersify.cli import main
 from tersify.tensor import CompressedModel
 
-transformers = pytest.importorskip("transformers", reason="needs the package transformers")
+transformers = pytest.importorskip(
+    "transformers", reason="needs the package transformers"
+)
 tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
 
-WORDS = ["<end>", "once", "upon", "a", "time", "there", "was", "king", "queen", "who", "lived", "far", "away"]
+WORDS = [
+    "<end>",
+    "once",
+    "upon",
+    "a",
+    "time",
+    "there",
+    "was",
+    "king",
+    "queen",
+    "who",
+    "lived",
+    "far",
+    "away",
+]
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     words = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<end>")
+        tokenizers.models.WordLevel(
+            {word: i for i, word in enumerate(WORDS)}, unk_token="<end>"
+        )
     )
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<end>"
+    )
 
 
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=0, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
     made = transformers.LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for parameter in made.parameters():
@@ -55,7 +83,10 @@ def terse_file(path, model, tokenizer, template=None):
         "special_tokens": {"eos_token": "<end>"},
         "chat_template": template,
     }
-    tersify.save(CompressedModel(dict(model.state_dict()), metadata={"language_model": about}), path)
+    tersify.save(
+        CompressedModel(dict(model.state_dict()), metadata={"language_model": about}),
+        path,
+    )
     return path
 
 
@@ -65,11 +96,25 @@ def wanted(model, tokenizer, prompt, count):
     return tokenizer.decode(text[0, ids.shape[1] :], skip_special_tokens=True)
 
 
-def test_a_folder_and_a_file_go_on_as_transformers_does(folder, model, tokenizer, tmp_path, capsys):
+def test_a_folder_and_a_file_go_on_as_transformers_does(
+    folder, model, tokenizer, tmp_path, capsys
+):
     text = wanted(model, tokenizer, "once upon a time", 12)
     assert text.strip()
     for path in (folder, terse_file(tmp_path / "m.terse", model, tokenizer)):
-        assert main(["generate", str(path), "--prompt", "once upon a time", "--max-new-tokens", "12"]) == 0
+        assert (
+            main(
+                [
+                    "generate",
+                    str(path),
+                    "--prompt",
+                    "once upon a time",
+                    "--max-new-tokens",
+                    "12",
+                ]
+            )
+            == 0
+        )
         shown = capsys.readouterr()
         assert shown.out.strip() == text.strip()
         assert "[4 + " in shown.err
@@ -78,20 +123,34 @@ def test_a_folder_and_a_file_go_on_as_transformers_does(folder, model, tokenizer
 def test_drawn_texts_are_those_of_their_seed(folder, capsys):
     texts = []
     for seed in ("1", "1", "2"):
-        told = ["generate", str(folder), "--prompt", "there was", "--temperature", "3", "--seed", seed]
+        told = [
+            "generate",
+            str(folder),
+            "--prompt",
+            "there was",
+            "--temperature",
+            "3",
+            "--seed",
+            seed,
+        ]
         assert main([*told, "--max-new-tokens", "30"]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_a_talk_goes_on_with_what_was_said(model, tokenizer, tmp_path, monkeypatch, capsys):
+def test_a_talk_goes_on_with_what_was_said(
+    model, tokenizer, tmp_path, monkeypatch, capsys
+):
     path = terse_file(tmp_path / "m.terse", model, tokenizer, TEMPLATE)
     lines = iter(["once upon", "a queen", ""])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     assert main(["chat", str(path), "--max-new-tokens", "5"]) == 0
     first = wanted(model, tokenizer, "once upon", 5)
     second = wanted(model, tokenizer, f"once upon {first} a queen", 5)
-    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [first.strip(), second.strip()]
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        first.strip(),
+        second.strip(),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,14 +158,21 @@ def test_a_talk_goes_on_with_what_was_said(model, tokenizer, tmp_path, monkeypat
     [
         (["generate", "NOWHERE", "--prompt", "a"], "no folder with a config.json"),
         (["generate", "FOLDER", "--prompt", ""], "--prompt has no tokens"),
-        (["generate", "FOLDER", "--prompt", "a time", "--context", "1"], "does not fit the cache of 1"),
+        (
+            ["generate", "FOLDER", "--prompt", "a time", "--context", "1"],
+            "does not fit the cache of 1",
+        ),
         (["generate", "OTHER", "--prompt", "a"], "holds no language model"),
         (["chat", "FOLDER"], "has no chat template"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments, sentence, folder, tmp_path, capsys):
     tersify.save({"w": torch.zeros(3)}, tmp_path / "other.terse")
-    places = {"NOWHERE": tmp_path / "no", "FOLDER": folder, "OTHER": tmp_path / "other.terse"}
+    places = {
+        "NOWHERE": tmp_path / "no",
+        "FOLDER": folder,
+        "OTHER": tmp_path / "other.terse",
+    }
     assert main([str(places.get(word, word)) for word in arguments]) == 2
     shown = capsys.readouterr().err
     assert sentence in shown

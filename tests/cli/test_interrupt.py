@@ -12,7 +12,16 @@ import pytest
 import tersify
 from tersify.cli import main
 
-COMMAND = ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--epochs", "24"]
+COMMAND = [
+    "compress",
+    "digits-cnn",
+    "--data",
+    "digits",
+    "--recipe",
+    "ternary-log",
+    "--epochs",
+    "24",
+]
 COMMAND += ["--option", "width=0.5", "--device", "cpu", "--set", "batch_size=32"]
 
 
@@ -49,7 +58,9 @@ def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(tmp_path, capsys):
     assert not first_shown.startswith("1/")
 
 
-def test_ctrl_c_before_the_commands_are_imported_shows_no_traceback(monkeypatch, capsys):
+def test_ctrl_c_before_the_commands_are_imported_shows_no_traceback(
+    monkeypatch, capsys
+):
     def pressed(name):
         raise KeyboardInterrupt
 

@@ -14,7 +14,12 @@ def test_squeeze_writes_a_smaller_file_and_says_by_how_much(tmp_path):
     file, out = tmp_path / "net.terse", tmp_path / "small.terse"
     options = {"width": 0.25}
     metadata = {"target": {"name": "digits-cnn", "options": options}}
-    tersify.save(CompressedModel(network("digits-cnn", **options).state_dict(), metadata=metadata), file)
+    tersify.save(
+        CompressedModel(
+            network("digits-cnn", **options).state_dict(), metadata=metadata
+        ),
+        file,
+    )
     flags = ["--data", "digits", "--drop", "100", "--images", "256", "--held-out", "50"]
     done = CliRunner().invoke(app, ["squeeze", str(file), "--out", str(out), *flags])
     assert done.exit_code == 0, done.output

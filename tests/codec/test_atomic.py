@@ -67,7 +67,9 @@ def test_a_replaced_file_keeps_its_owner(tmp_path):
     assert (path.stat().st_uid, path.stat().st_gid, mode(path)) == (4321, 1234, 0o6750)
 
 
-def test_a_file_that_may_not_be_given_away_is_replaced_all_the_same(tmp_path, monkeypatch):
+def test_a_file_that_may_not_be_given_away_is_replaced_all_the_same(
+    tmp_path, monkeypatch
+):
     path = tmp_path / "file"
     path.touch()
 
@@ -126,7 +128,9 @@ def test_only_regular_files_are_replaced_or_read(kind, linked, tmp_path, monkeyp
         lambda: tersify.load(path, into=torch.nn.Linear(2, 2)),
         lambda: read_regular(path),
     ):
-        with pytest.raises(OSError, match=f"A {kind} lies there, and only regular files"):
+        with pytest.raises(
+            OSError, match=f"A {kind} lies there, and only regular files"
+        ):
             attempt()
     assert sorted(os.listdir(tmp_path)) == before
     assert not (tmp_path / "net.terse").is_file()
@@ -174,7 +178,9 @@ def test_a_folder_that_is_not_there_is_named_without_the_temporary_file(tmp_path
         pass
 
 
-def test_the_file_is_on_the_disk_before_its_name_and_the_name_before_the_call_returns(tmp_path, monkeypatch):
+def test_the_file_is_on_the_disk_before_its_name_and_the_name_before_the_call_returns(
+    tmp_path, monkeypatch
+):
     done = []
 
     def fsync(descriptor, sync=os.fsync):

@@ -1,4 +1,6 @@
-"""The classical coder of the Deep Compression benchmark, which must be a fair peer: exact, and a real Huffman code."""
+"""The classical coder of the Deep Compression benchmark, which must be a fair peer:
+exact, and a real Huffman code.
+"""
 
 import itertools
 import math
@@ -23,12 +25,19 @@ codes = st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3]), max_size=300)
 @given(codes=codes, index_bits=st.integers(1, 8))
 def test_the_codes_come_back_whatever_the_runs_of_zeros(codes, index_bits):
     flat = torch.tensor(codes, dtype=torch.uint8)
-    tensor = CompressedTensor(shape=(len(codes),), codes=flat, codebook=torch.tensor([0.0, 1.0, -1.0, 2.0]))
-    assert decode_codes(encode_tensor(tensor, index_bits=index_bits), len(codes)).tolist() == codes
+    tensor = CompressedTensor(
+        shape=(len(codes),), codes=flat, codebook=torch.tensor([0.0, 1.0, -1.0, 2.0])
+    )
+    assert (
+        decode_codes(encode_tensor(tensor, index_bits=index_bits), len(codes)).tolist()
+        == codes
+    )
 
 
 @given(symbols=st.lists(st.integers(0, 20), min_size=1, max_size=200))
-def test_code_lengths_are_within_a_bit_of_the_entropy_and_no_code_begins_another(symbols):
+def test_code_lengths_are_within_a_bit_of_the_entropy_and_no_code_begins_another(
+    symbols,
+):
     lengths, counts = code_lengths(symbols), Counter(symbols)
     total = len(symbols)
     mean = sum(counts[s] * length for s, length in lengths.items()) / total

@@ -17,7 +17,11 @@ WIDE = torch.randn(96, 300, generator=GENERATOR)
 
 
 def same_bits(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    )
 
 
 def bits_of(tensor):
@@ -43,18 +47,36 @@ def shifted_steps(weight, steps=15):
 FORMS = {  # weight, levels, whether each row has a scale, axis of a codebook of its own
     "ternary of two sizes": (ternary(WIDE), 3, False, None),
     "two levels without a zero": (torch.where(WIDE < 0, -0.7, 0.2), 2, False, None),
-    "a table of 16": (torch.linspace(-1, 1, 16)[(WIDE.abs() * 7).long().clamp(max=15)], 16, False, None),
-    "a row's own two sizes": (ternary(WIDE) * WIDE.abs().amax(1, keepdim=True), 3, False, 0),
+    "a table of 16": (
+        torch.linspace(-1, 1, 16)[(WIDE.abs() * 7).long().clamp(max=15)],
+        16,
+        False,
+        None,
+    ),
+    "a row's own two sizes": (
+        ternary(WIDE) * WIDE.abs().amax(1, keepdim=True),
+        3,
+        False,
+        0,
+    ),
     "a column's own two sizes": (ternary(WIDE.T).T * WIDE.abs().amax(0), 3, False, 1),
-    "one size a row": (ternary(WIDE, -1.0, 1.0) * WIDE.abs().amax(1, keepdim=True), 3, True, None),
+    "one size a row": (
+        ternary(WIDE, -1.0, 1.0) * WIDE.abs().amax(1, keepdim=True),
+        3,
+        True,
+        None,
+    ),
     "4 bits a row": (whole_steps(WIDE, 7), None, True, None),
     "8 bits a row": (whole_steps(WIDE, 127), None, True, None),
     "4 bits a row with a zero point": (shifted_steps(WIDE), None, True, None),
     "4 bits a row in bf16": (whole_steps(WIDE, 7, torch.bfloat16), None, True, None),
     "3 bits a filter": (
-        whole_steps(WIDE.reshape(96, -1), 3).reshape(96, 12, 5, 5), None, True, None,
+        whole_steps(WIDE.reshape(96, -1), 3).reshape(96, 12, 5, 5),
+        None,
+        True,
+        None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -68,7 +90,9 @@ def test_the_form_of_a_weight_is_found_and_its_bits_are_kept(form):
     assert same_bits(found.to_dense(), weight)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+)
 def test_zeros_become_a_mask_and_every_other_bit_is_kept(dtype):
     weight = torch.where(WIDE.abs() > 1, WIDE, 0.0).to(dtype)
     found = detect(weight)
@@ -76,7 +100,10 @@ def test_zeros_become_a_mask_and_every_other_bit_is_kept(dtype):
     assert same_bits(found.to_dense(), weight)
 
 
-@pytest.mark.parametrize("weight", [WIDE * (WIDE.abs() > 1), ternary(WIDE) * WIDE.sign(), (WIDE * 2).round() * 0.1])
+@pytest.mark.parametrize(
+    "weight",
+    [WIDE * (WIDE.abs() > 1), ternary(WIDE) * WIDE.sign(), (WIDE * 2).round() * 0.1],
+)
 def test_zeros_keep_their_sign(weight):
     assert bool((weight.signbit() & (weight == 0)).any())
     assert same_bits(bits_of(detect(weight)), weight)
@@ -92,9 +119,18 @@ def test_not_a_number_is_a_value_like_others():
 
 
 @pytest.mark.parametrize(
-    "weight", [WIDE, WIDE.bfloat16(), torch.ones(500), torch.zeros(4), torch.arange(900), WIDE.to(torch.float8_e4m3fn),
-               torch.empty(0, 5), torch.tensor(2.0)]
-)  # fmt: skip
+    "weight",
+    [
+        WIDE,
+        WIDE.bfloat16(),
+        torch.ones(500),
+        torch.zeros(4),
+        torch.arange(900),
+        WIDE.to(torch.float8_e4m3fn),
+        torch.empty(0, 5),
+        torch.tensor(2.0),
+    ],
+)
 def test_what_saves_nothing_stays_dense(weight):
     assert detect(weight) is weight
 
@@ -102,8 +138,23 @@ def test_what_saves_nothing_stays_dense(weight):
 @st.composite
 def weights(draw):
     rng = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    shape = draw(st.sampled_from([(200,), (7, 90), (40, 33), (6, 5, 3, 3), (1, 300), (300, 1), (24, 8, 2), (3, 64)]))
-    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]))
+    shape = draw(
+        st.sampled_from(
+            [
+                (200,),
+                (7, 90),
+                (40, 33),
+                (6, 5, 3, 3),
+                (1, 300),
+                (300, 1),
+                (24, 8, 2),
+                (3, 64),
+            ]
+        )
+    )
+    dtype = draw(
+        st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64])
+    )
     levels = draw(st.sampled_from([1, 2, 3, 5, 17, 60]))
     rows = shape[0] if draw(st.booleans()) else 1
     table = torch.randn(rows, levels, generator=rng)
@@ -117,7 +168,9 @@ def weights(draw):
     if draw(st.booleans()):
         weight = weight * (torch.rand(shape, generator=rng) < 0.4)
     if draw(st.booleans()):
-        weight.reshape(-1)[0] = draw(st.sampled_from([-0.0, float("inf"), float("nan"), 1e-40, 65504.0]))
+        weight.reshape(-1)[0] = draw(
+            st.sampled_from([-0.0, float("inf"), float("nan"), 1e-40, 65504.0])
+        )
     return weight
 
 
@@ -128,14 +181,21 @@ def test_any_weight_comes_back_bit_by_bit(weight):
 
 
 @pytest.mark.parametrize("shape", [(1, 300), (300, 1), (1, 20, 15)])
-def test_one_table_wins_over_a_table_for_the_only_row_whoever_counts_the_levels(shape, monkeypatch):
+def test_one_table_wins_over_a_table_for_the_only_row_whoever_counts_the_levels(
+    shape, monkeypatch
+):
     """They cost the same, and a sum of logarithms in another order would decide."""
     rng = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(59, generator=rng)[torch.randint(0, 59, shape, generator=rng)] for _ in range(40)]
+    tensors = [
+        torch.randn(59, generator=rng)[torch.randint(0, 59, shape, generator=rng)]
+        for _ in range(40)
+    ]
     found = [detect(tensor) for tensor in tensors]
     monkeypatch.setattr(native, "extension", lambda: None)
     assert all(one.axis is None for one in found)
-    assert all(one.equal(detect(tensor)) for one, tensor in zip(found, tensors, strict=True))
+    assert all(
+        one.equal(detect(tensor)) for one, tensor in zip(found, tensors, strict=True)
+    )
 
 
 @given(weights())
@@ -151,7 +211,11 @@ def test_levels_are_found_without_the_compiled_coders_too(weight):
 
 
 def test_a_plain_save_is_as_small_as_the_codes_and_gives_the_bits_back(tmp_path):
-    state = {"a.weight": ternary(WIDE), "a.bias": WIDE[:, 0].clone(), "b.weight": whole_steps(WIDE, 7)}
+    state = {
+        "a.weight": ternary(WIDE),
+        "a.bias": WIDE[:, 0].clone(),
+        "b.weight": whole_steps(WIDE, 7),
+    }
     dense_bytes = tersify.save({"w": WIDE}, tmp_path / "dense.terse")
     assert tersify.save(state, tmp_path / "few.terse") < dense_bytes / 4
     back = tersify.open(tmp_path / "few.terse").read().state_dict()
@@ -162,7 +226,9 @@ def test_a_plain_save_is_as_small_as_the_codes_and_gives_the_bits_back(tmp_path)
 def test_halves_are_those_of_the_dense_tensor(form, tmp_path):
     weight = FORMS[form][0].float()
     tersify.save({"w": weight}, tmp_path / "half.terse", floats="fp16")
-    assert same_bits(bits_of(tersify.open(tmp_path / "half.terse")["w"]), weight.half().float())
+    assert same_bits(
+        bits_of(tersify.open(tmp_path / "half.terse")["w"]), weight.half().float()
+    )
 
 
 class Tied(nn.Module):
@@ -183,7 +249,9 @@ def test_tied_weights_are_packed_once(tmp_path):
 
 
 def test_a_packed_model_keeps_what_it_knows():
-    packed = tersify.CompressedModel({"w": ternary(WIDE)}, aliases={"v": "w"}, recipe="x", metadata={"k": 1})
+    packed = tersify.CompressedModel(
+        {"w": ternary(WIDE)}, aliases={"v": "w"}, recipe="x", metadata={"k": 1}
+    )
     again = tersify.pack(packed)
     assert isinstance(again["v"], CompressedTensor)
     assert (again.recipe, again.metadata, again.aliases) == ("x", {"k": 1}, {"v": "w"})
@@ -192,7 +260,9 @@ def test_a_packed_model_keeps_what_it_knows():
 def test_pack_refuses_what_holds_no_tensors():
     with pytest.raises(ValueError, match="pack takes a network or its state_dict"):
         tersify.pack([torch.ones(3)])
-    with pytest.raises(ValueError, match="must be a CompressedTensor or a Tensor, got int"):
+    with pytest.raises(
+        ValueError, match="must be a CompressedTensor or a Tensor, got int"
+    ):
         tersify.pack({"steps": 3})
 
 
@@ -209,9 +279,16 @@ def masked():
 
 
 @pytest.mark.parametrize(
-    "kept", [tersify.pack, lambda model: model.state_dict(), lambda m: tersify.pack(m.state_dict())]
+    "kept",
+    [
+        tersify.pack,
+        lambda model: model.state_dict(),
+        lambda m: tersify.pack(m.state_dict()),
+    ],
 )
-def test_a_network_that_torch_prunes_is_saved_and_loads_with_masks_and_without(masked, kept, tmp_path):
+def test_a_network_that_torch_prunes_is_saved_and_loads_with_masks_and_without(
+    masked, kept, tmp_path
+):
     x = torch.randn(5, 30)
     tersify.save(kept(masked), tmp_path / "masked.terse")
     plain = tersify.load(tmp_path / "masked.terse", into=network())

@@ -1,4 +1,6 @@
-"""What version 1.1 of the format added: flat streams read quickly, split codes, zeros, pieces, tensors stored once."""
+"""What version 1.1 of the format added: flat streams read quickly, split codes, zeros,
+pieces, tensors stored once.
+"""
 
 import json
 import struct
@@ -23,7 +25,9 @@ from tersify.codec.split import MAX_DEPTH, decode_group, encode_group
 from tersify.tensor.compressed import same_bits
 
 compiled = native.extension()
-needs_coders = pytest.mark.skipif(compiled is None, reason="tersify._codec is not built")
+needs_coders = pytest.mark.skipif(
+    compiled is None, reason="tersify._codec is not built"
+)
 PATHS = compiled.paths() if compiled else []
 
 
@@ -35,13 +39,19 @@ def test_a_file_of_the_first_version_is_read_as_before():
     assert file.aliases == expected.aliases
     for name, tensor in expected.items():
         found = file[name]
-        assert found.equal(tensor) if isinstance(tensor, tersify.CompressedTensor) else same_bits(found, tensor)
+        assert (
+            found.equal(tensor)
+            if isinstance(tensor, tersify.CompressedTensor)
+            else same_bits(found, tensor)
+        )
 
 
 def test_a_file_that_needs_nothing_new_says_that_the_first_version_reads_it(tmp_path):
     torch.manual_seed(0)
     codes = torch.randint(0, 3, (60, 70), dtype=torch.uint8)
-    tensor = tersify.CompressedTensor(shape=(60, 70), codes=codes, codebook=torch.tensor([0.0, -1.0, 1.0]))
+    tensor = tersify.CompressedTensor(
+        shape=(60, 70), codes=codes, codebook=torch.tensor([0.0, -1.0, 1.0])
+    )
     tersify.save({"a": tensor, "b": torch.randn(300)}, tmp_path / "old.terse")
     assert tersify.open(tmp_path / "old.terse").version == "1.0"
 
@@ -50,10 +60,21 @@ def test_a_file_that_needs_nothing_new_says_that_the_first_version_reads_it(tmp_
 def flat_groups(draw):
     levels = draw(st.sampled_from([4, 5, 16, 128, 256]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    sizes = draw(st.lists(st.sampled_from([1, 31, 32, 33, 700, 5000]), min_size=1, max_size=4))
+    sizes = draw(
+        st.lists(st.sampled_from([1, 31, 32, 33, 700, 5000]), min_size=1, max_size=4)
+    )
     boxes = [draw(st.sampled_from([flat_box(n), Box(n, 3, 1, 1)])) for n in sizes]
-    codes = [(rng.normal(size=box.elements) * draw(st.sampled_from([0.1, 1, 30]))).round() % levels for box in boxes]
-    return np.concatenate(codes).astype(np.uint8), boxes, levels, draw(st.integers(-1, 5))
+    codes = [
+        (rng.normal(size=box.elements) * draw(st.sampled_from([0.1, 1, 30]))).round()
+        % levels
+        for box in boxes
+    ]
+    return (
+        np.concatenate(codes).astype(np.uint8),
+        boxes,
+        levels,
+        draw(st.integers(-1, 5)),
+    )
 
 
 @needs_coders
@@ -63,7 +84,9 @@ def test_flat_streams_are_read_alike_by_every_decoder(group):
     codes, boxes, levels, lanes = group
     sizes = np.array(boxes, np.int64)
     order = np.arange(levels, dtype=np.uint8)
-    data = compiled.encode_codes(codes, sizes, levels, np.zeros((len(boxes), levels), np.uint8), order, lanes)
+    data = compiled.encode_codes(
+        codes, sizes, levels, np.zeros((len(boxes), levels), np.uint8), order, lanes
+    )
     assert reference.decode_rans(data, boxes, levels) == codes.tobytes()
     for path in PATHS:
         out = np.full_like(codes, 255)
@@ -92,7 +115,11 @@ def test_planes_are_made_and_joined_alike_by_both_coders(width, is_float, monkey
     rng = np.random.default_rng(width)
     arrays = [(f"d{i}", n) for i, n in enumerate(ELEMENTS[width]) if n]
     boxes = boxes_of_arrays(arrays)
-    data = (rng.normal(size=sum(n for _, n in arrays) * width) * 20).astype(np.int64).astype(np.uint8)
+    data = (
+        (rng.normal(size=sum(n for _, n in arrays) * width) * 20)
+        .astype(np.int64)
+        .astype(np.uint8)
+    )
     made = encode_planes(data, boxes, width, is_float=is_float)
     assert (decode_planes(made, boxes, width, is_float=is_float) == data).all()
     monkeypatch.setattr(native, "extension", lambda: None)
@@ -110,7 +137,10 @@ def skewed(levels, size=200_000):
 
 
 def meaning_of(levels, boxes):
-    return Meaning(activity=np.zeros((len(boxes), levels), np.uint8), order=np.arange(levels, dtype=np.uint8))
+    return Meaning(
+        activity=np.zeros((len(boxes), levels), np.uint8),
+        order=np.arange(levels, dtype=np.uint8),
+    )
 
 
 @needs_coders
@@ -135,9 +165,14 @@ def test_split_codes_that_lie_are_refused():
     assert (out == codes).all()
     nested = struct.pack("<BI", 3, len(good)) + good
     for broken in (
-        b"", good[:10], good + b"\0", b"\xff" * 25 + good[25:], b"\0" * 25 + good[25:], good[:25] + b"\7" + good[26:],
+        b"",
+        good[:10],
+        good + b"\0",
+        b"\xff" * 25 + good[25:],
+        b"\0" * 25 + good[25:],
+        good[:25] + b"\7" + good[26:],
         good[:25] + nested * 2,
-    ):  # fmt: skip
+    ):
         with pytest.raises(TerseFileError):
             decode_group("split", broken, boxes, 200, np.empty_like(codes))
     with pytest.raises(TerseFileError, match="more than"):
@@ -158,7 +193,9 @@ def test_zeros_of_both_signs_are_set_aside_and_come_back(dtype, kind):
     arrays = [("da", 2000), ("da", 300), ("db", 3700)]
     codec, coded = encode_arrays(data, arrays, dtype.itemsize, is_float=True)
     assert codec == "zeros"
-    assert (decode_arrays(codec, coded, arrays, dtype.itemsize, is_float=True) == data).all()
+    assert (
+        decode_arrays(codec, coded, arrays, dtype.itemsize, is_float=True) == data
+    ).all()
     for broken in (b"", coded[:4], coded[:-1], coded + b"\0", b"\7" + coded[1:]):
         with pytest.raises(TerseFileError):
             decode_arrays(codec, broken, arrays, dtype.itemsize, is_float=True)
@@ -172,7 +209,10 @@ def test_large_arrays_are_coded_in_pieces_whose_statistics_may_differ(tmp_path):
     assert same_bits(tersify.open(tmp_path / "w.terse")["w"], weight)
     shuffled = weight[torch.randperm(len(weight))]
     if compiled is not None:
-        assert size < tersify.save({"w": shuffled}, tmp_path / "s.terse") - len(weight) // 16
+        assert (
+            size
+            < tersify.save({"w": shuffled}, tmp_path / "s.terse") - len(weight) // 16
+        )
 
 
 def test_repeated_elements_are_left_to_zstd(tmp_path):
@@ -185,7 +225,13 @@ def test_repeated_elements_are_left_to_zstd(tmp_path):
 def test_equal_tensors_are_stored_once_and_are_separate_when_read(tmp_path):
     torch.manual_seed(0)
     weight, codes = torch.randn(100, 100), (torch.rand(90, 90) > 0.5).float() * 0.3
-    state = {"a": weight, "b": weight.clone(), "c": codes, "d": codes.clone(), "e": weight + 1}
+    state = {
+        "a": weight,
+        "b": weight.clone(),
+        "c": codes,
+        "d": codes.clone(),
+        "e": weight + 1,
+    }
     once = tersify.save({name: state[name] for name in "ace"}, tmp_path / "once.terse")
     assert tersify.save(state, tmp_path / "w.terse") < once + 100
     file = tersify.open(tmp_path / "w.terse")
@@ -193,10 +239,16 @@ def test_equal_tensors_are_stored_once_and_are_separate_when_read(tmp_path):
     read = file.read()
     for name, tensor in state.items():
         for found in (file[name], read[name]):
-            dense = found.to_dense() if isinstance(found, tersify.CompressedTensor) else found
+            dense = (
+                found.to_dense()
+                if isinstance(found, tersify.CompressedTensor)
+                else found
+            )
             assert same_bits(dense, tensor)
     assert read["a"].data_ptr() != read["b"].data_ptr()
-    rows = {row["name"]: row["bytes"] for row in inspect(tmp_path / "w.terse")["tensors"]}
+    rows = {
+        row["name"]: row["bytes"] for row in inspect(tmp_path / "w.terse")["tensors"]
+    }
     assert rows["b"] == 0 < rows["a"]
 
 
@@ -208,7 +260,11 @@ def test_equal_tensors_are_stored_once_and_are_separate_when_read(tmp_path):
         [{"n": "a", "s": [2], "e": 3}],
         [{"n": "a", "s": [2], "e": "b", "c": 0}, {"n": "b", "s": [2], "d": ["U8", 0]}],
         [{"n": "a", "s": [3], "e": "b"}, {"n": "b", "s": [2], "d": ["U8", 0]}],
-        [{"n": "a", "s": [2], "e": "b"}, {"n": "b", "s": [2], "e": "c"}, {"n": "c", "s": [2], "d": ["U8", 0]}],
+        [
+            {"n": "a", "s": [2], "e": "b"},
+            {"n": "b", "s": [2], "e": "c"},
+            {"n": "c", "s": [2], "d": ["U8", 0]},
+        ],
     ],
 )
 def test_a_tensor_that_equals_nothing_is_refused(tensors):

@@ -1,4 +1,6 @@
-"""What version 1.2 of the format added: a second scale, as steps for each row and each column need it."""
+"""What version 1.2 of the format added: a second scale, as steps for each row and each
+column need it.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +38,24 @@ def test_both_scales_come_back_and_multiply(tmp_path):
 def test_tensors_that_differ_in_the_second_scale_are_different():
     given = two_scales()
     other = CompressedTensor(
-        shape=given.shape, codes=given.codes, codebook=given.codebook, scale=given.scale,
+        shape=given.shape,
+        codes=given.codes,
+        codebook=given.codebook,
+        scale=given.scale,
         column_scale=given.column_scale * 2,
-    )  # fmt: skip
+    )
     assert not given.equal(other)
 
 
 def test_tensors_that_differ_in_the_second_scale_are_both_stored(tmp_path):
     given = two_scales()
     other = CompressedTensor(
-        shape=given.shape, codes=given.codes, codebook=given.codebook, scale=given.scale,
+        shape=given.shape,
+        codes=given.codes,
+        codebook=given.codebook,
+        scale=given.scale,
         column_scale=given.column_scale * 2,
-    )  # fmt: skip
+    )
     tersify.save({"a": given, "b": other}, tmp_path / "w.terse")
     assert tersify.open(tmp_path / "w.terse")["b"].equal(other)
 

@@ -1,4 +1,6 @@
-"""The compiled coders against the reference decoder, which follows docs/reference/format.md and nothing else."""
+"""The compiled coders against the reference decoder, which follows
+docs/reference/format.md and nothing else.
+"""
 
 from pathlib import Path
 
@@ -23,16 +25,31 @@ def groups(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     boxes, parts = [], []
     for _ in range(draw(st.integers(1, 3))):
-        kernel = draw(st.sampled_from([(1, 1), (3, 3), (1, 7)]) | st.tuples(st.integers(1, 5), st.integers(1, 5)))
+        kernel = draw(
+            st.sampled_from([(1, 1), (3, 3), (1, 7)])
+            | st.tuples(st.integers(1, 5), st.integers(1, 5))
+        )
         taps = kernel[0] * kernel[1]
-        box = Box(draw(st.integers(1, 9)), draw(st.integers(1, 40)), taps, kernel[1] if taps > 1 else 1)
-        keep = rng.random((box.filters, 1, 1)) * rng.random((1, box.channels, 1)) ** draw(st.sampled_from([0.1, 2.0]))
-        codes = rng.integers(0, levels, (box.filters, box.channels, taps)) * (rng.random((1, 1, taps)) < keep)
+        box = Box(
+            draw(st.integers(1, 9)),
+            draw(st.integers(1, 40)),
+            taps,
+            kernel[1] if taps > 1 else 1,
+        )
+        keep = rng.random((box.filters, 1, 1)) * rng.random(
+            (1, box.channels, 1)
+        ) ** draw(st.sampled_from([0.1, 2.0]))
+        codes = rng.integers(0, levels, (box.filters, box.channels, taps)) * (
+            rng.random((1, 1, taps)) < keep
+        )
         if draw(st.booleans()):
             codes = np.maximum.accumulate(codes, axis=2)
         boxes.append(box)
         parts.append(codes.reshape(-1).astype(np.uint8))
-    activity = np.tile(np.minimum(np.arange(levels) * 255 // max(1, levels - 1), 255).astype(np.uint8), (len(boxes), 1))
+    activity = np.tile(
+        np.minimum(np.arange(levels) * 255 // max(1, levels - 1), 255).astype(np.uint8),
+        (len(boxes), 1),
+    )
     lanes_log2 = draw(st.integers(-1, 5))
     return np.concatenate(parts), boxes, levels, activity, lanes_log2
 
@@ -40,7 +57,9 @@ def groups(draw):
 def encode(codes, boxes, levels, activity, lanes_log2):
     order = np.arange(levels, dtype=np.uint8)
     sizes = np.array(boxes, np.int64)
-    return compiled.encode_codes(codes, sizes, levels, activity, order, lanes_log2), sizes
+    return compiled.encode_codes(
+        codes, sizes, levels, activity, order, lanes_log2
+    ), sizes
 
 
 def decode(data, sizes, levels, count, path):
@@ -86,7 +105,9 @@ def test_compiled_and_reference_decoders_agree_on_damaged_streams(group, rng):
     for _ in range(rng.choice([1, 1, 3])):
         at = rng.randrange(len(broken))
         broken[at] = rng.choice([broken[at] ^ (1 << rng.randrange(8)), 0, 255])
-    broken = bytes(broken[: rng.choice([len(broken), len(broken), rng.randrange(len(broken))])])
+    broken = bytes(
+        broken[: rng.choice([len(broken), len(broken), rng.randrange(len(broken))])]
+    )
     try:
         expected = reference.decode_rans(broken, boxes, levels)
     except TerseFileError:
@@ -102,22 +123,36 @@ def test_compiled_and_reference_decoders_agree_on_damaged_streams(group, rng):
 
 def test_ternary_kernels_with_structure_take_less_than_their_order_0_entropy():
     rng = np.random.default_rng(0)
-    strength = np.exp(rng.normal(size=(128, 1, 1))) * np.exp(rng.normal(size=(1, 128, 1)))
+    strength = np.exp(rng.normal(size=(128, 1, 1))) * np.exp(
+        rng.normal(size=(1, 128, 1))
+    )
     weights = np.cumsum(rng.normal(size=(128, 128, 9)), axis=2) * strength
-    codes = np.where(np.abs(weights) < np.quantile(np.abs(weights), 0.9), 0, 1 + (weights > 0)).astype(np.uint8)
+    codes = np.where(
+        np.abs(weights) < np.quantile(np.abs(weights), 0.9), 0, 1 + (weights > 0)
+    ).astype(np.uint8)
     shares = np.bincount(codes.reshape(-1)) / codes.size
     order_0_bytes = -(shares * np.log2(shares)).sum() * codes.size / 8
-    data, _ = encode(codes.reshape(-1), [Box(128, 128, 9, 3)], 3, np.array([[0, 255, 255]], np.uint8), -1)
+    data, _ = encode(
+        codes.reshape(-1),
+        [Box(128, 128, 9, 3)],
+        3,
+        np.array([[0, 255, 255]], np.uint8),
+        -1,
+    )
     assert len(data) < 0.75 * order_0_bytes
 
 
 def test_codes_without_structure_take_at_most_one_and_a_half_percent_more_than_their_entropy():
     rng = np.random.default_rng(0)
     for zeros in (0.5, 0.9):
-        codes = rng.choice(3, p=[zeros, (1 - zeros) / 2, (1 - zeros) / 2], size=1 << 16).astype(np.uint8)
+        codes = rng.choice(
+            3, p=[zeros, (1 - zeros) / 2, (1 - zeros) / 2], size=1 << 16
+        ).astype(np.uint8)
         shares = np.bincount(codes) / codes.size
         order_0_bytes = -(shares * np.log2(shares)).sum() * codes.size / 8
-        data, _ = encode(codes, [Box(256, 256, 1, 1)], 3, np.array([[0, 255, 255]], np.uint8), -1)
+        data, _ = encode(
+            codes, [Box(256, 256, 1, 1)], 3, np.array([[0, 255, 255]], np.uint8), -1
+        )
         assert len(data) <= 1.015 * order_0_bytes
 
 
@@ -127,7 +162,13 @@ def test_the_example_in_the_format_document_decodes_as_it_says():
     expected = np.zeros((8, 18), np.uint8)
     expected[1, 3], expected[1, 4], expected[5, 12], expected[6, 0] = 1, 2, 2, 1
     assert reference.decode_rans(data, [(8, 18, 1, 1)], 3) == expected.tobytes()
-    coded, _ = encode(expected.reshape(-1), [Box(8, 18, 1, 1)], 3, np.array([[0, 255, 255]], np.uint8), -1)
+    coded, _ = encode(
+        expected.reshape(-1),
+        [Box(8, 18, 1, 1)],
+        3,
+        np.array([[0, 255, 255]], np.uint8),
+        -1,
+    )
     assert coded == data
 
 

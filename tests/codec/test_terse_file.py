@@ -18,19 +18,33 @@ from tersify.codec import TerseFileError, container, inspect, load, native, open
 from tersify.codec.codes import decode_codes
 from tersify.codec.directory import unpack_directory
 from tersify.codec.entries import entry_from_json
-from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, count_blocks, flat_box
+from tersify.codec.layout import (
+    BLOCK_ELEMENTS,
+    Box,
+    blocks_of,
+    box_of,
+    count_blocks,
+    flat_box,
+)
 from tersify.tensor import CompressedModel, CompressedTensor
 
 
 def ternary(*shape: int, zeros: float = 0.8) -> CompressedTensor:
     codes = torch.randint(1, 3, shape) * (torch.rand(shape) > zeros)
-    return CompressedTensor(shape=shape, codes=codes.to(torch.uint8), codebook=torch.tensor([0.0, -1.0, 1.0]))
+    return CompressedTensor(
+        shape=shape,
+        codes=codes.to(torch.uint8),
+        codebook=torch.tensor([0.0, -1.0, 1.0]),
+    )
 
 
 @pytest.fixture
 def model() -> CompressedModel:
     torch.manual_seed(0)
-    return CompressedModel({"a.weight": ternary(32, 16, 3, 3), "a.bias": torch.randn(32)}, metadata={"k": [1, 2]})
+    return CompressedModel(
+        {"a.weight": ternary(32, 16, 3, 3), "a.bias": torch.randn(32)},
+        metadata={"k": [1, 2]},
+    )
 
 
 def test_the_safetensors_library_opens_the_file(model, tmp_path):
@@ -44,10 +58,14 @@ def test_the_same_model_gives_the_same_bytes_but_for_the_time(model, tmp_path):
     save(model, tmp_path / "a.terse")
     save(model, tmp_path / "b.terse")
     groups = [container.Sections(tmp_path / name) for name in ("a.terse", "b.terse")]
-    assert groups[0].read("g0") + groups[0].read("g1") == groups[1].read("g0") + groups[1].read("g1")
+    assert groups[0].read("g0") + groups[0].read("g1") == groups[1].read("g0") + groups[
+        1
+    ].read("g1")
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(model, tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    model, tmp_path, monkeypatch
+):
     save(model, tmp_path / "m.terse")
     before = (tmp_path / "m.terse").read_bytes()
 
@@ -67,7 +85,9 @@ def test_an_unknown_optional_key_is_ignored(model, tmp_path):
     plain = json.loads(zstandard.decompress(packed))
     plain["tensors"][0]["later"] = plain["later"] = {"a": 1}
     plain["groups"][0].append("more")
-    assert unpack_directory(zstandard.compress(json.dumps(plain).encode())) == unpack_directory(packed)
+    assert unpack_directory(
+        zstandard.compress(json.dumps(plain).encode())
+    ) == unpack_directory(packed)
 
 
 def test_one_tensor_is_read_without_decoding_the_others(tmp_path, monkeypatch):
@@ -75,7 +95,9 @@ def test_one_tensor_is_read_without_decoding_the_others(tmp_path, monkeypatch):
     file = open(tmp_path / "m.terse")
     decoded = []
     decode = file._decode
-    monkeypatch.setattr(file, "_decode", lambda group: decoded.append(group) or decode(group))
+    monkeypatch.setattr(
+        file, "_decode", lambda group: decoded.append(group) or decode(group)
+    )
     assert file["b"].shape == (5,)
     assert decoded == [1]
 
@@ -102,10 +124,15 @@ def test_blocks_cover_a_box_and_stay_small(shape):
 
 
 def test_a_filter_larger_than_a_block_is_cut_by_channels():
-    assert blocks_of(Box(2, BLOCK_ELEMENTS + 1, 1, 1)) == [Box(1, BLOCK_ELEMENTS, 1, 1), Box(1, 1, 1, 1)] * 2
+    assert (
+        blocks_of(Box(2, BLOCK_ELEMENTS + 1, 1, 1))
+        == [Box(1, BLOCK_ELEMENTS, 1, 1), Box(1, 1, 1, 1)] * 2
+    )
 
 
-def test_without_the_extension_files_are_read_by_the_reference_with_one_warning(model, tmp_path, monkeypatch):
+def test_without_the_extension_files_are_read_by_the_reference_with_one_warning(
+    model, tmp_path, monkeypatch
+):
     save(model, tmp_path / "m.terse")
     native.extension.cache_clear()
     monkeypatch.setattr(native.importlib, "import_module", _no_module)
@@ -140,9 +167,15 @@ def test_inspect_shares_out_every_byte_of_the_file(model, tmp_path):
     size = save(model, tmp_path / "m.terse")
     found = inspect(tmp_path / "m.terse")
     assert found["file_bytes"] == size
-    assert found["overhead_bytes"] + sum(row["bytes"] for row in found["tensors"]) == size
+    assert (
+        found["overhead_bytes"] + sum(row["bytes"] for row in found["tensors"]) == size
+    )
     weight, bias = found["tensors"]
-    assert (weight["kind"], weight["levels"], weight["coder"]) == ("quantized", 3, "rans")
+    assert (weight["kind"], weight["levels"], weight["coder"]) == (
+        "quantized",
+        3,
+        "rans",
+    )
     assert 75 < weight["sparsity"] < 85
     assert (bias["kind"], bias["coder"]) == ("dense", "planes")
     assert found["metadata"] == {"k": [1, 2]}
@@ -152,7 +185,10 @@ def test_inspect_shares_out_every_byte_of_the_file(model, tmp_path):
 def test_metadata_that_json_cannot_hold_is_refused(tmp_path):
     for metadata in ({"x": float("nan")}, {"x": object()}, {"x": (1, 2)}):
         with pytest.raises(ValueError, match="metadata"):
-            save(CompressedModel({"v": torch.ones(1)}, metadata=metadata), tmp_path / "m.terse")
+            save(
+                CompressedModel({"v": torch.ones(1)}, metadata=metadata),
+                tmp_path / "m.terse",
+            )
 
 
 @given(st.data())
@@ -164,17 +200,29 @@ def test_any_mapping_of_tensors_comes_back_bit_for_bit(tmp_path_factory, data):
     for index in range(data.draw(st.integers(0, 4))):
         shape = tuple(data.draw(st.lists(st.integers(0, 7), max_size=4)))
         levels = data.draw(st.sampled_from([0, 1, 2, 3, 7, 16, 200]))
-        dtype = data.draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]))
+        dtype = data.draw(
+            st.sampled_from(
+                [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+            )
+        )
         if levels:
-            codes = torch.randint(0, levels, shape, generator=generator, dtype=torch.uint8)
+            codes = torch.randint(
+                0, levels, shape, generator=generator, dtype=torch.uint8
+            )
             codebook = (torch.rand(levels, generator=generator) + 1).to(dtype)
-            tensors[f"t{index}.weight"] = CompressedTensor(shape=shape, codes=codes, codebook=codebook)
+            tensors[f"t{index}.weight"] = CompressedTensor(
+                shape=shape, codes=codes, codebook=codebook
+            )
         elif data.draw(st.booleans()):
             mask = torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8)
             values = torch.randn(int(mask.sum()), generator=generator).to(dtype)
-            tensors[f"t{index}.weight"] = CompressedTensor(shape=shape, codes=mask, values=values)
+            tensors[f"t{index}.weight"] = CompressedTensor(
+                shape=shape, codes=mask, values=values
+            )
         else:
-            tensors[f"t{index}.bias"] = torch.randn(shape, generator=generator).to(dtype)
+            tensors[f"t{index}.bias"] = torch.randn(shape, generator=generator).to(
+                dtype
+            )
     path = tmp_path_factory.mktemp("any") / "m.terse"
     save(tensors, path)
     read = open(path).read()
@@ -197,11 +245,17 @@ def test_an_open_file_can_be_saved_again(model, tmp_path):
     assert "b.bias" not in second
 
 
-def test_a_module_in_place_of_its_weights_and_a_class_in_place_of_a_module_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"got a Linear; a plain module is saved by its state_dict\(\)"):
+def test_a_module_in_place_of_its_weights_and_a_class_in_place_of_a_module_are_refused(
+    tmp_path,
+):
+    with pytest.raises(
+        ValueError, match=r"got a Linear; a plain module is saved by its state_dict\(\)"
+    ):
         save(torch.nn.Linear(2, 3), tmp_path / "x.terse")
     save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "x.terse")
-    with pytest.raises(ValueError, match="into must be a network, got the class Linear; give a fresh"):
+    with pytest.raises(
+        ValueError, match="into must be a network, got the class Linear; give a fresh"
+    ):
         load(tmp_path / "x.terse", into=torch.nn.Linear)
 
 
@@ -229,12 +283,18 @@ def test_packed_codes_end_in_zero_bits():
 @pytest.mark.parametrize("key", list("cbvmaf"))
 def test_a_dense_tensor_with_a_key_of_a_compressed_one_is_refused(key):
     entry_from_json({"n": "w", "s": [2], "d": ["F32", 0], "later": 1}, 1)
-    with pytest.raises(TerseFileError, match="is dense and has keys of a compressed tensor"):
+    with pytest.raises(
+        TerseFileError, match="is dense and has keys of a compressed tensor"
+    ):
         entry_from_json({"n": "w", "s": [2], "d": ["F32", 0], key: 0}, 1)
 
 
 def test_a_file_of_halves_gives_back_the_types_it_was_given(tmp_path):
-    state = {"a": torch.tensor([1.0, 2.5]), "b": torch.tensor([1.0]).double(), "c": torch.tensor([2.0]).half()}
+    state = {
+        "a": torch.tensor([1.0, 2.5]),
+        "b": torch.tensor([1.0]).double(),
+        "c": torch.tensor([2.0]).half(),
+    }
     save(state, tmp_path / "m.terse", floats="fp16")
     found = open(tmp_path / "m.terse")
     assert {name: (t.dtype, t.tolist()) for name, t in found.items()} == {
@@ -249,8 +309,12 @@ def test_a_gap_between_two_sections_is_refused(tmp_path):
         "g0": {"dtype": "U8", "shape": [4], "data_offsets": [5, 9]},
     }
     text = json.dumps(header).encode()
-    (tmp_path / "m.terse").write_bytes(struct.pack("<Q", len(text)) + text + b"abc??defg")
-    with pytest.raises(TerseFileError, match="'g0' begins at 5, the one before it ends at 3"):
+    (tmp_path / "m.terse").write_bytes(
+        struct.pack("<Q", len(text)) + text + b"abc??defg"
+    )
+    with pytest.raises(
+        TerseFileError, match="'g0' begins at 5, the one before it ends at 3"
+    ):
         container.Sections(tmp_path / "m.terse")
 
 
@@ -260,7 +324,9 @@ def test_no_descriptor_stays_open(model, whole, tmp_path, monkeypatch):
     if not whole:
         (tmp_path / "m.terse").write_bytes((tmp_path / "m.terse").read_bytes()[:-1])
     opened = []
-    monkeypatch.setattr(os, "open", lambda *args, real=os.open: opened.append(real(*args)) or opened[-1])
+    monkeypatch.setattr(
+        os, "open", lambda *args, real=os.open: opened.append(real(*args)) or opened[-1]
+    )
     if whole:
         open(tmp_path / "m.terse").read()
     else:

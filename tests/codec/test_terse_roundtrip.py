@@ -19,7 +19,9 @@ def ternary(*shape: int) -> CompressedTensor:
 
 def pruned(*shape: int) -> CompressedTensor:
     mask = (torch.rand(shape) < 0.2).to(torch.uint8)
-    return CompressedTensor(shape=shape, codes=mask, values=torch.randn(int(mask.sum())))
+    return CompressedTensor(
+        shape=shape, codes=mask, values=torch.randn(int(mask.sum()))
+    )
 
 
 def test_everything_a_packed_model_holds_survives(tmp_path):
@@ -48,7 +50,11 @@ def test_everything_a_packed_model_holds_survives(tmp_path):
     assert size == (tmp_path / "m.terse").stat().st_size
     file = open(tmp_path / "m.terse")
     assert list(file) == list(model)
-    assert (file.aliases, file.recipe, file.metadata) == (model.aliases, model.recipe, model.metadata)
+    assert (file.aliases, file.recipe, file.metadata) == (
+        model.aliases,
+        model.recipe,
+        model.metadata,
+    )
     assert {"time", "tersify", "torch"} <= set(file.provenance)
     for name, tensor in model.items():
         back = file[name]
@@ -57,7 +63,11 @@ def test_everything_a_packed_model_holds_survives(tmp_path):
         else:
             assert back.dtype == tensor.dtype
             assert back.shape == tensor.shape
-            assert back.flatten().view(torch.uint8).equal(tensor.flatten().view(torch.uint8))
+            assert (
+                back.flatten()
+                .view(torch.uint8)
+                .equal(tensor.flatten().view(torch.uint8))
+            )
     assert file["head.weight"].equal(model["a.weight"])
 
 

@@ -1,4 +1,6 @@
-"""A causal language model of two blocks, tied, that has learned a little of a made-up language."""
+"""A causal language model of two blocks, tied, that has learned a little of a made-up
+language.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,16 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.qkv, self.out = (
+            nn.Linear(WIDTH, 3 * WIDTH, bias=False),
+            nn.Linear(WIDTH, WIDTH, bias=False),
+        )
         self.up, self.down = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(3 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm(x)).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
+        )
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.down(F.silu(self.up(self.norm2(x))))
@@ -45,7 +52,9 @@ class SmallModel(nn.Module):
 
 
 def text(sentences: int, seed: int) -> Tensor:
-    """Each token has two successors, and the token before it says which; one in ten is a surprise."""
+    """Each token has two successors, and the token before it says which; one in ten is
+    a surprise.
+    """
     g = torch.Generator().manual_seed(0)
     successors = torch.stack([torch.randperm(TOKENS, generator=g) for _ in range(2)])
     g.manual_seed(seed)
@@ -81,7 +90,9 @@ def trained() -> SmallModel:
 
 
 def calibration(sentences: int = 64) -> Calibration:
-    return Calibration([(ids, ids) for ids in text(sentences, 1).split(8)], next_token_loss)
+    return Calibration(
+        [(ids, ids) for ids in text(sentences, 1).split(8)], next_token_loss
+    )
 
 
 @torch.no_grad()

@@ -1,4 +1,6 @@
-"""A whole language model: bits as asked, better than rounding, the file's laws, stopping and going on."""
+"""A whole language model: bits as asked, better than rounding, the file's laws,
+stopping and going on.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tersify.compensated.rates import entropy_bits_by_scale
 
 def coded_bits(packed) -> float:
     held = packed.compressed().values()
-    bits = sum(t.numel() * entropy_bits_by_scale(t.codebook[t.codes.int()]) for t in held)
+    bits = sum(
+        t.numel() * entropy_bits_by_scale(t.codebook[t.codes.int()]) for t in held
+    )
     steps = sum(t.scale.numel() + t.column_scale.numel() for t in held)
     return (bits + walk.STEP_BITS * steps) / sum(t.numel() for t in held)
 
@@ -37,12 +41,18 @@ def test_more_bits_lose_less():
     assert losses[-1] < loss_of(trained()) + 0.05
 
 
-@pytest.mark.parametrize("settings", [{"bits": 3.0}, {"code": "table", "bits": 3.0}, {"code": "prune"}])
+@pytest.mark.parametrize(
+    "settings", [{"bits": 3.0}, {"code": "table", "bits": 3.0}, {"code": "prune"}]
+)
 def test_compensation_loses_less_than_rounding(settings, monkeypatch):
     model, rounded = trained(), trained()
     compensate_(model, Compensation(**settings), calibration=calibration())
     spread_of = walk.spread_of
-    monkeypatch.setattr(walk, "spread_of", lambda hessian, damping: torch.diag(spread_of(hessian, damping).diagonal()))
+    monkeypatch.setattr(
+        walk,
+        "spread_of",
+        lambda hessian, damping: torch.diag(spread_of(hessian, damping).diagonal()),
+    )
     compensate_(rounded, Compensation(**settings), calibration=calibration())
     dense = loss_of(trained())
     assert loss_of(model) - dense < 0.9 * (loss_of(rounded) - dense)
@@ -61,7 +71,9 @@ def test_the_file_gives_back_the_network(code, tmp_path):
 
 def test_embeddings_stay_when_they_are_not_asked_for():
     model = trained()
-    packed = compensate_(model, Compensation(embeddings=False), calibration=calibration(16))
+    packed = compensate_(
+        model, Compensation(embeddings=False), calibration=calibration(16)
+    )
     assert torch.equal(model.embed.weight, trained().embed.weight)
     assert "embed.weight" not in packed.compressed()
 
@@ -69,7 +81,9 @@ def test_embeddings_stay_when_they_are_not_asked_for():
 def test_rows_of_frequent_tokens_get_finer_steps():
     counts = torch.ones(40)
     counts[7] = 10_000
-    packed = compensate_(trained(), Compensation(), calibration=calibration(16), frequencies=counts)
+    packed = compensate_(
+        trained(), Compensation(), calibration=calibration(16), frequencies=counts
+    )
     rows = packed["embed.weight"].scale.flatten()
     assert rows[7] < 0.2 * rows[:7].min()
 
@@ -81,7 +95,9 @@ class StopError(Exception):
 @pytest.mark.parametrize("stop", [("statistics", 3), ("matrices", 2), ("matrices", 7)])
 def test_a_run_that_was_stopped_goes_on_and_ends_the_same(stop, tmp_path):
     whole = trained()
-    compensate_(whole, Compensation(), calibration=calibration(32), folder=tmp_path / "whole")
+    compensate_(
+        whole, Compensation(), calibration=calibration(32), folder=tmp_path / "whole"
+    )
 
     def tell(what: str, done: int, all_of_it: int) -> None:
         if what.startswith(stop[0]) and done == stop[1]:
@@ -89,10 +105,18 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(stop, tmp_path):
 
     model = trained()
     with pytest.raises(StopError):
-        compensate_(model, Compensation(), calibration=calibration(32), folder=tmp_path / "run", tell=tell)
+        compensate_(
+            model,
+            Compensation(),
+            calibration=calibration(32),
+            folder=tmp_path / "run",
+            tell=tell,
+        )
     for name, value in model.state_dict().items():
         assert torch.equal(value, trained().state_dict()[name]), name
-    compensate_(model, Compensation(), calibration=calibration(32), folder=tmp_path / "run")
+    compensate_(
+        model, Compensation(), calibration=calibration(32), folder=tmp_path / "run"
+    )
     for name, value in model.state_dict().items():
         assert torch.equal(value, whole.state_dict()[name]), name
 
@@ -104,9 +128,13 @@ def test_what_is_finished_is_not_done_again(tmp_path, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(walk, "statistics_of", never)
-    compensate_(trained(), Compensation(bits=2.0), calibration=calibration(16), folder=tmp_path)
+    compensate_(
+        trained(), Compensation(bits=2.0), calibration=calibration(16), folder=tmp_path
+    )
     monkeypatch.setattr(walk, "_compressed", never)
-    compensate_(trained(), Compensation(bits=2.0), calibration=calibration(16), folder=tmp_path)
+    compensate_(
+        trained(), Compensation(bits=2.0), calibration=calibration(16), folder=tmp_path
+    )
 
 
 def test_a_folder_of_another_network_is_refused(tmp_path):
@@ -123,8 +151,17 @@ def test_several_passes_of_bounded_memory_give_the_same_weights():
     compensate_(once, Compensation(), calibration=calibration(16))
     parts = list(in_parts(matrices_of(often), 3 * 4 * 32 * 32))
     assert len(parts) > 2
-    assert all(sum(4 * m.weight.shape[1] ** 2 for m in part) <= 3 * 4 * 32 * 32 or len(part) == 1 for part in parts)
-    compensate_(often, Compensation(), calibration=calibration(16), hessian_bytes=3 * 4 * 32 * 32)
+    assert all(
+        sum(4 * m.weight.shape[1] ** 2 for m in part) <= 3 * 4 * 32 * 32
+        or len(part) == 1
+        for part in parts
+    )
+    compensate_(
+        often,
+        Compensation(),
+        calibration=calibration(16),
+        hessian_bytes=3 * 4 * 32 * 32,
+    )
     for name, value in once.state_dict().items():
         assert torch.equal(value, often.state_dict()[name]), name
 
@@ -157,11 +194,15 @@ def test_a_plain_classifier_is_compressed_too():
 def test_conv1d_of_transformers_keeps_its_orientation():
     pytorch_utils = pytest.importorskip("transformers.pytorch_utils")
     torch.manual_seed(0)
-    net = nn.Sequential(pytorch_utils.Conv1D(30, 12), nn.ReLU(), pytorch_utils.Conv1D(5, 30))
+    net = nn.Sequential(
+        pytorch_utils.Conv1D(30, 12), nn.ReLU(), pytorch_utils.Conv1D(5, 30)
+    )
     before = net[0].weight.detach().clone()
     batches = [(torch.randn(16, 12), torch.randint(0, 5, (16,))) for _ in range(4)]
     for code in ("steps", "prune"):
-        packed = compensate_(net, Compensation(code=code, bits=4.0), calibration=batches)
+        packed = compensate_(
+            net, Compensation(code=code, bits=4.0), calibration=batches
+        )
         assert torch.equal(packed["0.weight"].to_dense(), net[0].weight)
     assert float((net[0].weight.detach() - before).norm() / before.norm()) < 0.8
 
@@ -170,8 +211,14 @@ def test_bits_that_few_weights_cannot_take_give_the_finest_steps():
     torch.manual_seed(0)
     net = nn.Linear(6, 5)
     before = net.weight.detach().clone()
-    compensate_(net, Compensation(bits=8.0), calibration=[(torch.randn(16, 6), torch.randint(0, 5, (16,)))])
-    assert float((net.weight.detach() - before).abs().max()) < 0.02 * float(before.abs().max())
+    compensate_(
+        net,
+        Compensation(bits=8.0),
+        calibration=[(torch.randn(16, 6), torch.randint(0, 5, (16,)))],
+    )
+    assert float((net.weight.detach() - before).abs().max()) < 0.02 * float(
+        before.abs().max()
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +243,9 @@ def test_a_layer_that_no_batch_reaches_is_named():
             super().__init__()
             self.aside = nn.Linear(4, 4)
 
-    with pytest.raises(ValueError, match=r"no calibration batch reached 'aside\.weight'"):
+    with pytest.raises(
+        ValueError, match=r"no calibration batch reached 'aside\.weight'"
+    ):
         compensate_(Aside(), Compensation(), calibration=calibration(16))
 
 
@@ -207,4 +256,9 @@ def test_half_precision_is_refused_in_one_sentence():
 
 def test_frequencies_of_another_vocabulary_are_refused():
     with pytest.raises(ValueError, match="one for each of 40 tokens"):
-        compensate_(trained(), Compensation(), calibration=calibration(16), frequencies=torch.ones(7))
+        compensate_(
+            trained(),
+            Compensation(),
+            calibration=calibration(16),
+            frequencies=torch.ones(7),
+        )

@@ -15,7 +15,11 @@ COLUMNS = BLOCK_COLUMNS + 30  # more than one block
 
 def layer() -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
-    inputs = torch.randn(2000, COLUMNS) @ torch.randn(COLUMNS, COLUMNS) * (torch.rand(COLUMNS) + 0.1)
+    inputs = (
+        torch.randn(2000, COLUMNS)
+        @ torch.randn(COLUMNS, COLUMNS)
+        * (torch.rand(COLUMNS) + 0.1)
+    )
     return torch.randn(60, COLUMNS), inputs
 
 
@@ -50,19 +54,27 @@ def test_the_packed_form_is_what_the_errors_were_measured_with(kind):
 
 
 def test_the_damage_of_a_column_is_its_error_over_its_spread():
-    """What makes steps ∝ U_jj right: each column of unit error then does the same damage."""
+    """What makes steps ∝ U_jj right: each column of unit error then does the same
+    damage.
+    """
     weight, inputs = layer()
     upper = spread_of(inputs.T @ inputs / len(inputs), 1e-6)
     code = Steps(torch.full((60,), 0.5), dead_zone=0.0)
     made = compensate(weight, upper, code)
     steps = (code.rows[:, None] * code.columns / upper.diagonal().float()).square()
-    assert damage(weight, made, inputs) == pytest.approx(float(steps.mean()) / 12 * COLUMNS, rel=0.1)
+    assert damage(weight, made, inputs) == pytest.approx(
+        float(steps.mean()) / 12 * COLUMNS, rel=0.1
+    )
 
 
 def test_an_input_that_is_always_zero_does_no_harm():
     weight, inputs = layer()
     inputs[:, 5] = 0.0
-    made = compensate(weight, spread_of(inputs.T @ inputs / len(inputs), 0.01), Table(4, torch.ones(60)))
+    made = compensate(
+        weight,
+        spread_of(inputs.T @ inputs / len(inputs), 0.01),
+        Table(4, torch.ones(60)),
+    )
     assert bool(made.isfinite().all())
 
 
@@ -71,7 +83,9 @@ def test_fewer_tokens_than_columns_are_enough():
     few = inputs[:20]
     upper = spread_of(few.T @ few / len(few), 0.01)
     plain = compensate(weight, torch.diag(upper.diagonal()), Table(4, torch.ones(60)))
-    assert damage(weight, compensate(weight, upper, Table(4, torch.ones(60))), few) < damage(weight, plain, few)
+    assert damage(
+        weight, compensate(weight, upper, Table(4, torch.ones(60))), few
+    ) < damage(weight, plain, few)
 
 
 def test_inputs_that_are_not_finite_are_refused():
@@ -91,7 +105,9 @@ def test_steps_beyond_the_alphabet_are_cut_off():
 
 
 def test_whole_numbers_become_codes_with_zero_first():
-    packed = packed_steps(torch.tensor([[-2, 0, 1]], dtype=torch.int8), torch.ones(1), torch.ones(3))
+    packed = packed_steps(
+        torch.tensor([[-2, 0, 1]], dtype=torch.int8), torch.ones(1), torch.ones(3)
+    )
     assert packed.to_dense().tolist() == [[-2.0, 0.0, 1.0]]
     assert packed.codes[0, 1] == 0
 

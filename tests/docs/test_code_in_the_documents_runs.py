@@ -1,4 +1,6 @@
-"""Every python and console block of the README and of docs/ runs, in an empty folder, and prints what the page says."""
+"""Every python and console block of the README and of docs/ runs, in an empty folder,
+and prints what the page says.
+"""
 
 import importlib.util
 import sys
@@ -24,7 +26,9 @@ def MyNet():
 
 
 def runner():
-    spec = importlib.util.spec_from_file_location("run_page", ROOT / "tools" / "run_page.py")
+    spec = importlib.util.spec_from_file_location(
+        "run_page", ROOT / "tools" / "run_page.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look
     spec.loader.exec_module(module)
@@ -35,30 +39,44 @@ def documents():
     """Every page with code; tutorials train networks."""
     pages = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     return [
-        pytest.param(page, marks=[pytest.mark.long] if page.parent.name == "tutorials" else [])
+        pytest.param(
+            page, marks=[pytest.mark.long] if page.parent.name == "tutorials" else []
+        )
         for page in pages
         if any(kind in page.read_text(encoding="utf-8") for kind in KINDS)
     ]
 
 
-@pytest.mark.parametrize("document", documents(), ids=lambda page: str(page.relative_to(ROOT).with_suffix("")))
-def test_code_in_the_document_runs_and_prints_what_it_says(document, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "document",
+    documents(),
+    ids=lambda page: str(page.relative_to(ROOT).with_suffix("")),
+)
+def test_code_in_the_document_runs_and_prints_what_it_says(
+    document, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(base, "_METHODS", dict(base._METHODS))  # a tutorial's method stays its own
+    # a tutorial's method stays its own
+    monkeypatch.setattr(base, "_METHODS", dict(base._METHODS))
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     text, pages = document.read_text(encoding="utf-8"), runner()
     assert len(list(pages.blocks(text))) == sum(text.count(kind) for kind in KINDS)
     for block, printed in pages.run(text, tmp_path, document.stem):
         if block.told is not None:
-            assert pages.unlike(block.told, printed) is None, pages.unlike(block.told, printed)
+            assert pages.unlike(block.told, printed) is None, pages.unlike(
+                block.told, printed
+            )
 
 
 def test_a_page_that_says_something_else_is_noticed(tmp_path):
     pages = runner()
     text = "```python\nprint('98.4 % right')\n```\n\n```text\n97.9 % right\n```\n\n"
     text += "```console\n$ echo 12 bytes\n20 bytes\n```\n"
-    said = [pages.unlike(block.told, printed) for block, printed in pages.run(text, tmp_path)]
+    said = [
+        pages.unlike(block.told, printed)
+        for block, printed in pages.run(text, tmp_path)
+    ]
     assert said[0] is None, "training ends elsewhere on another machine"
     assert "the page says 20, and 12 was printed" in said[1]
     assert "and this was printed" in pages.unlike("1 byte", "1 bit")

@@ -1,4 +1,6 @@
-"""The page of recipes has every setting with its default, and every ready recipe; two methods have their own pages."""
+"""The page of recipes has every setting with its default, and every ready recipe; two
+methods have their own pages.
+"""
 
 import dataclasses
 import re
@@ -21,37 +23,58 @@ OWN_PAGES = {"prune": "how-to/prune.md", "energy": "how-to/search-a-sub-network.
 
 
 def table_rows(text):
-    """(method or '', settings, defaults) of each line "| `method`: `a`, `b` | `1`, none | meaning |"."""
+    """(method or '', settings, defaults) of each line "| `method`: `a`, `b` | `1`, none
+    | meaning |".
+    """
     for line in text.splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if len(cells) == 3 and "`" in cells[0]:
             method, _, settings = cells[0].rpartition(": ")
-            yield method.strip("`"), re.findall(r"`(\w+)`", settings), re.findall(r"`(.*?)`|(none|–)", cells[1])
+            yield (
+                method.strip("`"),
+                re.findall(r"`(\w+)`", settings),
+                re.findall(r"`(.*?)`|(none|–)", cells[1]),
+            )
 
 
 def documented(method, page=PAGE):
-    """The settings of a method, or of training, with their defaults as the page writes them."""
+    """The settings of a method, or of training, with their defaults as the page writes
+    them.
+    """
     heading = "## Training\n" if method == "train" else f"### `{method}`\n"
     section = page.partition(heading)[2].partition("\n##")[0]
     found = {}
     for name, settings, defaults in table_rows(section or page):
         if name == ("" if section else method):
-            found |= dict(zip(settings, (quoted or word for quoted, word in defaults), strict=True))
+            found |= dict(
+                zip(
+                    settings, (quoted or word for quoted, word in defaults), strict=True
+                )
+            )
     return found
 
 
 def written(default):
     if default in (None, dataclasses.MISSING):
         return "none" if default is None else "–"
-    return write_toml({"x": list(default) if isinstance(default, tuple) else default}).removeprefix("x = ").strip()
+    return (
+        write_toml({"x": list(default) if isinstance(default, tuple) else default})
+        .removeprefix("x = ")
+        .strip()
+    )
 
 
 def settings(kind):
     made = {
-        spec.name: {} if spec.default_factory is not dataclasses.MISSING else spec.default
+        spec.name: {}
+        if spec.default_factory is not dataclasses.MISSING
+        else spec.default
         for spec in dataclasses.fields(kind)
     }
-    return {name: "{}" if default == {} else written(default) for name, default in made.items()}
+    return {
+        name: "{}" if default == {} else written(default)
+        for name, default in made.items()
+    }
 
 
 @pytest.mark.parametrize("method", sorted(set(registered()) - set(OWN_PAGES)))
@@ -73,7 +96,11 @@ def test_the_page_tells_every_setting_of_training_with_its_default():
 @pytest.mark.parametrize("method", OWN_PAGES)
 def test_a_page_of_its_own_names_every_setting(method):
     page = (DOCS / OWN_PAGES[method]).read_text(encoding="utf-8")
-    missing = [name for name in settings(registered()[method]) if not re.search(rf"`{name}\b", page)]
+    missing = [
+        name
+        for name in settings(registered()[method])
+        if not re.search(rf"`{name}\b", page)
+    ]
     assert missing == []
 
 

@@ -1,4 +1,6 @@
-"""Pages show what results/*.json hold: writing their tables and pictures again changes nothing."""
+"""Pages show what results/*.json hold: writing their tables and pictures again changes
+nothing.
+"""
 
 import importlib
 import json
@@ -22,13 +24,19 @@ def script(name: str):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_tables_of_a_page_are_those_of_the_results(page):
     text = page.read_text(encoding="utf-8")
-    assert script("pages").filled(text) == text, "the tables are not those of results/*.json; run `make pages`"
+    assert script("pages").filled(text) == text, (
+        "the tables are not those of results/*.json; run `make pages`"
+    )
 
 
 def test_every_table_has_a_place():
     pages = script("pages")
-    pages.check_places({page: page.read_text(encoding="utf-8") for page in pages.pages()})
-    with pytest.raises(ValueError, match="no page has a place for the table 'dense-engines'"):
+    pages.check_places(
+        {page: page.read_text(encoding="utf-8") for page in pages.pages()}
+    )
+    with pytest.raises(
+        ValueError, match="no page has a place for the table 'dense-engines'"
+    ):
         pages.check_places({})
 
 
@@ -39,10 +47,21 @@ def test_a_place_for_a_table_that_does_not_exist_is_refused():
 
 def test_pictures_are_those_of_the_results():
     pages, figures = script("pages"), script("figures")
-    assert pages.PICTURE.read_text(encoding="utf-8") == script("tables").picture(), "run `make pages`"
-    kept = {path.stem: path.read_text(encoding="utf-8") for path in figures.FOLDER.glob("*.svg")}
-    assert kept == figures.drawn(), "docs/figures are not those of results/*.json; run `make pages`"
-    assert {"ternary-fig3-accuracy", "ternary-fig4-sparsity", "ternary-fig5"} <= kept.keys()
+    assert pages.PICTURE.read_text(encoding="utf-8") == script("tables").picture(), (
+        "run `make pages`"
+    )
+    kept = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in figures.FOLDER.glob("*.svg")
+    }
+    assert kept == figures.drawn(), (
+        "docs/figures are not those of results/*.json; run `make pages`"
+    )
+    assert {
+        "ternary-fig3-accuracy",
+        "ternary-fig4-sparsity",
+        "ternary-fig5",
+    } <= kept.keys()
 
 
 def test_the_readme_is_short():
@@ -57,32 +76,59 @@ def test_collected_runs_become_rows_and_leave_the_others_as_they_are(tmp_path):
     for number, accuracy in enumerate((93.0, 94.0)):
         run = tmp_path / str(number)
         run.mkdir()
-        (run / "metrics.json").write_text(f'{{"accuracy": {accuracy}, "sparsity": 92.0, "epochs": 3}}')
+        (run / "metrics.json").write_text(
+            f'{{"accuracy": {accuracy}, "sparsity": 92.0, "epochs": 3}}'
+        )
         (run / "recipe.toml").write_text("")
-        history = (f'{{"epoch": {epoch}, "accuracy": {80 + epoch}, "sparsity": 90.0}}' for epoch in (1, 2, 3))
+        history = (
+            f'{{"epoch": {epoch}, "accuracy": {80 + epoch}, "sparsity": 90.0}}'
+            for epoch in (1, 2, 3)
+        )
         (run / "history.jsonl").write_text("\n".join(history))
-        (run / "latents.json").write_text('{"a": {"edges": [-1, 0, 1], "counts": [1, 2]}}')
+        (run / "latents.json").write_text(
+            '{"a": {"edges": [-1, 0, 1], "counts": [1, 2]}}'
+        )
     kept = {"id": "linear", "name": "linear regime"}
     provenance = {"machine": "here", "versions": {}, "commit": "c"}
     found = script("collect").merged(
-        Experiment.load("ternary-table2"), {"rows": [kept]}, {"best": [tmp_path / "0", tmp_path / "1"]}, provenance
+        Experiment.load("ternary-table2"),
+        {"rows": [kept]},
+        {"best": [tmp_path / "0", tmp_path / "1"]},
+        provenance,
     )
     linear, best = found["rows"]
     assert linear == kept
-    assert best["ours"]["accuracy"] == {"mean": 93.5, "std": pytest.approx(0.5**0.5), "seeds": [93.0, 94.0]}
+    assert best["ours"]["accuracy"] == {
+        "mean": 93.5,
+        "std": pytest.approx(0.5**0.5),
+        "seeds": [93.0, 94.0],
+    }
     assert (best["seeds"], best["machine"]) == (2, "here")
-    assert best["curve"] == {"epoch": [1, 2, 3], "accuracy": [81, 82, 83], "sparsity": [90.0] * 3}
+    assert best["curve"] == {
+        "epoch": [1, 2, 3],
+        "accuracy": [81, 82, 83],
+        "sparsity": [90.0] * 3,
+    }
     assert best["latents"] == {"edges": [-1, 0, 1], "counts": [1, 2]}
 
 
-def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_reached(tmp_path, monkeypatch):
+def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_reached(
+    tmp_path, monkeypatch
+):
     def row(key, accuracy, kept, published=None):
-        figures = {"accuracy": accuracy, "kept": kept, "epochs": 80.0, "shrunk_parameters": 5e6}
+        figures = {
+            "accuracy": accuracy,
+            "kept": kept,
+            "epochs": 80.0,
+            "shrunk_parameters": 5e6,
+        }
         return {
             "id": key,
             "name": key,
             "published": published or {},
-            "ours": {k: {"mean": v, "std": None, "seeds": [v]} for k, v in figures.items()},
+            "ours": {
+                k: {"mean": v, "std": None, "seeds": [v]} for k, v in figures.items()
+            },
         }
 
     published = {"accuracy": 90.96, "kept": 49.66}
@@ -128,7 +174,9 @@ def test_the_energy_table_says_where_a_simple_baseline_is_better_and_what_was_re
     assert told[0][1:5] == ["90.96 % at 49.66 %", "87.00 %", "49.60 %", "5,000,000"]
 
 
-def test_the_energy_table_has_no_column_of_comparisons_where_none_can_be_made(tmp_path, monkeypatch):
+def test_the_energy_table_has_no_column_of_comparisons_where_none_can_be_made(
+    tmp_path, monkeypatch
+):
     figures = {"accuracy": 90.0, "kept": 49.6, "epochs": 80.0}
     ours = {k: {"mean": v, "std": None} for k, v in figures.items()}
     rows = [{"id": "resnet18-best", "name": "ours", "published": {}, "ours": ours}]
@@ -149,10 +197,16 @@ def test_movement_is_compared_with_magnitude_seed_by_seed(tmp_path, monkeypatch)
         "movement-85-alone": [80.0, 81.0, 82.0],
         "magnitude-85-alone": [81.0, 81.0, 83.0],
     }
-    rows = [{"id": key, "ours": {"accuracy": {"seeds": seeds}}} for key, seeds in accuracies.items()]
+    rows = [
+        {"id": key, "ours": {"accuracy": {"seeds": seeds}}}
+        for key, seeds in accuracies.items()
+    ]
     (tmp_path / "sparse-bert.json").write_text(json.dumps({"rows": rows}))
     tables = script("tables")
     monkeypatch.setattr(tables, "HERE", tmp_path)
     told = tables.movement()
-    assert "**+1.00 ± 0.58** points with the dense network as a teacher (better in 2 of 3 seeds)" in told
+    assert (
+        "**+1.00 ± 0.58** points with the dense network as a teacher (better in 2 of 3 seeds)"
+        in told
+    )
     assert "−0.67 ± 0.33 without one (0 of 3)" in told

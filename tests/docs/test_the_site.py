@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def hooks():
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "tools" / "site.py")
+    spec = importlib.util.spec_from_file_location(
+        "site_hooks", ROOT / "tools" / "site.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -39,10 +41,23 @@ def test_a_number_in_a_table_keeps_its_sign_and_code_stays_as_it_is():
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("material", reason="the extra `docs` is not installed")
     pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-q",
+        "-d",
+        str(tmp_path / "site"),
+    ]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    python = (tmp_path / "site" / "reference" / "python" / "index.html").read_text(encoding="utf-8")
+    python = (tmp_path / "site" / "reference" / "python" / "index.html").read_text(
+        encoding="utf-8"
+    )
     assert "steps_per_epoch" in python
     assert (tmp_path / "site" / "gallery" / "report.html").is_file()

@@ -1,4 +1,6 @@
-"""ONNX files give what the network gives; the integer graph gives what the integer simulation gives."""
+"""ONNX files give what the network gives; the integer graph gives what the integer
+simulation gives.
+"""
 
 import numpy as np
 import pytest
@@ -17,7 +19,9 @@ pytest.importorskip("onnx", reason="needs onnx")
 
 
 def run(path, x):
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, {"x": x})[0]
 
 
@@ -25,21 +29,36 @@ def one_rule(**table) -> Recipe:
     return Recipe(rules=(Rule(methods=(from_table(table),)),))
 
 
-@pytest.mark.parametrize("table", [
-    {"method": "lookup"}, {"method": "lookup", "n": 8, "placement": "uniform", "fit": "nearest", "shift": False},
-    {"method": "lookup", "n": 2, "m": 6, "per_channel": True}, {"method": "uniform", "bits": 4, "per_channel": True},
-    {"method": "prune", "sparsity": 0.5},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"method": "lookup"},
+        {
+            "method": "lookup",
+            "n": 8,
+            "placement": "uniform",
+            "fit": "nearest",
+            "shift": False,
+        },
+        {"method": "lookup", "n": 2, "m": 6, "per_channel": True},
+        {"method": "uniform", "bits": 4, "per_channel": True},
+        {"method": "prune", "sparsity": 0.5},
+    ],
+)
 def test_the_onnx_file_computes_what_the_network_computes(table, tmp_path):
     torch.manual_seed(0)
     model = network("digits-cnn").eval()
     packed = tersify.compress_(model, one_rule(**table))
     example = torch.randn(3, 1, 8, 8)
     counts = export_onnx(model, packed, example, tmp_path / "net.onnx")
-    assert counts["tables"] == (0 if table["method"] == "prune" else len(packed.compressed()))
+    assert counts["tables"] == (
+        0 if table["method"] == "prune" else len(packed.compressed())
+    )
     with torch.no_grad():
         expected = model(example).numpy()
-    assert run(tmp_path / "net.onnx", example.numpy()) == pytest.approx(expected, rel=1e-4, abs=1e-3)
+    assert run(tmp_path / "net.onnx", example.numpy()) == pytest.approx(
+        expected, rel=1e-4, abs=1e-3
+    )
 
 
 def test_four_bit_codes_make_the_file_smaller_than_dense_weights(tmp_path):
@@ -49,11 +68,19 @@ def test_four_bit_codes_make_the_file_smaller_than_dense_weights(tmp_path):
     assert (tmp_path / "net.onnx").stat().st_size < 200 * 100 // 2 + 2000
 
 
-@pytest.mark.parametrize("settings", [{}, {"n": 3}, {"fit": "paper", "m": 8}, {"shift": False}])
-def test_the_integer_graph_equals_the_integer_simulation_on_a_thousand_vectors(settings, tmp_path):
+@pytest.mark.parametrize(
+    "settings", [{}, {"n": 3}, {"fit": "paper", "m": 8}, {"shift": False}]
+)
+def test_the_integer_graph_equals_the_integer_simulation_on_a_thousand_vectors(
+    settings, tmp_path
+):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(150, 40), torch.nn.ReLU(), torch.nn.Linear(40, 30))
-    packed = tersify.compress_(model, Recipe(rules=(Rule(methods=(Lookup(**settings),)),)))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(150, 40), torch.nn.ReLU(), torch.nn.Linear(40, 30)
+    )
+    packed = tersify.compress_(
+        model, Recipe(rules=(Rule(methods=(Lookup(**settings),)),))
+    )
     fixed = fixed_network(packed)
     export_integer_onnx(fixed, tmp_path / "integer.onnx")
     x = fixed.random_inputs(1000)

@@ -25,7 +25,9 @@ class Nested(nn.Module):
         self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         self.head = nn.Linear(8, 7, bias=False)
         self.head.weight = self.embed.weight
-        self.register_buffer("positions", torch.linspace(-1, 1, 40).view(1, 5, 8), persistent=False)
+        self.register_buffer(
+            "positions", torch.linspace(-1, 1, 40).view(1, 5, 8), persistent=False
+        )
 
     def forward(self, tokens, weights):
         x = self.encoder(self.embed(tokens) + self.positions)
@@ -49,12 +51,17 @@ def leaves(outputs):
 
 def saved(model, example, path):
     packed = tersify.compress_(copy.deepcopy(model), "uniform-8")
-    assert tersify.save(packed, path, network=model, example=example) == path.stat().st_size
+    assert (
+        tersify.save(packed, path, network=model, example=example)
+        == path.stat().st_size
+    )
     model.load_state_dict(packed.state_dict())
     return model.eval()
 
 
-@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d", "linear", "tied", "lstm", "gru"])
+@pytest.mark.parametrize(
+    "name", ["conv1d", "conv2d", "conv3d", "linear", "tied", "lstm", "gru"]
+)
 def test_a_network_comes_back_without_its_class(name, tmp_path):
     model, x = make(name)
     model = saved(model, x, tmp_path / "net.terse")
@@ -66,7 +73,9 @@ def test_a_network_comes_back_without_its_class(name, tmp_path):
         assert torch.allclose(loaded(batch), model(batch), atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "size"), [("digits-cnn", (1, 8, 8)), ("resnet20", (3, 32, 32))])
+@pytest.mark.parametrize(
+    ("name", "size"), [("digits-cnn", (1, 8, 8)), ("resnet20", (3, 32, 32))]
+)
 def test_a_graph_can_be_compiled_like_the_module_it_was(name, size, tmp_path):
     x = torch.randn(4, *size)
     model = saved(network(name), x, tmp_path / "net.terse")
@@ -79,20 +88,34 @@ def test_a_graph_can_be_compiled_like_the_module_it_was(name, size, tmp_path):
 def test_several_inputs_nested_outputs_constants_and_tied_weights_come_back(tmp_path):
     model = Nested().eval()
     example = (torch.randint(0, 7, (2, 5)), torch.randn(2, 3))
-    tersify.save(tersify.pack(model), tmp_path / "net.terse", network=model, example=example)
+    tersify.save(
+        tersify.pack(model), tmp_path / "net.terse", network=model, example=example
+    )
     loaded = tersify.load(tmp_path / "net.terse")
     given = (torch.randint(0, 7, (4, 5)), torch.randn(4, 3))
     ours, theirs = loaded(*given), model(*given)
     assert ours.keys() == theirs.keys()
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(leaves(ours), leaves(theirs), strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-6)
+        for a, b in zip(leaves(ours), leaves(theirs), strict=True)
+    )
 
 
-def test_a_network_that_treats_one_sample_differently_is_for_the_examples_batch_alone(tmp_path):
+def test_a_network_that_treats_one_sample_differently_is_for_the_examples_batch_alone(
+    tmp_path,
+):
     model = Branching()
-    tersify.save(tersify.pack(model), tmp_path / "net.terse", network=model, example=torch.randn(2, 4))
+    tersify.save(
+        tersify.pack(model),
+        tmp_path / "net.terse",
+        network=model,
+        example=torch.randn(2, 4),
+    )
     loaded = tersify.load(tmp_path / "net.terse")
     assert torch.equal(loaded(torch.ones(2, 4)), model(torch.ones(2, 4)))
-    with pytest.raises(ValueError, match=r"written down for inputs 2×4 of torch\.float32, got \(1, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"written down for inputs 2×4 of torch\.float32, got \(1, 4\)"
+    ):
         loaded(torch.ones(1, 4))
 
 
@@ -135,30 +158,52 @@ def test_save_wants_the_plain_network_and_an_example(tmp_path):
         tersify.save(tersify.pack(model), tmp_path / "a.terse", network=model)
     with pytest.raises(ValueError, match="name different tensors"):
         tersify.save(
-            tersify.pack(model), tmp_path / "a.terse", network=nn.Linear(3, 3, False), example=torch.ones(1, 3)
+            tersify.pack(model),
+            tmp_path / "a.terse",
+            network=nn.Linear(3, 3, False),
+            example=torch.ones(1, 3),
         )
     session = tersify.attach(model, "twn")
-    with pytest.raises(ValueError, match=r"in a session; end that with session\.bake_\(\)|name different tensors"):
-        tersify.save(session.pack(), tmp_path / "a.terse", network=model, example=torch.ones(1, 3))
+    with pytest.raises(
+        ValueError,
+        match=r"in a session; end that with session\.bake_\(\)|name different tensors",
+    ):
+        tersify.save(
+            session.pack(),
+            tmp_path / "a.terse",
+            network=model,
+            example=torch.ones(1, 3),
+        )
 
 
 def test_a_reference_network_needs_no_into(tmp_path):
     model = network("digits-cnn", width=0.5)
     metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.5}}}
-    tersify.save(CompressedModel(model.state_dict(), metadata=metadata), tmp_path / "net.terse")
+    tersify.save(
+        CompressedModel(model.state_dict(), metadata=metadata), tmp_path / "net.terse"
+    )
     loaded = tersify.load(tmp_path / "net.terse")
     assert type(loaded) is type(model)
-    assert all(torch.equal(t, model.state_dict()[name]) for name, t in loaded.state_dict().items())
+    assert all(
+        torch.equal(t, model.state_dict()[name])
+        for name, t in loaded.state_dict().items()
+    )
 
 
 def test_loading_it_does_not_import_training(tmp_path):
     model, x = make("linear")
     code = "import sys, tersify; tersify.load(sys.argv[1]); print(sorted(m for m in sys.modules if 'tersify.' in m))"
     told = subprocess.run(
-        [sys.executable, "-c", code, str(_file(model, x, tmp_path))], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(_file(model, x, tmp_path))],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert "tersify.graph" in told
-    assert not any(half in told for half in ("tersify.methods", "tersify.session", "tersify.recipe"))
+    assert not any(
+        half in told
+        for half in ("tersify.methods", "tersify.session", "tersify.recipe")
+    )
 
 
 USERS = """
@@ -178,14 +223,17 @@ def users(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(USERS)
     arguments = (
-        "compress nets.py:small --option width=4 --data digits --recipe twn --epochs 1 --no-dense-twin --out run"
+        "compress nets.py:small --option width=4 --data digits --recipe twn --epochs 1 "
+        "--no-dense-twin --out run"
     )
     assert main(arguments.split()) == 0
     (tmp_path / "ran").unlink()
     return tmp_path / "run" / "model.terse"
 
 
-def test_a_users_network_is_evaluated_benched_and_exported_without_its_code(users, capsys):
+def test_a_users_network_is_evaluated_benched_and_exported_without_its_code(
+    users, capsys
+):
     pytest.importorskip("onnx", reason="needs the package onnx")
     capsys.readouterr()
     assert main(["eval", str(users), "--data", "digits"]) == 0
@@ -204,7 +252,10 @@ def test_without_a_graph_a_file_chooses_code_with_trust_alone(users, capsys):
     capsys.readouterr()
     assert main(["eval", "plain.terse", "--data", "digits"]) == 2
     told = capsys.readouterr().err
-    assert "names 'nets.py:small', code that a file must not choose; say what it is with --target, or let" in told
+    assert (
+        "names 'nets.py:small', code that a file must not choose; say what it is with --target, or let"
+        in told
+    )
     assert "--trust" in told
     assert not (users.parent.parent / "ran").exists()
     with pytest.raises(ValueError, match=r"must not choose.*into=MyNet\(\)"):
@@ -213,11 +264,26 @@ def test_without_a_graph_a_file_chooses_code_with_trust_alone(users, capsys):
     assert main(["eval", "plain.terse", "--data", "digits", "--trust"]) == 0
     assert (users.parent.parent / "ran").exists()
     images = dataset("digits").test.images[:3].float() / 255
-    assert torch.equal(tersify.load("plain.terse", trust=True)(images), tersify.load(users)(images))
+    assert torch.equal(
+        tersify.load("plain.terse", trust=True)(images), tersify.load(users)(images)
+    )
 
 
 def test_trust_and_another_network_are_one_too_many(users, capsys):
-    assert main(["eval", str(users), "--data", "digits", "--trust", "--target", "nets.py:small"]) == 2
+    assert (
+        main(
+            [
+                "eval",
+                str(users),
+                "--data",
+                "digits",
+                "--trust",
+                "--target",
+                "nets.py:small",
+            ]
+        )
+        == 2
+    )
     assert "leave one of them out" in capsys.readouterr().err
     with pytest.raises(ValueError, match="leave one of them out"):
         tersify.load(users, into=nn.Linear(1, 1), trust=True)
@@ -225,7 +291,10 @@ def test_trust_and_another_network_are_one_too_many(users, capsys):
 
 def test_a_file_that_says_nothing_is_told_what_to_do(tmp_path):
     tersify.save({"w": torch.zeros(2)}, tmp_path / "w.terse")
-    with pytest.raises(ValueError, match=r"does not say which network it is; give the network: load\(path, into="):
+    with pytest.raises(
+        ValueError,
+        match=r"does not say which network it is; give the network: load\(path, into=",
+    ):
         tersify.load(tmp_path / "w.terse")
 
 

@@ -1,8 +1,9 @@
-"""Opens broken files by the hundred thousand: `python tests/hostile/terse_fuzz.py --files 200000`.
+"""Opens broken files by the hundred thousand: `python tests/hostile/terse_fuzz.py
+--files 200000`.
 
-Only `TerseFileError` may come out; never a crash, a hang, a wrong weight or more memory than allowed.
-With `--extension` the coders come from that file (a sanitizer build). A file that breaks a rule is
-written to `--keep`, for tests/hostile.
+Only `TerseFileError` may come out; never a crash, a hang, a wrong weight or more memory
+than allowed. With `--extension` the coders come from that file (a sanitizer build). A
+file that breaks a rule is written to `--keep`, for tests/hostile.
 """
 
 from __future__ import annotations
@@ -62,13 +63,18 @@ def same(a: Contents, b: Contents) -> bool:
     )
 
 
-def run(files: int, seed: int, keep: Path, *, limit_memory: bool = True) -> dict[str, int]:
-    """How many files were refused and accepted; raises on the first one that breaks a rule."""
+def run(
+    files: int, seed: int, keep: Path, *, limit_memory: bool = True
+) -> dict[str, int]:
+    """How many files were refused and accepted; raises on the first one that breaks a
+    rule.
+    """
     rng = random.Random(seed)
     counts = {"refused": 0, "accepted": 0}
     with tempfile.TemporaryDirectory() as folder:
         keep.mkdir(parents=True, exist_ok=True)
-        path = keep / "current.terse"  # a sanitizer ends the process and leaves it behind
+        # a sanitizer ends the process and leaves it behind
+        path = keep / "current.terse"
         good = [(data, contents(_write(path, data))) for data in seeds(Path(folder))]
         decoders = _decoders()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -78,7 +84,9 @@ def run(files: int, seed: int, keep: Path, *, limit_memory: bool = True) -> dict
             _write(path, broken)
             signal.alarm(SECONDS_PER_FILE)
             try:
-                with mock.patch.object(native, "extension", return_value=rng.choice(decoders)):
+                with mock.patch.object(
+                    native, "extension", return_value=rng.choice(decoders)
+                ):
                     read = contents(path)
             except TerseFileError:
                 counts["refused"] += 1
@@ -88,7 +96,9 @@ def run(files: int, seed: int, keep: Path, *, limit_memory: bool = True) -> dict
             else:
                 counts["accepted"] += 1
                 if whole and not same(read, expected):
-                    raise AssertionError(f"a changed weight was not noticed: {_keep(keep, broken)}")
+                    raise AssertionError(
+                        f"a changed weight was not noticed: {_keep(keep, broken)}"
+                    )
             finally:
                 signal.alarm(0)
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
@@ -99,7 +109,9 @@ def run(files: int, seed: int, keep: Path, *, limit_memory: bool = True) -> dict
 
 
 def _decoders() -> list[SimpleNamespace | None]:
-    """The coders once for every path of this machine; None, where they are missing, is the reference."""
+    """The coders once for every path of this machine; None, where they are missing, is
+    the reference.
+    """
     compiled = native.extension()
     if compiled is None:
         return [None]
@@ -130,14 +142,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--extension", help="the compiled coders to test")
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz-found"))
-    parser.add_argument("--no-memory-limit", action="store_true", help="for sanitizers, which keep freed memory")
+    parser.add_argument(
+        "--no-memory-limit",
+        action="store_true",
+        help="for sanitizers, which keep freed memory",
+    )
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.extension:
         use_extension(chosen.extension)
     start = time.monotonic()
-    counts = run(chosen.files, chosen.seed, chosen.keep, limit_memory=not chosen.no_memory_limit)
-    print(f"{chosen.files} files: {counts['refused']} refused, {counts['accepted']} accepted", end="")
+    counts = run(
+        chosen.files, chosen.seed, chosen.keep, limit_memory=not chosen.no_memory_limit
+    )
+    print(
+        f"{chosen.files} files: {counts['refused']} refused, {counts['accepted']} accepted",
+        end="",
+    )
     print(f" in {time.monotonic() - start:.0f} s; no rule broken")
 
 

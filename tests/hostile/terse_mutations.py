@@ -1,7 +1,8 @@
-"""Broken `.terse` files made from good ones, in every layer: bytes, header, directory, groups.
+"""Broken `.terse` files made from good ones, in every layer: bytes, header, directory,
+groups.
 
-Changes inside a layer repair the layers around it (offsets, checksums), so that they reach the code
-they are meant for.
+Changes inside a layer repair the layers around it (offsets, checksums), so that they
+reach the code they are meant for.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def pack(metadata: dict[str, Any], sections: dict[str, bytes]) -> bytes:
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, data in sections.items():
-        header[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [end, end + len(data)]}
+        header[name] = {
+            "dtype": "U8",
+            "shape": [len(data)],
+            "data_offsets": [end, end + len(data)],
+        }
         end += len(data)
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + b"".join(sections.values())
@@ -64,8 +69,12 @@ def directory_of(sections: dict[str, bytes]) -> dict[str, Any]:
     return json.loads(zstandard.ZstdDecompressor().decompress(sections["directory"]))
 
 
-def with_directory(sections: dict[str, bytes], directory: dict[str, Any]) -> dict[str, bytes]:
-    packed = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(json.dumps(directory).encode())
+def with_directory(
+    sections: dict[str, bytes], directory: dict[str, Any]
+) -> dict[str, bytes]:
+    packed = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(
+        json.dumps(directory).encode()
+    )
     return sections | {"directory": packed}
 
 
@@ -82,7 +91,11 @@ def mangle(data: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         if not made:
             return bytes(made)
-        at = rng.randrange(len(made)) if rng.random() < 0.7 else rng.randrange(min(16, len(made)))
+        at = (
+            rng.randrange(len(made))
+            if rng.random() < 0.7
+            else rng.randrange(min(16, len(made)))
+        )
         kind = rng.randrange(7)
         if kind == 0:
             made[at] ^= 1 << rng.randrange(8)
@@ -99,7 +112,9 @@ def mangle(data: bytes, rng: random.Random) -> bytes:
         elif kind == 5:
             del made[at : at + rng.randrange(1, 9)]
         else:
-            made[at : at + 4] = struct.pack("<I", rng.choice((0, 1, len(made), len(made) + 1, 1 << 31, 0xFFFFFFFF)))
+            made[at : at + 4] = struct.pack(
+                "<I", rng.choice((0, 1, len(made), len(made) + 1, 1 << 31, 0xFFFFFFFF))
+            )
     return bytes(made)
 
 
@@ -129,12 +144,27 @@ def lie(value: Any, rng: random.Random) -> Any:
     if type(value) is int and rng.random() < 0.5:
         return value + rng.choice((-1, 1, 2, 8, -8))
     if isinstance(value, str) and value and rng.random() < 0.5:
-        return rng.choice(("F64", "F16", "BOOL", "I8", "rans", "packed", "planes", "lzma", value[:-1], value * 2))
+        return rng.choice(
+            (
+                "F64",
+                "F16",
+                "BOOL",
+                "I8",
+                "rans",
+                "packed",
+                "planes",
+                "lzma",
+                value[:-1],
+                value * 2,
+            )
+        )
     return rng.choice(LIES)
 
 
 def mutate(file: bytes, rng: random.Random) -> tuple[bytes, bool]:
-    """A broken file, and whether any change to a weight must have been noticed (no checksum was repaired)."""
+    """A broken file, and whether any change to a weight must have been noticed (no
+    checksum was repaired).
+    """
     layer = rng.random()
     if layer < 0.3:
         return mangle(file, rng), True
@@ -144,7 +174,9 @@ def mutate(file: bytes, rng: random.Random) -> tuple[bytes, bool]:
         text = json.dumps(lie(json.loads(file[8 : 8 + size]), rng)).encode()
         return struct.pack("<Q", len(text)) + text + file[8 + size :], False
     if layer < 0.6:
-        return pack(metadata, with_directory(sections, lie(directory_of(sections), rng))), False
+        return pack(
+            metadata, with_directory(sections, lie(directory_of(sections), rng))
+        ), False
     groups = [name for name in sections if name != "directory"]
     name = rng.choice(groups)
     data = mangle(sections[name], rng) if layer < 0.95 else sections[rng.choice(groups)]

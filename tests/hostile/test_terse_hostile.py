@@ -1,4 +1,6 @@
-"""Broken and malicious `.terse` files: the error, never a crash, a hang, a wrong weight or much memory."""
+"""Broken and malicious `.terse` files: the error, never a crash, a hang, a wrong weight
+or much memory.
+"""
 
 import tracemalloc
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""One small training, as a plain loop and by each library; what they leave must be the same."""
+"""One small training, as a plain loop and by each library; what they leave must be the
+same.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ RATE, DECAY = 0.01, 0.3
 METHODS = {
     "ternary-target": from_table({"method": "ternary-target", "sparsity": 0.7}),
     "ttq": from_table({"method": "ttq"}),
-    "soft-movement": from_table({"method": "prune", "score": "soft-movement", "lam": 3.0}),
+    "soft-movement": from_table(
+        {"method": "prune", "score": "soft-movement", "lam": 3.0}
+    ),
     "agp": from_table({"method": "prune", "sparsity": 0.5}),
 }
 
@@ -31,9 +35,13 @@ def recipe(name: str) -> Recipe:
 
 
 def network() -> nn.Sequential:
-    """Without a bias before the batch norm: its gradient is nothing but rounding, of which Adam makes full steps."""
+    """Without a bias before the batch norm: its gradient is nothing but rounding, of
+    which Adam makes full steps.
+    """
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    return nn.Sequential(
+        nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)
+    )
 
 
 def samples() -> tuple[Tensor, Tensor]:
@@ -49,7 +57,9 @@ def plain_loop(name: str, *, accumulate: int = 1) -> CompressedModel:
     model, batches = network(), list(loader())
     windows = [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
     session = tersify.attach(model, recipe(name), steps=EPOCHS * len(windows))
-    optimizer = torch.optim.AdamW(session.param_groups(weight_decay=DECAY, fused=False), lr=RATE)
+    optimizer = torch.optim.AdamW(
+        session.param_groups(weight_decay=DECAY, fused=False), lr=RATE
+    )
     for window in windows * EPOCHS:
         session.step()
         for x, y in window:
@@ -62,17 +72,22 @@ def plain_loop(name: str, *, accumulate: int = 1) -> CompressedModel:
 
 def same(a: CompressedModel, b: CompressedModel) -> bool:
     mine, theirs = a.state_dict(), b.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(mine[name], theirs[name]) for name in mine
+    )
 
 
 def near(a: CompressedModel, b: CompressedModel) -> bool:
     """Sums of gradients may be rounded in another order."""
     mine, theirs = a.state_dict(), b.state_dict()
     return mine.keys() == theirs.keys() and all(
-        torch.allclose(mine[name].float(), theirs[name].float(), atol=1e-4) for name in mine
+        torch.allclose(mine[name].float(), theirs[name].float(), atol=1e-4)
+        for name in mine
     )
 
 
 def loads_plainly(path: Path, packed: CompressedModel, into: nn.Module) -> bool:
     state = tersify.load(path, into=into).state_dict()
-    return all(torch.equal(state[name], value) for name, value in packed.state_dict().items())
+    return all(
+        torch.equal(state[name], value) for name, value in packed.state_dict().items()
+    )

@@ -1,4 +1,6 @@
-"""Two ranks train under the library that is named; each leaves its weights in the folder that is named."""
+"""Two ranks train under the library that is named; each leaves its weights in the
+folder that is named.
+"""
 
 import sys
 from pathlib import Path
@@ -19,8 +21,10 @@ def lightning(folder: Path) -> torch.nn.Module:
 
     module = Lit()
     trainer(
-        TersifyCallback(recipe("ternary-target"), out=folder / "net.terse"), devices=2, strategy="ddp"
-    ).fit(module, loader())  # fmt: skip
+        TersifyCallback(recipe("ternary-target"), out=folder / "net.terse"),
+        devices=2,
+        strategy="ddp",
+    ).fit(module, loader())
     return module
 
 
@@ -29,7 +33,11 @@ def hf(folder: Path) -> torch.nn.Module:
 
     from tersify.integrations.hf import TersifyCallback
 
-    running = trainer(folder, TersifyCallback(recipe("ternary-target"), out=folder / "net.terse"), ddp_backend="gloo")
+    running = trainer(
+        folder,
+        TersifyCallback(recipe("ternary-target"), out=folder / "net.terse"),
+        ddp_backend="gloo",
+    )
     running.train()
     return running.model
 
@@ -45,7 +53,9 @@ def accelerate(folder: Path) -> torch.nn.Module:
     data = loader().dataset
     steps = EPOCHS * len(DataLoader(data, 8, sampler=DistributedSampler(data)))
     session = attach(accelerator, model, recipe("ternary-target"), steps=steps)
-    prepared, optimizer, batches = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=RATE), loader())
+    prepared, optimizer, batches = accelerator.prepare(
+        model, torch.optim.AdamW(model.parameters(), lr=RATE), loader()
+    )
     for _ in range(EPOCHS):
         for x, y in batches:
             accelerator.backward(F.cross_entropy(prepared(x), y))

@@ -62,15 +62,20 @@ class StopAfter(L.Callback):
 
 def trainer(*callbacks, **settings):
     return L.Trainer(
-        **({"max_epochs": EPOCHS, "devices": 1} | settings), accelerator="cpu", logger=False, callbacks=list(callbacks),
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=any(
-            isinstance(c, ModelCheckpoint) for c in callbacks
-        ),
-    )  # fmt: skip
+        **({"max_epochs": EPOCHS, "devices": 1} | settings),
+        accelerator="cpu",
+        logger=False,
+        callbacks=list(callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
+    )
 
 
 def unprefixed(packed):
-    return tersify.CompressedModel({name.removeprefix("net."): tensor for name, tensor in packed.items()})
+    return tersify.CompressedModel(
+        {name.removeprefix("net."): tensor for name, tensor in packed.items()}
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
@@ -88,15 +93,25 @@ def test_it_ends_where_a_plain_loop_ends(name, accumulate, tmp_path):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_resumed_in_the_middle_of_a_schedule_it_ends_with_the_weights_of_an_unbroken_run(name, tmp_path):
-    whole, saves = TersifyCallback(recipe(name)), {"every_n_epochs": 1, "save_top_k": -1, "filename": "{epoch}"}
+def test_resumed_in_the_middle_of_a_schedule_it_ends_with_the_weights_of_an_unbroken_run(
+    name, tmp_path
+):
+    whole, saves = (
+        TersifyCallback(recipe(name)),
+        {"every_n_epochs": 1, "save_top_k": -1, "filename": "{epoch}"},
+    )
     trainer(whole, precision="bf16-mixed").fit(Lit(), loader())
     with pytest.raises(RuntimeError, match="stopped"):
         trainer(
-            TersifyCallback(recipe(name)), ModelCheckpoint(tmp_path, **saves), StopAfter(14), precision="bf16-mixed"
+            TersifyCallback(recipe(name)),
+            ModelCheckpoint(tmp_path, **saves),
+            StopAfter(14),
+            precision="bf16-mixed",
         ).fit(Lit(), loader())
     resumed = TersifyCallback(recipe(name))
-    trainer(resumed, precision="bf16-mixed").fit(Lit(), loader(), ckpt_path=tmp_path / "epoch=1.ckpt")
+    trainer(resumed, precision="bf16-mixed").fit(
+        Lit(), loader(), ckpt_path=tmp_path / "epoch=1.ckpt"
+    )
     assert same(whole.packed, resumed.packed)
 
 
@@ -109,22 +124,37 @@ def test_a_checkpoint_has_plain_weights_for_plain_modules(tmp_path):
     plain = Lit.load_from_checkpoint(path)
     assert plain.net[0].weight.unique().numel() <= 3
     running.test(module, loader(), ckpt_path=path, verbose=False)
-    trainer(TersifyCallback("ternary-target")).test(Lit(), loader(), ckpt_path=path, verbose=False)
+    trainer(TersifyCallback("ternary-target")).test(
+        Lit(), loader(), ckpt_path=path, verbose=False
+    )
 
 
 def test_a_dense_checkpoint_does_not_pass_for_one_of_a_session(tmp_path):
-    trainer(ModelCheckpoint(tmp_path, filename="dense"), max_epochs=1).fit(Lit(), loader())
-    with pytest.raises(ValueError, match=r"was written without TersifyCallback; load its weights before fit"):
-        trainer(TersifyCallback("ternary-target")).fit(Lit(), loader(), ckpt_path=tmp_path / "dense.ckpt")
+    trainer(ModelCheckpoint(tmp_path, filename="dense"), max_epochs=1).fit(
+        Lit(), loader()
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"was written without TersifyCallback; load its weights before fit",
+    ):
+        trainer(TersifyCallback("ternary-target")).fit(
+            Lit(), loader(), ckpt_path=tmp_path / "dense.ckpt"
+        )
 
 
 def test_another_length_than_the_checkpoints_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match="stopped"):
-        trainer(TersifyCallback("agp-90"), ModelCheckpoint(tmp_path, filename="a", every_n_epochs=1), StopAfter(8)).fit(
-            Lit(), loader()
+        trainer(
+            TersifyCallback("agp-90"),
+            ModelCheckpoint(tmp_path, filename="a", every_n_epochs=1),
+            StopAfter(8),
+        ).fit(Lit(), loader())
+    with pytest.raises(
+        ValueError, match=f"made with steps_per_epoch={STEPS}, this run has {2 * STEPS}"
+    ):
+        trainer(TersifyCallback("agp-90"), max_epochs=2 * EPOCHS).fit(
+            Lit(), loader(), ckpt_path=tmp_path / "a.ckpt"
         )
-    with pytest.raises(ValueError, match=f"made with steps_per_epoch={STEPS}, this run has {2 * STEPS}"):
-        trainer(TersifyCallback("agp-90"), max_epochs=2 * EPOCHS).fit(Lit(), loader(), ckpt_path=tmp_path / "a.ckpt")
 
 
 def test_max_steps_give_the_length():
@@ -144,7 +174,9 @@ def test_a_training_that_stops_early_is_told():
         def on_train_batch_end(self, trainer, *_):
             trainer.should_stop = trainer.global_step >= 5
 
-    with pytest.warns(UserWarning, match=f"stopped at step .* of {STEPS}, so the recipe's schedules"):
+    with pytest.warns(
+        UserWarning, match=f"stopped at step .* of {STEPS}, so the recipe's schedules"
+    ):
         trainer(TersifyCallback("agp-90"), Enough()).fit(Lit(), loader())
 
 
@@ -167,10 +199,25 @@ class MadeBefore(Lit):
 @pytest.mark.parametrize(
     ("module", "settings", "others", "message"),
     [
-        (Lit, {"max_epochs": -1}, [], "how long training takes is not known; give the Trainer max_steps"),
-        (Lit, {}, [EMAWeightAveraging()], "EMAWeightAveraging averages masks and thresholds"),
+        (
+            Lit,
+            {"max_epochs": -1},
+            [],
+            "how long training takes is not known; give the Trainer max_steps",
+        ),
+        (
+            Lit,
+            {},
+            [EMAWeightAveraging()],
+            "EMAWeightAveraging averages masks and thresholds",
+        ),
         (TwoOptimizers, {}, [], "one optimizer, the module has 2"),
-        (MadeBefore, {}, [], "the optimizer does not have 2 of the parameters that the recipe trains"),
+        (
+            MadeBefore,
+            {},
+            [],
+            "the optimizer does not have 2 of the parameters that the recipe trains",
+        ),
     ],
 )
 def test_what_does_not_go_is_refused_in_one_sentence(module, settings, others, message):
@@ -179,18 +226,32 @@ def test_what_does_not_go_is_refused_in_one_sentence(module, settings, others, m
 
 
 @pytest.mark.parametrize(
-    "strategy", [strategies.FSDPStrategy, strategies.DeepSpeedStrategy, strategies.ModelParallelStrategy]
+    "strategy",
+    [
+        strategies.FSDPStrategy,
+        strategies.DeepSpeedStrategy,
+        strategies.ModelParallelStrategy,
+    ],
 )
 def test_weights_that_are_cut_up_are_refused(strategy):
-    made = strategy.__new__(strategy)  # without its __init__, which wants GPUs or a package more
+    # without its __init__, which wants GPUs or a package more
+    made = strategy.__new__(strategy)
     running = SimpleNamespace(strategy=made, callbacks=[], precision="32-true")
-    with pytest.raises(ValueError, match=f"{strategy.__name__} cuts weights up.*train on one device, or with strategy"):
+    with pytest.raises(
+        ValueError,
+        match=f"{strategy.__name__} cuts weights up.*train on one device, or with strategy",
+    ):
         TersifyCallback("ttq").setup(running, Lit(), "fit")
 
 
 def test_a_scaled_loss_is_refused_where_the_recipe_has_a_term_of_its_own():
-    running = SimpleNamespace(strategy=trainer().strategy, callbacks=[], precision="16-mixed")
-    with pytest.raises(ValueError, match="16-mixed scales the loss, and the recipe has a term of its own in it"):
+    running = SimpleNamespace(
+        strategy=trainer().strategy, callbacks=[], precision="16-mixed"
+    )
+    with pytest.raises(
+        ValueError,
+        match="16-mixed scales the loss, and the recipe has a term of its own in it",
+    ):
         TersifyCallback(recipe("soft-movement")).setup(running, Lit(), "fit")
     TersifyCallback(recipe("ttq")).setup(running, Lit(), "fit")
 
@@ -198,16 +259,24 @@ def test_a_scaled_loss_is_refused_where_the_recipe_has_a_term_of_its_own():
 def test_mistakes_are_told_at_birth(tmp_path):
     with pytest.raises(ValueError, match="nearest: 'ternary-target'"):
         TersifyCallback("ternary-targt")
-    with pytest.raises(ValueError, match="no method of the recipe has a setting 'sparsty'; nearest: 'sparsity'"):
+    with pytest.raises(
+        ValueError,
+        match="no method of the recipe has a setting 'sparsty'; nearest: 'sparsity'",
+    ):
         TersifyCallback("ternary-target", sparsty=0.5)
-    with pytest.raises(ValueError, match="out must be a file in a folder that is there"):
+    with pytest.raises(
+        ValueError, match="out must be a file in a folder that is there"
+    ):
         TersifyCallback("ternary-target", out=tmp_path / "nowhere" / "net.terse")
 
 
 def test_a_second_fit_wants_a_new_callback():
     callback, module = TersifyCallback("ternary-target"), Lit()
     trainer(callback).fit(module, loader())
-    with pytest.raises(ValueError, match="training is over and its weights are final; go on with a new callback"):
+    with pytest.raises(
+        ValueError,
+        match="training is over and its weights are final; go on with a new callback",
+    ):
         trainer(callback).fit(module, loader())
     again = TersifyCallback("ternary-target")
     trainer(again).fit(module, loader())
@@ -218,26 +287,43 @@ def test_after_an_interruption_fit_goes_on_in_the_same_process(tmp_path):
     whole = TersifyCallback("ternary-target")
     trainer(whole).fit(Lit(), loader())
     callback, module = TersifyCallback("ternary-target"), Lit()
-    saves = ModelCheckpoint(tmp_path, filename="{epoch}", every_n_epochs=1, save_top_k=-1)
+    saves = ModelCheckpoint(
+        tmp_path, filename="{epoch}", every_n_epochs=1, save_top_k=-1
+    )
     with pytest.raises(RuntimeError, match="stopped"):
         trainer(callback, saves, StopAfter(14)).fit(module, loader())
-    with pytest.raises(ValueError, match="has 14 steps of an interrupted training behind it"):
+    with pytest.raises(
+        ValueError, match="has 14 steps of an interrupted training behind it"
+    ):
         trainer(callback).fit(module, loader())
     trainer(callback).fit(module, loader(), ckpt_path=tmp_path / "epoch=1.ckpt")
     assert same(whole.packed, callback.packed)
 
 
 def test_the_library_under_its_old_name_works_too():
-    old = pytest.importorskip("pytorch_lightning", reason="needs the package pytorch-lightning")
+    old = pytest.importorskip(
+        "pytorch_lightning", reason="needs the package pytorch-lightning"
+    )
 
     class Old(old.LightningModule):
-        training_step, configure_optimizers, forward = Lit.training_step, Lit.configure_optimizers, Lit.forward
+        training_step, configure_optimizers, forward = (
+            Lit.training_step,
+            Lit.configure_optimizers,
+            Lit.forward,
+        )
 
         def __init__(self):
             super().__init__()
             self.net: nn.Module = network()
 
     callback = TersifyCallback("ternary-target")
-    old.Trainer(max_epochs=1, accelerator="cpu", logger=False, callbacks=[callback], enable_progress_bar=False,
-                enable_checkpointing=False, enable_model_summary=False).fit(Old(), loader())  # fmt: skip
+    old.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[callback],
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    ).fit(Old(), loader())
     assert callback.packed.compressed()

@@ -1,4 +1,5 @@
-"""Runs a command of ours in a process whose files may not grow beyond a limit: what a full disk does to a writer.
+"""Runs a command of ours in a process whose files may not grow beyond a limit: what a
+full disk does to a writer.
 
 full_disk.py BYTES COMMAND…
 """

@@ -32,8 +32,14 @@ SPACE = """
 "ternary.cap" = { uniform = [0.2, 0.9] }
 "train.lr" = { log = [1e-3, 1e-1] }
 """
-DEFAULTS = {"objectives": '["accuracy", "sparsity"]', "trials": 4, "sampler": "random", "pruner": "none",
-            "epochs": 1, "space": SPACE}  # fmt: skip
+DEFAULTS = {
+    "objectives": '["accuracy", "sparsity"]',
+    "trials": 4,
+    "sampler": "random",
+    "pruner": "none",
+    "epochs": 1,
+    "space": SPACE,
+}
 
 
 def sweep_text(**changes) -> str:
@@ -50,9 +56,21 @@ def start_sweep(file: Path, out: Path, *flags: str) -> subprocess.Popen:
     source = str(Path(tersify.__file__).parent.parent)
     environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "tersify", "sweep", str(file), "--out", str(out), *flags],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tersify",
+            "sweep",
+            str(file),
+            "--out",
+            str(out),
+            *flags,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
 
 
 def read_results(out: Path) -> dict:
@@ -64,4 +82,8 @@ def finished(out: Path) -> dict[int, tuple]:
     import optuna
 
     study = optuna.load_study(study_name=None, storage=f"sqlite:///{out / 'study.db'}")
-    return {t.number: (t.values, t.params, t.datetime_complete) for t in study.get_trials() if t.state.is_finished()}
+    return {
+        t.number: (t.values, t.params, t.datetime_complete)
+        for t in study.get_trials()
+        if t.state.is_finished()
+    }

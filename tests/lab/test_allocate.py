@@ -9,20 +9,44 @@ import torch
 import tersify
 from tersify.cli import main
 from tersify.lab import network
-from tersify.lab.allocate import Budget, Choice, Plan, candidates, knapsack, measure, smallest_within, trade_off
+from tersify.lab.allocate import (
+    Budget,
+    Choice,
+    Plan,
+    candidates,
+    knapsack,
+    measure,
+    smallest_within,
+    trade_off,
+)
 from tersify.methods import Lookup
 from tersify.recipe import Recipe
 
 TABLE = {
-    "a": [Choice(Lookup(n=2), 25, 0.9), Choice(Lookup(n=4), 50, 0.2), Choice(Lookup(n=6), 75, 0.05)],
-    "b": [Choice(Lookup(n=2), 250, 0.3), Choice(Lookup(n=4), 500, 0.02), Choice(Lookup(n=6), 750, 0.01)],
-    "c": [Choice(Lookup(n=2), 10, 0.5), Choice(Lookup(n=4), 20, 0.4), Choice(Lookup(n=6), 30, 0.3)],
+    "a": [
+        Choice(Lookup(n=2), 25, 0.9),
+        Choice(Lookup(n=4), 50, 0.2),
+        Choice(Lookup(n=6), 75, 0.05),
+    ],
+    "b": [
+        Choice(Lookup(n=2), 250, 0.3),
+        Choice(Lookup(n=4), 500, 0.02),
+        Choice(Lookup(n=6), 750, 0.01),
+    ],
+    "c": [
+        Choice(Lookup(n=2), 10, 0.5),
+        Choice(Lookup(n=4), 20, 0.4),
+        Choice(Lookup(n=6), 30, 0.3),
+    ],
 }
 
 
 @pytest.mark.parametrize("limit", [285, 300, 420, 555, 700, 2000])
 def test_the_knapsack_finds_the_least_damage_of_all_plans(limit):
-    plans = [Plan(dict(zip(TABLE, picks, strict=True))) for picks in itertools.product(*TABLE.values())]
+    plans = [
+        Plan(dict(zip(TABLE, picks, strict=True)))
+        for picks in itertools.product(*TABLE.values())
+    ]
     best = min(plan.damage for plan in plans if plan.size_bytes <= limit)
     found = knapsack(TABLE, limit)
     assert found.size_bytes <= limit
@@ -71,10 +95,33 @@ def test_the_command_writes_a_recipe_that_fits_the_budget(tmp_path, capsys):
     torch.manual_seed(0)
     model = network("digits-cnn", width=0.25)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    arguments = ["--weights", str(tmp_path / "weights.pt"), "--data", "digits", "--out", str(tmp_path / "mixed.toml"),
-                 "--option", "width=0.25"]  # fmt: skip
+    arguments = [
+        "--weights",
+        str(tmp_path / "weights.pt"),
+        "--data",
+        "digits",
+        "--out",
+        str(tmp_path / "mixed.toml"),
+        "--option",
+        "width=0.25",
+    ]
     file = tmp_path / "net.terse"
-    assert main(["allocate", "digits-cnn", *arguments, "--budget", "2500", "--images", "50", "--save", str(file)]) == 0
+    assert (
+        main(
+            [
+                "allocate",
+                "digits-cnn",
+                *arguments,
+                "--budget",
+                "2500",
+                "--images",
+                "50",
+                "--save",
+                str(file),
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "bytes of codes and tables" in said
     assert "% before" in said
@@ -90,25 +137,57 @@ def test_the_command_writes_a_recipe_that_fits_the_budget(tmp_path, capsys):
     ("flags", "wanted"),
     [
         (["--images", "0"], "'--images'"),
-        (["--images", "100000"], "--images 100000 leaves none of the 1352 training images of digits"),
+        (
+            ["--images", "100000"],
+            "--images 100000 leaves none of the 1352 training images of digits",
+        ),
         (["--budget", "-1"], "a budget must not be negative, got -1"),
         (["--drop", "1"], "give --budget BYTES or --drop POINTS, one of them"),
-        (["--save", "THERE"], "is there already; give another --save, or add --overwrite"),
-        (["--out", "THERE"], "is there already; give another --out, or add --overwrite"),
-        (["--save", "NEW", "--out", "NEW"], "--save is the file of --out; give it another name"),
+        (
+            ["--save", "THERE"],
+            "is there already; give another --save, or add --overwrite",
+        ),
+        (
+            ["--out", "THERE"],
+            "is there already; give another --out, or add --overwrite",
+        ),
+        (
+            ["--save", "NEW", "--out", "NEW"],
+            "--save is the file of --out; give it another name",
+        ),
         (["--out", "THERE/x.toml"], "File exists; check the path"),
-        (["--plot", "curve.html"], "plotting needs plotly; pip install 'tersify[plots]'"),
+        (
+            ["--plot", "curve.html"],
+            "plotting needs plotly; pip install 'tersify[plots]'",
+        ),
         (["--option", "in_channels=3"], "does not take the 1×8×8 images of 'digits'"),
     ],
 )
-def test_the_command_explains_a_mistake_before_it_measures_anything(flags, wanted, tmp_path, monkeypatch, capsys):
+def test_the_command_explains_a_mistake_before_it_measures_anything(
+    flags, wanted, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     options = {"width": 0.25} | ({"in_channels": 3} if "in_channels=3" in flags else {})
     torch.save(network("digits-cnn", **options).state_dict(), tmp_path / "weights.pt")
     (tmp_path / "there").write_text("precious")
-    words = [word.replace("THERE", str(tmp_path / "there")).replace("NEW", str(tmp_path / "new")) for word in flags]
-    given = ["--weights", str(tmp_path / "weights.pt"), "--data", "digits", "--out", str(tmp_path / "mixed.toml"),
-             "--budget", "2500", "--option", "width=0.25"]  # fmt: skip
+    words = [
+        word.replace("THERE", str(tmp_path / "there")).replace(
+            "NEW", str(tmp_path / "new")
+        )
+        for word in flags
+    ]
+    given = [
+        "--weights",
+        str(tmp_path / "weights.pt"),
+        "--data",
+        "digits",
+        "--out",
+        str(tmp_path / "mixed.toml"),
+        "--budget",
+        "2500",
+        "--option",
+        "width=0.25",
+    ]
     assert main(["allocate", "digits-cnn", *given, *words]) == 2
     captured = capsys.readouterr()
     assert wanted in captured.err

@@ -8,11 +8,15 @@ from tersify.lab import Augmentation, augment
 from tersify.lab.data.augment import Draws, apply_draws, draw
 
 
-def plain_augment(image: Tensor, a: Augmentation, top: int, left: int, mirrored: int, cy: int, cx: int) -> Tensor:
+def plain_augment(
+    image: Tensor, a: Augmentation, top: int, left: int, mirrored: int, cy: int, cx: int
+) -> Tensor:
     """One image, step by step."""
     _, height, width = image.shape
     p = a.crop_padding
-    padded = torch.zeros(image.shape[0], height + 2 * p, width + 2 * p, dtype=image.dtype)
+    padded = torch.zeros(
+        image.shape[0], height + 2 * p, width + 2 * p, dtype=image.dtype
+    )
     padded[:, p : p + height, p : p + width] = image
     out = padded[:, top : top + height, left : left + width].clone()
     if mirrored:
@@ -46,16 +50,23 @@ def test_a_batch_is_changed_as_each_image_would_be_alone(
 ) -> None:
     a = Augmentation(crop_padding=padding, flip=flip, cutout=cutout)
     generator = torch.Generator().manual_seed(seed)
-    images = torch.randint(1, 256, (4, channels, height, width), generator=generator).to(kind)
+    images = torch.randint(
+        1, 256, (4, channels, height, width), generator=generator
+    ).to(kind)
     draws = draw(images, a, generator)
-    expected = [plain_augment(image, a, *(int(d[i]) for d in draws)) for i, image in enumerate(images)]
+    expected = [
+        plain_augment(image, a, *(int(d[i]) for d in draws))
+        for i, image in enumerate(images)
+    ]
     assert torch.equal(apply_draws(images, a, draws), torch.stack(expected))
 
 
 def test_the_same_generator_state_gives_the_same_images() -> None:
     images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
     a = Augmentation(crop_padding=4, flip=True, cutout=8)
-    first, again = (augment(images, a, torch.Generator().manual_seed(5)) for _ in range(2))
+    first, again = (
+        augment(images, a, torch.Generator().manual_seed(5)) for _ in range(2)
+    )
     other = augment(images, a, torch.Generator().manual_seed(6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -83,7 +94,11 @@ def test_no_augmentation_returns_the_images_and_draws_nothing() -> None:
 def test_images_themselves_are_left_alone() -> None:
     images = torch.rand(3, 1, 8, 8)
     kept = images.clone()
-    augment(images, Augmentation(crop_padding=2, flip=True, cutout=4), torch.Generator().manual_seed(1))
+    augment(
+        images,
+        Augmentation(crop_padding=2, flip=True, cutout=4),
+        torch.Generator().manual_seed(1),
+    )
     assert torch.equal(images, kept)
 
 
@@ -91,7 +106,9 @@ def test_applying_the_draws_is_one_graph_for_the_compiler() -> None:
     a = Augmentation(crop_padding=2, flip=True, cutout=4)
     images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     draws = draw(images, a, torch.Generator().manual_seed(0))
-    compiled = torch.compile(lambda x, d: apply_draws(x, a, Draws(*d)), fullgraph=True, backend="eager")
+    compiled = torch.compile(
+        lambda x, d: apply_draws(x, a, Draws(*d)), fullgraph=True, backend="eager"
+    )
     assert torch.equal(compiled(images, tuple(draws)), apply_draws(images, a, draws))
 
 

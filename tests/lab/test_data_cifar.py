@@ -38,11 +38,15 @@ def write_binary(root: Path, layout: Layout) -> Path:
     for file, (pixels, labels) in contents(layout).items():
         coarse = np.full((TINY, layout.label_bytes - 1), 7, dtype=np.uint8)
         fine = np.array(labels, dtype=np.uint8)[:, None]
-        (folder / f"{file}.bin").write_bytes(np.hstack([coarse, fine, pixels]).tobytes())
+        (folder / f"{file}.bin").write_bytes(
+            np.hstack([coarse, fine, pixels]).tobytes()
+        )
     return folder
 
 
-def write_python(root: Path, layout: Layout, order: str = "C", protocol: int = 2) -> Path:
+def write_python(
+    root: Path, layout: Layout, order: str = "C", protocol: int = 2
+) -> Path:
     folder = root / layout.python
     folder.mkdir()
     for file, (pixels, labels) in contents(layout).items():
@@ -55,16 +59,23 @@ def write_python(root: Path, layout: Layout, order: str = "C", protocol: int = 2
     return folder
 
 
-LAYOUTS = pytest.mark.parametrize(("name", "layout"), [("cifar10", CIFAR10), ("cifar100", CIFAR100)])
+LAYOUTS = pytest.mark.parametrize(
+    ("name", "layout"), [("cifar10", CIFAR10), ("cifar100", CIFAR100)]
+)
 
 
 @LAYOUTS
-def test_both_layouts_hold_the_same_images(tmp_path: Path, name: str, layout: Layout) -> None:
+def test_both_layouts_hold_the_same_images(
+    tmp_path: Path, name: str, layout: Layout
+) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "p").mkdir()
     write_binary(tmp_path / "b", layout)
     write_python(tmp_path / "p", layout)
-    binary, python = dataset(name, root=tmp_path / "b"), dataset(name, root=tmp_path / "p")
+    binary, python = (
+        dataset(name, root=tmp_path / "b"),
+        dataset(name, root=tmp_path / "p"),
+    )
     assert binary.classes == layout.classes
     assert binary.shape == (3, 32, 32)
     for part in ("train", "test"):
@@ -79,7 +90,9 @@ def test_both_layouts_hold_the_same_images(tmp_path: Path, name: str, layout: La
 def test_a_column_major_array_is_read_as_it_was_meant(tmp_path: Path) -> None:
     write_python(tmp_path, CIFAR10, order="F")
     pixels, _ = contents(CIFAR10)["test_batch"]
-    assert np.array_equal(dataset("cifar10", root=tmp_path).test.images.flatten(1).numpy(), pixels)
+    assert np.array_equal(
+        dataset("cifar10", root=tmp_path).test.images.flatten(1).numpy(), pixels
+    )
 
 
 def test_a_batch_as_python_2_wrote_it_is_read(tmp_path: Path) -> None:
@@ -92,7 +105,9 @@ def test_a_batch_as_python_2_wrote_it_is_read(tmp_path: Path) -> None:
             b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R",
             b"(K\x01K\x03M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
             b"\x89T" + len(text).to_bytes(4, "little") + text + b"tb",
-            b"U\x06labels](" + b"".join(b"K" + bytes([label]) for label in labels) + b"eu.",
+            b"U\x06labels]("
+            + b"".join(b"K" + bytes([label]) for label in labels)
+            + b"eu.",
         ]
     )
     (folder / "test_batch").write_bytes(old)
@@ -101,7 +116,9 @@ def test_a_batch_as_python_2_wrote_it_is_read(tmp_path: Path) -> None:
     assert test.labels.tolist() == labels
 
 
-def test_the_environment_names_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_binary(tmp_path, CIFAR10)
     monkeypatch.setenv("TERSIFY_DATA", str(tmp_path))
     assert len(dataset("cifar10").train) == 5 * TINY
@@ -109,9 +126,14 @@ def test_the_environment_names_the_root(tmp_path: Path, monkeypatch: pytest.Monk
 
 @LAYOUTS
 @pytest.mark.parametrize("exists", [True, False])
-def test_an_empty_root_says_what_belongs_there(tmp_path: Path, name: str, layout: Layout, exists: bool) -> None:
+def test_an_empty_root_says_what_belongs_there(
+    tmp_path: Path, name: str, layout: Layout, exists: bool
+) -> None:
     root = tmp_path if exists else tmp_path / "nowhere"
-    with pytest.raises(ValueError, match=f"{name} needs the folder {layout.binary} or {layout.python} under") as error:
+    with pytest.raises(
+        ValueError,
+        match=f"{name} needs the folder {layout.binary} or {layout.python} under",
+    ) as error:
         dataset(name, root=root)
     assert ("has no such folder" if exists else "does not exist") in str(error.value)
     assert "TERSIFY_DATA" in str(error.value)
@@ -119,7 +141,9 @@ def test_an_empty_root_says_what_belongs_there(tmp_path: Path, name: str, layout
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (write_binary(tmp_path, CIFAR10) / "data_batch_3.bin").unlink()
-    with pytest.raises(ValueError, match=r"data_batch_3.bin' is missing; fetch the data set again"):
+    with pytest.raises(
+        ValueError, match=r"data_batch_3.bin' is missing; fetch the data set again"
+    ):
         dataset("cifar10", root=tmp_path)
 
 
@@ -138,13 +162,17 @@ def test_a_label_out_of_range_is_refused_in_both_layouts(tmp_path: Path) -> None
     content = bytearray(path.read_bytes())
     content[3073] = 10
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"label 10 of record 1 in .*data_batch_2.bin' must be 0..9"):
+    with pytest.raises(
+        ValueError, match=r"label 10 of record 1 in .*data_batch_2.bin' must be 0..9"
+    ):
         dataset("cifar10", root=tmp_path)
     path = write_python(tmp_path, CIFAR100) / "test"
     batch = pickle.loads(path.read_bytes())
     batch[b"fine_labels"][2] = -1
     path.write_bytes(pickle.dumps(batch, protocol=2))
-    with pytest.raises(ValueError, match=r"label -1 of record 2 in .*test' must be 0..99"):
+    with pytest.raises(
+        ValueError, match=r"label -1 of record 2 in .*test' must be 0..99"
+    ):
         dataset("cifar100", root=tmp_path)
 
 
@@ -160,19 +188,30 @@ NOT_BATCHES = {
     "no data": {b"labels": [0] * TINY},
     "no labels": {b"data": PIXEL_TABLE},
     "data of another shape": {b"data": PIXEL_TABLE[:2], b"labels": [0] * TINY},
-    "data of another kind": {b"data": PIXEL_TABLE.astype(np.int8), b"labels": [0] * TINY},
+    "data of another kind": {
+        b"data": PIXEL_TABLE.astype(np.int8),
+        b"labels": [0] * TINY,
+    },
     "data that is no array": {b"data": b"abc", b"labels": [0] * TINY},
-    "objects for data": {b"data": np.array([None], dtype=object), b"labels": [0] * TINY},
+    "objects for data": {
+        b"data": np.array([None], dtype=object),
+        b"labels": [0] * TINY,
+    },
     "too few labels": {b"data": PIXEL_TABLE, b"labels": [0]},
     "labels of text": {b"data": PIXEL_TABLE, b"labels": ["a"] * TINY},
 }
 
 
 @pytest.mark.parametrize("what", NOT_BATCHES)
-def test_a_pickle_that_is_no_batch_is_refused_and_never_run(tmp_path: Path, what: str) -> None:
+def test_a_pickle_that_is_no_batch_is_refused_and_never_run(
+    tmp_path: Path, what: str
+) -> None:
     path = write_python(tmp_path, CIFAR10) / "data_batch_1"
     path.write_bytes(pickle.dumps(NOT_BATCHES[what], protocol=2))
-    with pytest.raises(ValueError, match=r"data_batch_1' is not an official CIFAR batch: .*; fetch it again"):
+    with pytest.raises(
+        ValueError,
+        match=r"data_batch_1' is not an official CIFAR batch: .*; fetch it again",
+    ):
         dataset("cifar10", root=tmp_path)
 
 
@@ -191,7 +230,9 @@ def test_a_pickle_far_too_large_is_not_even_read(tmp_path: Path) -> None:
         dataset("cifar10", root=tmp_path)
 
 
-def test_statistics_are_those_the_public_networks_were_trained_with(tmp_path: Path) -> None:
+def test_statistics_are_those_the_public_networks_were_trained_with(
+    tmp_path: Path,
+) -> None:
     write_binary(tmp_path, CIFAR10)
     data = dataset("cifar10", root=tmp_path)
     assert (data.mean, data.std) == (IMAGENET_MEAN, IMAGENET_STD)

@@ -15,15 +15,25 @@ def test_the_shipped_digits_are_those_of_scikit_learn() -> None:
 
 def test_a_quarter_of_every_digit_is_for_testing() -> None:
     digits = dataset("digits")
-    train, test = torch.bincount(digits.train.labels), torch.bincount(digits.test.labels)
+    train, test = (
+        torch.bincount(digits.train.labels),
+        torch.bincount(digits.test.labels),
+    )
     assert (len(digits.train), len(digits.test)) == (1352, 445)
     assert torch.equal(test, (train + test) // 4)
 
 
 def test_every_digit_is_in_one_part_only() -> None:
     digits = dataset("digits")
-    found = sorted(tuple(row.tolist()) for part in (digits.train, digits.test) for row in part.images.flatten(1))
-    stored = sorted(tuple(row.tolist()) for row in raw_digits()[0].reshape(-1, 64).astype(np.float32) / 16)
+    found = sorted(
+        tuple(row.tolist())
+        for part in (digits.train, digits.test)
+        for row in part.images.flatten(1)
+    )
+    stored = sorted(
+        tuple(row.tolist())
+        for row in raw_digits()[0].reshape(-1, 64).astype(np.float32) / 16
+    )
     assert found == stored
 
 

@@ -14,7 +14,9 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + shape + array.tobytes()
 
 
-def write(folder: Path, joint: str = "-", zipped: bool = False) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def write(
+    folder: Path, joint: str = "-", zipped: bool = False
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     made = {}
@@ -34,7 +36,9 @@ def write(folder: Path, joint: str = "-", zipped: bool = False) -> dict[str, tup
 @pytest.mark.parametrize("folder", [".", "mnist", "MNIST/raw"])
 @pytest.mark.parametrize("joint", ["-", "."])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_the_four_files_are_found_plain_or_zipped(tmp_path: Path, folder: str, joint: str, zipped: bool) -> None:
+def test_the_four_files_are_found_plain_or_zipped(
+    tmp_path: Path, folder: str, joint: str, zipped: bool
+) -> None:
     made = write(tmp_path / folder, joint, zipped)
     data = dataset("mnist", root=tmp_path)
     assert data.shape == (1, 28, 28)
@@ -44,7 +48,9 @@ def test_the_four_files_are_found_plain_or_zipped(tmp_path: Path, folder: str, j
 
 
 def test_an_empty_root_says_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="mnist needs the folder mnist or MNIST/raw or MNIST under"):
+    with pytest.raises(
+        ValueError, match="mnist needs the folder mnist or MNIST/raw or MNIST under"
+    ):
         dataset("mnist", root=tmp_path)
 
 
@@ -74,7 +80,9 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: str, zipped: bool) ->
     content = gzip.decompress(path.read_bytes()) if zipped else path.read_bytes()
     broken = DAMAGES[damage](content)
     path.write_bytes(gzip.compress(broken) if zipped else broken)
-    with pytest.raises(ValueError, match=r"train-images.* is not a whole idx file: .*; fetch it again"):
+    with pytest.raises(
+        ValueError, match=r"train-images.* is not a whole idx file: .*; fetch it again"
+    ):
         dataset("mnist", root=tmp_path)
 
 
@@ -88,13 +96,21 @@ def test_a_zip_that_was_cut_short_is_refused(tmp_path: Path) -> None:
 
 def test_images_and_labels_must_be_equally_many(tmp_path: Path) -> None:
     write(tmp_path / "mnist")
-    (tmp_path / "mnist/train-labels-idx1-ubyte").write_bytes(idx(np.zeros(4, dtype=np.uint8)))
-    with pytest.raises(ValueError, match="have 5 images and 4 labels, which must be equal"):
+    (tmp_path / "mnist/train-labels-idx1-ubyte").write_bytes(
+        idx(np.zeros(4, dtype=np.uint8))
+    )
+    with pytest.raises(
+        ValueError, match="have 5 images and 4 labels, which must be equal"
+    ):
         dataset("mnist", root=tmp_path)
 
 
 def test_a_label_above_nine_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "mnist")
-    (tmp_path / "mnist/train-labels-idx1-ubyte").write_bytes(idx(np.full(5, 10, dtype=np.uint8)))
-    with pytest.raises(ValueError, match=r"training labels of 'mnist' must be 0\.\.9, got 10"):
+    (tmp_path / "mnist/train-labels-idx1-ubyte").write_bytes(
+        idx(np.full(5, 10, dtype=np.uint8))
+    )
+    with pytest.raises(
+        ValueError, match=r"training labels of 'mnist' must be 0\.\.9, got 10"
+    ):
         dataset("mnist", root=tmp_path)

@@ -10,7 +10,9 @@ from tersify.lab import dataset, normalize
 Image = pytest.importorskip("PIL.Image")
 
 
-def photo(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (6, 4)) -> None:
+def photo(
+    path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (6, 4)
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)
 
@@ -26,7 +28,9 @@ def write_folder(root: Path, test: str = "test") -> Path:
 
 
 @pytest.mark.parametrize("test", ["test", "val"])
-def test_folders_are_classes_in_the_order_of_their_names(tmp_path: Path, test: str) -> None:
+def test_folders_are_classes_in_the_order_of_their_names(
+    tmp_path: Path, test: str
+) -> None:
     data = dataset(str(write_folder(tmp_path / "pets", test)))
     assert (data.name, data.class_names, data.classes) == ("pets", ("cat", "dog"), 2)
     assert data.shape == (3, 4, 6)
@@ -38,7 +42,9 @@ def test_folders_are_classes_in_the_order_of_their_names(tmp_path: Path, test: s
 def test_a_size_behind_the_path_scales_every_image_to_a_square(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
     photo(folder / "train/dog/large.png", (1, 2, 3), (50, 40))
-    with pytest.raises(ValueError, match=r"large.png' is 50×40 and the images before it 6×4.*PATH@64"):
+    with pytest.raises(
+        ValueError, match=r"large.png' is 50×40 and the images before it 6×4.*PATH@64"
+    ):
         dataset(str(folder))
     assert dataset(f"{folder}@8").shape == (3, 8, 8)
     with pytest.raises(ValueError, match="at least 1 pixel, got 0"):
@@ -53,7 +59,9 @@ def test_grey_and_transparent_images_become_three_colours(tmp_path: Path) -> Non
 
 
 def test_folders_that_are_no_data_set_say_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"train' is not a folder; .*one folder a class"):
+    with pytest.raises(
+        ValueError, match=r"train' is not a folder; .*one folder a class"
+    ):
         dataset(str(tmp_path))
     for part in ("train", "test"):
         (tmp_path / part / "cat").mkdir(parents=True)
@@ -67,12 +75,18 @@ def test_folders_that_are_no_data_set_say_what_is_missing(tmp_path: Path) -> Non
 
 def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
-    (folder / "train/cat/broken.png").write_bytes((folder / "train/cat/a.png").read_bytes()[:40])
-    with pytest.raises(ValueError, match=r"broken.png' is not an image Pillow can read"):
+    (folder / "train/cat/broken.png").write_bytes(
+        (folder / "train/cat/a.png").read_bytes()[:40]
+    )
+    with pytest.raises(
+        ValueError, match=r"broken.png' is not an image Pillow can read"
+    ):
         dataset(str(folder))
 
 
-def test_without_pillow_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_folder(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ValueError, match="pip install pillow"):
@@ -109,10 +123,14 @@ def test_a_function_of_the_user_makes_the_data(tmp_path: Path) -> None:
     assert np.allclose(images.std((0, 2, 3), correction=0), 1.0, atol=1e-5)
 
 
-def test_a_function_that_is_missing_or_makes_something_else_is_named(tmp_path: Path) -> None:
+def test_a_function_that_is_missing_or_makes_something_else_is_named(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(USER_FILE)
-    with pytest.raises(ValueError, match=r"returned a Tensor; it must return a tersify\.lab\.Data"):
+    with pytest.raises(
+        ValueError, match=r"returned a Tensor; it must return a tersify\.lab\.Data"
+    ):
         dataset(f"{file}:wrong")
     with pytest.raises(ValueError, match="'piar'"):
         dataset(f"{file}:piar")
@@ -122,8 +140,12 @@ def test_a_function_that_is_missing_or_makes_something_else_is_named(tmp_path: P
         dataset(str(tmp_path / "data.py"))
 
 
-def test_a_function_that_returns_no_tensors_is_told_what_it_must_return(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def text(): return ('ab', 'cd')\ndef lists(): return (([1], [2]), ([3], [4]))\n")
+def test_a_function_that_returns_no_tensors_is_told_what_it_must_return(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def text(): return ('ab', 'cd')\ndef lists(): return (([1], [2]), ([3], [4]))\n"
+    )
     with pytest.raises(ValueError, match="returned a tuple; it must return a tersify"):
         dataset(f"{tmp_path / 'mine.py'}:text")
     with pytest.raises(ValueError, match=r"images must be a torch\.Tensor, got a list"):

@@ -1,4 +1,6 @@
-"""Every experiment of the package runs small on the CPU, draws its figures, and goes on where it stopped."""
+"""Every experiment of the package runs small on the CPU, draws its figures, and goes on
+where it stopped.
+"""
 
 import json
 from dataclasses import replace
@@ -21,18 +23,29 @@ def one_thread():
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_smoke_run_leaves_results_and_figures_and_is_not_trained_again(name, tmp_path):
+def test_a_smoke_run_leaves_results_and_figures_and_is_not_trained_again(
+    name, tmp_path
+):
     experiment = Experiment.load(name).as_smoke()
     results = reproduce(experiment, tmp_path, device="cpu")
-    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(
+        json.dumps(results)
+    )
     assert [row["id"] for row in results["rows"]] == [row.id for row in experiment.rows]
     for row in results["rows"]:
         assert len(row["ours"]["accuracy"]["seeds"]) == len(experiment.seeds)
         assert (row["ours"]["accuracy"]["std"] is None) == (len(experiment.seeds) == 1)
-    assert {path.stem for path in draw(experiment, tmp_path)} == {figure["key"] for figure in experiment.figures}
+    assert {path.stem for path in draw(experiment, tmp_path)} == {
+        figure["key"] for figure in experiment.figures
+    }
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.terse")}
-    assert reproduce(experiment, tmp_path, resume=True, device="cpu")["figures"] == results["figures"]
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.terse")} == written
+    assert (
+        reproduce(experiment, tmp_path, resume=True, device="cpu")["figures"]
+        == results["figures"]
+    )
+    assert {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.terse")
+    } == written
 
 
 def test_the_growing_threshold_leaves_more_zeros_than_the_fixed_one(tmp_path):
@@ -71,7 +84,9 @@ y = "half"
 """
 
 
-def test_a_row_may_be_measured_by_a_function_which_is_called_once_a_seed(tmp_path, monkeypatch):
+def test_a_row_may_be_measured_by_a_function_which_is_called_once_a_seed(
+    tmp_path, monkeypatch
+):
     (tmp_path / "experiment_rows.py").write_text(
         "calls = []\n"
         "def halves(row, *, seed, out, smoke, data_root, **overrides):\n"
@@ -82,13 +97,22 @@ def test_a_row_may_be_measured_by_a_function_which_is_called_once_a_seed(tmp_pat
     experiment = Experiment.from_toml("measured", MEASURED)
     results = reproduce(experiment, tmp_path / "out", device="cpu", epochs=None)
     (row,) = results["rows"]
-    assert row["ours"]["half"] == {"mean": 8.5, "std": pytest.approx(0.5**0.5), "seeds": [8.0, 9.0]}
+    assert row["ours"]["half"] == {
+        "mean": 8.5,
+        "std": pytest.approx(0.5**0.5),
+        "seeds": [8.0, 9.0],
+    }
     assert row["difference"] == {"half": 4.5}
-    assert draw(experiment, tmp_path / "out") == [tmp_path / "out" / "figures" / "halves.svg"]
+    assert draw(experiment, tmp_path / "out") == [
+        tmp_path / "out" / "figures" / "halves.svg"
+    ]
     reproduce(experiment, tmp_path / "out", resume=True)
     import experiment_rows
 
-    assert experiment_rows.calls == [(3, True, False, {"device": "cpu"}), (4, True, False, {"device": "cpu"})]
+    assert experiment_rows.calls == [
+        (3, True, False, {"device": "cpu"}),
+        (4, True, False, {"device": "cpu"}),
+    ]
 
 
 def test_only_the_rows_that_were_asked_for_and_those_they_use_are_run():
@@ -106,7 +130,10 @@ def test_a_student_learns_from_its_teacher_s_network_of_the_same_seed(tmp_path):
 
 def test_a_row_must_stand_behind_the_rows_it_uses():
     text = MEASURED.replace('id = "a"', 'id = "a"\nteacher = "b"')
-    with pytest.raises(ValueError, match="row 'a' uses the network of 'b', which must be a row before it"):
+    with pytest.raises(
+        ValueError,
+        match="row 'a' uses the network of 'b', which must be a row before it",
+    ):
         Experiment.from_toml("measured", text)
 
 
@@ -115,10 +142,19 @@ def test_figures_of_an_experiment_without_runs_are_left_out(tmp_path):
 
 
 def test_a_validation_run_measures_on_training_data_and_says_so(tmp_path):
-    chosen = replace(Experiment.load("sparse-vgg16-mnist").as_smoke().chosen(["dense"], [1]), validate=True)
+    chosen = replace(
+        Experiment.load("sparse-vgg16-mnist").as_smoke().chosen(["dense"], [1]),
+        validate=True,
+    )
     results = reproduce(chosen, tmp_path / "validation", device="cpu", epochs=1)
     assert results["data"] == "digits (validation)"
-    identity = json.loads((tmp_path / "validation" / "dense" / "seed-1" / "checkpoint" / "run.json").read_text())
+    identity = json.loads(
+        (
+            tmp_path / "validation" / "dense" / "seed-1" / "checkpoint" / "run.json"
+        ).read_text()
+    )
     assert identity["data"] == "digits (validation)"
-    with pytest.raises(ValueError, match="--validate is for experiments that train their rows"):
+    with pytest.raises(
+        ValueError, match="--validate is for experiments that train their rows"
+    ):
         replace(Experiment.load("energy-time"), validate=True)

@@ -15,8 +15,20 @@ from tersify.cli import main, one_line
 from tersify.codec import atomic
 from tersify.lab.trainer.checkpoint import CheckpointWriter, read_checkpoint
 
-ARGUMENTS = ["compress", "digits-cnn", "--data", "digits", "--recipe", "ternary-log", "--device", "cpu",
-             "--option", "width=0.25", "--set", "batch_size=500"]  # fmt: skip
+ARGUMENTS = [
+    "compress",
+    "digits-cnn",
+    "--data",
+    "digits",
+    "--recipe",
+    "ternary-log",
+    "--device",
+    "cpu",
+    "--option",
+    "width=0.25",
+    "--set",
+    "batch_size=500",
+]
 
 
 @pytest.fixture
@@ -33,7 +45,12 @@ def full_disk(monkeypatch):
 
 
 def checkpoint(epoch):
-    empty = {"model": {"w": torch.full((10_000,), float(epoch))}, "optimizer": {}, "session": {}, "average": {}}
+    empty = {
+        "model": {"w": torch.full((10_000,), float(epoch))},
+        "optimizer": {},
+        "session": {},
+        "average": {},
+    }
     return {"epoch": epoch, "history": []} | empty
 
 
@@ -50,7 +67,9 @@ def test_a_file_that_does_not_fit_is_named_and_the_old_one_stays(tmp_path, reque
     assert os.listdir(tmp_path) == ["net.terse"]
 
 
-def test_a_checkpoint_that_does_not_fit_is_no_riddle_of_torch_and_the_one_before_survives(tmp_path, request):
+def test_a_checkpoint_that_does_not_fit_is_no_riddle_of_torch_and_the_one_before_survives(
+    tmp_path, request
+):
     path = tmp_path / "last.pt"
     writer = CheckpointWriter(path)
     writer.write(checkpoint(1))
@@ -65,17 +84,36 @@ def test_a_checkpoint_that_does_not_fit_is_no_riddle_of_torch_and_the_one_before
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
-def test_a_run_whose_checkpoints_no_longer_fit_ends_in_one_sentence_and_goes_on_when_there_is_room(tmp_path):
+def test_a_run_whose_checkpoints_no_longer_fit_ends_in_one_sentence_and_goes_on_when_there_is_room(
+    tmp_path,
+):
     out = tmp_path / "run"
     told = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "full_disk.py"), "4000", *ARGUMENTS, "--epochs", "2",
-         "--out", str(out)],
-        capture_output=True, text=True, timeout=300,
-        env=os.environ | {"PYTHONPATH": str(Path(tersify.__file__).parent.parent), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(Path(__file__).parent / "full_disk.py"),
+            "4000",
+            *ARGUMENTS,
+            "--epochs",
+            "2",
+            "--out",
+            str(out),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(Path(tersify.__file__).parent.parent),
+            "OMP_NUM_THREADS": "1",
+        },
+    )
     assert told.returncode == 2, told.stderr
     twin = out / "dense-twin"  # which is trained first
-    assert told.stderr.strip() == f"tersify: {twin}/checkpoint/last.pt: File too large; free some space"
+    assert (
+        told.stderr.strip()
+        == f"tersify: {twin}/checkpoint/last.pt: File too large; free some space"
+    )
     assert sorted(os.listdir(twin / "checkpoint")) == ["run.json"]
     assert main([*ARGUMENTS, "--epochs", "2", "--out", str(out), "--resume"]) == 0
     assert (out / "metrics.json").is_file()

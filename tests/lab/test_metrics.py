@@ -14,11 +14,16 @@ def test_top_k_agrees_with_sorting(seed: int, rows: int, classes: int) -> None:
     labels = torch.randint(0, classes, (rows,), generator=generator)
     order = logits.argsort(1, descending=True)
     for k, percent in topk_accuracy(logits, labels).items():
-        assert percent == pytest.approx(100 * (order[:, :k] == labels[:, None]).any(1).double().mean().item())
+        assert percent == pytest.approx(
+            100 * (order[:, :k] == labels[:, None]).any(1).double().mean().item()
+        )
 
 
 def test_equal_logits_rank_by_class_number() -> None:
-    assert topk_accuracy(torch.zeros(4, 4), torch.arange(4), ks=(1, 2)) == {1: 25.0, 2: 50.0}
+    assert topk_accuracy(torch.zeros(4, 4), torch.arange(4), ks=(1, 2)) == {
+        1: 25.0,
+        2: 50.0,
+    }
 
 
 def test_a_network_that_answers_nan_is_never_right() -> None:
@@ -48,7 +53,9 @@ def test_one_seed_repeats_every_generator() -> None:
 
 
 def test_perplexity_of_an_even_guess_is_the_number_of_tokens():
-    assert perplexity(torch.zeros(3, 5, 7), torch.randint(0, 7, (3, 5))) == pytest.approx(7)
+    assert perplexity(
+        torch.zeros(3, 5, 7), torch.randint(0, 7, (3, 5))
+    ) == pytest.approx(7)
     certain = torch.tensor([[[0.0, 50.0], [50.0, 0.0]]])
     assert perplexity(certain, torch.tensor([[1, 0]])) == pytest.approx(1)
 
@@ -57,7 +64,9 @@ def test_f1_is_that_of_scikit_learn():
     from sklearn.metrics import f1_score
 
     predicted, labels = torch.randint(0, 4, (50,)), torch.randint(0, 4, (50,))
-    assert f1(predicted, labels) == pytest.approx(100 * f1_score(labels, predicted, average="macro"))
+    assert f1(predicted, labels) == pytest.approx(
+        100 * f1_score(labels, predicted, average="macro")
+    )
 
 
 def test_answers_are_compared_by_their_words():

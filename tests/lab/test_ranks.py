@@ -30,10 +30,22 @@ def mlp():
 def train_with(folder, methods, batch_size=16, **settings):
     """Rank r trains with the r-th method, and tells how it ended."""
     rank = distributed.get_rank()
-    config = TrainConfig(epochs=1, batch_size=batch_size, optimizer="sgd", lr=0.01, device="cpu", **settings)
+    config = TrainConfig(
+        epochs=1,
+        batch_size=batch_size,
+        optimizer="sgd",
+        lr=0.01,
+        device="cpu",
+        **settings,
+    )
     try:
-        metrics = train(two_ranks.network(), two_ranks.digits(), config, out=folder / "run",
-                        recipe=recipe_of((methods[rank],)))  # fmt: skip
+        metrics = train(
+            two_ranks.network(),
+            two_ranks.digits(),
+            config,
+            out=folder / "run",
+            recipe=recipe_of((methods[rank],)),
+        )
         told = json.dumps(metrics)
     except ValueError as error:
         told = str(error)
@@ -46,19 +58,34 @@ def told_by_both(folder, *arguments):
 
 
 def test_ranks_with_different_recipes_are_refused_by_all_of_them(tmp_path):
-    for told in told_by_both(tmp_path, [TernaryWeightNetwork(), TernaryWeightNetwork(factor=0.5)]):
+    for told in told_by_both(
+        tmp_path, [TernaryWeightNetwork(), TernaryWeightNetwork(factor=0.5)]
+    ):
         assert "rank 1 was started with other settings than rank 0" in told
         assert "factor = 0.5" in told
     assert not (tmp_path / "run").exists()
 
 
 def test_a_batch_that_the_ranks_cannot_share_evenly_trains_like_one_process(tmp_path):
-    first, second = map(json.loads, told_by_both(tmp_path, [Ternary(scale="tensor", spread=0.2)] * 2, 15))
+    first, second = map(
+        json.loads,
+        told_by_both(tmp_path, [Ternary(scale="tensor", spread=0.2)] * 2, 15),
+    )
     assert first == second
-    config = TrainConfig(epochs=1, batch_size=15, optimizer="sgd", lr=0.01, device="cpu")
+    config = TrainConfig(
+        epochs=1, batch_size=15, optimizer="sgd", lr=0.01, device="cpu"
+    )
     recipe = recipe_of((Ternary(scale="tensor", spread=0.2),))
-    alone = train(two_ranks.network(), two_ranks.digits(), config, out=tmp_path / "alone", recipe=recipe)
-    a, b = (tersify.open(tmp_path / run / "model.terse").read() for run in ("run", "alone"))
+    alone = train(
+        two_ranks.network(),
+        two_ranks.digits(),
+        config,
+        out=tmp_path / "alone",
+        recipe=recipe,
+    )
+    a, b = (
+        tersify.open(tmp_path / run / "model.terse").read() for run in ("run", "alone")
+    )
     for name, tensor in a.state_dict().items():
         assert torch.allclose(tensor, b.state_dict()[name], atol=1e-5), name
     assert alone["accuracy"] == first["accuracy"]
@@ -71,12 +98,44 @@ def test_more_ranks_than_images_in_a_batch_are_refused(tmp_path):
 
 def torchrun(folder, out, *flags):
     source = str(Path(tersify.__file__).parent.parent)
-    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = os.environ | {
+        "PYTHONPATH": source,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     environment |= {"PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1",
-               "--standalone", "-m", "tersify", "compress", f"{folder / 'net.py'}:mlp", "--data", "digits",
-               "--recipe", "twn", "--epochs", "8", "--device", "cpu", "--out", str(out), *flags]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+        "--standalone",
+        "-m",
+        "tersify",
+        "compress",
+        f"{folder / 'net.py'}:mlp",
+        "--data",
+        "digits",
+        "--recipe",
+        "twn",
+        "--epochs",
+        "8",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+        *flags,
+    ]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
 
 
 def ranks_of(parent):
@@ -110,7 +169,13 @@ def test_a_rank_killed_and_restarted_by_torchrun_ends_with_the_same_accuracy(tmp
     output = broken.communicate(timeout=180)[0]
     assert broken.returncode == 0, output
     assert "exitcode: -9" in output
-    figures = [json.loads((tmp_path / run / "metrics.json").read_text()) for run in ("whole", "broken")]
+    figures = [
+        json.loads((tmp_path / run / "metrics.json").read_text())
+        for run in ("whole", "broken")
+    ]
     assert figures[0]["accuracy"] == figures[1]["accuracy"]
-    a, b = (tersify.open(tmp_path / run / "model.terse").read().state_dict() for run in ("whole", "broken"))
+    a, b = (
+        tersify.open(tmp_path / run / "model.terse").read().state_dict()
+        for run in ("whole", "broken")
+    )
     assert all(torch.equal(a[name], b[name]) for name in a)

@@ -1,4 +1,6 @@
-"""FSDP2: two gloo ranks that each hold half of the latents end with the codes of one process."""
+"""FSDP2: two gloo ranks that each hold half of the latents end with the codes of one
+process.
+"""
 
 import pytest
 import torch
@@ -24,13 +26,20 @@ STEPS, BATCH = 50, 16
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 65), nn.ReLU(), nn.Linear(65, 33), nn.ReLU(), nn.Linear(33, 10))
+    return nn.Sequential(
+        nn.Linear(64, 65), nn.ReLU(), nn.Linear(65, 33), nn.ReLU(), nn.Linear(33, 10)
+    )
 
 
 def trained(methods, share=slice(None), sharded=False):
     """The session after 50 steps on `share` of each batch."""
     model = network()
-    session = tersify.attach(model, Recipe(rules=(Rule(methods=methods),)), epochs=5, steps_per_epoch=STEPS // 5)
+    session = tersify.attach(
+        model,
+        Recipe(rules=(Rule(methods=methods),)),
+        epochs=5,
+        steps_per_epoch=STEPS // 5,
+    )
     if sharded:
         shard_(session)
     optimizer = torch.optim.SGD(session.param_groups(), lr=0.01, momentum=0.9)
@@ -55,8 +64,17 @@ def train_sharded(folder):
         session = trained(methods, half, sharded=True)
         rows = [len(own_part(site.latent)) for site in session.sites]
         packed = {name: t.codes for name, t in session.pack().compressed().items()}
-        masks = [t for site in session.sites for n, t in site.chain[0].named_parameters() if n == "mask"]
-        told = {"rows": rows, "codes": packed, "masks": [is_sharded(mask) for mask in masks]}
+        masks = [
+            t
+            for site in session.sites
+            for n, t in site.chain[0].named_parameters()
+            if n == "mask"
+        ]
+        told = {
+            "rows": rows,
+            "codes": packed,
+            "masks": [is_sharded(mask) for mask in masks],
+        }
         torch.save(told, folder / f"{index}-{rank}.pt")
     (folder / f"refused-{rank}").write_text(refusal())
     train_and_resume(folder)
@@ -68,11 +86,24 @@ class StopError(Exception):
 
 def train_and_resume(folder):
     """A whole run, and one that stops behind its first epoch and goes on."""
-    config = TrainConfig(epochs=2, batch_size=16, lr=0.01, device="cpu", parallel="sharded")
-    recipe = Recipe(rules=(Rule(methods=(Prune(sparsity=0.5), Ternary(spread=0.2, scale="tensor"))),))
+    config = TrainConfig(
+        epochs=2, batch_size=16, lr=0.01, device="cpu", parallel="sharded"
+    )
+    recipe = Recipe(
+        rules=(
+            Rule(methods=(Prune(sparsity=0.5), Ternary(spread=0.2, scale="tensor"))),
+        )
+    )
 
     def run(out, **resume):
-        return train(two_ranks.network(), two_ranks.digits(), config, out=folder / out, recipe=recipe, **resume)
+        return train(
+            two_ranks.network(),
+            two_ranks.digits(),
+            config,
+            out=folder / out,
+            recipe=recipe,
+            **resume,
+        )
 
     run("whole")
     run_epoch = Loop.run_epoch
@@ -95,7 +126,9 @@ def stop_in_second_epoch(run_epoch):
 
 
 def refusal():
-    session = tersify.attach(network(), Recipe(rules=(Rule(methods=(TernaryWeightNetwork(),)),)))
+    session = tersify.attach(
+        network(), Recipe(rules=(Rule(methods=(TernaryWeightNetwork(),)),))
+    )
     try:
         shard_(session)
     except ValueError as error:
@@ -111,10 +144,18 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("index", range(len(METHODS)), ids=["ternary", "lookup", "prune", "prune+ternary"])
-def test_ranks_with_half_of_the_latents_end_with_the_codes_of_one_process(index, folder):
+@pytest.mark.parametrize(
+    "index", range(len(METHODS)), ids=["ternary", "lookup", "prune", "prune+ternary"]
+)
+def test_ranks_with_half_of_the_latents_end_with_the_codes_of_one_process(
+    index, folder
+):
     first, second = (torch.load(folder / f"{index}-{rank}.pt") for rank in (0, 1))
-    assert [a + b for a, b in zip(first["rows"], second["rows"], strict=True)] == [65, 33, 10]
+    assert [a + b for a, b in zip(first["rows"], second["rows"], strict=True)] == [
+        65,
+        33,
+        10,
+    ]
     assert all(first["masks"])
     alone = trained(METHODS[index]).pack().compressed()
     same = total = 0
@@ -127,15 +168,23 @@ def test_ranks_with_half_of_the_latents_end_with_the_codes_of_one_process(index,
 
 @pytest.mark.long
 def test_a_sharded_run_that_stopped_goes_on_to_the_same_weights(folder):
-    whole, broken = (tersify.open(folder / run / "model.terse").read().state_dict() for run in ("whole", "broken"))
+    whole, broken = (
+        tersify.open(folder / run / "model.terse").read().state_dict()
+        for run in ("whole", "broken")
+    )
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
-    shards = sorted(path.name for path in (folder / "broken" / "checkpoint").glob("shards-*"))
+    shards = sorted(
+        path.name for path in (folder / "broken" / "checkpoint").glob("shards-*")
+    )
     assert shards == ["shards-2"]
 
 
 @pytest.mark.long
 def test_a_method_that_needs_whole_tensors_is_refused(folder):
-    assert "'twn' as set here decides by whole tensors" in (folder / "refused-1").read_text()
+    assert (
+        "'twn' as set here decides by whole tensors"
+        in (folder / "refused-1").read_text()
+    )
 
 
 def test_sharding_alone_is_refused():

@@ -1,4 +1,6 @@
-"""The speech lab: spectra and back, deterministic mixtures, the paper's byte counts, the whole table in small."""
+"""The speech lab: spectra and back, deterministic mixtures, the paper's byte counts,
+the whole table in small.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +15,18 @@ import tersify
 from tersify.cli import main
 from tersify.lab import network
 from tersify.lab.networks.speech import SpeechMlp
-from tersify.lab.speech import Corpus, Framing, SpeechTraining, audio, enhance, istft, mix, snr_db, stft, train
+from tersify.lab.speech import (
+    Corpus,
+    Framing,
+    SpeechTraining,
+    audio,
+    enhance,
+    istft,
+    mix,
+    snr_db,
+    stft,
+    train,
+)
 from tersify.lab.speech.enhance import stacked
 from tersify.lab.speech.lut_figures import reproduce_figure, rows
 from tersify.lab.speech.measure import Scores, score
@@ -33,8 +46,13 @@ def murmur(seed: int, seconds: float = 1.6) -> np.ndarray:
     draw = np.random.default_rng(seed)
     samples = int(8000 * seconds)
     time = np.arange(samples) / 8000
-    loudness = 0.6 + 0.4 * np.sin(2 * np.pi * draw.uniform(2, 5) * time + draw.uniform(0, 6))
-    tone = sum(np.sin(2 * np.pi * f * time + draw.uniform(0, 6)) for f in draw.uniform(200, 3500, 12))
+    loudness = 0.6 + 0.4 * np.sin(
+        2 * np.pi * draw.uniform(2, 5) * time + draw.uniform(0, 6)
+    )
+    tone = sum(
+        np.sin(2 * np.pi * f * time + draw.uniform(0, 6))
+        for f in draw.uniform(200, 3500, 12)
+    )
     return (0.05 * loudness * (tone + draw.standard_normal(samples))).astype(np.float32)
 
 
@@ -74,7 +92,9 @@ def test_training_frames_are_those_of_enhancement(small_corpus):
     noisy, clean = frames.batch(torch.arange(len(frames)))
     alone = [stacked(stft(m.noisy, Framing()).abs()) for m in mixtures]
     assert torch.equal(noisy, torch.cat(alone))
-    assert torch.equal(clean, torch.cat([stft(m.clean, Framing()).abs() for m in mixtures]))
+    assert torch.equal(
+        clean, torch.cat([stft(m.clean, Framing()).abs() for m in mixtures])
+    )
 
 
 @pytest.mark.parametrize("wanted", [0.0, 5.0, -3.0])
@@ -88,7 +108,9 @@ def test_mixtures_are_the_same_every_time_and_differ_between_epochs(small_corpus
     corpus = Corpus(small_corpus)
     first, again, other = (list(corpus.drawn("train", epoch)) for epoch in (0, 0, 1))
     assert all(torch.equal(a.noisy, b.noisy) for a, b in zip(first, again, strict=True))
-    assert not all(torch.equal(a.noisy, b.noisy) for a, b in zip(first, other, strict=True))
+    assert not all(
+        torch.equal(a.noisy, b.noisy) for a, b in zip(first, other, strict=True)
+    )
 
 
 def test_bad_sound_is_told(tmp_path):
@@ -116,7 +138,10 @@ def test_bad_sound_is_told(tmp_path):
 
 def test_the_network_has_the_papers_weights():
     model = network("speech-mlp")
-    assert sum(p.numel() for n, p in model.named_parameters() if n.endswith("weight")) == 297_216
+    assert (
+        sum(p.numel() for n, p in model.named_parameters() if n.endswith("weight"))
+        == 297_216
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -170,13 +195,17 @@ def test_the_magnitude_head_lets_loudness_pass_and_gives_no_negative_magnitude()
 
 
 def test_the_magnitude_head_learns_where_its_relus_are_zero(small_corpus):
-    model = train(SpeechMlp("magnitude"), Corpus(small_corpus), SpeechTraining(epochs=2, batch=64))
+    model = train(
+        SpeechMlp("magnitude"), Corpus(small_corpus), SpeechTraining(epochs=2, batch=64)
+    )
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     assert all(float(p.detach().abs().max()) <= 1 for p in model.parameters())
 
 
 def test_paired_differences_have_the_standard_error_of_pairs():
-    mean, error = Scores((0.5, 0.7, 0.9), (0.0,) * 3).minus(Scores((0.4, 0.6, 0.7), (0.0,) * 3))
+    mean, error = Scores((0.5, 0.7, 0.9), (0.0,) * 3).minus(
+        Scores((0.4, 0.6, 0.7), (0.0,) * 3)
+    )
     assert mean == pytest.approx(0.4 / 3)
     assert error == pytest.approx(np.std([0.1, 0.1, 0.2], ddof=1) / np.sqrt(3))
 
@@ -186,11 +215,19 @@ def test_table3_in_small_writes_results_and_files_and_goes_on(small_corpus, tmp_
     results = reproduce(small_corpus, out, smoke=True, heads=("mask",))
     assert {"float", *(row.name for row in ROWS)} < set(results["mask"])
     assert any(name.startswith("4-NU searched (R_B") for name in results["mask"])
-    assert results["mask"]["optimal 4"]["file_bytes"] == (out / "mask" / "optimal-4.terse").stat().st_size
+    assert (
+        results["mask"]["optimal 4"]["file_bytes"]
+        == (out / "mask" / "optimal-4.terse").stat().st_size
+    )
     optimal, paper = results["mask"]["optimal 4"], results["mask"]["4-NU"]
-    assert optimal["minus"]["4-NU"]["mean"] == pytest.approx(optimal["stoi"] - paper["stoi"], abs=1e-12)
+    assert optimal["minus"]["4-NU"]["mean"] == pytest.approx(
+        optimal["stoi"] - paper["stoi"], abs=1e-12
+    )
     one, other = (
-        score(load_network(out / "mask" / f"{name}.terse"), Corpus(small_corpus).listed("test", 3))
+        score(
+            load_network(out / "mask" / f"{name}.terse"),
+            Corpus(small_corpus).listed("test", 3),
+        )
         for name in ("optimal-4", "4-NU")
     )
     differences = np.subtract(one.stoi, other.stoi)
@@ -203,7 +240,8 @@ def test_table3_in_small_writes_results_and_files_and_goes_on(small_corpus, tmp_
         reproduce(small_corpus, out, smoke=True)
     again = reproduce(small_corpus, out, smoke=True, resume=True, heads=("mask",))
     assert again["mask"]["float"] == results["mask"]["float"]
-    assert not (out / "kept.json").samefile(out / "results.json")  # replaced whole, never written into
+    # replaced whole, never written into
+    assert not (out / "kept.json").samefile(out / "results.json")
     assert (out / "kept.json").read_text() == before
 
 
@@ -213,7 +251,12 @@ def test_a_person_can_listen(small_corpus, tmp_path, capsys):
     tersify.save(packed, tmp_path / "speech.terse")
     stereo = np.stack([murmur(5), murmur(6)], axis=1)
     soundfile.write(tmp_path / "in.wav", stereo, 16000)
-    arguments = [str(tmp_path / "in.wav"), str(tmp_path / "out.wav"), "--model", str(tmp_path / "speech.terse")]
+    arguments = [
+        str(tmp_path / "in.wav"),
+        str(tmp_path / "out.wav"),
+        "--model",
+        str(tmp_path / "speech.terse"),
+    ]
     assert main(["enhance", *arguments]) == 0
     assert "2 channels averaged, resampled from 16000 Hz" in capsys.readouterr().out
     heard, rate = soundfile.read(tmp_path / "out.wav")
@@ -223,14 +266,18 @@ def test_a_person_can_listen(small_corpus, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_noisy_test_mixtures_have_the_stoi_their_readme_states(shared):
-    assert score(None, Corpus(shared / "speech").listed("test")).mean_stoi == pytest.approx(0.7664, abs=5e-5)
+    assert score(
+        None, Corpus(shared / "speech").listed("test")
+    ).mean_stoi == pytest.approx(0.7664, abs=5e-5)
 
 
 @pytest.mark.parametrize("figure", ["lut-fig3", "lut-fig4"])
 def test_figures_have_the_papers_four_approaches_in_two_groups(figure):
     for bars in rows(figure).values():
         assert [row.name for row in bars] == ["U", "UVBS", "RS", "RSVB"]
-        swept = [row.first if bars[0].first != bars[1].first else row.second for row in bars]
+        swept = [
+            row.first if bars[0].first != bars[1].first else row.second for row in bars
+        ]
         assert [method.shift for method in swept] == [False, True, False, True]
 
 
@@ -240,11 +287,18 @@ def test_a_figure_in_small_is_drawn(small_corpus, tmp_path):
     (tmp_path / "kept.json").hardlink_to(tmp_path / "lut-fig4.json")
     results = reproduce_figure("lut-fig4", small_corpus, tmp_path, smoke=True)
     assert (tmp_path / "kept.json").read_text() == "old"
-    assert set(results["spectrum"]["groups"]["4 bits in both layers"]) == {"U", "UVBS", "RS", "RSVB"}
+    assert set(results["spectrum"]["groups"]["4 bits in both layers"]) == {
+        "U",
+        "UVBS",
+        "RS",
+        "RSVB",
+    }
     assert (tmp_path / "lut-fig4.html").stat().st_size > 10_000
 
 
-def test_the_partitions_in_small_are_drawn_and_their_file_is_replaced_whole(small_corpus, tmp_path):
+def test_the_partitions_in_small_are_drawn_and_their_file_is_replaced_whole(
+    small_corpus, tmp_path
+):
     (tmp_path / "lut-fig1.json").write_text("old")
     (tmp_path / "kept.json").hardlink_to(tmp_path / "lut-fig1.json")
     results = reproduce_partitions(small_corpus, tmp_path, smoke=True)
@@ -254,11 +308,19 @@ def test_the_partitions_in_small_are_drawn_and_their_file_is_replaced_whole(smal
 
 
 def test_the_search_takes_the_split_that_damages_least():
-    best = search_split(Lookup(fit="paper"), lambda m: abs(m.p_start - 0.01) + abs((m.ratio or 0) - 2))
+    best = search_split(
+        Lookup(fit="paper"), lambda m: abs(m.p_start - 0.01) + abs((m.ratio or 0) - 2)
+    )
     assert (best.ratio, best.p_start, best.p_stop) == (2.0, 0.01, 0.99)
 
 
 def test_the_same_seed_gives_the_same_network(small_corpus, tmp_path):
     settings = SpeechTraining(epochs=1, batch=128)
-    one, two = (trained("mask", Corpus(small_corpus), settings, tmp_path / name) for name in "ab")
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    one, two = (
+        trained("mask", Corpus(small_corpus), settings, tmp_path / name)
+        for name in "ab"
+    )
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.parameters(), two.parameters(), strict=True)
+    )

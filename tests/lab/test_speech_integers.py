@@ -1,4 +1,6 @@
-"""The speech network and its signal path in integers: logarithm, power, and the enhancer from samples to samples."""
+"""The speech network and its signal path in integers: logarithm, power, and the
+enhancer from samples to samples.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from tersify.runtime.fixed import ROUNDINGS, Monitor
 
 @given(st.integers(1, 2**30))
 def test_the_integer_logarithm_is_close(value):
-    assert int(log2(np.array([value]))[0]) / 2**LOG_FRACTION == pytest.approx(np.log2(value), abs=4e-3)
+    assert int(log2(np.array([value]))[0]) / 2**LOG_FRACTION == pytest.approx(
+        np.log2(value), abs=4e-3
+    )
 
 
 @given(st.integers(-20 * 2**LOG_FRACTION, 5 * 2**LOG_FRACTION))
@@ -30,9 +34,9 @@ def test_the_integer_enhancer_follows_the_real_one(head):
     torch.manual_seed(0)
     model = SpeechMlp(head).eval()
     time = torch.arange(8000) / 8000
-    noisy = 0.1 * torch.sin(2 * torch.pi * 440 * time) * (1 + torch.sin(2 * torch.pi * 3 * time)) + 0.02 * torch.randn(
-        8000
-    )
+    noisy = 0.1 * torch.sin(2 * torch.pi * 440 * time) * (
+        1 + torch.sin(2 * torch.pi * 3 * time)
+    ) + 0.02 * torch.randn(8000)
     model.mean.fill_(-2.0)
     model.spread.fill_(1.5)
     packed = tersify.compress_(model, "lut-4")
@@ -50,7 +54,10 @@ def test_every_rounding_reaches_every_node(rounding):
     torch.manual_seed(0)
     packed = tersify.compress_(SpeechMlp().eval(), "lut-4")
     noisy = 0.1 * np.random.default_rng(0).standard_normal(1000)
-    heard, usual = (fixed_speech(packed, head="mask", rounding=r)(noisy) for r in (rounding, "half-up"))
+    heard, usual = (
+        fixed_speech(packed, head="mask", rounding=r)(noisy)
+        for r in (rounding, "half-up")
+    )
     assert np.abs(heard - usual).max() < 100
     assert (rounding == "half-up") == np.array_equal(heard, usual)
 

@@ -1,4 +1,6 @@
-"""The paper's Figure 1: the intervals are those of the range split, and the figure shows every one of them."""
+"""The paper's Figure 1: the intervals are those of the range split, and the figure
+shows every one of them.
+"""
 
 import numpy as np
 import pytest

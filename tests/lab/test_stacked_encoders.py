@@ -1,4 +1,6 @@
-"""The benchmark that tries settings of pruning does to many encoders at once what the product does to one."""
+"""The benchmark that tries settings of pruning does to many encoders at once what the
+product does to one.
+"""
 
 import sys
 from pathlib import Path
@@ -49,9 +51,17 @@ def data(monkeypatch):
 def test_layers_that_compete_and_layers_that_do_not_lose_what_the_product_would_take():
     generator = torch.Generator().manual_seed(3)
     scale = torch.tensor([1.0, 0.05, 3.0])
-    worth = [torch.rand(2, 20, n, generator=generator) * s for n, s in zip((10, 30, 20), scale, strict=True)]
+    worth = [
+        torch.rand(2, 20, n, generator=generator) * s
+        for n, s in zip((10, 30, 20), scale, strict=True)
+    ]
     flat = [one.flatten(1)[:, None] for one in worth]
-    found = bench.limits(flat, torch.tensor([0.6, 0.6]), torch.tensor([False, True]), torch.tensor([0.0, 0.25]))
+    found = bench.limits(
+        flat,
+        torch.tensor([0.6, 0.6]),
+        torch.tensor([False, True]),
+        torch.tensor([0.0, 0.25]),
+    )
 
     def amount(units):
         return round(0.6 * units)
@@ -79,7 +89,9 @@ def test_a_fold_is_held_out_from_the_network_that_is_measured_on_it(data):
         (MOVER, "score = 'movement', gain = 0.5, lines = 2.0, head_start = 1.0"),
     ],
 )
-def test_a_network_of_the_stack_is_pruned_like_one_that_the_product_trains(encoder, data, setting, method):
+def test_a_network_of_the_stack_is_pruned_like_one_that_the_product_trains(
+    encoder, data, setting, method
+):
     each = [bench.Setting(lr=RATE, **one) for one in (setting, {"kind": "magnitude"})]
     stack = bench.Stack(len(each), data.folds, encoder, 1, "cpu")
     stack.dtype = torch.float32
@@ -88,24 +100,42 @@ def test_a_network_of_the_stack_is_pruned_like_one_that_the_product_trains(encod
     bench.Trainer(each, stack, data, epochs).run(1.0)
 
     model = minilm(layers=1, dropout=0.0)
-    model.load_state_dict({f"embeddings.{name}": value for name, value in stack.embeddings.items()} | own, strict=False)
+    model.load_state_dict(
+        {f"embeddings.{name}": value for name, value in stack.embeddings.items()} | own,
+        strict=False,
+    )
     model.embeddings.requires_grad_(False)
-    session = tersify.attach(model, Recipe.from_toml(RECIPE.format(method)), epochs=epochs, steps_per_epoch=data.steps)
+    session = tersify.attach(
+        model,
+        Recipe.from_toml(RECIPE.format(method)),
+        epochs=epochs,
+        steps_per_epoch=data.steps,
+    )
     optimizer = torch.optim.AdamW(session.param_groups(weight_decay=0.0), lr=RATE)
     for epoch in range(epochs):
         for step, chosen in enumerate(data.batches(epoch)):
             session.step()
             along = epoch + step / data.steps
-            rate = along if along < 1 else 0.5 * (1 + torch.cos(torch.tensor(torch.pi * (along - 1) / (epochs - 1))))
+            rate = (
+                along
+                if along < 1
+                else 0.5
+                * (1 + torch.cos(torch.tensor(torch.pi * (along - 1) / (epochs - 1))))
+            )
             for group in optimizer.param_groups:
                 group["lr"] = RATE * float(rate)
-            batch = chosen[1]  # of the second fold, whose network of the first setting we compare
-            loss = F.cross_entropy(model(bench.cut(data.tokens[batch])), data.labels[batch])
+            # of the second fold, whose network of the first setting we compare
+            batch = chosen[1]
+            loss = F.cross_entropy(
+                model(bench.cut(data.tokens[batch])), data.labels[batch]
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     packed = session.pack()
-    agree = [(packed[name].to_dense() != 0) == stack.mask[name][1] for name in stack.pruned]
+    agree = [
+        (packed[name].to_dense() != 0) == stack.mask[name][1] for name in stack.pruned
+    ]
     assert torch.cat([one.flatten() for one in agree]).float().mean() > 0.999
     model.eval()
     held_out = data.tokens[data.held_out]

@@ -1,4 +1,6 @@
-"""Data from DataLoaders and Datasets, in streams that need not fit in memory or have a length."""
+"""Data from DataLoaders and Datasets, in streams that need not fit in memory or have a
+length.
+"""
 
 import json
 
@@ -33,7 +35,9 @@ class Lines(IterableDataset):
 
 
 class Counting(Dataset):
-    """Each sample is made when it is asked for; the images together would take a hundred gigabytes."""
+    """Each sample is made when it is asked for; the images together would take a
+    hundred gigabytes.
+    """
 
     def __init__(self, size=2_000_000):
         self.size, self.asked = size, 0
@@ -51,17 +55,28 @@ def small():
 
 
 SOURCES = {
-    "a loader": lambda: (DataLoader(TensorDataset(*pairs(DIGITS.train)), 64, shuffle=True), 10),
-    "a loader with a short last batch": lambda: (DataLoader(TensorDataset(*pairs(DIGITS.train)), 70), 9),
+    "a loader": lambda: (
+        DataLoader(TensorDataset(*pairs(DIGITS.train)), 64, shuffle=True),
+        10,
+    ),
+    "a loader with a short last batch": lambda: (
+        DataLoader(TensorDataset(*pairs(DIGITS.train)), 70),
+        9,
+    ),
     "a data set": lambda: (TensorDataset(*pairs(DIGITS.train)), 10),
     "lines": lambda: (DataLoader(Lines(), 64), 7),
     "lines without batches": lambda: (Lines(), 7),
-    "a list of batches": lambda: (list(DataLoader(TensorDataset(*pairs(DIGITS.train)), 64)), 10),
+    "a list of batches": lambda: (
+        list(DataLoader(TensorDataset(*pairs(DIGITS.train)), 64)),
+        10,
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_the_trainer_takes_it_and_a_broken_run_ends_like_an_unbroken_one(kind, tmp_path):
+def test_the_trainer_takes_it_and_a_broken_run_ends_like_an_unbroken_one(
+    kind, tmp_path
+):
     source, steps = SOURCES[kind]()
     told = {"steps_per_epoch": steps} if "lines" in kind else {}
     data = stream(source, TensorDataset(*pairs(DIGITS.test)), **told)
@@ -84,7 +99,10 @@ def test_the_trainer_takes_it_and_a_broken_run_ends_like_an_unbroken_one(kind, t
     resumed.load_state_dict(broken.state_dict())
     assert resumed.run_epoch(3, Display())["loss"] == rows[-1]["loss"]
     theirs = whole.pack().state_dict()
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in resumed.pack().state_dict().items())
+    assert all(
+        torch.equal(tensor, theirs[name])
+        for name, tensor in resumed.pack().state_dict().items()
+    )
 
 
 def test_epochs_of_another_length_go_on_where_the_last_one_stopped():
@@ -95,21 +113,34 @@ def test_epochs_of_another_length_go_on_where_the_last_one_stopped():
             yield from ((torch.full((1, 2, 2), float(i)), i % 2) for i in range(10))
 
     data = stream(DataLoader(Numbers(), 2), DataLoader(Numbers(), 2), steps_per_epoch=3)
-    loop = Loop(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), data, TrainConfig(**CONFIG), None)
+    loop = Loop(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), data, TrainConfig(**CONFIG), None
+    )
     for epoch in (1, 2, 3):
         seen.append([int(images[0, 0, 0, 0]) for images, _ in loop.feed.batches(epoch)])
     assert seen == [[0, 2, 4], [6, 8, 0], [2, 4, 6]]
 
 
 def test_a_whole_run_leaves_a_directory_with_a_file_that_knows_its_network(tmp_path):
-    data = stream(DataLoader(TensorDataset(*pairs(DIGITS.train)), 64, shuffle=True), TensorDataset(*pairs(DIGITS.test)))
-    metrics = train(small(), data, TrainConfig(**CONFIG), out=tmp_path / "run", recipe=Recipe.load("uniform-8"))
+    data = stream(
+        DataLoader(TensorDataset(*pairs(DIGITS.train)), 64, shuffle=True),
+        TensorDataset(*pairs(DIGITS.test)),
+    )
+    metrics = train(
+        small(),
+        data,
+        TrainConfig(**CONFIG),
+        out=tmp_path / "run",
+        recipe=Recipe.load("uniform-8"),
+    )
     assert metrics["accuracy"] > 60
     import tersify
 
     loaded = tersify.load(tmp_path / "run" / "model.terse")
     images, labels = pairs(DIGITS.test)
-    assert 100 * float((loaded(images).argmax(1) == labels).float().mean()) == pytest.approx(metrics["accuracy"])
+    assert 100 * float(
+        (loaded(images).argmax(1) == labels).float().mean()
+    ) == pytest.approx(metrics["accuracy"])
 
 
 def test_data_larger_than_memory_are_read_a_batch_at_a_time():
@@ -142,7 +173,8 @@ def test_the_command_line_takes_loaders_of_ones_own(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(USERS)
     command = (
-        "compress digits-cnn --option width=0.5 --data mine.py:loaders --recipe ternary-target --epochs 4 --out run"
+        "compress digits-cnn --option width=0.5 --data mine.py:loaders "
+        "--recipe ternary-target --epochs 4 --out run"
     )
     assert main([*command.split(), "--no-dense-twin"]) == 0
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["accuracy"] > 85
@@ -156,7 +188,11 @@ def test_the_command_line_takes_loaders_of_ones_own(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("given", "settings", "message"),
     [
-        (iter([1]), {}, "the training data are a list_iterator.*they are read more than once"),
+        (
+            iter([1]),
+            {},
+            "the training data are a list_iterator.*they are read more than once",
+        ),
         (3, {}, "the training data are a int"),
         (Lines(), {}, "length of the training data is not known; give steps_per_epoch"),
         ([], {}, "the data hold no batch"),
@@ -173,14 +209,20 @@ def test_mistakes_are_told_in_one_sentence(given, settings, message):
 
 def test_a_label_beyond_the_classes_is_told_when_it_comes():
     images, labels = pairs(DIGITS.train)
-    data = stream(TensorDataset(images, labels), TensorDataset(images, labels), classes=10)
+    data = stream(
+        TensorDataset(images, labels), TensorDataset(images, labels), classes=10
+    )
     object.__setattr__(data, "classes", 5)
     loop = Loop(small(), data, TrainConfig(**CONFIG), None)
-    with pytest.raises(ValueError, match=r"must be 0\.\.4, got 0\.\.9; say how many classes there are"):
+    with pytest.raises(
+        ValueError, match=r"must be 0\.\.4, got 0\.\.9; say how many classes there are"
+    ):
         loop.run_epoch(1, Display())
 
 
 def test_a_stream_cannot_be_held_out():
     data = stream(Counting(20_000), Counting(10))
-    with pytest.raises(ValueError, match="comes in batches, of which no part can be held out"):
+    with pytest.raises(
+        ValueError, match="comes in batches, of which no part can be held out"
+    ):
         data.for_choosing()

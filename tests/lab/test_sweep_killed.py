@@ -9,8 +9,14 @@ from sweep_files import finished, read_results, start_sweep, write_sweep
 
 
 def kill_and_resume(folder, trials, kills, most_seconds):
-    """Start, kill with SIGKILL at random moments after the first trial, resume to the end."""
-    file, out, chance = write_sweep(folder, trials=trials), folder / "out", random.Random(7)
+    """Start, kill with SIGKILL at random moments after the first trial, resume to the
+    end.
+    """
+    file, out, chance = (
+        write_sweep(folder, trials=trials),
+        folder / "out",
+        random.Random(7),
+    )
     before = {}
     for _ in range(kills):
         process = start_sweep(file, out, "--resume")

@@ -1,4 +1,6 @@
-"""Sweeps by Ray on this machine, in processes of their own: Ray belongs to the process that starts it."""
+"""Sweeps by Ray on this machine, in processes of their own: Ray belongs to the process
+that starts it.
+"""
 
 import os
 import signal
@@ -18,16 +20,30 @@ pytest.importorskip("ray", reason="needs Ray (the extra 'sweep')")
 def test_fig4s_smoke_run_finds_the_same_with_both_engines(tmp_path):
     source = str(Path(tersify.__file__).parent.parent)
     done = subprocess.run(
-        [sys.executable, "-m", "tersify", "reproduce", "ternary-fig4", "--smoke", "--out", str(tmp_path / "out")],
-        capture_output=True, text=True, timeout=400, env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tersify",
+            "reproduce",
+            "ternary-fig4",
+            "--smoke",
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "engine ray: the same 8 trials, the same front of" in done.stdout
     assert (tmp_path / "out" / "ray" / "report.html").is_file()
 
 
 @pytest.mark.slow
-def test_a_trial_whose_worker_dies_is_tried_again_and_a_pruner_reaches_workers(tmp_path):
+def test_a_trial_whose_worker_dies_is_tried_again_and_a_pruner_reaches_workers(
+    tmp_path,
+):
     (tmp_path / "net.py").write_text(
         "import os, pathlib, signal, torch\n"
         "class Net(torch.nn.Linear):\n"
@@ -40,10 +56,20 @@ def test_a_trial_whose_worker_dies_is_tried_again_and_a_pruner_reaches_workers(t
         "    def forward(self, x):\n"
         "        return super().forward(x.flatten(1))\n"
     )
-    text = sweep_text(space='"options.kind" = [0, 1, 2, 3]', sampler="grid", trials=4, objectives='["accuracy"]',
-                      pruner="median", epochs=2)  # fmt: skip
-    text = text.replace('"digits-cnn"', '"net.py:Net"').replace("options = { width = 0.25 }\n", "")
-    (tmp_path / "mine.toml").write_text(text.replace('recipe = "ternary-fixed"', 'recipe = "twn"'))
+    text = sweep_text(
+        space='"options.kind" = [0, 1, 2, 3]',
+        sampler="grid",
+        trials=4,
+        objectives='["accuracy"]',
+        pruner="median",
+        epochs=2,
+    )
+    text = text.replace('"digits-cnn"', '"net.py:Net"').replace(
+        "options = { width = 0.25 }\n", ""
+    )
+    (tmp_path / "mine.toml").write_text(
+        text.replace('recipe = "ternary-fixed"', 'recipe = "twn"')
+    )
     process = start_sweep(tmp_path / "mine.toml", tmp_path / "out", "--engine", "ray")
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 0, output
@@ -59,5 +85,8 @@ def test_an_address_where_no_cluster_answers_is_one_sentence_and_exit_2(tmp_path
     process = start_sweep(tmp_path / "mine.toml", tmp_path / "out", *flags)
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 2, output
-    assert "tersify: no Ray cluster answers at 127.0.0.1:1" in output.strip().splitlines()[-1]
+    assert (
+        "tersify: no Ray cluster answers at 127.0.0.1:1"
+        in output.strip().splitlines()[-1]
+    )
     assert not (tmp_path / "out").exists()

@@ -11,13 +11,36 @@ from tersify.lab.data.wordpiece import WordPiece
 from tersify.lab.trainer import Job, TrainConfig, load_weights
 from tersify.recipe import Recipe
 
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "is", "un", "##even", "good", "bad", ",", "."]
-TINY = {"vocabulary": 16, "hidden": 8, "layers": 2, "heads": 2, "intermediate": 16, "positions": 48}
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "the",
+    "film",
+    "is",
+    "un",
+    "##even",
+    "good",
+    "bad",
+    ",",
+    ".",
+]
+TINY = {
+    "vocabulary": 16,
+    "hidden": 8,
+    "layers": 2,
+    "heads": 2,
+    "intermediate": 16,
+    "positions": 48,
+}
 
 
 @pytest.fixture
 def text_root(tmp_path):
-    """A data root with a tiny vocabulary and forty sentences of which one word tells the kind."""
+    """A data root with a tiny vocabulary and forty sentences of which one word tells
+    the kind.
+    """
     (tmp_path / "minilm").mkdir()
     (tmp_path / "minilm/vocab.txt").write_text("\n".join(VOCABULARY))
     with zipfile.ZipFile(tmp_path / "sentence_polarity.zip", "w") as archive:
@@ -46,20 +69,29 @@ def test_the_tokens_are_those_of_the_checkpoints_own_tokenizer(minilm):
         "",
         "supercalifragi",
     ):
-        wanted = theirs(text, padding="max_length", truncation=True, max_length=24)["input_ids"]
+        wanted = theirs(text, padding="max_length", truncation=True, max_length=24)[
+            "input_ids"
+        ]
         assert ours.encode(text, 24) == wanted, text
 
 
 def test_sentences_are_split_and_mixed(text_root):
     data = dataset("polarity", root=text_root)
-    assert (len(data.train), len(data.test), data.classes, data.shape) == (72, 8, 2, (48,))
+    assert (len(data.train), len(data.test), data.classes, data.shape) == (
+        72,
+        8,
+        2,
+        (48,),
+    )
     assert data.train.labels.float().mean() == 0.5
     assert 0 < data.train.labels[:20].sum() < 20
 
 
 def test_a_language_model_sees_each_byte_and_the_one_that_follows(text_root):
     data = dataset("polarity-bytes", root=text_root)
-    assert torch.equal(data.train.images.flatten()[1:], data.train.labels.flatten()[:-1])
+    assert torch.equal(
+        data.train.images.flatten()[1:], data.train.labels.flatten()[:-1]
+    )
     assert bytes(data.train.images[0].tolist()).startswith(b"the film is bad")
 
 
@@ -76,9 +108,13 @@ def test_minilm_computes_what_hugging_face_computes(minilm):
         assert torch.allclose(ours.states(tokens)[real], wanted[real], atol=1e-4)
 
 
-def test_an_encoder_without_a_classifier_gets_a_fresh_one_and_nothing_else_may_lack(tmp_path):
+def test_an_encoder_without_a_classifier_gets_a_fresh_one_and_nothing_else_may_lack(
+    tmp_path,
+):
     model = network("minilm", **TINY)
-    state = {name: t for name, t in model.state_dict().items() if "classifier" not in name}
+    state = {
+        name: t for name, t in model.state_dict().items() if "classifier" not in name
+    }
     save_file(state, tmp_path / "encoder.safetensors")
     load_weights(network("minilm", **TINY), tmp_path / "encoder.safetensors")
     del state["pooler.dense.bias"]
@@ -106,7 +142,9 @@ warmup_epochs = 1
 """  # noqa: E501
 
 
-def test_movement_pruning_of_an_encoder_trains_packs_and_reaches_its_share(text_root, tmp_path):
+def test_movement_pruning_of_an_encoder_trains_packs_and_reaches_its_share(
+    text_root, tmp_path
+):
     recipe = Recipe.from_toml(MOVEMENT)
     job = Job(
         target="minilm",
@@ -114,7 +152,9 @@ def test_movement_pruning_of_an_encoder_trains_packs_and_reaches_its_share(text_
         data="polarity",
         data_root=text_root,
         recipe=recipe,
-        config=TrainConfig.from_mapping(recipe.train, epochs=12, lr=5e-3, batch_size=32, device="cpu"),
+        config=TrainConfig.from_mapping(
+            recipe.train, epochs=12, lr=5e-3, batch_size=32, device="cpu"
+        ),
     )
     metrics = job.run(tmp_path / "run")
     assert metrics["sparsity"] == pytest.approx(85, abs=0.5)
@@ -136,7 +176,9 @@ def test_a_language_model_reports_its_perplexity(text_root, tmp_path):
 
 def test_what_is_no_text_is_refused(text_root):
     with pytest.raises(ValueError, match=r"texts int64 \(N, T\)"):
-        Split(torch.zeros(2, 3, 4, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
+        Split(
+            torch.zeros(2, 3, 4, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+        )
     (text_root / "sentence_polarity.zip").write_bytes(b"no zip")
     with pytest.raises(ValueError, match="is not the sentence polarity archive"):
         dataset("polarity", root=text_root)
@@ -148,8 +190,12 @@ def test_what_is_no_text_is_refused(text_root):
 
 
 def test_a_network_for_texts_says_when_images_come():
-    images = Split(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    images = Split(
+        torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+    )
     from tersify.lab.trainer.evaluation import check_fits
 
     with pytest.raises(ValueError, match="does not take the 1×8×8 images"):
-        check_fits(network("minilm", **TINY), Data("x", images, images, 2, (0.0,), (1.0,)))
+        check_fits(
+            network("minilm", **TINY), Data("x", images, images, 2, (0.0,), (1.0,))
+        )

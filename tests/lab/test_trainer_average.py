@@ -1,4 +1,6 @@
-"""The moving average of the weights: its decay, what belongs to it, and that it comes and goes in place."""
+"""The moving average of the weights: its decay, what belongs to it, and that it comes
+and goes in place.
+"""
 
 import pytest
 import torch
@@ -26,14 +28,21 @@ def test_each_update_goes_a_share_of_one_minus_the_decay_towards_the_weights():
     for expected in (0.25, 0.25 + 0.75 * 0.25):
         move_(model, 1.0)
         average.update_()
-        assert all(t.tolist() == torch.full_like(t, expected).tolist() for t in average.state_dict().values())
+        assert all(
+            t.tolist() == torch.full_like(t, expected).tolist()
+            for t in average.state_dict().values()
+        )
 
 
 def test_weights_and_both_statistics_of_a_batch_norm_are_averaged_and_counters_are_not():
     model = norm_net()
     assert set(WeightAverage(model, 0.5).state_dict()) == {
-        "0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var",
-    }  # fmt: skip
+        "0.weight",
+        "1.weight",
+        "1.bias",
+        "1.running_mean",
+        "1.running_var",
+    }
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -7,7 +7,14 @@ import torch
 
 from tersify.lab.trainer.checkpoint import read_checkpoint, snapshot
 
-PARTS = {"epoch": 1, "history": [], "model": {}, "optimizer": {}, "session": {}, "average": {}}
+PARTS = {
+    "epoch": 1,
+    "history": [],
+    "model": {},
+    "optimizer": {},
+    "session": {},
+    "average": {},
+}
 
 
 class Touches:
@@ -21,7 +28,9 @@ class Touches:
 
 
 def test_a_checkpoint_that_would_run_something_is_refused_before_it_does(tmp_path):
-    torch.save({**PARTS, "extra": Touches(tmp_path / "it ran")}, tmp_path / "checkpoint.pt")
+    torch.save(
+        {**PARTS, "extra": Touches(tmp_path / "it ran")}, tmp_path / "checkpoint.pt"
+    )
     with pytest.raises(ValueError, match="is no checkpoint of a training run"):
         read_checkpoint(tmp_path / "checkpoint.pt")
     assert not (tmp_path / "it ran").exists()

@@ -5,7 +5,15 @@ from rich.console import Console
 from tersify.lab.trainer import display_for
 
 ROWS = [
-    {"epoch": e, "loss": 1 / e, "accuracy": 90.0 + e, "lr": 0.1, "sparsity": 50.0, "Δ": 0.1 * e, "seconds": 1.0}
+    {
+        "epoch": e,
+        "loss": 1 / e,
+        "accuracy": 90.0 + e,
+        "lr": 0.1,
+        "sparsity": 50.0,
+        "Δ": 0.1 * e,
+        "seconds": 1.0,
+    }
     for e in (2, 3)
 ]
 
@@ -25,7 +33,9 @@ def shown(*, terminal):
 def test_a_pipe_gets_one_plain_line_for_each_epoch():
     lines = shown(terminal=False).splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("log: epoch 2/3 · loss 0.5000 · accuracy 92.00 % · sparsity 50.0 % · Δ 0.2 · 1.0 s")
+    assert lines[0].startswith(
+        "log: epoch 2/3 · loss 0.5000 · accuracy 92.00 % · sparsity 50.0 % · Δ 0.2 · 1.0 s"
+    )
     assert "\x1b" not in "".join(lines)
 
 

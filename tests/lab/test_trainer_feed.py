@@ -56,15 +56,28 @@ def test_augmentation_repeats_with_its_epoch_and_changes_images(epoch):
     first, again = list(varied.batches(epoch)), list(varied.batches(epoch))
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(first, again, strict=True))
     plain = list(feed().batches(epoch))
-    assert any(not torch.equal(a, b) for (a, _), (b, _) in zip(first, plain, strict=True))
+    assert any(
+        not torch.equal(a, b) for (a, _), (b, _) in zip(first, plain, strict=True)
+    )
 
 
 def test_the_same_image_is_varied_anew_in_every_epoch():
-    picture = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(6, -1, -1, -1).contiguous()
+    picture = (
+        torch.arange(64, dtype=torch.uint8)
+        .view(1, 1, 8, 8)
+        .expand(6, -1, -1, -1)
+        .contiguous()
+    )
     split = Split(picture, torch.zeros(6, dtype=torch.int64))
     data = Data("one", split, split, classes=1, mean=(0.0,), std=(1 / 255,))
     varied = Feed(
-        data, batch_size=6, seed=1, device=torch.device("cpu"), augmentation=Augmentation(crop_padding=2, flip=True)
+        data,
+        batch_size=6,
+        seed=1,
+        device=torch.device("cpu"),
+        augmentation=Augmentation(crop_padding=2, flip=True),
     )
-    (first,), (second,) = ([images for images, _ in varied.batches(epoch)] for epoch in (1, 2))
+    (first,), (second,) = (
+        [images for images, _ in varied.batches(epoch)] for epoch in (1, 2)
+    )
     assert not torch.equal(first, second)

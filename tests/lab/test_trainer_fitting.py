@@ -1,4 +1,6 @@
-"""Settings that fit the data and the length of the run, and the dense twin that a run starts from."""
+"""Settings that fit the data and the length of the run, and the dense twin that a run
+starts from.
+"""
 
 import json
 from dataclasses import replace
@@ -8,7 +10,14 @@ import torch
 
 from tersify.lab.data import dataset
 from tersify.lab.experiments import Experiment, experiments
-from tersify.lab.trainer import DENSE, Job, RunDirectory, TrainConfig, fitted, run_with_twin
+from tersify.lab.trainer import (
+    DENSE,
+    Job,
+    RunDirectory,
+    TrainConfig,
+    fitted,
+    run_with_twin,
+)
 from tersify.lab.trainer.dense_twin import dense_twin, starts_from_twin
 from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.rate import learning_rate
@@ -25,7 +34,8 @@ def one_thread():
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch", "epochs"), [(100, 16, 60), (1350, 32, 30), (10_000, 128, 16), (60_000, 256, 10)]
+    ("samples", "batch", "epochs"),
+    [(100, 16, 60), (1350, 32, 30), (10_000, 128, 16), (60_000, 256, 10)],
 )
 def test_batch_and_length_come_from_the_number_of_samples(samples, batch, epochs):
     config = fitted({}, samples)
@@ -33,12 +43,30 @@ def test_batch_and_length_come_from_the_number_of_samples(samples, batch, epochs
 
 
 def test_what_is_given_stays_as_it_is():
-    config = fitted({"optimizer": "sgd", "lr": 0.1}, 1350, lr=0.3, batch_size=100, epochs=3, seed=None)
-    assert (config.lr, config.batch_size, config.epochs, config.seed) == (0.3, 100, 3, 0)
+    config = fitted(
+        {"optimizer": "sgd", "lr": 0.1},
+        1350,
+        lr=0.3,
+        batch_size=100,
+        epochs=3,
+        seed=None,
+    )
+    assert (config.lr, config.batch_size, config.epochs, config.seed) == (
+        0.3,
+        100,
+        3,
+        0,
+    )
 
 
 def test_a_rate_of_sgd_goes_with_the_batch_and_adams_does_not():
-    table = {"optimizer": "sgd", "lr": 0.1, "schedule": "multistep", "milestones": [5], "rates": [0.01]}
+    table = {
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "schedule": "multistep",
+        "milestones": [5],
+        "rates": [0.01],
+    }
     small = fitted(table, 1350)
     assert small.lr == pytest.approx(0.1 * (32 / 256) ** 0.5)
     assert small.rates[0] == pytest.approx(0.01 * (32 / 256) ** 0.5)
@@ -48,7 +76,9 @@ def test_a_rate_of_sgd_goes_with_the_batch_and_adams_does_not():
 
 @pytest.mark.parametrize("path", ready_recipes(), ids=lambda p: p.stem)
 @pytest.mark.parametrize("epochs", [1, 7, 300])
-def test_a_ready_recipe_warms_up_for_a_small_share_of_any_run_and_ends_at_rest(path, epochs):
+def test_a_ready_recipe_warms_up_for_a_small_share_of_any_run_and_ends_at_rest(
+    path, epochs
+):
     config = fitted(Recipe.load(path.stem).train, 1350, epochs=epochs)
     assert learning_rate(config, 0.1 * epochs) > 0.9 * config.lr
     assert learning_rate(config, 0.999 * epochs) < 0.01 * config.lr
@@ -61,7 +91,9 @@ def test_an_experiment_takes_nothing_from_a_ready_recipe_which_may_change(name):
 
 def test_an_experiment_measures_with_the_statistics_of_training(tmp_path):
     experiment = Experiment.load("ternary-table2")
-    assert not any(experiment.job(row, 1, tmp_path).config.recalibrate for row in experiment.rows)
+    assert not any(
+        experiment.job(row, 1, tmp_path).config.recalibrate for row in experiment.rows
+    )
     assert TrainConfig(epochs=1).recalibrate
 
 
@@ -73,7 +105,10 @@ def test_a_cutout_of_more_than_half_the_image_is_refused(cutout, fits):
     if fits:
         Loop(job._model({}), data, config, None)
         return
-    with pytest.raises(ValueError, match=rf"cutout = {cutout} pixels covers more than half .* 8 pixels; set it to 4"):
+    with pytest.raises(
+        ValueError,
+        match=rf"cutout = {cutout} pixels covers more than half .* 8 pixels; set it to 4",
+    ):
         Loop(job._model({}), data, config, None)
 
 
@@ -81,10 +116,18 @@ def job_of(recipe, **settings):
     data = dataset("digits")
     data = replace(data, train=data.train[:200], test=data.test[:100])
     config = fitted(recipe.train, len(data.train), epochs=2, device="cpu", **settings)
-    return Job(target="digits-cnn", data="digits", config=config, recipe=recipe, options={"width": 0.25}), data
+    return Job(
+        target="digits-cnn",
+        data="digits",
+        config=config,
+        recipe=recipe,
+        options={"width": 0.25},
+    ), data
 
 
-def test_a_recipe_that_starts_from_a_trained_network_starts_from_its_dense_twin(tmp_path):
+def test_a_recipe_that_starts_from_a_trained_network_starts_from_its_dense_twin(
+    tmp_path,
+):
     job, data = job_of(Recipe.load("lut-4"))
     rows = run_with_twin(job, tmp_path / "run", data=data, label="lut-4")
     assert [*rows] == ["dense twin", "lut-4"]
@@ -92,9 +135,16 @@ def test_a_recipe_that_starts_from_a_trained_network_starts_from_its_dense_twin(
     identity = json.loads(RunDirectory(tmp_path / "run").identity.read_text())
     assert identity["metadata"]["weights"]["name"] == "model.terse"
     twin = json.loads(RunDirectory(tmp_path / "run" / TWIN).identity.read_text())
-    assert (twin["train"]["lr"], twin["train"]["epochs"], twin["recipe"]) == (DENSE["lr"], 2, "")
+    assert (twin["train"]["lr"], twin["train"]["epochs"], twin["recipe"]) == (
+        DENSE["lr"],
+        2,
+        "",
+    )
     before = RunDirectory(tmp_path / "run").model.read_bytes()
-    assert run_with_twin(job, tmp_path / "run", data=data, label="lut-4", resume=True) == rows
+    assert (
+        run_with_twin(job, tmp_path / "run", data=data, label="lut-4", resume=True)
+        == rows
+    )
     assert RunDirectory(tmp_path / "run").model.read_bytes() == before
 
 
@@ -107,7 +157,9 @@ def test_a_run_that_stopped_after_its_twin_goes_on_from_it(tmp_path):
     assert RunDirectory(tmp_path / "run").metrics.is_file()
 
 
-def test_a_recipe_from_scratch_has_a_twin_of_its_own_settings_and_only_where_it_is_wanted(tmp_path):
+def test_a_recipe_from_scratch_has_a_twin_of_its_own_settings_and_only_where_it_is_wanted(
+    tmp_path,
+):
     recipe = replace(Recipe.load("twn"), start="scratch", train={"lr": 0.004})
     job, data = job_of(recipe)
     assert dense_twin(job, data).config == job.config
@@ -123,13 +175,17 @@ def test_with_weights_of_ones_own_the_twin_starts_from_them_too(tmp_path):
     job = replace(job, weights=RunDirectory(tmp_path / "start").model)
     twin = dense_twin(job, data)
     assert (twin.weights, twin.config, twin.recipe) == (job.weights, job.config, None)
-    assert [*run_with_twin(job, tmp_path / "run", data=data, label="twn", wanted=False)] == ["twn"]
+    assert [
+        *run_with_twin(job, tmp_path / "run", data=data, label="twn", wanted=False)
+    ] == ["twn"]
 
 
 def test_a_target_that_is_trained_already_is_not_trained_from_scratch(tmp_path):
     job, data = job_of(Recipe.load("twn"))
     options = job.network_options(data)
-    replace(job, recipe=None, config=fitted(DENSE, 200, epochs=12, device="cpu")).run(tmp_path / "start", data=data)
+    replace(job, recipe=None, config=fitted(DENSE, 200, epochs=12, device="cpu")).run(
+        tmp_path / "start", data=data
+    )
     made = f"network('digits-cnn', **{options!r})"
     (tmp_path / "mine.py").write_text(
         "import tersify\nfrom tersify.lab import network\n"

@@ -22,7 +22,9 @@ def test_a_mixed_image_and_its_target_hold_both_partners_in_the_same_proportion(
     for i in range(len(images)):
         one, other = images[i], images[-1 - i]
         part = ((mixed[i] - other) * (one - other)).sum() / (one - other).square().sum()
-        wanted = part * F.one_hot(labels[i], 10) + (1 - part) * F.one_hot(labels[-1 - i], 10)
+        wanted = part * F.one_hot(labels[i], 10) + (1 - part) * F.one_hot(
+            labels[-1 - i], 10
+        )
         torch.testing.assert_close(mixed[i], part * one + (1 - part) * other)
         torch.testing.assert_close(targets[i], wanted, atol=1e-5, rtol=0)
 
@@ -39,20 +41,34 @@ def test_whole_labels_as_probabilities_give_the_same_loss():
     logits, labels = torch.randn(6, 10), torch.arange(6)
     loss = Objective(TrainConfig(epochs=1, label_smoothing=0.1))
     images = torch.zeros(6, 1, 4, 4)
-    torch.testing.assert_close(loss(images, logits, labels), loss(images, logits, F.one_hot(labels, 10).float()))
+    torch.testing.assert_close(
+        loss(images, logits, labels),
+        loss(images, logits, F.one_hot(labels, 10).float()),
+    )
 
 
 def test_a_network_learns_from_mixed_images(tmp_path):
     config = TrainConfig(epochs=3, lr=0.01, batch_size=64, mixup=0.5)
-    assert train(network("digits-cnn", width=0.25), dataset("digits"), config, out=tmp_path)["accuracy"] > 75
+    assert (
+        train(
+            network("digits-cnn", width=0.25), dataset("digits"), config, out=tmp_path
+        )["accuracy"]
+        > 75
+    )
 
 
 def test_texts_are_refused(tmp_path):
-    split = Split(torch.ones(8, 5, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
+    split = Split(
+        torch.ones(8, 5, dtype=torch.int64), torch.zeros(8, dtype=torch.int64)
+    )
     texts = Data("words", split, split, classes=2, mean=(0.0,), std=(1.0,))
-    with pytest.raises(ValueError, match=r"mixup lays images over each other and 'words' holds texts"):
+    with pytest.raises(
+        ValueError, match=r"mixup lays images over each other and 'words' holds texts"
+    ):
         train(
-            torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Flatten(), torch.nn.Linear(15, 2)),
+            torch.nn.Sequential(
+                torch.nn.Embedding(4, 3), torch.nn.Flatten(), torch.nn.Linear(15, 2)
+            ),
             texts,
             TrainConfig(epochs=1, mixup=0.5),
             out=tmp_path / "out",
@@ -66,4 +82,9 @@ def test_a_share_above_one_is_refused():
 
 def test_a_network_with_more_logits_than_there_are_classes_learns_too(tmp_path):
     config = TrainConfig(epochs=1, batch_size=256, mixup=0.5)
-    train(network("digits-cnn", width=0.25, classes=12), dataset("digits"), config, out=tmp_path)
+    train(
+        network("digits-cnn", width=0.25, classes=12),
+        dataset("digits"),
+        config,
+        out=tmp_path,
+    )

@@ -32,10 +32,16 @@ activations = "*"
 methods = [{ method = "uniform", range = "observed" }]
 """
 SETTINGS = {
-    "dense with cosine and momentum": ("", {"optimizer": "sgd", "lr": 0.05, "schedule": "cosine"}),
+    "dense with cosine and momentum": (
+        "",
+        {"optimizer": "sgd", "lr": 0.05, "schedule": "cosine"},
+    ),
     "ternary with adam": (TERNARY, {"lr": 5e-3}),
     "quantized activations": (ACTIVATIONS, {"lr": 5e-3}),
-    "stochastic with an average and mixup": (STOCHASTIC, {"lr": 5e-3, "ema": 0.9, "mixup": 0.5}),
+    "stochastic with an average and mixup": (
+        STOCHASTIC,
+        {"lr": 5e-3, "ema": 0.9, "mixup": 0.5},
+    ),
 }
 
 
@@ -73,7 +79,9 @@ def same_state(a, b):
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))
-def test_killed_in_mid_epoch_and_resumed_gives_the_weights_of_an_unbroken_run(name, tmp_path):
+def test_killed_in_mid_epoch_and_resumed_gives_the_weights_of_an_unbroken_run(
+    name, tmp_path
+):
     whole, broken = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "broken")
     spec = spec_of(name, broken.path)
     expected = job_of(spec).run(whole.path)
@@ -89,10 +97,12 @@ def test_killed_in_mid_epoch_and_resumed_gives_the_weights_of_an_unbroken_run(na
         assert same_state(a[part], b[part]), part
     first, second = tersify.open(whole.model).read(), tersify.open(broken.model).read()
     assert same_state(first.state_dict(), second.state_dict())
-    assert {k: v for k, v in resumed.items() if k != "train_seconds"} | {"file_bytes": 0} == {
-        k: v for k, v in expected.items() if k != "train_seconds"
-    } | {"file_bytes": 0}
-    assert [json.loads(line)["epoch"] for line in broken.history.read_text().splitlines()] == [1, 2, 3, 4]
+    assert {k: v for k, v in resumed.items() if k != "train_seconds"} | {
+        "file_bytes": 0
+    } == {k: v for k, v in expected.items() if k != "train_seconds"} | {"file_bytes": 0}
+    assert [
+        json.loads(line)["epoch"] for line in broken.history.read_text().splitlines()
+    ] == [1, 2, 3, 4]
 
 
 def test_a_run_whose_checkpoints_are_rare_goes_on_from_the_last_one(tmp_path):
@@ -102,8 +112,14 @@ def test_a_run_whose_checkpoints_are_rare_goes_on_from_the_last_one(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         job_of(spec).run(broken.path, display=InterruptInEpoch(2))
     with pytest.raises(KeyboardInterrupt):
-        job_of(spec).run(broken.path, resume=True, display=InterruptInEpoch(3), checkpoint_seconds=1e9)
-    assert read_checkpoint(broken.checkpoint)["epoch"] == 1  # the epochs behind it are done again
+        job_of(spec).run(
+            broken.path,
+            resume=True,
+            display=InterruptInEpoch(3),
+            checkpoint_seconds=1e9,
+        )
+    # the epochs behind it are done again
+    assert read_checkpoint(broken.checkpoint)["epoch"] == 1
     job_of(spec).run(broken.path, resume=True, checkpoint_seconds=1e9)
     a, b = (read_checkpoint(run.checkpoint) for run in (whole, broken))
     assert same_state(a["model"], b["model"])
@@ -116,7 +132,9 @@ def test_two_unbroken_runs_differ_when_the_seed_does(tmp_path):
     job_of(spec).run(tmp_path / "a")
     spec["train"]["seed"] = 1
     job_of(spec).run(tmp_path / "b")
-    a, b = (read_checkpoint(RunDirectory(tmp_path / n).checkpoint)["model"] for n in "ab")
+    a, b = (
+        read_checkpoint(RunDirectory(tmp_path / n).checkpoint)["model"] for n in "ab"
+    )
     assert not same_state(a, b)
 
 
@@ -141,8 +159,21 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"epoch": 1}, "is no checkpoint of a training run: it must hold epoch, history"),
-        ({"epoch": 1, "history": [], "model": {}, "optimizer": {}, "session": {}, "average": {}}, "does not fit"),
+        (
+            {"epoch": 1},
+            "is no checkpoint of a training run: it must hold epoch, history",
+        ),
+        (
+            {
+                "epoch": 1,
+                "history": [],
+                "model": {},
+                "optimizer": {},
+                "session": {},
+                "average": {},
+            },
+            "does not fit",
+        ),
     ],
 )
 def test_a_checkpoint_of_something_else_is_named(content, sentence, tmp_path):
@@ -159,10 +190,15 @@ def test_damaged_json_in_a_run_directory_is_named(tmp_path):
     spec["train"]["epochs"] = 1
     job_of(spec).run(tmp_path)
     for name, text in [
-        ("metrics.json", "[]"), ("metrics.json", "{}"), ("metrics.json", "{"), ("checkpoint/run.json", "{\xff")
-    ]:  # fmt: skip
+        ("metrics.json", "[]"),
+        ("metrics.json", "{}"),
+        ("metrics.json", "{"),
+        ("checkpoint/run.json", "{\xff"),
+    ]:
         (tmp_path / name).write_bytes(text.encode("latin-1"))
-        with pytest.raises(ValueError, match=rf"{name} (is damaged|has no number for 'accuracy')"):
+        with pytest.raises(
+            ValueError, match=rf"{name} (is damaged|has no number for 'accuracy')"
+        ):
             job_of(spec).run(tmp_path, resume=True)
 
 
@@ -174,7 +210,9 @@ def test_damaged_json_in_a_run_directory_is_named(tmp_path):
         ({"train": {"epochs": 9}}, r"train\.epochs was 4, now 9"),
     ],
 )
-def test_resuming_with_other_settings_is_refused_and_touches_nothing(change, sentence, tmp_path):
+def test_resuming_with_other_settings_is_refused_and_touches_nothing(
+    change, sentence, tmp_path
+):
     spec = spec_of("ternary with adam", tmp_path)
     with pytest.raises(KeyboardInterrupt):
         job_of(spec).run(tmp_path, display=InterruptInEpoch(2))
@@ -203,7 +241,9 @@ def test_a_resume_knows_other_weights_of_the_same_name(tmp_path):
 
     for folder in "ab":
         (tmp_path / folder).mkdir()
-        torch.save(network("digits-cnn", width=0.5).state_dict(), tmp_path / folder / "net.pt")
+        torch.save(
+            network("digits-cnn", width=0.5).state_dict(), tmp_path / folder / "net.pt"
+        )
     with pytest.raises(KeyboardInterrupt):
         job("a").run(tmp_path / "run", display=InterruptInEpoch(2))
     with pytest.raises(ValueError, match=r"metadata\.weights\.sha256 was"):
@@ -214,7 +254,9 @@ def test_an_edited_description_of_the_recipe_does_not_stop_a_resume(tmp_path):
     spec = spec_of("ternary with adam", tmp_path)
     with pytest.raises(KeyboardInterrupt):
         job_of(spec).run(tmp_path, display=InterruptInEpoch(4))
-    job_of(spec | {"recipe": 'description = "better words"\n' + TERNARY}).run(tmp_path, resume=True)
+    job_of(spec | {"recipe": 'description = "better words"\n' + TERNARY}).run(
+        tmp_path, resume=True
+    )
     assert "better words" in (tmp_path / "recipe.toml").read_text()
     assert "better words" in tersify.open(tmp_path / "model.terse").recipe
 

@@ -14,7 +14,9 @@ def half_width():
 
 
 def same(a, b):
-    return all(torch.equal(t, b.state_dict()[name]) for name, t in a.state_dict().items())
+    return all(
+        torch.equal(t, b.state_dict()[name]) for name, t in a.state_dict().items()
+    )
 
 
 def test_weights_come_from_safetensors_and_torch_files(tmp_path):
@@ -27,16 +29,27 @@ def test_weights_come_from_safetensors_and_torch_files(tmp_path):
 
 def test_a_checkpoint_without_batch_counters_is_taken(tmp_path):
     source = half_width()
-    state = {k: v for k, v in source.state_dict().items() if not k.endswith("num_batches_tracked")}
+    state = {
+        k: v
+        for k, v in source.state_dict().items()
+        if not k.endswith("num_batches_tracked")
+    }
     save_file(state, tmp_path / "old.safetensors")
     loaded = load_weights(half_width(), tmp_path / "old.safetensors")
-    assert torch.equal(loaded.state_dict()["features.0.weight"], source.state_dict()["features.0.weight"])
+    assert torch.equal(
+        loaded.state_dict()["features.0.weight"],
+        source.state_dict()["features.0.weight"],
+    )
 
 
 def test_the_pretrained_resnet_20_fits_by_name(shared):
-    load_weights(network("resnet20"), shared / "weights" / "cifar10_resnet20.safetensors")
+    load_weights(
+        network("resnet20"), shared / "weights" / "cifar10_resnet20.safetensors"
+    )
     with pytest.raises(ValueError, match=r"missing in the file 'layer1\.3"):
-        load_weights(network("resnet32"), shared / "weights" / "cifar10_resnet20.safetensors")
+        load_weights(
+            network("resnet32"), shared / "weights" / "cifar10_resnet20.safetensors"
+        )
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04\x95"])
@@ -59,11 +72,21 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [[1], {"name": "x"}, {"activation": ["x"]}, {"inflate": 100_000}, {"inflate": 10**40}]
+    "options",
+    [
+        [1],
+        {"name": "x"},
+        {"activation": ["x"]},
+        {"inflate": 100_000},
+        {"inflate": 10**40},
+    ],
 )
 def test_options_in_a_file_from_elsewhere_are_not_believed(options, tmp_path):
     metadata = {"target": {"name": "resnet20-star", "options": options}}
-    tersify.save(CompressedModel({"w": torch.zeros(2)}, metadata=metadata), tmp_path / "net.terse")
+    tersify.save(
+        CompressedModel({"w": torch.zeros(2)}, metadata=metadata),
+        tmp_path / "net.terse",
+    )
     with pytest.raises(ValueError, match=r"net\.terse .*--target"):
         load_network(tmp_path / "net.terse")
 
@@ -78,7 +101,9 @@ def test_weights_that_are_no_numbers_are_named(tmp_path):
     state = half_width().state_dict()
     state["features.0.weight"][0] = float("nan")
     save_file(state, tmp_path / "nan.safetensors")
-    with pytest.raises(ValueError, match=r"nan\.safetensors holds NaN in 'features\.0\.weight'"):
+    with pytest.raises(
+        ValueError, match=r"nan\.safetensors holds NaN in 'features\.0\.weight'"
+    ):
         load_weights(half_width(), tmp_path / "nan.safetensors")
 
 

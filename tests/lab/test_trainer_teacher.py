@@ -16,12 +16,18 @@ def teacher(tmp_path):
     """A small reference network and the file it lies in."""
     net = network("digits-cnn", width=0.25).eval()
     metadata = {"target": {"name": "digits-cnn", "options": {"width": 0.25}}}
-    tersify.save(CompressedModel(net.state_dict(), metadata=metadata), tmp_path / "teacher.terse")
+    tersify.save(
+        CompressedModel(net.state_dict(), metadata=metadata), tmp_path / "teacher.terse"
+    )
     return net, str(tmp_path / "teacher.terse")
 
 
 def batch():
-    return torch.randn(6, 1, 8, 8), torch.randn(6, 10, requires_grad=True), torch.arange(6)
+    return (
+        torch.randn(6, 1, 8, 8),
+        torch.randn(6, 10, requires_grad=True),
+        torch.arange(6),
+    )
 
 
 def test_without_a_teacher_the_loss_is_cross_entropy():
@@ -33,18 +39,26 @@ def test_without_a_teacher_the_loss_is_cross_entropy():
 def test_with_a_teacher_the_loss_mixes_labels_and_softened_answers(teacher):
     net, path = teacher
     images, logits, labels = batch()
-    config = TrainConfig(epochs=1, teacher=path, teacher_weight=0.3, teacher_temperature=2.0)
-    loss = Objective(config, load_teacher(config, dataset("digits"), 10))(images, logits, labels)
+    config = TrainConfig(
+        epochs=1, teacher=path, teacher_weight=0.3, teacher_temperature=2.0
+    )
+    loss = Objective(config, load_teacher(config, dataset("digits"), 10))(
+        images, logits, labels
+    )
     wanted = F.softmax(net(images) / 2, 1)
     distance = (wanted * (wanted.log() - F.log_softmax(logits / 2, 1))).sum(1).mean()
-    assert loss.item() == pytest.approx((0.7 * F.cross_entropy(logits, labels) + 0.3 * 4 * distance).item(), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        (0.7 * F.cross_entropy(logits, labels) + 0.3 * 4 * distance).item(), rel=1e-5
+    )
 
 
 def test_a_student_that_answers_like_its_teacher_has_nothing_to_learn_from_it(teacher):
     net, path = teacher
     images, _, labels = batch()
     logits = net(images).detach().requires_grad_()
-    Objective(TrainConfig(epochs=1, teacher=path, teacher_weight=1.0), net)(images, logits, labels).backward()
+    Objective(TrainConfig(epochs=1, teacher=path, teacher_weight=1.0), net)(
+        images, logits, labels
+    ).backward()
     assert logits.grad.abs().max() < 1e-6
 
 
@@ -63,10 +77,22 @@ def test_a_wrong_setting_is_refused_at_birth(settings, message):
 def test_a_teacher_of_another_data_set_is_refused_and_writes_nothing(teacher, tmp_path):
     net = network("resnet20", depth=0.3)
     metadata = {"target": {"name": "resnet20", "options": {"depth": 0.3}}}
-    tersify.save(CompressedModel(net.state_dict(), metadata=metadata), tmp_path / "other.terse")
+    tersify.save(
+        CompressedModel(net.state_dict(), metadata=metadata), tmp_path / "other.terse"
+    )
     config = TrainConfig(epochs=1, teacher=str(tmp_path / "other.terse"))
-    with pytest.raises(ValueError, match=r"the teacher .*other\.terse does not fit: .*1×8×8 images of 'digits'"):
-        train(network("digits-cnn", width=0.25), dataset("digits"), config, out=tmp_path / "out")
+    with pytest.raises(
+        ValueError,
+        match=r"the teacher .*other\.terse does not fit: .*1×8×8 images of 'digits'",
+    ):
+        train(
+            network("digits-cnn", width=0.25),
+            dataset("digits"),
+            config,
+            out=tmp_path / "out",
+        )
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match=r"teacher\.terse gives 10 logits and the network 12"):
+    with pytest.raises(
+        ValueError, match=r"teacher\.terse gives 10 logits and the network 12"
+    ):
         load_teacher(TrainConfig(epochs=1, teacher=teacher[1]), dataset("digits"), 12)

@@ -1,4 +1,6 @@
-"""The zoo: what compression is told, how short training goes, and what a second call keeps."""
+"""The zoo: what compression is told, how short training goes, and what a second call
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def _benchmarks(monkeypatch):
 
 def benchmark():
     """benchmarks/zoo.py under another name: tests have a module `zoo` too."""
-    spec = importlib.util.spec_from_file_location("zoo_benchmark", ROOT / "benchmarks" / "zoo.py")
+    spec = importlib.util.spec_from_file_location(
+        "zoo_benchmark", ROOT / "benchmarks" / "zoo.py"
+    )
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
@@ -32,7 +36,13 @@ def subject():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
     inputs = torch.randn(40, 6)
-    return Subject(model=model, shown=inputs[:20], held=inputs[20:], measure=cosine, unit="cosine, %")
+    return Subject(
+        model=model,
+        shown=inputs[:20],
+        held=inputs[20:],
+        measure=cosine,
+        unit="cosine, %",
+    )
 
 
 def test_without_labels_the_calibration_moves_every_weight():
@@ -64,9 +74,13 @@ def test_training_brings_a_pruned_network_nearer_to_fp32():
     wanted = outputs(given.model, given.held)
     near = []
     for steps in (1, 60):
-        model, _ = compressed(given, "prune-l1-90", Training(steps=steps, lr=1e-2, batch=16))
+        model, _ = compressed(
+            given, "prune-l1-90", Training(steps=steps, lr=1e-2, batch=16)
+        )
         near.append(given.measure(outputs(model, given.held), wanted, None))
-        zeros = sum(int((tensor == 0).sum()) for tensor in (model[0].weight, model[2].weight))
+        zeros = sum(
+            int((tensor == 0).sum()) for tensor in (model[0].weight, model[2].weight)
+        )
         assert zeros >= 0.85 * (48 + 32)
     assert near[1] > near[0]
 
@@ -87,6 +101,10 @@ def test_sizes_of_other_coders_count_every_tensor():
     from zoo_training import compressed
 
     _, packed = compressed(subject(), "lut-4", None)
-    noise = torch.randint(0, 256, (4096,), dtype=torch.uint8)  # which no coder can make smaller
-    alone, more = (coded_sizes(dict(packed) | extra, quick=True) for extra in ({}, {"noise": noise}))
+    # which no coder can make smaller
+    noise = torch.randint(0, 256, (4096,), dtype=torch.uint8)
+    alone, more = (
+        coded_sizes(dict(packed) | extra, quick=True)
+        for extra in ({}, {"noise": noise})
+    )
     assert all(more[coder] >= alone[coder] + 4000 for coder in alone)

@@ -9,7 +9,9 @@ from tersify.methods import Prune, Ternary
 from tersify.plain_names import without_plain_names
 
 
-@pytest.mark.parametrize(("method", "most"), [(Ternary(scale="channel"), 0.3), (Prune(sparsity=0.9), 1.2)])
+@pytest.mark.parametrize(
+    ("method", "most"), [(Ternary(scale="channel"), 0.3), (Prune(sparsity=0.9), 1.2)]
+)
 def test_state_beside_the_latents_is_small(method, most):
     model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(3)))
     session = tersify.attach(model, Recipe(rules=(Rule(methods=(method,)),)), steps=10)

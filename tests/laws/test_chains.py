@@ -10,7 +10,9 @@ ILLEGAL = [c for c in chains_of_two() if not is_legal(c)]
 
 @pytest.mark.parametrize("chain", ILLEGAL, ids=map(chain_id, ILLEGAL))
 def test_a_chain_that_would_undo_itself_is_refused(chain):
-    with pytest.raises(ValueError, match=r"cannot follow the quantizer|has no zero level"):
+    with pytest.raises(
+        ValueError, match=r"cannot follow the quantizer|has no zero level"
+    ):
         recipe_of(chain)
 
 

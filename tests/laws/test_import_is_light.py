@@ -23,7 +23,10 @@ print(json.dumps({"seconds": seconds, "cuda": torch.cuda.is_initialized(),
 
 def test_import_is_quick_starts_no_cuda_and_needs_no_extension(tmp_path):
     out = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "x.terse")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "x.terse")],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     seen = json.loads(out)
     assert not seen["cuda"]

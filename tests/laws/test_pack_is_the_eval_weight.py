@@ -6,8 +6,15 @@ import torch
 from loops import STEPS, start, train
 from method_zoo import NETWORKS, all_legal_chains, chain_id, fits, make, recipe_of
 
-PAIRS = [(chain, network) for chain in all_legal_chains() for network in NETWORKS if fits(chain, network)]
-EVERY_PAIR = pytest.mark.parametrize(("chain", "network"), PAIRS, ids=[f"{chain_id(c)}-{n}" for c, n in PAIRS])
+PAIRS = [
+    (chain, network)
+    for chain in all_legal_chains()
+    for network in NETWORKS
+    if fits(chain, network)
+]
+EVERY_PAIR = pytest.mark.parametrize(
+    ("chain", "network"), PAIRS, ids=[f"{chain_id(c)}-{n}" for c, n in PAIRS]
+)
 
 
 def weight_in_use(model: torch.nn.Module, name: str) -> torch.Tensor:
@@ -24,7 +31,8 @@ def test_packed_weight_is_the_one_the_network_used_in_eval_mode(chain, network):
     packed = session.pack()
     assert packed.compressed()
     for name, tensor in packed.compressed().items():
-        assert torch.equal(tensor.to_dense(), weight_in_use(model, name)), name  # equal takes −0.0 for 0.0
+        # equal takes −0.0 for 0.0
+        assert torch.equal(tensor.to_dense(), weight_in_use(model, name)), name
     assert set(packed) | set(packed.aliases) == set(make(network)[0].state_dict())
 
 

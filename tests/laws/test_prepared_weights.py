@@ -1,4 +1,6 @@
-"""A weight that the step has prepared is the one its module would compute, until something it is made of changes."""
+"""A weight that the step has prepared is the one its module would compute, until
+something it is made of changes.
+"""
 
 import copy
 
@@ -37,12 +39,16 @@ def is_ready(module):
 
 
 def weights_and_gradients(model, session, x):
-    """The weight of each chain, and what latents and learned parameters get from one backward pass."""
+    """The weight of each chain, and what latents and learned parameters get from one
+    backward pass.
+    """
     model.zero_grad()
     weights = [module() for module in chains_of(model)]
     loss = model(x).square().mean()
     loss.backward()
-    return [w.detach().clone() for w in weights], {n: p.grad for n, p in model.named_parameters()}
+    return [w.detach().clone() for w in weights], {
+        n: p.grad for n, p in model.named_parameters()
+    }
 
 
 @EVERY_CHAIN
@@ -61,11 +67,15 @@ def test_what_is_prepared_is_bit_for_bit_what_the_transforms_compute(chain):
             if gradient is None:
                 assert gradients[name] is None, name
             else:
-                assert torch.allclose(gradients[name], gradient, rtol=1e-4, atol=1e-6), name
+                assert torch.allclose(
+                    gradients[name], gradient, rtol=1e-4, atol=1e-6
+                ), name
 
 
 @EVERY_CHAIN
-@pytest.mark.parametrize("edit", ["optimizer", "load_state_dict", "in place", "other memory", "state"])
+@pytest.mark.parametrize(
+    "edit", ["optimizer", "load_state_dict", "in place", "other memory", "state"]
+)
 def test_a_change_between_a_step_and_its_forward_pass_is_seen(chain, edit):
     skip_if_stochastic(chain)
     model, x = make("conv2d")
@@ -74,11 +84,19 @@ def test_a_change_between_a_step_and_its_forward_pass_is_seen(chain, edit):
     session.step(x, labels(x))
     model(x).square().mean().backward()
     session.step(x, labels(x))
-    other = {name: -2 * t if t.is_floating_point() else t for name, t in model.state_dict().items()}
+    other = {
+        name: -2 * t if t.is_floating_point() else t
+        for name, t in model.state_dict().items()
+    }
     if edit == "optimizer":
         optimizer.step()
     elif edit == "load_state_dict":
-        model.load_state_dict({n: other[n] if n.endswith("original") else t for n, t in model.state_dict().items()})
+        model.load_state_dict(
+            {
+                n: other[n] if n.endswith("original") else t
+                for n, t in model.state_dict().items()
+            }
+        )
     else:
         for site in session.sites:
             with torch.no_grad():
@@ -87,7 +105,11 @@ def test_a_change_between_a_step_and_its_forward_pass_is_seen(chain, edit):
                 elif edit == "other memory":
                     site.latent.data = -2 * site.latent.data
                 else:
-                    for tensor in (t for link in site.chain for t in (*link.parameters(), *link.buffers())):
+                    for tensor in (
+                        t
+                        for link in site.chain
+                        for t in (*link.parameters(), *link.buffers())
+                    ):
                         if tensor.dtype is torch.bool:
                             tensor.logical_not_()
                         elif tensor.is_floating_point():
@@ -104,7 +126,9 @@ def test_state_that_changes_between_two_steps_is_seen_by_the_next(chain):
     skip_if_stochastic(chain)
     model, session, _ = begun(chain)
     with torch.no_grad():
-        for tensor in (t for site in session.sites for link in site.chain for t in link.buffers()):
+        for tensor in (
+            t for site in session.sites for link in site.chain for t in link.buffers()
+        ):
             if tensor.dtype is torch.bool:
                 tensor.view(-1)[::2] = False
             elif tensor.is_floating_point():
@@ -122,11 +146,17 @@ def test_state_that_changes_between_two_steps_is_seen_by_the_next(chain):
 
 @EVERY_CHAIN
 def test_a_weight_that_nobody_reads_gets_no_gradient(chain):
-    """As a branch that a batch does not take: its parameters keep still, whatever the optimizer remembers."""
+    """As a branch that a batch does not take: its parameters keep still, whatever the
+    optimizer remembers.
+    """
     model, x = make("linear")
     unused = nn.Linear(8, 16)
     model = nn.ModuleDict({"net": model, "unused": unused})
-    session, _ = start(model, recipe_of(chain, "*.0.weight")) if fits(chain, "tied") else (None, None)
+    session, _ = (
+        start(model, recipe_of(chain, "*.0.weight"))
+        if fits(chain, "tied")
+        else (None, None)
+    )
     if session is None:
         pytest.skip("works on units")
     session.step()
@@ -168,7 +198,9 @@ def test_channels_last_weights_stay_so():
 
 @pytest.mark.parametrize("name", ["binary", "bitnet", "ternary", "twn", "uniform"])
 def test_a_network_without_memory_has_its_shapes(name):
-    """As a large one is built before its weights are loaded, where the method does not look at them."""
+    """As a large one is built before its weights are loaded, where the method does not
+    look at them.
+    """
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to("meta")
     session, _ = start(model, recipe_of((from_table({"method": name}),), "*.weight"))
     for _ in range(2):

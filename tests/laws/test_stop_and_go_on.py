@@ -1,4 +1,6 @@
-"""Law 3: stop after any step, restart, finish: the same weights as an unbroken run, bit for bit."""
+"""Law 3: stop after any step, restart, finish: the same weights as an unbroken run, bit
+for bit.
+"""
 
 import pytest
 import torch
@@ -35,4 +37,6 @@ def test_a_checkpoint_of_another_recipe_is_refused():
     session, _ = start(model, recipe_of((BitNet(),)))
     other, _ = make("linear")
     with pytest.raises(ValueError, match="another recipe"):
-        start(other, recipe_of((TernaryWeightNetwork(),)))[0].load_state_dict(session.state_dict())
+        start(other, recipe_of((TernaryWeightNetwork(),)))[0].load_state_dict(
+            session.state_dict()
+        )

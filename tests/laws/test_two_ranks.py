@@ -1,4 +1,6 @@
-"""Two gloo ranks train what one process trains at the same global batch, whatever the method."""
+"""Two gloo ranks train what one process trains at the same global batch, whatever the
+method.
+"""
 
 import pytest
 import torch

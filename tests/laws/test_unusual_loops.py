@@ -1,4 +1,6 @@
-"""What loops do between two steps: accumulate, copy, convert, edit. Every method bears it."""
+"""What loops do between two steps: accumulate, copy, convert, edit. Every method bears
+it.
+"""
 
 import copy
 
@@ -30,7 +32,9 @@ def assert_pack_is_the_eval_weight(model, session):
     model.eval()
     for name, tensor in session.pack().compressed().items():
         path, _, attribute = name.rpartition(".")
-        assert torch.equal(tensor.to_dense(), getattr(model.get_submodule(path), attribute)), name
+        assert torch.equal(
+            tensor.to_dense(), getattr(model.get_submodule(path), attribute)
+        ), name
 
 
 def gradients(model, session, losses):
@@ -42,7 +46,9 @@ def gradients(model, session, losses):
 
 
 @EVERY_CHAIN
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "both forward first"])
+@pytest.mark.parametrize(
+    "together", [False, True], ids=["one by one", "both forward first"]
+)
 def test_two_passes_in_one_step_give_twice_the_gradients_of_one(chain, together):
     skip_if_stochastic(chain)
     model, session, x = begun(chain)
@@ -79,7 +85,9 @@ def test_a_model_converted_to_double_goes_on(chain):
 
 @EVERY_CHAIN
 def test_a_forward_pass_repeated_for_its_backward_gives_the_same_gradients(chain):
-    """Activation checkpointing keeps no activations and runs the forward pass again when it needs them."""
+    """Activation checkpointing keeps no activations and runs the forward pass again
+    when it needs them.
+    """
     skip_if_stochastic(chain)
     grads = []
     for checkpointed in (False, True):

@@ -13,13 +13,27 @@ from tersify.methods import Prune
 
 
 def begin(
-    model: nn.Module, weights: Any = "*", epochs: int = 1, calibration: Any = None, example: Any = None, **settings: Any
+    model: nn.Module,
+    weights: Any = "*",
+    epochs: int = 1,
+    calibration: Any = None,
+    example: Any = None,
+    **settings: Any,
 ) -> Session:
     recipe = Recipe(rules=[Rule(weights=weights, methods=[Prune(**settings)])])
-    return tersify.attach(model, recipe, epochs=epochs, steps_per_epoch=1, calibration=calibration, example=example)
+    return tersify.attach(
+        model,
+        recipe,
+        epochs=epochs,
+        steps_per_epoch=1,
+        calibration=calibration,
+        example=example,
+    )
 
 
-def pruned_at_once(model: nn.Module, weights: Any = "*", calibration: Any = None, **settings: Any) -> nn.Module:
+def pruned_at_once(
+    model: nn.Module, weights: Any = "*", calibration: Any = None, **settings: Any
+) -> nn.Module:
     recipe = Recipe(rules=[Rule(weights=weights, methods=[Prune(**settings)])])
     tersify.compress_(model, recipe, calibration=calibration)
     return model
@@ -29,7 +43,9 @@ def zero_share(weight: Tensor) -> float:
     return float((weight == 0).float().mean())
 
 
-def train(model: nn.Module, session: Session, loss, steps: int, lr: float = 0.1) -> None:
+def train(
+    model: nn.Module, session: Session, loss, steps: int, lr: float = 0.1
+) -> None:
     optimizer = torch.optim.SGD(session.param_groups(), lr=lr)
     for _ in range(steps):
         session.step()

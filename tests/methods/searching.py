@@ -1,4 +1,6 @@
-"""A small network and a session that searches it, for the tests of energy-based pruning."""
+"""A small network and a session that searches it, for the tests of energy-based
+pruning.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +35,8 @@ def trained_a_little(dtype=torch.float32):
     torch.manual_seed(0)
     model = Residual().to(dtype)
     for _ in range(3):
-        model(torch.randn(16, 3, 6, 6, dtype=dtype))  # running statistics that are not the first ones
+        # running statistics that are not the first ones
+        model(torch.randn(16, 3, 6, 6, dtype=dtype))
     with torch.no_grad():
         for norm in (model.bn1, model.bn2):
             norm.weight.uniform_(0.5, 1.5)
@@ -43,12 +46,16 @@ def trained_a_little(dtype=torch.float32):
 
 def batch(dtype=torch.float32, size=6):
     generator = torch.Generator().manual_seed(5)
-    return torch.randn(size, 3, 6, 6, generator=generator, dtype=dtype), torch.arange(size) % 4
+    return torch.randn(size, 3, 6, 6, generator=generator, dtype=dtype), torch.arange(
+        size
+    ) % 4
 
 
 def session_of(model, epochs=10, steps_per_epoch=2, example=None, **settings):
     recipe = Recipe(rules=[Rule(methods=[Energy(**settings)])])
-    return tersify.attach(model, recipe, epochs=epochs, steps_per_epoch=steps_per_epoch, example=example)
+    return tersify.attach(
+        model, recipe, epochs=epochs, steps_per_epoch=steps_per_epoch, example=example
+    )
 
 
 def work_of(session):

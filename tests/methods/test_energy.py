@@ -22,7 +22,11 @@ def test_folded_energies_are_those_of_one_candidate_at_a_time(memory_gib):
     inputs, targets = batch(torch.float64)
     session = session_of(model, memory_gib=memory_gib)
     evaluator = evaluator_of(session, model, inputs, targets)
-    assert evaluator._candidates_at_once() >= 8 if memory_gib > 1 else evaluator._candidates_at_once() == 1
+    assert (
+        evaluator._candidates_at_once() >= 8
+        if memory_gib > 1
+        else evaluator._candidates_at_once() == 1
+    )
     states = torch.rand(8, 36, generator=torch.Generator().manual_seed(1)) < 0.5
     folded = evaluator.energies(states, inputs, targets)
     looped = evaluator.one_by_one(states, inputs, targets)
@@ -30,12 +34,16 @@ def test_folded_energies_are_those_of_one_candidate_at_a_time(memory_gib):
     assert folded.std() > 1e-3
 
 
-@pytest.mark.parametrize("search", ["de", "annealing", "tempering", "genetic", "random"])
+@pytest.mark.parametrize(
+    "search", ["de", "annealing", "tempering", "genetic", "random"]
+)
 def test_a_folded_search_selects_what_a_loop_selects(search):
     inputs, targets = batch(torch.float64)
     populations = []
     for fold in (True, False):
-        session = session_of(trained_a_little(torch.float64), search=search, fold=fold, stagnation=1.0)
+        session = session_of(
+            trained_a_little(torch.float64), search=search, fold=fold, stagnation=1.0
+        )
         for _ in range(12):
             session.step(inputs, targets)
         populations.append(work_of(session).population)
@@ -81,7 +89,12 @@ def test_prepared_tensors_are_those_of_the_chain_with_the_same_gradients():
         model.drop.p = 0.0
         session = session_of(model)
         session.step(*batch())
-        gates = [link for site in session.sites for link in site.chain if isinstance(link, GateTransform)]
+        gates = [
+            link
+            for site in session.sites
+            for link in site.chain
+            if isinstance(link, GateTransform)
+        ]
         assert any(not gate.covered for gate in gates)
         assert any(gate.covered for gate in gates)
         if not prepared:
@@ -96,7 +109,11 @@ def test_judging_candidates_leaves_statistics_modes_hooks_and_gradients_alone():
     model.train()
     model.bn1.eval()  # a frozen BatchNorm stays frozen
     session = session_of(model)
-    before = {n: b.clone() for n, b in model.named_buffers() if "running" in n or "num_batches" in n}
+    before = {
+        n: b.clone()
+        for n, b in model.named_buffers()
+        if "running" in n or "num_batches" in n
+    }
     for _ in range(3):
         session.step(*batch())
     after = dict(model.named_buffers())
@@ -124,7 +141,9 @@ def test_an_exception_in_the_search_leaves_the_model_as_it_was(fold):
     broken.append(True)
     with pytest.raises(RuntimeError, match="a bug in the objective"):
         session.step(*batch())
-    assert all(torch.equal(b, masks[n]) for n, b in model.named_buffers() if n.endswith("mask"))
+    assert all(
+        torch.equal(b, masks[n]) for n, b in model.named_buffers() if n.endswith("mask")
+    )
     assert not any(module._forward_hooks for module in model.modules())
     assert not any(layer.gate.open for layer in work_of(session).layers)
     assert model.training
@@ -137,7 +156,15 @@ def test_the_search_stops_at_the_stagnation_threshold_and_the_network_keeps_its_
     for _ in range(20):
         session.step(*batch())
         searching.append(session.status()["searching"])
-        masks.append(torch.cat([b for n, b in model.named_buffers() if n.endswith("weight.0.gate.mask")]))
+        masks.append(
+            torch.cat(
+                [
+                    b
+                    for n, b in model.named_buffers()
+                    if n.endswith("weight.0.gate.mask")
+                ]
+            )
+        )
     assert searching == [1.0] * 8 + [0.0] * 12
     assert all(torch.equal(mask, masks[-1]) for mask in masks[8:])
 
@@ -145,7 +172,9 @@ def test_the_search_stops_at_the_stagnation_threshold_and_the_network_keeps_its_
 def test_a_population_of_one_opinion_ends_the_search_at_the_next_epoch():
     session = session_of(trained_a_little(), steps_per_epoch=4)
     session.step(*batch())
-    work_of(session).population.states.copy_(work_of(session).population.states[:1].expand(8, -1).clone())
+    work_of(session).population.states.copy_(
+        work_of(session).population.states[:1].expand(8, -1).clone()
+    )
     searching = []
     for _ in range(6):
         session.step(*batch())
@@ -155,7 +184,9 @@ def test_a_population_of_one_opinion_ends_the_search_at_the_next_epoch():
 
 
 @pytest.mark.parametrize("parents", ["same-batch", "stored"])
-def test_stored_energies_are_of_older_batches_and_judged_again_ones_of_this_batch(parents):
+def test_stored_energies_are_of_older_batches_and_judged_again_ones_of_this_batch(
+    parents,
+):
     model = trained_a_little()
     session = session_of(model, parents=parents)
     session.step(*batch())

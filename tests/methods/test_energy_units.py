@@ -30,7 +30,9 @@ def _owned(session, total):
 
 
 def test_a_fixed_number_of_units_is_kept_exactly():
-    session = session_of(trained_a_little(), keep=0.5, count="units", bound="exactly", init=0.1)
+    session = session_of(
+        trained_a_little(), keep=0.5, count="units", bound="exactly", init=0.1
+    )
     for _ in range(5):
         session.step(*batch())
         assert (work_of(session).population.states.sum(1) == 18).all()
@@ -39,7 +41,13 @@ def test_a_fixed_number_of_units_is_kept_exactly():
 def test_a_heavier_size_weight_keeps_fewer_parameters():
     kept = []
     for weight in (0.0, 100.0):
-        session = session_of(trained_a_little(), size_weight=weight, stagnation=1.0, search="genetic", flip=0.05)
+        session = session_of(
+            trained_a_little(),
+            size_weight=weight,
+            stagnation=1.0,
+            search="genetic",
+            flip=0.05,
+        )
         for _ in range(20):
             session.step(*batch())
         kept.append(session.status()["kept"])
@@ -52,7 +60,11 @@ def test_the_layer_that_gives_the_output_stays_whole_and_a_rule_for_it_alone_is_
     session.step(*batch())
     assert session.pack()["head.weight"].codes.all()
     with pytest.raises(ValueError, match="names no layer that has any"):
-        tersify.attach(trained_a_little(), Recipe(rules=[Rule(weights="head.weight", methods=[Energy()])]), steps=9)
+        tersify.attach(
+            trained_a_little(),
+            Recipe(rules=[Rule(weights="head.weight", methods=[Energy()])]),
+            steps=9,
+        )
 
 
 def test_rows_make_a_head_of_a_value_projection_one_unit():
@@ -86,13 +98,19 @@ def test_coupled_units_go_together_and_are_judged_like_one_by_one(kind):
         model, (inputs, targets) = trained_a_little(torch.float64), batch(torch.float64)
     else:
         torch.manual_seed(0)
-        model, inputs, targets = Attends().double(), torch.randn(6, 5, 6, dtype=torch.float64), torch.arange(6) % 4
+        model, inputs, targets = (
+            Attends().double(),
+            torch.randn(6, 5, 6, dtype=torch.float64),
+            torch.arange(6) % 4,
+        )
     session = session_of(model, coupled=True, example=inputs[:2])
     evaluator = evaluator_of(session, model, inputs, targets)
     units = work_of(session).population.states.shape[1]
     states = torch.rand(8, units, generator=torch.Generator().manual_seed(1)) < 0.5
     folded = evaluator.energies(states, inputs, targets)
-    assert torch.allclose(folded, evaluator.one_by_one(states, inputs, targets), rtol=1e-10, atol=1e-12)
+    assert torch.allclose(
+        folded, evaluator.one_by_one(states, inputs, targets), rtol=1e-10, atol=1e-12
+    )
     assert folded.std() > 1e-3
     if kind == "residual":  # stem and second block meet in an addition
         assert units == 8 + 8 + 12
@@ -138,7 +156,9 @@ def test_the_full_network_is_the_one_with_all_units_active():
 
 
 def test_a_layer_that_would_lose_all_units_keeps_one_and_the_status_says_so():
-    model = nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 3))
+    model = nn.Sequential(
+        nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 3)
+    )
     session = session_of(model, init=0.05)
     session.step(torch.randn(5, 6), torch.arange(5) % 3)
     assert session.status()["revived"] > 0

@@ -15,7 +15,9 @@ from tersify.methods.kmeans import SharedTransform, nearest_means
 def trained(methods, epochs=20, lr=0.05):
     torch.manual_seed(0)
     model = nn.Linear(20, 20, bias=False)
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=methods)]), epochs=epochs, steps_per_epoch=1)
+    session = tersify.attach(
+        model, Recipe(rules=[Rule(methods=methods)]), epochs=epochs, steps_per_epoch=1
+    )
     optimizer = torch.optim.SGD(session.param_groups(), lr=lr)
     seen = []
     for _ in range(epochs):
@@ -57,7 +59,9 @@ def test_what_was_pruned_stays_zero_and_costs_no_cluster():
 
 def test_compression_without_training_clusters_at_once():
     model = nn.Linear(30, 30)
-    packed = tersify.compress_(model, Recipe(rules=[Rule(methods=[Prune(sparsity=0.5), KMeans(bits=4)])]))
+    packed = tersify.compress_(
+        model, Recipe(rules=[Rule(methods=[Prune(sparsity=0.5), KMeans(bits=4)])])
+    )
     assert packed["weight"].levels == 16
     assert torch.equal(packed["weight"].to_dense(), model.weight)
 
@@ -79,23 +83,38 @@ def test_tensors_of_zeros_and_of_few_values_are_clustered_too():
     assert set(nearest_means(torch.tensor([1.0, 2.0, 1.0]), 3).tolist()) >= {1.0, 2.0}
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"bits": 9}, r"bits must be 1..8, got 9"), ({"begin": 2}, "begin")])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"bits": 9}, r"bits must be 1..8, got 9"), ({"begin": 2}, "begin")],
+)
 def test_a_wrong_setting_is_refused_at_birth(settings, message):
     with pytest.raises(ValueError, match=message):
         KMeans(**settings)
 
 
-@pytest.mark.parametrize(("begin", "first"), [(0.0, 0), (0.5, 5), (0.6, 6), (0.99, 9), (1.0, 9)])
+@pytest.mark.parametrize(
+    ("begin", "first"), [(0.0, 0), (0.5, 5), (0.6, 6), (0.99, 9), (1.0, 9)]
+)
 def test_clustering_happens_once_and_is_never_missed(monkeypatch, begin, first):
     clustered = []
     cluster_ = SharedTransform.cluster_
     monkeypatch.setattr(
-        SharedTransform, "cluster_", lambda self, w: (clustered.append(session._steps_done), cluster_(self, w))
+        SharedTransform,
+        "cluster_",
+        lambda self, w: (clustered.append(session._steps_done), cluster_(self, w)),
     )
-    session = tersify.attach(nn.Linear(8, 8, bias=False), Recipe(rules=[Rule(methods=[KMeans(begin=begin)])]), steps=10)
+    session = tersify.attach(
+        nn.Linear(8, 8, bias=False),
+        Recipe(rules=[Rule(methods=[KMeans(begin=begin)])]),
+        steps=10,
+    )
     for _ in range(10):
         session.step()
-    with pytest.warns(UserWarning, match="past the 10 steps") if begin else contextlib.nullcontext():
+    with (
+        pytest.warns(UserWarning, match="past the 10 steps")
+        if begin
+        else contextlib.nullcontext()
+    ):
         for _ in range(3):
             session.step()
     assert clustered == [first]
@@ -103,7 +122,9 @@ def test_clustering_happens_once_and_is_never_missed(monkeypatch, begin, first):
 
 
 def test_what_is_pruned_after_the_clustering_is_zero_too():
-    model, session, _ = trained([Prune(sparsity=0.75, end=0.9), KMeans(bits=3, begin=0.2)])
+    model, session, _ = trained(
+        [Prune(sparsity=0.75, end=0.9), KMeans(bits=3, begin=0.2)]
+    )
     packed = session.pack()["weight"]
     assert (model.weight == 0).float().mean() == pytest.approx(0.75)
     assert torch.equal(packed.codes == 0, model.weight == 0)

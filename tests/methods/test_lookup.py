@@ -14,7 +14,12 @@ import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Lookup, Prune
 from tersify.methods.lookup.fit import fit_table
-from tersify.methods.lookup.range_split import interval_counts, interval_means, range_split, squared_error
+from tersify.methods.lookup.range_split import (
+    interval_counts,
+    interval_means,
+    range_split,
+    squared_error,
+)
 from tersify.tensor import Table, TableFormat
 
 
@@ -26,17 +31,27 @@ def layer(seed: int = 0, shape: tuple[int, int] = (16, 64)) -> torch.nn.Linear:
     torch.manual_seed(seed)
     linear = torch.nn.Linear(shape[1], shape[0])
     with torch.no_grad():
-        linear.weight.copy_(torch.from_numpy(weights(seed, linear.weight.numel()).reshape(shape)))
+        linear.weight.copy_(
+            torch.from_numpy(weights(seed, linear.weight.numel()).reshape(shape))
+        )
     return linear
 
 
 def compressed(*methods, module=None, **options):
     module = module or layer()
-    return tersify.compress_(module, Recipe(rules=(Rule(weights="weight", methods=methods),)), **options)["weight"]
+    return tersify.compress_(
+        module, Recipe(rules=(Rule(weights="weight", methods=methods),)), **options
+    )["weight"]
 
 
 @pytest.mark.parametrize(
-    ("n", "ratio", "counts"), [(4, 1.0, (4, 8, 4)), (4, 2.0, (3, 10, 3)), (3, 1.0, (2, 4, 2)), (2, 1.0, (1, 2, 1))]
+    ("n", "ratio", "counts"),
+    [
+        (4, 1.0, (4, 8, 4)),
+        (4, 2.0, (3, 10, 3)),
+        (3, 1.0, (2, 4, 2)),
+        (2, 1.0, (1, 2, 1)),
+    ],
 )
 def test_external_intervals_are_even_and_half_lie_in_each_tail(n, ratio, counts):
     assert interval_counts(n, ratio, 0.04, 0.96) == counts
@@ -61,7 +76,11 @@ def test_range_split_is_uniform_inside_and_equally_likely_outside():
 
 
 def test_an_empty_interval_gets_its_midpoint():
-    assert interval_means(np.array([-1.0, 1.0]), np.array([-0.5, 0.5])).tolist() == [-1.0, 0.0, 1.0]
+    assert interval_means(np.array([-1.0, 1.0]), np.array([-0.5, 0.5])).tolist() == [
+        -1.0,
+        0.0,
+        1.0,
+    ]
 
 
 def test_the_papers_fit_takes_interval_means_and_k_from_the_edges():
@@ -77,7 +96,10 @@ def test_the_papers_fit_takes_interval_means_and_k_from_the_edges():
 
 def test_the_shift_is_what_the_paper_says_it_is_for():
     data = weights(scale=0.004)
-    without, with_shift = (fit_table(data[None], Lookup(fit="paper", integer_bits=0, shift=s)) for s in (False, True))
+    without, with_shift = (
+        fit_table(data[None], Lookup(fit="paper", integer_bits=0, shift=s))
+        for s in (False, True)
+    )
     assert len(np.unique(without.levels)) < 16
     assert len(np.unique(with_shift.levels)) == 16
 
@@ -85,18 +107,27 @@ def test_the_shift_is_what_the_paper_says_it_is_for():
 def test_each_fit_beats_the_one_before_it():
     data = weights()
     errors = [
-        squared_error(data, fit_table(data[None], Lookup(fit=f)).levels[0]) for f in ("nearest", "lloyd", "optimal")
+        squared_error(data, fit_table(data[None], Lookup(fit=f)).levels[0])
+        for f in ("nearest", "lloyd", "optimal")
     ]
     assert errors == sorted(errors, reverse=True)
     assert errors[2] < 0.8 * errors[0]
 
 
 @given(
-    st.integers(0, 10_000), st.booleans(), st.sampled_from([0, 1, 2]), st.booleans(), st.sampled_from([0.0, 0.7, -0.7]),
-)  # fmt: skip
+    st.integers(0, 10_000),
+    st.booleans(),
+    st.sampled_from([0, 1, 2]),
+    st.booleans(),
+    st.sampled_from([0.0, 0.7, -0.7]),
+)
 def test_optimal_is_the_best_of_all_tables(seed, force_zero, k, sign_in_code, centre):
-    data = (weights(seed, size=12, scale=0.4 if centre == 0 else 0.05) + centre).clip(-0.99, 0.99)
-    method = Lookup(n=2, m=3, k=k, integer_bits=0, force_zero=force_zero, sign_in_code=sign_in_code)
+    data = (weights(seed, size=12, scale=0.4 if centre == 0 else 0.05) + centre).clip(
+        -0.99, 0.99
+    )
+    method = Lookup(
+        n=2, m=3, k=k, integer_bits=0, force_zero=force_zero, sign_in_code=sign_in_code
+    )
     form = TableFormat(n=2, m=3, k=k, sign_in_code=sign_in_code)
     fitted = fit_table(data[None], method)
 
@@ -104,7 +135,9 @@ def test_optimal_is_the_best_of_all_tables(seed, force_zero, k, sign_in_code, ce
         signs = not sign_in_code or (levels[1] <= 0 <= levels[2])
         return signs and (not force_zero or 0 in levels)
 
-    tables = [t for t in itertools.combinations_with_replacement(form.grid(), 4) if allowed(t)]
+    tables = [
+        t for t in itertools.combinations_with_replacement(form.grid(), 4) if allowed(t)
+    ]
     best = min(squared_error(data, np.array(t)) for t in tables)
     assert squared_error(data, fitted.levels[0]) <= best + 1e-12
 
@@ -114,7 +147,13 @@ def test_optimal_with_a_free_shift_is_no_worse_than_any_given_one(seed):
     data = weights(seed, size=200)
     free = squared_error(data, fit_table(data[None], Lookup(n=3, m=5)).levels[0])
     for k in range(4):
-        assert free <= squared_error(data, fit_table(data[None], Lookup(n=3, m=5, k=k)).levels[0]) + 1e-12
+        assert (
+            free
+            <= squared_error(
+                data, fit_table(data[None], Lookup(n=3, m=5, k=k)).levels[0]
+            )
+            + 1e-12
+        )
 
 
 def test_a_given_ratio_fixes_how_many_levels_are_internal():
@@ -124,17 +163,32 @@ def test_a_given_ratio_fixes_how_many_levels_are_internal():
     assert not internal[[0, 15]].any()
 
 
-@pytest.mark.parametrize("settings", [
-    {}, {"sign_in_code": True}, {"fit": "paper"}, {"fit": "lloyd", "per_channel": True}, {"per_channel": True},
-    {"placement": "uniform", "fit": "nearest"}, {"n": 8, "placement": "uniform", "fit": "paper", "shift": False},
-    {"n": 3, "m": 6, "force_zero": True}, {"fit": "nearest", "sign_in_code": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sign_in_code": True},
+        {"fit": "paper"},
+        {"fit": "lloyd", "per_channel": True},
+        {"per_channel": True},
+        {"placement": "uniform", "fit": "nearest"},
+        {"n": 8, "placement": "uniform", "fit": "paper", "shift": False},
+        {"n": 3, "m": 6, "force_zero": True},
+        {"fit": "nearest", "sign_in_code": True},
+    ],
+)
 def test_every_packed_table_holds_exact_words(settings):
     tensor = compressed(Lookup(**settings))
     table = Table.of(tensor)
-    rows = np.arange(len(table.words)) if len(table.words) > 1 else np.zeros(tensor.shape[0], int)
+    rows = (
+        np.arange(len(table.words))
+        if len(table.words) > 1
+        else np.zeros(tensor.shape[0], int)
+    )
     words = table.fine_words()[rows[:, None], table.codes]
-    assert np.array_equal(words * table.format.fine_step, tensor.to_dense().double().numpy())
+    assert np.array_equal(
+        words * table.format.fine_step, tensor.to_dense().double().numpy()
+    )
     if table.format.sign_in_code:
         half = table.format.levels // 2
         assert (table.words[:, :half] <= 0).all()
@@ -145,7 +199,10 @@ def test_uniform_placement_is_plain_fixed_point():
     module = layer()
     before = module.weight.detach().clone()
     tensor = compressed(
-        Lookup(n=4, m=4, placement="uniform", fit="nearest", shift=False, integer_bits=0), module=module
+        Lookup(
+            n=4, m=4, placement="uniform", fit="nearest", shift=False, integer_bits=0
+        ),
+        module=module,
     )
     expected = (before * 8).add(0.5).floor().clamp(-8, 7) / 8
     assert torch.equal(tensor.to_dense(), expected)
@@ -153,7 +210,9 @@ def test_uniform_placement_is_plain_fixed_point():
 
 
 def test_a_uniform_placement_with_shift_uses_the_whole_range():
-    tensor = compressed(Lookup(placement="uniform", fit="nearest", integer_bits=0), module=small_layer())
+    tensor = compressed(
+        Lookup(placement="uniform", fit="nearest", integer_bits=0), module=small_layer()
+    )
     assert tensor.format["k"] == 4
     assert len(tensor.codes.unique()) > 10
 
@@ -190,19 +249,29 @@ def test_weights_beyond_the_format_are_counted_and_told():
         assert compressed(Lookup(), module=module).format["integer_bits"] == 2
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"n": 4, "m": 3}, "m must be 4..10, got 3"), ({"n": 0}, "n must be 1..8"),
-    ({"p_start": 0.9, "p_stop": 0.1}, "0 < p_start < p_stop < 1"), ({"k": 3, "shift": False}, "k = 3 is a shift"),
-    ({"k": 99}, "k must be 0..8"), ({"fit": "best"}, "fit must be one of"), ({"ratio": -1.0}, "ratio must lie"),
-    ({"placement": "uniform"}, "leaves nothing to fit"), ({"integer_bits": 40}, "integer_bits must be"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"n": 4, "m": 3}, "m must be 4..10, got 3"),
+        ({"n": 0}, "n must be 1..8"),
+        ({"p_start": 0.9, "p_stop": 0.1}, "0 < p_start < p_stop < 1"),
+        ({"k": 3, "shift": False}, "k = 3 is a shift"),
+        ({"k": 99}, "k must be 0..8"),
+        ({"fit": "best"}, "fit must be one of"),
+        ({"ratio": -1.0}, "ratio must lie"),
+        ({"placement": "uniform"}, "leaves nothing to fit"),
+        ({"integer_bits": 40}, "integer_bits must be"),
+    ],
+)
 def test_impossible_settings_are_told(settings, words):
     with pytest.raises(ValueError, match=words):
         Lookup(**settings)
 
 
 def test_a_tensor_smaller_than_the_table_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"'weight' has 8 weights for a table of 16; take fewer bits"):
+    with pytest.raises(
+        ValueError, match=r"'weight' has 8 weights for a table of 16; take fewer bits"
+    ):
         compressed(Lookup(), module=torch.nn.Linear(4, 2))
 
 
@@ -228,7 +297,9 @@ def test_sensitive_weights_are_kept_more_exactly():
         batches.append((x, torch.randint(0, 16, (8,))))
     before = module.weight.detach().clone()
     plain = compressed(Lookup(n=3), module=copy.deepcopy(module))
-    careful = compressed(Lookup(n=3, fit="sensitivity"), module=module, calibration=batches)
+    careful = compressed(
+        Lookup(n=3, fit="sensitivity"), module=module, calibration=batches
+    )
 
     def error(tensor):
         return float((tensor.to_dense() - before)[:, :8].square().sum())
@@ -238,7 +309,12 @@ def test_sensitive_weights_are_kept_more_exactly():
 
 def test_training_moves_the_table_and_it_stays_on_the_words():
     module = layer()
-    session = tersify.attach(module, Recipe(rules=(Rule(methods=(Lookup(n=2),)),)), epochs=1, steps_per_epoch=60)
+    session = tersify.attach(
+        module,
+        Recipe(rules=(Rule(methods=(Lookup(n=2),)),)),
+        epochs=1,
+        steps_per_epoch=60,
+    )
     start = session.pack()["weight"]
     optimizer = torch.optim.Adam(session.param_groups(), lr=3e-3)
     x = torch.randn(128, 64)
@@ -272,9 +348,16 @@ def test_a_table_that_is_not_learned_stays():
     assert not torch.equal(start.codes, end.codes)
 
 
-@pytest.mark.parametrize(("integer_bits", "k", "step"), [(0, 0, 1 / 4), (0, 2, 1 / 16), (-1, 1, 1 / 16), (1, 0, 1 / 2)])
-def test_a_uniform_placement_is_fixed_point_with_steps_of_the_shifted_format(integer_bits, k, step):
-    method = Lookup(n=3, m=8, placement="uniform", fit="nearest", k=k, integer_bits=integer_bits)
+@pytest.mark.parametrize(
+    ("integer_bits", "k", "step"),
+    [(0, 0, 1 / 4), (0, 2, 1 / 16), (-1, 1, 1 / 16), (1, 0, 1 / 2)],
+)
+def test_a_uniform_placement_is_fixed_point_with_steps_of_the_shifted_format(
+    integer_bits, k, step
+):
+    method = Lookup(
+        n=3, m=8, placement="uniform", fit="nearest", k=k, integer_bits=integer_bits
+    )
     fitted = fit_table(weights(size=100, scale=0.02)[None], method)
     assert fitted.levels[0].tolist() == [step * number for number in range(-4, 4)]
 
@@ -283,6 +366,9 @@ def test_a_uniform_placement_is_fixed_point_with_steps_of_the_shifted_format(int
 def test_weights_beyond_the_format_count_as_its_ends(fit):
     method = Lookup(n=3, m=8, fit=fit, integer_bits=0, k=0)
     rows = np.concatenate([weights(size=500, scale=0.3), [-5.0, -3.0, 4.0]])[None]
-    beyond, inside = fit_table(rows, method), fit_table(rows.clip(-1.0, 127 / 128), method)
+    beyond, inside = (
+        fit_table(rows, method),
+        fit_table(rows.clip(-1.0, 127 / 128), method),
+    )
     assert (beyond.saturated, inside.saturated) == (3, 0)
     assert np.array_equal(beyond.levels, inside.levels)

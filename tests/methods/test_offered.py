@@ -41,7 +41,9 @@ RECIPE = '[[rules]]\nmethods = [{{ method = "{}" }}]\n'
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts a distribution that offers methods on the path; the registry forgets it afterwards."""
+    """Puts a distribution that offers methods on the path; the registry forgets it
+    afterwards.
+    """
     monkeypatch.setattr(base, "_METHODS", dict(base._METHODS))
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -49,9 +51,15 @@ def install(tmp_path, monkeypatch):
         (tmp_path / f"{package}.py").write_text(textwrap.dedent(source))
         facts = tmp_path / f"{package}-1.0.dist-info"
         facts.mkdir()
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"{name} = {package}:{attribute}" for name, attribute in entries.items()]
-        (facts / "entry_points.txt").write_text("\n".join(["[tersify.methods]", *lines, ""]))
+        (facts / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+        )
+        lines = [
+            f"{name} = {package}:{attribute}" for name, attribute in entries.items()
+        ]
+        (facts / "entry_points.txt").write_text(
+            "\n".join(["[tersify.methods]", *lines, ""])
+        )
         imported.append(package)
 
     imported = []
@@ -78,20 +86,40 @@ def test_a_recipe_uses_the_method_of_an_installed_package(install, tmp_path):
 def test_the_command_line_knows_it_too(install, tmp_path):
     install("faraway", {"sign-only": "SignOnly"})
     (tmp_path / "mine.toml").write_text(RECIPE.format("sign-only"))
-    flags = ["--data", "digits", "--epochs", "1", "--device", "cpu", "--option", "width=0.25"]
-    arguments = ["compress", "digits-cnn", "--recipe", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "run")]
+    flags = [
+        "--data",
+        "digits",
+        "--epochs",
+        "1",
+        "--device",
+        "cpu",
+        "--option",
+        "width=0.25",
+    ]
+    arguments = [
+        "compress",
+        "digits-cnn",
+        "--recipe",
+        str(tmp_path / "mine.toml"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert main([*arguments, *flags]) == 0
     assert (tmp_path / "run" / "model.terse").is_file()
 
 
 def test_a_package_that_nobody_names_is_not_imported(install):
-    install("faraway", {"sign-only": "SignOnly"}, source="raise RuntimeError('imported')")
+    install(
+        "faraway", {"sign-only": "SignOnly"}, source="raise RuntimeError('imported')"
+    )
     tersify.Recipe.from_toml(RECIPE.format("twn"))
     assert "faraway" not in sys.modules
 
 
 def test_a_class_that_registers_itself_keeps_its_name(install):
-    registering = textwrap.dedent(SIGN).replace("@dataclass", '@tersify.register("sign-only")\n@dataclass', 1)
+    registering = textwrap.dedent(SIGN).replace(
+        "@dataclass", '@tersify.register("sign-only")\n@dataclass', 1
+    )
     install("faraway", {"sign-only": "SignOnly"}, source=registering)
     (rule,) = tersify.Recipe.from_toml(RECIPE.format("sign-only")).rules
     assert rule.methods[0].name == "sign-only"
@@ -110,7 +138,9 @@ def test_a_class_that_registers_itself_keeps_its_name(install):
         (SIGN, "Sign", r"must name a subclass of Method, got <class 'faraway.Sign'>"),
     ],
 )
-def test_a_package_that_does_not_keep_its_promise_is_named(source, attribute, sentence, install):
+def test_a_package_that_does_not_keep_its_promise_is_named(
+    source, attribute, sentence, install
+):
     install("faraway", {"sign-only": attribute}, source=source)
     with pytest.raises(ValueError, match=sentence):
         tersify.Recipe.from_toml(RECIPE.format("sign-only"))
@@ -119,7 +149,10 @@ def test_a_package_that_does_not_keep_its_promise_is_named(source, attribute, se
 def test_a_name_that_two_packages_offer_is_refused(install):
     install("faraway", {"sign-only": "SignOnly"})
     install("nearby", {"sign-only": "SignOnly"})
-    with pytest.raises(ValueError, match="'sign-only' is offered by faraway and nearby; uninstall all but one"):
+    with pytest.raises(
+        ValueError,
+        match="'sign-only' is offered by faraway and nearby; uninstall all but one",
+    ):
         tersify.Recipe.from_toml(RECIPE.format("sign-only"))
 
 
@@ -132,5 +165,7 @@ def test_our_own_names_come_first(install):
 
 def test_a_mistyped_name_is_told_the_nearest_on_offer(install):
     install("faraway", {"sign-only": "SignOnly"})
-    with pytest.raises(ValueError, match="unknown method 'sign-onyl'; nearest: 'sign-only'"):
+    with pytest.raises(
+        ValueError, match="unknown method 'sign-onyl'; nearest: 'sign-only'"
+    ):
         tersify.Recipe.from_toml(RECIPE.format("sign-onyl"))

@@ -23,7 +23,9 @@ def session_on(weight, method, **options):
     model = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     with torch.no_grad():
         model.weight.copy_(weight)
-    return model, tersify.attach(model, Recipe(rules=[Rule(methods=[method])]), **options)
+    return model, tersify.attach(
+        model, Recipe(rules=[Rule(methods=[method])]), **options
+    )
 
 
 def gaussian(rows=40, columns=50):
@@ -50,7 +52,10 @@ def test_the_exact_threshold_of_twn_leaves_the_least_squared_error_of_all():
 
 
 def test_a_factor_beside_the_exact_threshold_is_refused():
-    with pytest.raises(ValueError, match=r"factor \(0.5\) and exact both set the threshold; give one of them"):
+    with pytest.raises(
+        ValueError,
+        match=r"factor \(0.5\) and exact both set the threshold; give one of them",
+    ):
         TernaryWeightNetwork(exact=True, factor=0.5)
 
 
@@ -76,7 +81,9 @@ def test_ttq_learns_two_different_levels_and_scales_each_latents_gradient_by_its
     model.weight.sum().backward()
     latent = model.parametrizations.weight.original
     plus, minus = (model.weight.max().item(), -model.weight.min().item())
-    expected = torch.where(model.weight > 0, plus, torch.where(model.weight < 0, minus, 1.0))
+    expected = torch.where(
+        model.weight > 0, plus, torch.where(model.weight < 0, minus, 1.0)
+    )
     assert torch.allclose(latent.grad, expected)
     optimizer = torch.optim.SGD(session.param_groups(), lr=0.5)
     optimizer.step()
@@ -90,7 +97,10 @@ def test_ec2t_zeros_grow_with_lambda():
     zeros = []
     for lam in (0.0, 0.1, 0.3):
         _, session = session_on(
-            gaussian(), EntropyConstrainedTernary(lam=lam, warmup=0.0), epochs=20, steps_per_epoch=1
+            gaussian(),
+            EntropyConstrainedTernary(lam=lam, warmup=0.0),
+            epochs=20,
+            steps_per_epoch=1,
         )
         for _ in range(20):
             session.step()
@@ -99,7 +109,12 @@ def test_ec2t_zeros_grow_with_lambda():
 
 
 def test_ec2t_counts_without_its_lambda_so_that_the_codes_settle_and_no_level_empties():
-    _, session = session_on(gaussian(), EntropyConstrainedTernary(lam=0.8, warmup=0.0), epochs=60, steps_per_epoch=1)
+    _, session = session_on(
+        gaussian(),
+        EntropyConstrainedTernary(lam=0.8, warmup=0.0),
+        epochs=60,
+        steps_per_epoch=1,
+    )
     counts = []
     for _ in range(60):
         session.step()
@@ -115,7 +130,10 @@ def test_ec2t_refuses_a_warmup_that_would_end_after_lambda_stands():
 
 def test_ec2t_never_empties_the_zero_class():
     _, session = session_on(
-        torch.full((4, 4), 0.3), EntropyConstrainedTernary(lam=5.0, warmup=0.0), epochs=10, steps_per_epoch=1
+        torch.full((4, 4), 0.3),
+        EntropyConstrainedTernary(lam=5.0, warmup=0.0),
+        epochs=10,
+        steps_per_epoch=1,
     )
     for _ in range(10):
         session.step()
@@ -126,7 +144,10 @@ def test_ec2t_never_empties_the_zero_class():
 def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latents_spread():
     model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 10))
     session = tersify.attach(
-        model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200, steps_per_epoch=1
+        model,
+        recipe_of((EntropyConstrainedTernary(sparsity=0.7),)),
+        epochs=200,
+        steps_per_epoch=1,
     )
     shares = []
     for _ in range(200):
@@ -134,7 +155,8 @@ def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latent
             session.sites[0].latent.mul_(1.0005)
         session.step()
         shares.append(session.pack().sparsity_percent())
-    assert shares[149] == pytest.approx(70, abs=1)  # then λ stands, and the last quarter is trained around it
+    # then λ stands, and the last quarter is trained around it
+    assert shares[149] == pytest.approx(70, abs=1)
     assert max(shares) < 75
     large, small = (sparsity_percent([t]) for t in session.pack().compressed().values())
     assert large > small + 5  # zeros of a small layer save little
@@ -143,7 +165,10 @@ def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latent
 def test_ec2t_lets_the_last_quarter_of_training_learn_around_codes_that_stand():
     model = nn.Linear(100, 100)
     session = tersify.attach(
-        model, recipe_of((EntropyConstrainedTernary(sparsity=0.7),)), epochs=200, steps_per_epoch=1
+        model,
+        recipe_of((EntropyConstrainedTernary(sparsity=0.7),)),
+        epochs=200,
+        steps_per_epoch=1,
     )
     told = []
     for _ in range(200):
@@ -157,7 +182,9 @@ def test_ec2t_lets_the_last_quarter_of_training_learn_around_codes_that_stand():
 
 
 def test_ec2t_meets_the_share_without_training_too():
-    packed = tersify.compress_(nn.Linear(100, 100), recipe_of((EntropyConstrainedTernary(sparsity=0.7),)))
+    packed = tersify.compress_(
+        nn.Linear(100, 100), recipe_of((EntropyConstrainedTernary(sparsity=0.7),))
+    )
     assert packed.sparsity_percent() == pytest.approx(70, abs=1)
 
 
@@ -188,12 +215,17 @@ def test_binary_connect_has_two_levels_and_the_stochastic_one_is_unbiased_in_tra
 @pytest.mark.parametrize("bits", range(2, 9))
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("per_channel", [True, False])
-def test_uniform_error_is_at_most_half_a_step_and_zero_is_a_level(bits, symmetric, per_channel):
+def test_uniform_error_is_at_most_half_a_step_and_zero_is_a_level(
+    bits, symmetric, per_channel
+):
     w = gaussian() + 0.03
     w[0] = 0
-    model, session = session_on(w, Uniform(bits=bits, symmetric=symmetric, per_channel=per_channel))
+    model, session = session_on(
+        w, Uniform(bits=bits, symmetric=symmetric, per_channel=per_channel)
+    )
     packed = session.pack()["weight"]
-    # The rounded zero point of the asymmetric grid can shift an end of the range by half a step.
+    # The rounded zero point of the asymmetric grid can shift an end of the range by
+    # half a step.
     room = 0.5 if symmetric else 1.0
     assert ((model.weight - w).abs() <= packed.scale * room + 1e-6).all()
     assert (model.weight[0] == 0).all()
@@ -202,8 +234,13 @@ def test_uniform_error_is_at_most_half_a_step_and_zero_is_a_level(bits, symmetri
 
 def test_per_channel_on_a_bias_is_refused_in_words():
     model = nn.Linear(4, 4)
-    with pytest.raises(ValueError, match="per_channel needs a weight of two dimensions"):
-        tersify.compress_(model, Recipe(rules=[Rule(weights="bias", methods=[Uniform(per_channel=True)])]))
+    with pytest.raises(
+        ValueError, match="per_channel needs a weight of two dimensions"
+    ):
+        tersify.compress_(
+            model,
+            Recipe(rules=[Rule(weights="bias", methods=[Uniform(per_channel=True)])]),
+        )
 
 
 def test_uniform_bits_outside_2_to_8_are_refused():
@@ -230,7 +267,9 @@ def test_a_narrower_clipping_range_gives_weights_with_outliers_a_smaller_error_a
 
 def test_plain_ec2t_is_equation_4_as_printed():
     w, lam = gaussian(), 0.001
-    model, session = session_on(w, EntropyConstrainedTernary(plain=True, lam=lam, warmup=0.0), steps=4)
+    model, session = session_on(
+        w, EntropyConstrainedTernary(plain=True, lam=lam, warmup=0.0), steps=4
+    )
     session.step()
     session.step()
     transform = model.parametrizations.weight[0]
@@ -246,11 +285,26 @@ def test_plain_ec2t_is_equation_4_as_printed():
 @pytest.mark.parametrize(
     ("method", "weights", "pattern"),
     [
-        (TrainedTernary(t=0.5), [1.0, 0.5, -0.5, 0.5001, -1.0, 0.0], [1, 0, 0, 1, -1, 0]),
-        (TernaryWeightNetwork(factor=1.0), [1.0, -1.0, 1.0, 3.0, -3.0, 3.0], [0, 0, 0, 1, -1, 1]),  # |w| = 2 on average
-        (TernaryWeightNetwork(factor=1.0), [2.0, -2.0, 1.0, 3.0, -2.0, 2.0], [0, 0, 0, 1, 0, 0]),
-        (TernaryResidual(), [2.0, -2.0, 1.0, 3.0, -2.0, 2.0], [0, 0, 0, 1, 0, 0]),  # α starts at the mean magnitude
-        (BitNet(), [1.0, -1.0, 3.0, 1.0001, 3.0, -2.9999], [0, 0, 1, 1, 1, -1]),  # a half of γ = 2 is rounded to even
+        (
+            TrainedTernary(t=0.5),
+            [1.0, 0.5, -0.5, 0.5001, -1.0, 0.0],
+            [1, 0, 0, 1, -1, 0],
+        ),
+        # |w| = 2 on average
+        (
+            TernaryWeightNetwork(factor=1.0),
+            [1.0, -1.0, 1.0, 3.0, -3.0, 3.0],
+            [0, 0, 0, 1, -1, 1],
+        ),
+        (
+            TernaryWeightNetwork(factor=1.0),
+            [2.0, -2.0, 1.0, 3.0, -2.0, 2.0],
+            [0, 0, 0, 1, 0, 0],
+        ),
+        # α starts at the mean magnitude
+        (TernaryResidual(), [2.0, -2.0, 1.0, 3.0, -2.0, 2.0], [0, 0, 0, 1, 0, 0]),
+        # a half of γ = 2 is rounded to even
+        (BitNet(), [1.0, -1.0, 3.0, 1.0001, 3.0, -2.9999], [0, 0, 1, 1, 1, -1]),
         (BinaryConnect(), [0.0, -0.1, 1.0, -1.0, 0.5, -0.0], [1, -1, 1, -1, 1, 1]),
     ],
 )

@@ -25,7 +25,9 @@ def test_pruned_share_reaches_the_target_at_the_end_of_the_ramp_and_stays():
 
 
 @pytest.mark.parametrize(("begin", "end", "steps"), [(0.7, 0.75, 10), (0.0, 1.0, 3)])
-def test_a_ramp_shorter_than_a_step_and_one_to_the_very_end_are_not_missed(begin, end, steps):
+def test_a_ramp_shorter_than_a_step_and_one_to_the_very_end_are_not_missed(
+    begin, end, steps
+):
     recipe = Recipe(rules=[Rule(methods=[Prune(sparsity=0.9, begin=begin, end=end)])])
     session = tersify.attach(nn.Linear(50, 50), recipe, epochs=steps, steps_per_epoch=1)
     for _ in range(steps):
@@ -51,7 +53,10 @@ def test_the_smallest_weights_go_and_one_returns_when_it_outgrows_others():
 def test_masked_weights_stay_zero_through_fine_tuning():
     model = nn.Linear(20, 20)
     session = tersify.attach(
-        model, Recipe(rules=[Rule(methods=[Prune(sparsity=0.8, end=0.1)])]), epochs=50, steps_per_epoch=1
+        model,
+        Recipe(rules=[Rule(methods=[Prune(sparsity=0.8, end=0.1)])]),
+        epochs=50,
+        steps_per_epoch=1,
     )
     optimizer = torch.optim.SGD(session.param_groups(), lr=0.1, momentum=0.9)
     for _ in range(50):
@@ -66,7 +71,9 @@ def test_masked_weights_stay_zero_through_fine_tuning():
 def test_what_the_pruner_zeroed_stays_zero_behind_a_quantizer():
     model = nn.Linear(30, 30)
     chain = [Prune(sparsity=0.7, end=0.1), Ternary(delta0=0.001, spread=0.2)]
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=chain)]), epochs=4, steps_per_epoch=1)
+    session = tersify.attach(
+        model, Recipe(rules=[Rule(methods=chain)]), epochs=4, steps_per_epoch=1
+    )
     for _ in range(4):
         session.step()
     mask = session.sites[0].chain[0].mask
@@ -90,7 +97,8 @@ def test_a_wrong_setting_is_refused_at_birth(settings, message):
 def test_layers_of_one_size_are_chosen_together_as_they_would_be_alone():
     torch.manual_seed(0)
     sizes = [12, 12, 12, 7, 12, *[5] * (MOST_TOGETHER + 3)]
-    layers = [torch.randint(4, (1, size)).float() for size in sizes]  # many ties, which the position decides
+    # many ties, which the position decides
+    layers = [torch.randint(4, (1, size)).float() for size in sizes]
     layers[2] = layers[2].double()
     together = list(choose_in_layers(layers, lambda units: units // 2))
     for scores, kept in zip(layers, together, strict=True):

@@ -70,12 +70,15 @@ def test_a_weight_regrown_in_a_cycle_trains_again():
     model = nn.Linear(4, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
-    session = begin(model, epochs=20, sparsity=0.5, schedule="cyclic", cycles=2, regrow=1.0, end=0.9)
+    session = begin(
+        model, epochs=20, sparsity=0.5, schedule="cyclic", cycles=2, regrow=1.0, end=0.9
+    )
     optimizer = torch.optim.SGD(session.param_groups(), lr=0.5)
     for _ in range(20):
         session.step()
         optimizer.zero_grad()
-        # Wants the two that the first cycle prunes; they move in the second cycle's beginning.
+        # Wants the two that the first cycle prunes; they move in the second cycle's
+        # beginning.
         (-(model.weight * torch.tensor([9.0, 9.0, 0.0, 0.0])).sum()).backward()
         optimizer.step()
     assert (model.weight != 0).tolist() == [[True, True, False, False]]
@@ -95,7 +98,9 @@ def test_frozen_keeps_the_zeros_it_finds():
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.integers(0, 30))
-def test_lowest_takes_exactly_as_many_as_asked_and_the_first_of_equal_ones(values, count):
+def test_lowest_takes_exactly_as_many_as_asked_and_the_first_of_equal_ones(
+    values, count
+):
     count = min(count, len(values))
     chosen = lowest(torch.tensor([values], dtype=torch.float32), count)[0].tolist()
     order = sorted(range(len(values)), key=lambda i: (values[i], i))
@@ -112,15 +117,25 @@ def test_layers_compete_globally_and_keep_their_floor():
     assert zero_share(model[1].weight) == pytest.approx(0.1)
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.floats(0, 0.5), st.floats(0, 0.45), st.integers(0, 99))
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    st.floats(0, 0.5),
+    st.floats(0, 0.45),
+    st.integers(0, 99),
+)
 def test_a_global_choice_meets_its_amount_and_every_floor(sizes, floor, share, seed):
     generator = torch.Generator().manual_seed(seed)
-    scores = [torch.randint(0, 5, (1, size), generator=generator).float() for size in sizes]
+    scores = [
+        torch.randint(0, 5, (1, size), generator=generator).float() for size in sizes
+    ]
     room = sum(size - max(1, -int(-floor * size // 1)) for size in sizes)
     wanted = min(round(share * sum(sizes)), room)
     kept = choose_globally(scores, lambda units: wanted, floor)
     assert sum(int((~k).sum()) for k in kept) == wanted
-    assert all(int(k.sum()) >= max(1, floor * size - 1e-6) for k, size in zip(kept, sizes, strict=True))
+    assert all(
+        int(k.sum()) >= max(1, floor * size - 1e-6)
+        for k, size in zip(kept, sizes, strict=True)
+    )
 
 
 def test_a_row_scope_prunes_every_output_alike():
@@ -136,15 +151,24 @@ def test_a_row_scope_prunes_every_output_alike():
         ({"density": 0.0}, r"density must be in \(0, 1\], got 0.0"),
         ({"density": 1.5}, r"density must be in \(0, 1\], got 1.5"),
         ({"sparsity": 1.0}, r"sparsity must be in \[0, 1\)"),
-        ({"sparsity": 0.5, "count": 3}, "one of sparsity, density and count, got sparsity and count"),
+        (
+            {"sparsity": 0.5, "count": 3},
+            "one of sparsity, density and count, got sparsity and count",
+        ),
         ({"count": -1}, "count must be a whole number of at least 0, got -1"),
         ({"count": 1.5}, "count must be a whole number of at least 0, got 1.5"),
         ({"seed": 0.5}, "seed must be a whole number, got 0.5"),
         ({"begin": 0.6, "end": 0.4}, "end must lie behind begin"),
         ({"every": 0}, "every must be a whole number of at least 1"),
-        ({"structure": "5:4"}, "keeps 5 of every 4 weights; N must be 1..M: write 4:5?"),
+        (
+            {"structure": "5:4"},
+            "keeps 5 of every 4 weights; N must be 1..M: write 4:5?",
+        ),
         ({"structure": "0:4"}, "N must be 1..M"),
-        ({"structure": "2:4", "sparsity": 0.5}, "leaves no amount to choose; leave sparsity out"),
+        (
+            {"structure": "2:4", "sparsity": 0.5},
+            "leaves no amount to choose; leave sparsity out",
+        ),
         ({"structure": "2:4", "scope": "global"}, "leave scope out"),
         ({"structure": "block-0x4"}, "at least 1x1"),
         ({"structure": "filters"}, "structure must be one of element, kernel, filter"),
@@ -160,7 +184,7 @@ def test_a_row_scope_prunes_every_output_alike():
         ({"score": "movement", "lines": -1.0}, "lines must be in"),
         ({"start": 0.95}, "start must be a share between 0 and the final sparsity"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_setting_is_refused_at_birth(settings, message):
     with pytest.raises(ValueError, match=message):
         Prune(**settings)
@@ -184,8 +208,12 @@ def test_steps_after_the_planned_end_leave_the_mask_alone():
     assert torch.equal(session.sites[0].chain[0].mask, mask)
 
 
-@pytest.mark.parametrize(("units", "floor", "kept"), [(10, 0.25, 3), (10, 0.3, 3), (10, 0.0, 1), (7, 0.5, 4)])
+@pytest.mark.parametrize(
+    ("units", "floor", "kept"), [(10, 0.25, 3), (10, 0.3, 3), (10, 0.0, 1), (7, 0.5, 4)]
+)
 def test_a_floor_is_rounded_up(units, floor, kept):
     assert least_kept(units, floor) == kept
-    (chosen,) = choose_globally([torch.arange(1.0, units + 1)], lambda count: count - kept, floor)
+    (chosen,) = choose_globally(
+        [torch.arange(1.0, units + 1)], lambda count: count - kept, floor
+    )
     assert int(chosen.sum()) == kept

@@ -24,19 +24,35 @@ def linear_with(row):
 
 def test_movement_keeps_what_grows_and_drops_what_shrinks_whatever_its_size():
     model = linear_with([1.0, 1.0, 0.1, 0.1])
-    goal = torch.tensor([0.2, 0.2, 0.5, 0.5])  # the large ones shrink, the small ones grow
-    session = begin(model, epochs=20, score="movement", sparsity=0.5, begin=0.5, end=0.8)
+    # the large ones shrink, the small ones grow
+    goal = torch.tensor([0.2, 0.2, 0.5, 0.5])
+    session = begin(
+        model, epochs=20, score="movement", sparsity=0.5, begin=0.5, end=0.8
+    )
     train(model, session, lambda m: (m.weight - goal).square().sum(), 20, lr=0.02)
     assert (model.weight != 0).tolist() == [[False, False, True, True]]
 
 
 def test_a_weight_that_movement_pruned_returns_when_its_gradient_asks():
     model = linear_with([1.0, 0.9])
-    session = begin(model, epochs=60, score="movement", sparsity=0.5, begin=0.02, end=1.0)
-    train(model, session, lambda m: (m.weight - torch.tensor([2.0, 0.0])).square().sum(), 30)
+    session = begin(
+        model, epochs=60, score="movement", sparsity=0.5, begin=0.02, end=1.0
+    )
+    train(
+        model,
+        session,
+        lambda m: (m.weight - torch.tensor([2.0, 0.0])).square().sum(),
+        30,
+    )
     assert (model.weight != 0).tolist() == [[True, False]]
-    # The masked weight is zero and should be larger: its score rises though the weight itself gets no gradient.
-    train(model, session, lambda m: (m.weight - torch.tensor([0.0, 9.0])).square().sum(), 30)
+    # The masked weight is zero and should be larger: its score rises though the weight
+    # itself gets no gradient.
+    train(
+        model,
+        session,
+        lambda m: (m.weight - torch.tensor([0.0, 9.0])).square().sum(),
+        30,
+    )
     assert (model.weight != 0).tolist() == [[False, True]]
 
 
@@ -46,8 +62,16 @@ def test_soft_movement_makes_more_zeros_with_a_larger_lam_and_keeps_what_the_los
         torch.manual_seed(0)
         model = nn.Linear(16, 16, bias=False)
         goal = torch.randn(16, 16)
-        session = begin(model, epochs=60, score="soft-movement", lam=lam, gain=30.0, end=0.9)
-        train(model, session, lambda m, goal=goal: (m.weight - goal).square().mean(), 60, lr=1.0)
+        session = begin(
+            model, epochs=60, score="soft-movement", lam=lam, gain=30.0, end=0.9
+        )
+        train(
+            model,
+            session,
+            lambda m, goal=goal: (m.weight - goal).square().mean(),
+            60,
+            lr=1.0,
+        )
         shares.append(zero_share(model.weight))
     assert shares[0] + 0.1 < shares[1] < shares[2] - 0.1
     kept = model.weight != 0
@@ -66,16 +90,27 @@ def test_snip_prunes_once_before_training_by_calibration_gradients():
     model = linear_with([0.1, 1.0, 0.1, 1.0])
     x = torch.tensor([[100.0, 0.01, 100.0, 0.01]])
     batches = Calibration([(x, torch.zeros(1, 1))], loss=lambda out, target: out.sum())
-    session = begin(model, epochs=5, calibration=batches, score="taylor", sparsity=0.5, schedule="one-shot")
+    session = begin(
+        model,
+        epochs=5,
+        calibration=batches,
+        score="taylor",
+        sparsity=0.5,
+        schedule="one-shot",
+    )
     session.step()
     assert (model.weight != 0).tolist() == [[True, False, True, False]]
 
 
 def test_optimal_brain_damage_keeps_what_half_the_curvature_times_the_square_says():
     model = linear_with([2.0, 1.0, 0.5, 0.1])
-    x = torch.tensor([[0.1, 1.0, 1.0, 30.0]])  # squared gradients 0.01, 1, 1, 900: worth 0.02, 0.5, 0.125, 4.5
+    # squared gradients 0.01, 1, 1, 900: worth 0.02, 0.5, 0.125, 4.5
+    x = torch.tensor([[0.1, 1.0, 1.0, 30.0]])
     batches = Calibration([(x, torch.zeros(1, 1))], loss=lambda out, target: out.sum())
-    kept = pruned_at_once(model, score="obd", sparsity=0.5, calibration=batches).weight != 0
+    kept = (
+        pruned_at_once(model, score="obd", sparsity=0.5, calibration=batches).weight
+        != 0
+    )
     assert kept.tolist() == [[False, True, False, True]]
 
 
@@ -89,7 +124,12 @@ def test_wanda_keeps_a_small_weight_that_meets_a_large_input():
     x = torch.randn(64, 8) * torch.tensor([1.0, 1, 1, 1, 50, 50, 50, 50])
     model = nn.Linear(8, 4, bias=False)
     nn.init.uniform_(model.weight, 0.5, 1.5)
-    kept = pruned_at_once(model, score="wanda", sparsity=0.5, scope="row", calibration=[(x, None)]).weight != 0
+    kept = (
+        pruned_at_once(
+            model, score="wanda", sparsity=0.5, scope="row", calibration=[(x, None)]
+        ).weight
+        != 0
+    )
     assert kept.tolist() == [[False] * 4 + [True] * 4] * 4
 
 
@@ -102,7 +142,9 @@ def test_wanda_leaves_less_output_error_than_magnitude():
         model = nn.Linear(64, 32, bias=False)
         model.load_state_dict(dense.state_dict())
         batches = [(x[:128], None)]
-        pruned_at_once(model, score=score, sparsity=0.5, scope="row", calibration=batches)
+        pruned_at_once(
+            model, score=score, sparsity=0.5, scope="row", calibration=batches
+        )
         errors[score] = (model(x[128:]) - dense(x[128:])).norm().item()
     assert errors["wanda"] < 0.6 * errors["magnitude"]
 
@@ -119,15 +161,25 @@ def test_input_norms_follow_the_groups_of_a_convolution():
 
 @pytest.mark.parametrize("mode", ["frozen", "unused"])
 def test_a_weight_that_training_does_not_reach_is_measured_all_the_same(mode):
-    model = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
-    model.forward = lambda x: model["b"](model["a"](x)) if mode == "frozen" else model["b"](x)
+    model = nn.ModuleDict(
+        {"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)}
+    )
+    model.forward = lambda x: (
+        model["b"](model["a"](x)) if mode == "frozen" else model["b"](x)
+    )
     model["a"].weight.requires_grad_(mode == "unused")
-    told = pytest.warns(UserWarning, match=r"rule 'a\.weight' names 'a\.weight' \(frozen\)")
+    told = pytest.warns(
+        UserWarning, match=r"rule 'a\.weight' names 'a\.weight' \(frozen\)"
+    )
     with told if mode == "frozen" else contextlib.nullcontext():
         pruned_at_once(
-            model, weights=["a.weight", "b.weight"], sparsity=0.5, score="taylor", schedule="one-shot",
+            model,
+            weights=["a.weight", "b.weight"],
+            sparsity=0.5,
+            score="taylor",
+            schedule="one-shot",
             calibration=batches_of_four(),
-        )  # fmt: skip
+        )
     assert [zero_share(weight) for weight in model.parameters()] == [0.5, 0.5]
     assert model["a"].weight.requires_grad is (mode == "unused")
     assert model["b"].weight.requires_grad
@@ -139,7 +191,9 @@ def test_batches_that_come_only_once_serve_every_rule():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
         settings = {"sparsity": 0.5, "score": "taylor", "schedule": "one-shot"}
-        rules = [Rule(weights=name, methods=[Prune(**settings)]) for name in ("0.*", "1.*")]
+        rules = [
+            Rule(weights=name, methods=[Prune(**settings)]) for name in ("0.*", "1.*")
+        ]
         tersify.compress_(model, Recipe(rules=rules), calibration=calibration)
         return model.state_dict()
 
@@ -151,14 +205,18 @@ def test_batches_that_come_only_once_serve_every_rule():
 
 def batches_of_four():
     generator = torch.Generator().manual_seed(0)
-    return [(torch.randn(6, 4, generator=generator), torch.arange(6) % 4) for _ in range(3)]
+    return [
+        (torch.randn(6, 4, generator=generator), torch.arange(6) % 4) for _ in range(3)
+    ]
 
 
 def test_random_is_the_same_for_the_same_seed_and_other_for_another():
     masks = []
     for seed in (1, 1, 2):
         model = nn.Linear(30, 30)
-        masks.append(pruned_at_once(model, score="random", sparsity=0.5, seed=seed).weight != 0)
+        masks.append(
+            pruned_at_once(model, score="random", sparsity=0.5, seed=seed).weight != 0
+        )
     assert torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
     assert zero_share(masks[2]) == 0.5
@@ -174,7 +232,9 @@ def test_wanda_without_data_or_where_inputs_are_hidden_is_an_error():
     with pytest.raises(ValueError, match="needs data; give calibration="):
         pruned_at_once(nn.Linear(4, 4), score="wanda")
     with pytest.raises(ValueError, match="belongs to a LSTM"):
-        pruned_at_once(nn.LSTM(4, 4), score="wanda", calibration=[(torch.randn(1, 2, 4), None)])
+        pruned_at_once(
+            nn.LSTM(4, 4), score="wanda", calibration=[(torch.randn(1, 2, 4), None)]
+        )
 
 
 def test_magnitude_remembers_one_byte_a_weight():
@@ -188,7 +248,15 @@ def test_magnitude_remembers_one_byte_a_weight():
 
 def test_with_a_head_start_movement_begins_at_the_weights_magnitudes():
     model = nn.Linear(16, 4, bias=False)
-    session = begin(model, epochs=1, score="movement", head_start=1.0, sparsity=0.5, begin=0.0, end=0.1)
+    session = begin(
+        model,
+        epochs=1,
+        score="movement",
+        head_start=1.0,
+        sparsity=0.5,
+        begin=0.0,
+        end=0.1,
+    )
     weight = session.sites[0].latent.detach().abs()
     session.advance_to_end()
     kept = session.pack()["weight"].codes.bool()
@@ -197,17 +265,36 @@ def test_with_a_head_start_movement_begins_at_the_weights_magnitudes():
 
 @pytest.mark.parametrize("setting", ["head_start", "lines"])
 def test_what_belongs_to_movement_is_refused_where_nothing_moves(setting):
-    with pytest.raises(ValueError, match=f"{setting} belongs to score 'movement', got 1.0 with 'magnitude'; leave"):
+    with pytest.raises(
+        ValueError,
+        match=f"{setting} belongs to score 'movement', got 1.0 with 'magnitude'; leave",
+    ):
         Prune(score="magnitude", **{setting: 1.0})
 
 
-@pytest.mark.parametrize(("lines", "kept"), [(0.0, "the larger"), (10.0, "the row that grows")])
+@pytest.mark.parametrize(
+    ("lines", "kept"), [(0.0, "the larger"), (10.0, "the row that grows")]
+)
 def test_with_lines_a_weight_shares_in_the_movement_of_its_row(lines, kept):
     model = nn.Linear(8, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0] * 8, [0.5] * 8]))
-    session = begin(model, epochs=40, score="movement", sparsity=0.5, gain=1.0, head_start=1.0, lines=lines)
-    train(model, session, lambda m: (m.weight[0].sum() - m.weight[1].sum()) * 0.1, 40, lr=0.01)
+    session = begin(
+        model,
+        epochs=40,
+        score="movement",
+        sparsity=0.5,
+        gain=1.0,
+        head_start=1.0,
+        lines=lines,
+    )
+    train(
+        model,
+        session,
+        lambda m: (m.weight[0].sum() - m.weight[1].sum()) * 0.1,
+        40,
+        lr=0.01,
+    )
     wanted = {"the larger": [8, 0], "the row that grows": [0, 8]}
     assert (model.weight != 0).sum(1).tolist() == wanted[kept]
 
@@ -215,7 +302,9 @@ def test_with_lines_a_weight_shares_in_the_movement_of_its_row(lines, kept):
 def test_the_scores_of_lines_cost_one_number_a_row_and_a_column():
     model = nn.Conv2d(3, 5, 2)
     begin(model, score="movement", sparsity=0.5, lines=1.0)
-    shapes = [tuple(p.shape) for name, p in model.named_parameters() if "line_scores" in name]
+    shapes = [
+        tuple(p.shape) for name, p in model.named_parameters() if "line_scores" in name
+    ]
     assert shapes == [(5, 1, 1, 1), (1, 3, 1, 1)]
 
 

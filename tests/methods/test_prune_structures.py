@@ -41,11 +41,18 @@ def test_two_of_four_keeps_the_two_largest():
 
 
 @settings(max_examples=30, deadline=None)
-@given(rows=st.integers(2, 20), columns=st.integers(2, 20), r=st.integers(1, 5), c=st.integers(1, 5))
+@given(
+    rows=st.integers(2, 20),
+    columns=st.integers(2, 20),
+    r=st.integers(1, 5),
+    c=st.integers(1, 5),
+)
 def test_blocks_go_whole_also_at_ragged_edges(rows, columns, r, c):
     blocks = -(-rows // r) * -(-columns // c)
     layer = nn.Linear(columns, rows, bias=False)
-    pruned_at_once(layer, structure=f"block-{r}x{c}", sparsity=0.5 if blocks > 1 else 0.0)
+    pruned_at_once(
+        layer, structure=f"block-{r}x{c}", sparsity=0.5 if blocks > 1 else 0.0
+    )
     gone = 0
     for i in range(0, rows, r):
         for j in range(0, columns, c):
@@ -85,7 +92,9 @@ def test_a_filter_takes_its_bias_and_the_batch_norm_behind_it_along():
 def test_filters_go_by_their_l1_norm():
     layer = nn.Conv2d(2, 4, 3)
     with torch.no_grad():
-        layer.weight.copy_(layer.weight.sign() * torch.tensor([0.3, 0.1, 0.4, 0.2]).view(4, 1, 1, 1))
+        layer.weight.copy_(
+            layer.weight.sign() * torch.tensor([0.3, 0.1, 0.4, 0.2]).view(4, 1, 1, 1)
+        )
     pruned_at_once(layer, structure="filter", count=2)
     assert live_slices(layer.weight, 0).tolist() == [True, False, True, False]
 
@@ -94,7 +103,10 @@ def test_neurons_are_rows_of_linear_layers_and_channels_columns_of_convolutions(
     model, _ = make("conv2d")
     session = begin(model, structure="neuron", count=1)
     session.advance_to_end()
-    assert (live_slices(model[5].weight, 0).sum(), live_slices(model[3].weight, 0).sum()) == (2, 4)
+    assert (
+        live_slices(model[5].weight, 0).sum(),
+        live_slices(model[3].weight, 0).sum(),
+    ) == (2, 4)
     assert torch.equal(model[5].bias != 0, live_slices(model[5].weight, 0))
     model, _ = make("conv2d")
     session = begin(model, weights="3.weight", structure="channel", count=2)
@@ -132,7 +144,9 @@ def test_a_head_goes_from_query_key_value_and_the_columns_that_read_it(heads):
 def test_a_head_of_torchs_attention_goes_from_all_three_projections():
     model = nn.MultiheadAttention(12, 3)
     nn.init.normal_(model.in_proj_bias)
-    session = begin(model, weights=["in_proj_weight", "out_proj.weight"], structure="head", count=2)
+    session = begin(
+        model, weights=["in_proj_weight", "out_proj.weight"], structure="head", count=2
+    )
     session.advance_to_end()
     live = live_slices(model.in_proj_weight, 0).view(3, 3, 4)
     assert live.all(2).sum(1).tolist() == [1, 1, 1]
@@ -155,21 +169,37 @@ def test_filters_that_meet_in_an_addition_go_together():
     for block in model.layer1:
         assert torch.equal(live_slices(block.conv2.weight, 0), stem)
         assert torch.equal(block.bn2.bias != 0, stem)
-        assert not torch.equal(live_slices(block.conv1.weight, 0), stem)  # inside a block it is free
+        # inside a block it is free
+        assert not torch.equal(live_slices(block.conv1.weight, 0), stem)
     assert (model.fc.weight != 0).all()
 
 
 def test_heads_found_by_their_calculation_are_those_found_by_their_names():
     from tersify.lab import network
 
-    options = {"vocabulary": 16, "hidden": 12, "layers": 1, "heads": 3, "intermediate": 8, "positions": 8}
+    options = {
+        "vocabulary": 16,
+        "hidden": 12,
+        "layers": 1,
+        "heads": 3,
+        "intermediate": 8,
+        "positions": 8,
+    }
     masks = []
     for example in (None, torch.randint(1, 16, (1, 8))):
         torch.manual_seed(1)
         model = network("minilm", **options)
-        session = begin(model, weights="*attention*", structure="head", count=1, example=example)
+        session = begin(
+            model, weights="*attention*", structure="head", count=1, example=example
+        )
         session.advance_to_end()
-        masks.append({name: t.codes for name, t in session.pack().compressed().items() if "self" in name})
+        masks.append(
+            {
+                name: t.codes
+                for name, t in session.pack().compressed().items()
+                if "self" in name
+            }
+        )
     assert masks[0].keys() == masks[1].keys()
     assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
 
@@ -184,20 +214,42 @@ def test_a_bias_named_by_a_rule_is_pruned_by_an_absolute_count():
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (nn.Conv2d(2, 4, 3), {"structure": "filter", "count": 4}, "'weight' has 4 units .filter. and would lose all"),
-        (nn.Conv2d(2, 4, 3), {"structure": "filter", "sparsity": 0.9}, "would lose all of them"),
-        (nn.Linear(4, 4), {"structure": "filter"}, "none of the weights 'weight' has a filter that can go"),
+        (
+            nn.Conv2d(2, 4, 3),
+            {"structure": "filter", "count": 4},
+            "'weight' has 4 units .filter. and would lose all",
+        ),
+        (
+            nn.Conv2d(2, 4, 3),
+            {"structure": "filter", "sparsity": 0.9},
+            "would lose all of them",
+        ),
+        (
+            nn.Linear(4, 4),
+            {"structure": "filter"},
+            "none of the weights 'weight' has a filter that can go",
+        ),
         (
             nn.ConvTranspose2d(4, 6, 3, groups=2),
             {"structure": "filter", "count": 1},
             "none of the weights .* has a filter",
         ),
         (nn.Linear(4, 4), {"structure": "kernel"}, "has no kernel"),
-        (nn.Linear(4, 4), {"structure": "head"}, "none of the weights 'weight' has a head"),
-        (nn.Linear(4, 4), {"structure": "row", "scope": "global", "count": 4}, "3 can go at most"),
+        (
+            nn.Linear(4, 4),
+            {"structure": "head"},
+            "none of the weights 'weight' has a head",
+        ),
+        (
+            nn.Linear(4, 4),
+            {"structure": "row", "scope": "global", "count": 4},
+            "3 can go at most",
+        ),
     ],
 )
-def test_a_structure_the_network_cannot_give_is_refused_and_leaves_the_network_alone(model, options, message):
+def test_a_structure_the_network_cannot_give_is_refused_and_leaves_the_network_alone(
+    model, options, message
+):
     before = list(model.state_dict())
     with pytest.raises(ValueError, match=message):
         begin(model, **options)
@@ -208,8 +260,14 @@ def test_a_bias_of_another_rule_cannot_go_with_the_filter_too():
     from tersify import Recipe, Rule, attach
     from tersify.methods import Prune
 
-    rules = [Rule(weights="bias", methods=[Prune(sparsity=0.5)]), Rule(methods=[Prune(structure="row", count=1)])]
-    with pytest.raises(ValueError, match=r"'bias' changes together with weights of rule '\*' and belongs to another"):
+    rules = [
+        Rule(weights="bias", methods=[Prune(sparsity=0.5)]),
+        Rule(methods=[Prune(structure="row", count=1)]),
+    ]
+    with pytest.raises(
+        ValueError,
+        match=r"'bias' changes together with weights of rule '\*' and belongs to another",
+    ):
         attach(nn.Linear(4, 4), Recipe(rules=rules), steps=1)
 
 
@@ -246,11 +304,15 @@ class Untraceable(NormsRegisteredLast):
         (Untraceable(), {}, ["b1", "b2"]),
     ],
 )
-def test_a_filter_takes_the_norm_that_the_calculation_puts_behind_it(model, behind, alone):
+def test_a_filter_takes_the_norm_that_the_calculation_puts_behind_it(
+    model, behind, alone
+):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter))
-    pruned_at_once(model, weights=["c1.weight", "c2.weight"], structure="filter", count=2)
+    pruned_at_once(
+        model, weights=["c1.weight", "c2.weight"], structure="filter", count=2
+    )
     for name in ("c1", "c2"):
         layer = getattr(model, name)
         live = live_slices(layer.weight, 0)

@@ -26,7 +26,8 @@ def trained(model, x, chain, steps=STEPS, lr=1e-2):
         loss = F.cross_entropy(model(x), labels) + session.penalty()
         optimizer.zero_grad()
         loss.backward()
-        if step + 1 < steps:  # what is expected is expected of the weights as the last step found them
+        # what is expected is expected of the weights as the last step found them
+        if step + 1 < steps:
             optimizer.step()
     return session
 
@@ -43,17 +44,27 @@ def convolutional():
 
 def linear():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), torch.randn(32, 64)
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)
+    ), torch.randn(32, 64)
 
 
 TARGET = TernaryTarget(sparsity=0.5, spread=0.2, scale="tensor")
 NETWORKS = [residual, convolutional, linear]
 
 
-CHAINS = {"ternary": ((TARGET,), 0.6), "levels": ((Uniform(bits=4),), 1.5), "pruned": ((), 10.0)}
+CHAINS = {
+    "ternary": ((TARGET,), 0.6),
+    "levels": ((Uniform(bits=4),), 1.5),
+    "pruned": ((), 10.0),
+}
 
 
-CASES = [(make, "ternary") for make in NETWORKS] + [(residual, "levels"), (linear, "levels"), (residual, "pruned")]
+CASES = [(make, "ternary") for make in NETWORKS] + [
+    (residual, "levels"),
+    (linear, "levels"),
+    (residual, "pruned"),
+]
 
 
 @pytest.mark.parametrize(("make", "kind"), CASES)
@@ -73,10 +84,18 @@ def test_the_file_is_as_large_as_asked_and_as_expected(make, kind, share, tmp_pa
 @pytest.mark.parametrize("levels", [3, 16])
 def test_the_price_of_a_change_is_what_the_tables_say_of_the_changed_codes(levels):
     torch.manual_seed(0)
-    codes = (torch.rand(24, 10, 3, 3) < 0.2).to(torch.uint8) * torch.randint(1, levels, (24, 10, 3, 3))
-    codebook = torch.linspace(-1, 1, levels).roll(levels // 2 + 1) if levels > 3 else torch.tensor([0.0, 1.0, -1.0])
+    codes = (torch.rand(24, 10, 3, 3) < 0.2).to(torch.uint8) * torch.randint(
+        1, levels, (24, 10, 3, 3)
+    )
+    codebook = (
+        torch.linspace(-1, 1, levels).roll(levels // 2 + 1)
+        if levels > 3
+        else torch.tensor([0.0, 1.0, -1.0])
+    )
     codebook[0] = 0.0
-    tensor = CompressedTensor(shape=tuple(codes.shape), codes=codes.to(torch.uint8), codebook=codebook)
+    tensor = CompressedTensor(
+        shape=tuple(codes.shape), codes=codes.to(torch.uint8), codebook=codebook
+    )
     (box,) = priced({"w": tensor}).boxes_of("w", torch.device("cpu"))
     flat = tensor.codes.reshape(-1)
     others = torch.randint(0, levels, flat.shape, dtype=torch.uint8)
@@ -84,25 +103,39 @@ def test_the_price_of_a_change_is_what_the_tables_say_of_the_changed_codes(level
     for index in range(0, flat.numel(), 97):
         other = flat.clone()
         other[index] = others[index]
-        assert float(box.total_bits(other) - before) == pytest.approx(float(change[index]), abs=1e-3)
+        assert float(box.total_bits(other) - before) == pytest.approx(
+            float(change[index]), abs=1e-3
+        )
 
 
 def test_prices_add_up_to_the_stream():
     torch.manual_seed(0)
-    codes = (torch.rand(64, 64, 3, 3) < 0.05).to(torch.uint8) * torch.randint(1, 3, (64, 64, 3, 3))
+    codes = (torch.rand(64, 64, 3, 3) < 0.05).to(torch.uint8) * torch.randint(
+        1, 3, (64, 64, 3, 3)
+    )
     tensor = CompressedTensor(
-        shape=(64, 64, 3, 3), codes=codes.to(torch.uint8), codebook=torch.tensor([0.0, 1.0, -1.0])
+        shape=(64, 64, 3, 3),
+        codes=codes.to(torch.uint8),
+        codebook=torch.tensor([0.0, 1.0, -1.0]),
     )
     file = priced({"w": tensor})
     (box,), (group,) = file.boxes_of("w", torch.device("cpu")), file.groups
-    assert 0.97 * group.size_bytes <= float(box.total_bits(tensor.codes.reshape(-1))) / 8 <= group.size_bytes
+    assert (
+        0.97 * group.size_bytes
+        <= float(box.total_bits(tensor.codes.reshape(-1))) / 8
+        <= group.size_bytes
+    )
 
 
 def test_zeros_grow_with_lambda():
     zeros = []
     for lam in (0.1, 1.0, 5.0):
         model, x = linear()
-        zeros.append(trained(model, x, (Rate(lam=lam), Ternary(spread=0.2, scale="tensor"))).pack().sparsity_percent())
+        zeros.append(
+            trained(model, x, (Rate(lam=lam), Ternary(spread=0.2, scale="tensor")))
+            .pack()
+            .sparsity_percent()
+        )
     assert zeros[0] + 5 < zeros[1] < zeros[2] - 5
 
 
@@ -111,7 +144,9 @@ def test_a_weight_that_was_zero_returns_when_its_gradient_asks():
     with torch.no_grad():
         model.weight.copy_(torch.full((4, 4), 1.0))
         model.weight[0, 0] = 0.01
-    session = tersify.attach(model, Recipe(rules=(Rule(methods=(Rate(lam=0.1, loss=0.0),)),)), steps=100)
+    session = tersify.attach(
+        model, Recipe(rules=(Rule(methods=(Rate(lam=0.1, loss=0.0),)),)), steps=100
+    )
     optimizer = torch.optim.SGD(session.param_groups(), lr=0.3)
     session._steps_done = 90  # λ is there
     session.sites[0].chain[0].limit.fill_(0.25)
@@ -127,13 +162,17 @@ def test_a_weight_that_was_zero_returns_when_its_gradient_asks():
 
 def test_without_training_the_budget_is_met_too(tmp_path):
     model, _ = residual()
-    packed = tersify.compress_(model, Recipe(rules=(Rule(methods=(Rate(bytes=15_000), Uniform(bits=6))),)))
+    packed = tersify.compress_(
+        model, Recipe(rules=(Rule(methods=(Rate(bytes=15_000), Uniform(bits=6))),))
+    )
     assert 0.95 * 15_000 <= tersify.save(packed, tmp_path / "net") <= 1.02 * 15_000
 
 
 def test_a_budget_that_the_rest_of_the_network_fills_is_refused():
     model, x = residual()
-    with pytest.raises(ValueError, match=r"leave room for all that these weights are not.*give more"):
+    with pytest.raises(
+        ValueError, match=r"leave room for all that these weights are not.*give more"
+    ):
         trained(model, x, (Rate(bytes=200), TARGET))
 
 
@@ -153,4 +192,6 @@ def test_the_loss_gains_what_the_expected_bits_cost():
     session.penalty().backward()
     for site in session.sites:
         near = site.latent.square() < 4 * site.chain[0].limit
-        assert torch.equal(site.latent.grad.sign(), torch.where(near, site.latent.detach().sign(), 0.0))
+        assert torch.equal(
+            site.latent.grad.sign(), torch.where(near, site.latent.detach().sign(), 0.0)
+        )

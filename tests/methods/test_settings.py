@@ -1,4 +1,6 @@
-"""What each method is when nothing is said, and how far each setting goes: to its ends, and no step beyond."""
+"""What each method is when nothing is said, and how far each setting goes: to its ends,
+and no step beyond.
+"""
 
 import dataclasses
 
@@ -12,36 +14,100 @@ DEFAULTS = {
     "bitnet": {},
     "ec2t": {"lam": 0.1, "warmup": 0.2, "sparsity": None, "plain": False},
     "energy": {
-        "search": "de", "population": 8, "init": 0.5, "mutation": 0.5, "crossover": 0.5, "flip": 0.01,
-        "temperature": 0.1, "tournament": 2, "objective": "margin", "size_weight": 0.0, "keep": None,
-        "count": "parameters", "bound": "exactly", "thrifty": False, "parents": "same-batch", "stagnation": 0.5,
-        "tolerance": 1e-5, "every": 1, "rows": 1, "coupled": False, "fold": True, "memory_gib": 4.0, "seed": 0,
+        "search": "de",
+        "population": 8,
+        "init": 0.5,
+        "mutation": 0.5,
+        "crossover": 0.5,
+        "flip": 0.01,
+        "temperature": 0.1,
+        "tournament": 2,
+        "objective": "margin",
+        "size_weight": 0.0,
+        "keep": None,
+        "count": "parameters",
+        "bound": "exactly",
+        "thrifty": False,
+        "parents": "same-batch",
+        "stagnation": 0.5,
+        "tolerance": 1e-5,
+        "every": 1,
+        "rows": 1,
+        "coupled": False,
+        "fold": True,
+        "memory_gib": 4.0,
+        "seed": 0,
     },
     "kmeans": {"bits": 5, "begin": 0.5, "learn": True},
     "lookup": {
-        "n": 4, "m": 8, "fit": "optimal", "placement": "range-split", "shift": True, "ratio": None, "p_start": 0.04,
-        "p_stop": 0.96, "k": None, "integer_bits": None, "sign_in_code": False, "per_channel": False,
-        "force_zero": False, "learn": True,
+        "n": 4,
+        "m": 8,
+        "fit": "optimal",
+        "placement": "range-split",
+        "shift": True,
+        "ratio": None,
+        "p_start": 0.04,
+        "p_stop": 0.96,
+        "k": None,
+        "integer_bits": None,
+        "sign_in_code": False,
+        "per_channel": False,
+        "force_zero": False,
+        "learn": True,
     },
     "prune": {
-        "sparsity": None, "density": None, "count": None, "score": "magnitude", "structure": "element",
-        "scope": "layer", "floor": 0.0, "schedule": "agp", "start": 0.0, "begin": 0.0, "end": 0.75, "every": 1,
-        "cycles": 3, "regrow": 0.5, "seed": 0, "lam": 1.0, "threshold": 0.1, "gain": 10.0, "head_start": 0.0,
+        "sparsity": None,
+        "density": None,
+        "count": None,
+        "score": "magnitude",
+        "structure": "element",
+        "scope": "layer",
+        "floor": 0.0,
+        "schedule": "agp",
+        "start": 0.0,
+        "begin": 0.0,
+        "end": 0.75,
+        "every": 1,
+        "cycles": 3,
+        "regrow": 0.5,
+        "seed": 0,
+        "lam": 1.0,
+        "threshold": 0.1,
+        "gain": 10.0,
+        "head_start": 0.0,
         "lines": 0.0,
     },
     "rate": {"bytes": None, "lam": 0.1, "warmup": 0.6, "loss": 0.5},
     "ternary": {
-        "regime": "fixed", "delta0": 0.1, "speed": 1.9, "cap": 0.9, "sparsity": None, "over": None, "clip": True,
-        "spread": None, "scale": "none",
+        "regime": "fixed",
+        "delta0": 0.1,
+        "speed": 1.9,
+        "cap": 0.9,
+        "sparsity": None,
+        "over": None,
+        "clip": True,
+        "spread": None,
+        "scale": "none",
     },
     "ternary-target": {
-        "sparsity": 0.9, "start": 0.4, "begin": 0.0, "end": 0.6, "spread": None, "scale": "none",
+        "sparsity": 0.9,
+        "start": 0.4,
+        "begin": 0.0,
+        "end": 0.6,
+        "spread": None,
+        "scale": "none",
     },
     "trq": {},
     "ttq": {"t": 0.05},
     "twn": {"factor": 0.7, "exact": False, "per_channel": False},
-    "uniform": {"bits": 8, "symmetric": True, "per_channel": False, "clip": 1.0, "printed": False},
-}  # fmt: skip
+    "uniform": {
+        "bits": 8,
+        "symmetric": True,
+        "per_channel": False,
+        "clip": 1.0,
+        "printed": False,
+    },
+}
 # (method, setting, values at its ends, values just beyond)
 ENDS = [
     ("ec2t", "lam", (0.0, 100.0), (-TINY, 100.1)),
@@ -103,7 +169,11 @@ def test_what_a_method_is_when_nothing_is_said(name):
     assert dataclasses.asdict(from_table({"method": name})) == DEFAULTS[name]
 
 
-@pytest.mark.parametrize(("name", "setting", "ends", "beyond"), ENDS, ids=[f"{end[0]}-{end[1]}" for end in ENDS])
+@pytest.mark.parametrize(
+    ("name", "setting", "ends", "beyond"),
+    ENDS,
+    ids=[f"{end[0]}-{end[1]}" for end in ENDS],
+)
 def test_a_setting_goes_to_its_ends_and_no_further(name, setting, ends, beyond):
     for value in ends:
         assert getattr(from_table({"method": name, setting: value}), setting) == value

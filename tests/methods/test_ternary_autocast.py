@@ -1,4 +1,6 @@
-"""Weights prepared in autocast's type, and gradients that go back through them more than once."""
+"""Weights prepared in autocast's type, and gradients that go back through them more
+than once.
+"""
 
 import copy
 
@@ -17,8 +19,15 @@ X = torch.linspace(-1, 1, 24).view(4, 6)
 def begun():
     """A network whose coming weights wait in bfloat16."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 3, bias=False))
-    session = tersify.attach(model, Recipe(rules=[Rule(methods=[Ternary(spread=0.5)])]), epochs=9, steps_per_epoch=1)
+    model = nn.Sequential(
+        nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 3, bias=False)
+    )
+    session = tersify.attach(
+        model,
+        Recipe(rules=[Rule(methods=[Ternary(spread=0.5)])]),
+        epochs=9,
+        steps_per_epoch=1,
+    )
     session.step()
     loss(model)
     session.step()
@@ -36,7 +45,9 @@ def grads(session):
     return [site.latent.grad.clone() for site in session.sites]
 
 
-@pytest.mark.parametrize("passes", ["one by one", "both forward first", "one graph twice"])
+@pytest.mark.parametrize(
+    "passes", ["one by one", "both forward first", "one graph twice"]
+)
 def test_gradients_of_two_backward_passes_in_one_step_add_up(passes):
     model, session = begun()
     if passes == "one by one":
@@ -76,7 +87,11 @@ def test_a_gradient_can_be_differentiated_again():
             forget_prepared(model)
         latents = [site.latent for site in session.sites]
         first = torch.autograd.grad(loss(model), latents, create_graph=True)
-        second.append(torch.autograd.grad(sum(gradient.square().sum() for gradient in first), latents))
+        second.append(
+            torch.autograd.grad(
+                sum(gradient.square().sum() for gradient in first), latents
+            )
+        )
     for made, asked in zip(*second, strict=True):
         assert torch.allclose(made, asked, rtol=0.05, atol=1e-3)
         assert made.abs().sum() > 0

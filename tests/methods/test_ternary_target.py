@@ -18,7 +18,12 @@ def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():
     model = nn.Sequential(nn.Linear(60, 80), nn.Linear(80, 60))
     nn.init.normal_(model[0].weight, std=0.1)
     nn.init.normal_(model[1].weight, std=0.3)
-    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.5),)), epochs=100, steps_per_epoch=1)
+    session = tersify.attach(
+        model,
+        recipe_of((TernaryTarget(sparsity=0.9, end=0.5),)),
+        epochs=100,
+        steps_per_epoch=1,
+    )
     shares = []
     for _ in range(100):
         session.step()
@@ -26,13 +31,20 @@ def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():
     assert shares[0] == pytest.approx(40, abs=0.1)
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(90, abs=0.1)
-    first, second = (sparsity_percent([t]) for t in session.pack().compressed().values())
+    first, second = (
+        sparsity_percent([t]) for t in session.pack().compressed().values()
+    )
     assert first > 95 > 87 > second
 
 
 def test_latents_that_outgrow_one_do_not_empty_the_network():
     model = nn.Linear(50, 50)
-    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), epochs=65, steps_per_epoch=1)
+    session = tersify.attach(
+        model,
+        recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)),
+        epochs=65,
+        steps_per_epoch=1,
+    )
     for _ in range(65):  # the last step is one that looks at the latents
         with torch.no_grad():
             session.sites[0].latent.mul_(1.2)
@@ -43,7 +55,10 @@ def test_latents_that_outgrow_one_do_not_empty_the_network():
 @pytest.mark.parametrize("steps", [3, 12, 24, 100])
 def test_a_short_run_reaches_the_share_too(steps):
     session = tersify.attach(
-        nn.Linear(50, 50), recipe_of((TernaryTarget(sparsity=0.9),)), epochs=steps, steps_per_epoch=1
+        nn.Linear(50, 50),
+        recipe_of((TernaryTarget(sparsity=0.9),)),
+        epochs=steps,
+        steps_per_epoch=1,
     )
     for _ in range(steps):
         session.step()
@@ -52,7 +67,9 @@ def test_a_short_run_reaches_the_share_too(steps):
 
 def test_compression_without_training_meets_the_share_at_once():
     model = nn.Linear(100, 100)
-    assert tersify.compress_(model, recipe_of((TernaryTarget(sparsity=0.8),))).sparsity_percent() == pytest.approx(80)
+    assert tersify.compress_(
+        model, recipe_of((TernaryTarget(sparsity=0.8),))
+    ).sparsity_percent() == pytest.approx(80)
 
 
 def test_quantile_of_a_large_network_comes_from_a_sample_and_is_close():
@@ -77,7 +94,11 @@ def test_a_wrong_setting_is_refused_at_birth(settings, message):
 
 def test_the_share_is_measured_before_the_last_step_whatever_its_number():
     steps = 830  # measured every 16 steps, and the last is none of them
-    session = tersify.attach(nn.Linear(20, 20), recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)), steps=steps)
+    session = tersify.attach(
+        nn.Linear(20, 20),
+        recipe_of((TernaryTarget(sparsity=0.9, end=0.1),)),
+        steps=steps,
+    )
     for step in range(steps):
         if step == steps - 1:
             with torch.no_grad():
@@ -86,15 +107,25 @@ def test_the_share_is_measured_before_the_last_step_whatever_its_number():
     assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.3)
 
 
-@pytest.mark.parametrize(("steps", "spread"), [(10, 0.016), (100, 0.02), (400, 0.08), (5000, 0.2)])
+@pytest.mark.parametrize(
+    ("steps", "spread"), [(10, 0.016), (100, 0.02), (400, 0.08), (5000, 0.2)]
+)
 def test_in_a_short_run_the_latents_begin_closer_together(steps, spread):
     model = nn.Linear(100, 100, bias=False)
-    session = tersify.attach(model, recipe_of((TernaryTarget(spread=0.2, scale="tensor"),)), steps=steps)
+    session = tersify.attach(
+        model, recipe_of((TernaryTarget(spread=0.2, scale="tensor"),)), steps=steps
+    )
     session.step()
-    assert session.sites[0].latent.std(correction=0).item() == pytest.approx(spread, rel=1e-4)
-    assert session.pack().sparsity_percent() == pytest.approx(60 if steps < 1000 else 40, abs=0.1)
+    assert session.sites[0].latent.std(correction=0).item() == pytest.approx(
+        spread, rel=1e-4
+    )
+    assert session.pack().sparsity_percent() == pytest.approx(
+        60 if steps < 1000 else 40, abs=0.1
+    )
     session.step()
-    assert session.sites[0].latent.std(correction=0).item() == pytest.approx(spread, rel=1e-4)
+    assert session.sites[0].latent.std(correction=0).item() == pytest.approx(
+        spread, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("scale", ["tensor", "channel"])
@@ -102,7 +133,9 @@ def test_in_a_short_run_the_latents_begin_closer_together(steps, spread):
 def test_a_weight_keeps_its_size_while_zeros_come(steps, scale):
     model = nn.Linear(100, 100, bias=False)
     before = model.weight.detach().square().mean().sqrt().item()
-    session = tersify.attach(model, recipe_of((TernaryTarget(spread=0.2, scale=scale),)), steps=steps)
+    session = tersify.attach(
+        model, recipe_of((TernaryTarget(spread=0.2, scale=scale),)), steps=steps
+    )
     sizes = []
     for _ in range(steps):
         session.step()
@@ -115,7 +148,9 @@ def test_the_scale_of_a_weight_with_hardly_a_survivor_stays_finite():
     model = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 400, bias=False))
     nn.init.zeros_(model[0].weight)
     model[0].weight.data[0, 0] = 1.0
-    session = tersify.attach(model, recipe_of((TernaryTarget(spread=0.2, scale="tensor"),)), steps=24)
+    session = tersify.attach(
+        model, recipe_of((TernaryTarget(spread=0.2, scale="tensor"),)), steps=24
+    )
     for _ in range(24):
         session.step()
     assert model[0].weight.detach().ne(0).sum() == 1
@@ -126,12 +161,16 @@ def test_small_layers_keep_more_of_their_weights_and_the_whole_meets_the_share()
     model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 128), nn.Linear(128, 10))
     for layer in model:
         nn.init.normal_(layer.weight)
-    session = tersify.attach(model, recipe_of((TernaryTarget(sparsity=0.9, spread=0.2),)), steps=30)
+    session = tersify.attach(
+        model, recipe_of((TernaryTarget(sparsity=0.9, spread=0.2),)), steps=30
+    )
     for _ in range(30):
         session.step()
     packed = session.pack()
     assert packed.sparsity_percent() == pytest.approx(90, abs=0.1)
-    first, second, last = (100 - sparsity_percent([t]) for t in packed.compressed().values())
+    first, second, last = (
+        100 - sparsity_percent([t]) for t in packed.compressed().values()
+    )
     assert last == pytest.approx(47.5, abs=4)
     assert second < first < 15
 
@@ -141,7 +180,9 @@ def test_densities_of_layers_sum_to_the_whole_and_stay_below_the_most():
     sizes = [288, 18432, 32768, 1280, 7]
     for density in (0.01, 0.1, 0.5, 0.9):
         found = layer_densities(shapes, density)
-        assert sum(d * n for d, n in zip(found, sizes, strict=True)) == pytest.approx(density * sum(sizes))
+        assert sum(d * n for d, n in zip(found, sizes, strict=True)) == pytest.approx(
+            density * sum(sizes)
+        )
         assert 0 < min(found) <= max(found) <= max(MOST_DENSE, density) + 1e-9
     assert layer_spreads([(30, 40)], 0.9) == pytest.approx([1.0])
     assert all(math.isfinite(spread) for spread in layer_spreads(shapes, 1e-17))

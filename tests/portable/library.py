@@ -1,4 +1,6 @@
-"""libtersify through ctypes: built once a session from this checkout, with the system's zstd or that of its sources."""
+"""libtersify through ctypes: built once a session from this checkout, with the system's
+zstd or that of its sources.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ class Port(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("threads", ctypes.c_int), ("isa", ctypes.c_char_p), ("max_bytes", ctypes.c_uint64)]
+    _fields_ = [
+        ("threads", ctypes.c_int),
+        ("isa", ctypes.c_char_p),
+        ("max_bytes", ctypes.c_uint64),
+    ]
 
 
 class Memory(ctypes.Structure):
@@ -42,12 +48,23 @@ def built() -> Path:
         return Path(os.environ[READY])
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("cmake and ninja are needed to build libtersify")
-    given = ["cmake", "-S", str(ROOT), "-B", str(BUILD), "-G", "Ninja", "-DTERSIFY_LIBRARY=ON"]
+    given = [
+        "cmake",
+        "-S",
+        str(ROOT),
+        "-B",
+        str(BUILD),
+        "-G",
+        "Ninja",
+        "-DTERSIFY_LIBRARY=ON",
+    ]
     made = subprocess.run(given, capture_output=True, text=True, check=False)
     if "needs zstd" in made.stderr:
         pytest.skip("libtersify needs zstd's headers (libzstd-dev)")
     assert made.returncode == 0, made.stderr
-    built = subprocess.run(["ninja", "-C", str(BUILD)], capture_output=True, text=True, check=False)
+    built = subprocess.run(
+        ["ninja", "-C", str(BUILD)], capture_output=True, text=True, check=False
+    )
     assert built.returncode == 0, built.stdout[-4000:]
     return BUILD
 
@@ -76,15 +93,29 @@ def check(code: int) -> None:
 class Network:
     """A file opened by libtersify, and one session."""
 
-    def __init__(self, data: bytes, *, isa: str | None = None, threads: int = 1, max_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        isa: str | None = None,
+        threads: int = 1,
+        max_bytes: int = 0,
+    ) -> None:
         self._model, self._session = ctypes.c_void_p(), ctypes.c_void_p()
         check(
             library().tersify_open_memory(
-                data, ctypes.c_size_t(len(data)), ctypes.c_uint64(max_bytes), ctypes.byref(self._model)
+                data,
+                ctypes.c_size_t(len(data)),
+                ctypes.c_uint64(max_bytes),
+                ctypes.byref(self._model),
             )
         )
         options = Options(threads, None if isa is None else isa.encode(), max_bytes)
-        check(library().tersify_session_new(self._model, ctypes.byref(options), ctypes.byref(self._session)))
+        check(
+            library().tersify_session_new(
+                self._model, ctypes.byref(options), ctypes.byref(self._session)
+            )
+        )
 
     def __del__(self) -> None:
         library().tersify_session_free(self._session)
@@ -92,12 +123,25 @@ class Network:
 
     def output_shape(self, batch: int) -> tuple[int, ...]:
         port = Port()
-        check(library().tersify_output(self._model, ctypes.c_size_t(0), ctypes.byref(port)))
-        return tuple(batch if port.shape[i] < 0 else port.shape[i] for i in range(port.rank))
+        check(
+            library().tersify_output(
+                self._model, ctypes.c_size_t(0), ctypes.byref(port)
+            )
+        )
+        return tuple(
+            batch if port.shape[i] < 0 else port.shape[i] for i in range(port.rank)
+        )
 
     def run(self, x: np.ndarray) -> np.ndarray:
         x = np.ascontiguousarray(x)
         made = np.empty(self.output_shape(len(x)), np.float32)
         given, wanted = (Memory(array.ctypes.data, array.size) for array in (x, made))
-        check(library().tersify_run(self._session, ctypes.c_int64(len(x)), ctypes.byref(given), ctypes.byref(wanted)))
+        check(
+            library().tersify_run(
+                self._session,
+                ctypes.c_int64(len(x)),
+                ctypes.byref(given),
+                ctypes.byref(wanted),
+            )
+        )
         return made

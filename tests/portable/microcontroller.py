@@ -1,4 +1,6 @@
-"""A C export on a Cortex-M4 under qemu: golden vectors compared on the board, the verdict by semihosting."""
+"""A C export on a Cortex-M4 under qemu: golden vectors compared on the board, the
+verdict by semihosting.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,15 @@ SECTIONS {
 
 def missing() -> str:
     """What is not installed."""
-    programs = {"arm-none-eabi-gcc": "gcc-arm-none-eabi", "qemu-system-arm": "qemu-system-arm"}
-    return ", ".join(package for program, package in programs.items() if shutil.which(program) is None)
+    programs = {
+        "arm-none-eabi-gcc": "gcc-arm-none-eabi",
+        "qemu-system-arm": "qemu-system-arm",
+    }
+    return ", ".join(
+        package
+        for program, package in programs.items()
+        if shutil.which(program) is None
+    )
 
 
 def verdict(folder: Path) -> str:
@@ -68,8 +77,22 @@ def verdict(folder: Path) -> str:
     (folder / "board.c").write_text(BOARD)
     (folder / "board.ld").write_text(LAYOUT)
     flags = "-O2 -std=gnu99 -ffp-contract=off -mcpu=cortex-m4 -mthumb -mfloat-abi=soft -nostartfiles -T board.ld"
-    given = ["arm-none-eabi-gcc", *flags.split(), "board.c", "network.c", "-o", "board.elf"]
+    given = [
+        "arm-none-eabi-gcc",
+        *flags.split(),
+        "board.c",
+        "network.c",
+        "-o",
+        "board.elf",
+    ]
     subprocess.run(given, cwd=folder, check=True)
     run = "qemu-system-arm -M mps2-an386 -nographic -semihosting-config enable=on,target=native -kernel board.elf"
-    made = subprocess.run(run.split(), cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    made = subprocess.run(
+        run.split(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     return (made.stdout + made.stderr).strip()

@@ -13,7 +13,9 @@ def ternary_(model: nn.Module, *, zeros: float = 0.6) -> nn.Module:
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, (nn.Conv2d, nn.Conv1d, nn.Linear)):
-            signs = torch.randint(0, 2, module.weight.shape, generator=generator) * 2.0 - 1
+            signs = (
+                torch.randint(0, 2, module.weight.shape, generator=generator) * 2.0 - 1
+            )
             signs[torch.rand(module.weight.shape, generator=generator) < zeros] = 0
             module.weight.data = signs * 0.07
     return model.eval()
@@ -54,7 +56,10 @@ class Attends(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         all_three = self.inside(x)
-        q, k, v = (all_three[..., 32 * i : 32 * i + 32].unflatten(-1, (4, 8)).transpose(1, 2) for i in range(3))
+        q, k, v = (
+            all_three[..., 32 * i : 32 * i + 32].unflatten(-1, (4, 8)).transpose(1, 2)
+            for i in range(3)
+        )
         made = nn.functional.scaled_dot_product_attention(q, k, v)
         return torch.softmax(self.out(made.transpose(1, 2).flatten(2)), -1)
 
@@ -63,10 +68,15 @@ def little_cnn() -> nn.Module:
     """Pools and a linear layer that is large enough for 8-bit activations."""
     return ternary_(
         nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(3, 2, padding=1), nn.Flatten(),
-            nn.Linear(576, 32), nn.ReLU(), nn.Linear(32, 4),
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.AvgPool2d(3, 2, padding=1),
+            nn.Flatten(),
+            nn.Linear(576, 32),
+            nn.ReLU(),
+            nn.Linear(32, 4),
         )
-    )  # fmt: skip
+    )
 
 
 def seeded(make: type[nn.Module]) -> nn.Module:
@@ -90,13 +100,18 @@ def networks() -> dict[str, tuple[nn.Module, Tensor]]:
         "pools": (
             ternary_(
                 nn.Sequential(
-                    nn.Conv2d(3, 8, 5, padding=2), nn.MaxPool2d(2), nn.GELU(), nn.Conv2d(8, 8, 3, groups=4),
-                    nn.AvgPool2d(2), nn.Flatten(), nn.Linear(32, 3),
+                    nn.Conv2d(3, 8, 5, padding=2),
+                    nn.MaxPool2d(2),
+                    nn.GELU(),
+                    nn.Conv2d(8, 8, 3, groups=4),
+                    nn.AvgPool2d(2),
+                    nn.Flatten(),
+                    nn.Linear(32, 3),
                 )
             ),
             images,
         ),
-    }  # fmt: skip
+    }
 
 
 def packed(model: nn.Module) -> tersify.CompressedModel:

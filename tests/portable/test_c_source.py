@@ -1,4 +1,6 @@
-"""`tersify export c`: a C99 source that makes what the runtime makes, natively compiled."""
+"""`tersify export c`: a C99 source that makes what the runtime makes, natively
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -18,64 +20,110 @@ from tersify.export.c.stored import FLOATS, GAPS, TRITS, stored
 from tersify.runtime.portable import Replay, lowered
 
 NETWORKS = networks()
-STRICT = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off"]
+STRICT = [
+    "-std=c99",
+    "-O1",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pedantic",
+    "-ffp-contract=off",
+]
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 def outputs_in_c(folder: Path, given: torch.Tensor, outputs: int) -> np.ndarray:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler is not None, "a C compiler is needed"
-    subprocess.run([compiler, *STRICT, *SANITIZED, "stream.c", "network.c", "-o", "stream"], cwd=folder, check=True)
-    made = subprocess.run([folder / "stream"], input=given.numpy().tobytes(), capture_output=True, check=True)
+    subprocess.run(
+        [compiler, *STRICT, *SANITIZED, "stream.c", "network.c", "-o", "stream"],
+        cwd=folder,
+        check=True,
+    )
+    made = subprocess.run(
+        [folder / "stream"],
+        input=given.numpy().tobytes(),
+        capture_output=True,
+        check=True,
+    )
     return np.frombuffer(made.stdout, np.float32).reshape(-1, outputs)
 
 
-@pytest.mark.parametrize(("name", "precision"), [("ternary", "fp32"), ("ternary", "int8"), ("dense", "fp32")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("ternary", "fp32"), ("ternary", "int8"), ("dense", "fp32")]
+)
 def test_the_source_makes_what_the_portable_kernels_make(
     name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERSIFY_ISA", "portable")
     model, images = NETWORKS[name]
     tensors = packed(model)
-    program = lowered(model, images, tensors, precision=precision, calibration=images if precision == "int8" else None)
+    program = lowered(
+        model,
+        images,
+        tensors,
+        precision=precision,
+        calibration=images if precision == "int8" else None,
+    )
     export_c(program, tensors, tmp_path / "c")
-    given = torch.randn(16, *images.shape[1:], generator=torch.Generator().manual_seed(5))
+    given = torch.randn(
+        16, *images.shape[1:], generator=torch.Generator().manual_seed(5)
+    )
     (wanted,) = Replay(program, tensors).run([given])
     made = outputs_in_c(tmp_path / "c", given, wanted.shape[1])
-    assert float(np.abs(made - wanted.numpy()).max()) <= 1e-5 * float(wanted.abs().max())
+    assert float(np.abs(made - wanted.numpy()).max()) <= 1e-5 * float(
+        wanted.abs().max()
+    )
 
 
 def test_the_golden_vectors_pass_by_make(tmp_path: Path) -> None:
     model, images = NETWORKS["ternary"]
     tensors = packed(model)
-    export_c(lowered(model, images, tensors), tensors, tmp_path / "c", name="little", vectors=3)
-    made = subprocess.run(["make", "test"], cwd=tmp_path / "c", capture_output=True, text=True, check=True)
+    export_c(
+        lowered(model, images, tensors),
+        tensors,
+        tmp_path / "c",
+        name="little",
+        vectors=3,
+    )
+    made = subprocess.run(
+        ["make", "test"], cwd=tmp_path / "c", capture_output=True, text=True, check=True
+    )
     assert "3 golden vectors" in made.stdout
 
 
 def test_a_pool_and_a_residual_share_one_arena(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(150, 4)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(150, 4)
+    ).eval()
     images = torch.randn(2, 3, 12, 12)
     tensors = packed(model)
     program = lowered(model, images, tensors)
     export_c(program, tensors, tmp_path / "c")
     (wanted,) = Replay(program, tensors).run([images])
-    assert np.allclose(outputs_in_c(tmp_path / "c", images, 4), wanted.numpy(), atol=1e-5)
+    assert np.allclose(
+        outputs_in_c(tmp_path / "c", images, 4), wanted.numpy(), atol=1e-5
+    )
 
 
 def test_an_averaged_network_with_an_int8_linear_layer_is_the_runtimes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERSIFY_ISA", "portable")
-    model, images = little_cnn(), torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+    model, images = (
+        little_cnn(),
+        torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(1)),
+    )
     tensors = packed(model)
     program = lowered(model, images[:2], tensors, precision="int8", calibration=images)
     assert {"avg_pool", "linear_i8"} <= {call[0] for call in program.calls}
     export_c(program, tensors, tmp_path / "c")
     (wanted,) = Replay(program, tensors).run([images])
     made = outputs_in_c(tmp_path / "c", images, 4)
-    assert float(np.abs(made - wanted.numpy()).max()) <= 1e-5 * float(wanted.abs().max())
+    assert float(np.abs(made - wanted.numpy()).max()) <= 1e-5 * float(
+        wanted.abs().max()
+    )
 
 
 def test_what_has_no_kernel_in_c_is_named(tmp_path: Path) -> None:
@@ -99,7 +147,11 @@ def test_the_source_compiles_for_a_microcontroller(core: str, tmp_path: Path) ->
         pytest.skip("arm-none-eabi-gcc is not installed (gcc-arm-none-eabi)")
     model, images = NETWORKS["ternary"]
     tensors = packed(model)
-    export_c(lowered(model, images, tensors, precision="int8", calibration=images), tensors, tmp_path / "c")
+    export_c(
+        lowered(model, images, tensors, precision="int8", calibration=images),
+        tensors,
+        tmp_path / "c",
+    )
     given = f"arm-none-eabi-gcc -O2 -std=c99 -Werror -Wall -mthumb -mcpu={core} -c network.c -o network.o"
     subprocess.run(given.split(), cwd=tmp_path / "c", check=True)
 
@@ -113,6 +165,12 @@ def test_a_microcontroller_makes_the_golden_vectors(
     monkeypatch.setenv("TERSIFY_ISA", "portable")
     model, images = NETWORKS["ternary"]
     tensors = packed(model)
-    program = lowered(model, images, tensors, precision=precision, calibration=images if precision == "int8" else None)
+    program = lowered(
+        model,
+        images,
+        tensors,
+        precision=precision,
+        calibration=images if precision == "int8" else None,
+    )
     export_c(program, tensors, tmp_path / "c", vectors=3)
     assert microcontroller.verdict(tmp_path / "c") == "same"

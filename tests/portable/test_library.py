@@ -1,4 +1,6 @@
-"""libtersify: the bits of the Python runtime, errors as codes with a sentence, hostile plans refused."""
+"""libtersify: the bits of the Python runtime, errors as codes with a sentence, hostile
+plans refused.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import numpy as np
 import pytest
 import torch
 import zstandard
-from library import BAD_ARGUMENT, BAD_FILE, NO_PLAN, NOT_FINITE, TOO_LARGE, LibraryError, Network, built
+from library import (
+    BAD_ARGUMENT,
+    BAD_FILE,
+    NO_PLAN,
+    NOT_FINITE,
+    TOO_LARGE,
+    LibraryError,
+    Network,
+    built,
+)
 from plan_networks import networks, packed
 
 import tersify
@@ -35,7 +46,9 @@ def file_of(name: str, folder: Path, *, int8: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_library_has_the_bits_of_the_python_runtime(name: str, tmp_path: Path) -> None:
+def test_the_library_has_the_bits_of_the_python_runtime(
+    name: str, tmp_path: Path
+) -> None:
     path = file_of(name, tmp_path)
     _, example = NETWORKS[name]
     file = codec.open(path)
@@ -55,7 +68,10 @@ def test_int8_has_the_same_bits_with_every_instruction_set(
     _, images = NETWORKS["ternary"]
     file = codec.open(path)
     (wanted,) = Replay(read_program(file), file).run([images])
-    assert np.array_equal(Network(path.read_bytes(), isa=isa, threads=2).run(images.numpy()), wanted.numpy())
+    assert np.array_equal(
+        Network(path.read_bytes(), isa=isa, threads=2).run(images.numpy()),
+        wanted.numpy(),
+    )
 
 
 def test_what_goes_wrong_is_a_code_and_a_sentence(tmp_path: Path) -> None:
@@ -63,13 +79,25 @@ def test_what_goes_wrong_is_a_code_and_a_sentence(tmp_path: Path) -> None:
     _, images = NETWORKS["ternary"]
     codec.save(packed(NETWORKS["ternary"][0]), tmp_path / "plain.terse")
     cases = [
-        (lambda: Network((tmp_path / "plain.terse").read_bytes()), NO_PLAN, "tersify plan"),
+        (
+            lambda: Network((tmp_path / "plain.terse").read_bytes()),
+            NO_PLAN,
+            "tersify plan",
+        ),
         (lambda: Network(b"no file at all"), BAD_FILE, "header"),
         (lambda: Network(path.read_bytes()[:-9]), BAD_FILE, "end"),
         (lambda: Network(path.read_bytes(), max_bytes=1000), TOO_LARGE, "limit"),
         (lambda: Network(path.read_bytes(), isa="z80"), BAD_ARGUMENT, "z80"),
-        (lambda: Network(path.read_bytes()).run(images.numpy()[:, :, :5]), BAD_ARGUMENT, "numbers"),
-        (lambda: Network(path.read_bytes()).run(images.numpy() * np.float32("nan")), NOT_FINITE, "NaN"),
+        (
+            lambda: Network(path.read_bytes()).run(images.numpy()[:, :, :5]),
+            BAD_ARGUMENT,
+            "numbers",
+        ),
+        (
+            lambda: Network(path.read_bytes()).run(images.numpy() * np.float32("nan")),
+            NOT_FINITE,
+            "NaN",
+        ),
     ]
     for act, code, words in cases:
         with pytest.raises(LibraryError, match=words) as caught:
@@ -78,20 +106,45 @@ def test_what_goes_wrong_is_a_code_and_a_sentence(tmp_path: Path) -> None:
 
 
 def _mutated(plain: dict[str, object], rng: random.Random) -> dict[str, object]:
-    """The plan with a few of its parts exchanged, repeated, cut or replaced by odd numbers."""
+    """The plan with a few of its parts exchanged, repeated, cut or replaced by odd
+    numbers.
+    """
     text = json.dumps(plain)
     made = json.loads(text)
     for _ in range(rng.randint(1, 3)):
         node: object = made
         for _ in range(rng.randint(1, 8)):
-            keys = list(node) if isinstance(node, dict) else list(range(len(node))) if isinstance(node, list) else []
+            keys = (
+                list(node)
+                if isinstance(node, dict)
+                else list(range(len(node)))
+                if isinstance(node, list)
+                else []
+            )
             if not keys:
                 break
             key = rng.choice(keys)
             child = node[key]  # type: ignore[index]
             if not isinstance(child, (list, dict)) or not child or rng.random() < 0.2:
                 odd = rng.choice(
-                    [0, -1, 1, 2, 7, 255, 65535, 2**31 - 1, 2**31, 2**40, -(2**33), None, True, "conv", [], [1, 2]]
+                    [
+                        0,
+                        -1,
+                        1,
+                        2,
+                        7,
+                        255,
+                        65535,
+                        2**31 - 1,
+                        2**31,
+                        2**40,
+                        -(2**33),
+                        None,
+                        True,
+                        "conv",
+                        [],
+                        [1, 2],
+                    ]
                 )
                 node[key] = odd  # type: ignore[index]
                 break
@@ -99,19 +152,25 @@ def _mutated(plain: dict[str, object], rng: random.Random) -> dict[str, object]:
     return made
 
 
-def test_hostile_plans_are_refused_or_run_and_never_end_the_process(tmp_path: Path) -> None:
+def test_hostile_plans_are_refused_or_run_and_never_end_the_process(
+    tmp_path: Path,
+) -> None:
     rng = random.Random(0)
     refused = 0
     for name in NETWORKS:
         path, broken = file_of(name, tmp_path), tmp_path / "broken.terse"
-        whole = zstandard.ZstdDecompressor().decompress(codec.open(path).section("plan"))
+        whole = zstandard.ZstdDecompressor().decompress(
+            codec.open(path).section("plan")
+        )
         (length,) = struct.unpack_from("<Q", whole)
         plain, numbers = json.loads(whole[8 : 8 + length]), whole[8 + length :]
         given = NETWORKS[name][1].numpy()
         for _ in range(150):
             text = json.dumps(_mutated(plain, rng)).encode()
             text += b" " * (-len(text) % 8)
-            section = zstandard.ZstdCompressor(level=1).compress(struct.pack("<Q", len(text)) + text + numbers)
+            section = zstandard.ZstdCompressor(level=1).compress(
+                struct.pack("<Q", len(text)) + text + numbers
+            )
             add_plan(Sections(path), broken, section)
             try:
                 Network(broken.read_bytes(), max_bytes=1 << 26).run(given)
@@ -120,20 +179,33 @@ def test_hostile_plans_are_refused_or_run_and_never_end_the_process(tmp_path: Pa
     assert refused > 300
 
 
-def test_the_static_program_reads_npy_and_png_and_writes_what_the_library_makes(tmp_path: Path) -> None:
+def test_the_static_program_reads_npy_and_png_and_writes_what_the_library_makes(
+    tmp_path: Path,
+) -> None:
     program = built() / "csrc" / "run" / "tersify-run"
     path = file_of("ternary", tmp_path)
     _, images = NETWORKS["ternary"]
     np.save(tmp_path / "in.npy", images.numpy())
-    subprocess.run([program, path, tmp_path / "in.npy", tmp_path / "out.npy"], check=True)
+    subprocess.run(
+        [program, path, tmp_path / "in.npy", tmp_path / "out.npy"], check=True
+    )
     made = np.load(tmp_path / "out.npy")
     assert np.array_equal(made, Network(path.read_bytes()).run(images.numpy()))
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
     image.fromarray(pixels).save(tmp_path / "in.png")
-    subprocess.run([program, path, tmp_path / "in.png", tmp_path / "out.npy"], check=True)
-    wanted = Network(path.read_bytes()).run((pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype(np.float32))
+    subprocess.run(
+        [program, path, tmp_path / "in.png", tmp_path / "out.npy"], check=True
+    )
+    wanted = Network(path.read_bytes()).run(
+        (pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype(np.float32)
+    )
     assert np.array_equal(np.load(tmp_path / "out.npy"), wanted)
-    broken = subprocess.run([program, path, tmp_path / "nothing.npy"], capture_output=True, text=True, check=False)
+    broken = subprocess.run(
+        [program, path, tmp_path / "nothing.npy"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert broken.returncode == 1
     assert "nothing.npy cannot be opened" in broken.stderr

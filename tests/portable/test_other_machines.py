@@ -1,4 +1,6 @@
-"""tersify-run built for other machines, under qemu: the bits of the portable kernels here."""
+"""tersify-run built for other machines, under qemu: the bits of the portable kernels
+here.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,20 @@ def program_for(machine: str) -> list[str]:
         pytest.skip(f"{ZSTD} names no folder with zstd.c and zstd.h")
     build = ROOT / "build" / machine
     given = [
-        "cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DTERSIFY_LIBRARY=ON", "-DCMAKE_SYSTEM_NAME=Linux",
-        f"-DCMAKE_SYSTEM_PROCESSOR={machine}", f"-DCMAKE_C_COMPILER={compiler}-gcc",
-        f"-DCMAKE_CXX_COMPILER={compiler}-g++", f"-DTERSIFY_ZSTD_SOURCE={os.environ[ZSTD]}",
-    ]  # fmt: skip
+        "cmake",
+        "-S",
+        str(ROOT),
+        "-B",
+        str(build),
+        "-G",
+        "Ninja",
+        "-DTERSIFY_LIBRARY=ON",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        f"-DCMAKE_SYSTEM_PROCESSOR={machine}",
+        f"-DCMAKE_C_COMPILER={compiler}-gcc",
+        f"-DCMAKE_CXX_COMPILER={compiler}-g++",
+        f"-DTERSIFY_ZSTD_SOURCE={os.environ[ZSTD]}",
+    ]
     for command in (given, ["ninja", "-C", str(build), "tersify-run"]):
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-2000:]
@@ -55,14 +67,21 @@ def test_another_machine_makes_the_bits_of_the_portable_kernels(
     for name, (model, example) in networks().items():
         precision = "int8" if name == "ternary" else "fp32"
         path = tmp_path / f"{name}.terse"
-        more = {"plan": precision, **({"calibration": example} if precision == "int8" else {})}
+        more = {
+            "plan": precision,
+            **({"calibration": example} if precision == "int8" else {}),
+        }
         tersify.save(packed(model), path, network=model, example=example, **more)  # type: ignore[arg-type]
         np.save(tmp_path / "in.npy", example.numpy())
-        subprocess.run([*command, path, tmp_path / "in.npy", tmp_path / "out.npy"], check=True)
+        subprocess.run(
+            [*command, path, tmp_path / "in.npy", tmp_path / "out.npy"], check=True
+        )
         file = codec.open(path)
         (wanted,) = Replay(read_program(file), file).run([example])
         made = torch.from_numpy(np.load(tmp_path / "out.npy"))
         if precision == "int8":
             assert torch.equal(made, wanted)
         else:
-            assert float((made - wanted).abs().max()) <= 1e-5 * float(wanted.abs().max())
+            assert float((made - wanted).abs().max()) <= 1e-5 * float(
+                wanted.abs().max()
+            )

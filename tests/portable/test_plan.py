@@ -1,4 +1,6 @@
-"""The lowered network in a file: the same numbers as the module, the weights of the file, any batch."""
+"""The lowered network in a file: the same numbers as the module, the weights of the
+file, any batch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ NETWORKS = networks()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_plan_read_from_its_file_makes_what_the_module_makes_for_any_batch(name: str, tmp_path: Path) -> None:
+def test_a_plan_read_from_its_file_makes_what_the_module_makes_for_any_batch(
+    name: str, tmp_path: Path
+) -> None:
     model, example = NETWORKS[name]
     path = tmp_path / "net.terse"
     tersify.save(packed(model), path, network=model, example=example, plan="fp32")
@@ -39,10 +43,19 @@ def test_a_plan_read_from_its_file_makes_what_the_module_makes_for_any_batch(nam
 def test_an_int8_plan_has_the_bits_of_the_compiled_network(tmp_path: Path) -> None:
     model, images = NETWORKS["ternary"]
     path = tmp_path / "net.terse"
-    tersify.save(packed(model), path, network=model, example=images, plan="int8", calibration=images)
+    tersify.save(
+        packed(model),
+        path,
+        network=model,
+        example=images,
+        plan="int8",
+        calibration=images,
+    )
     file = codec.open(path)
     (made,) = Replay(read_program(file), file).run([images])
-    compiled = tersify.compile(model, images, precision="int8", calibration=images, threads=1)
+    compiled = tersify.compile(
+        model, images, precision="int8", calibration=images, threads=1
+    )
     assert any(call[0] == "conv_i8" for call in read_program(file).calls)
     assert torch.equal(made, compiled(images))
 
@@ -55,14 +68,21 @@ def test_weights_of_a_plan_are_those_of_the_file_and_no_second_copy() -> None:
     assert len(program.numbers) < weights / 20
 
 
-def test_a_file_with_a_plan_loads_as_before_and_says_its_version(tmp_path: Path) -> None:
+def test_a_file_with_a_plan_loads_as_before_and_says_its_version(
+    tmp_path: Path,
+) -> None:
     model, images = NETWORKS["ternary"]
     path = tmp_path / "net.terse"
     tersify.save(packed(model), path, network=model, example=images, plan="fp32")
     file = codec.open(path)
     assert file.version == "1.2"
     fresh = tersify.load(path, into=Block())
-    assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), model.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            fresh.state_dict().values(), model.state_dict().values(), strict=True
+        )
+    )
 
 
 def test_a_plan_is_added_to_a_file_and_replaces_the_one_before(tmp_path: Path) -> None:
@@ -88,7 +108,13 @@ def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
 
     model = Sorts().eval()
     with pytest.raises(ValueError, match="'sort' would be a call of torch"):
-        tersify.save(packed(model), tmp_path / "n.terse", network=model, example=torch.randn(2, 8), plan="fp32")
+        tersify.save(
+            packed(model),
+            tmp_path / "n.terse",
+            network=model,
+            example=torch.randn(2, 8),
+            plan="fp32",
+        )
     assert not (tmp_path / "n.terse").exists()
 
 
@@ -96,7 +122,13 @@ def test_another_network_than_the_saved_one_gets_no_plan(tmp_path: Path) -> None
     model, images = NETWORKS["ternary"]
     other = ternary_(seeded(Block), zeros=0.3)
     with pytest.raises(ValueError, match="is not what is saved"):
-        tersify.save(packed(model), tmp_path / "n.terse", network=other, example=images, plan="fp32")
+        tersify.save(
+            packed(model),
+            tmp_path / "n.terse",
+            network=other,
+            example=images,
+            plan="fp32",
+        )
 
 
 def test_items_that_mix_fix_the_batch() -> None:
@@ -127,7 +159,9 @@ def test_items_that_mix_fix_the_batch() -> None:
         ({"plan": "fp32", "network": None}, "give network="),
     ],
 )
-def test_what_makes_no_plan_is_said_in_one_sentence(given: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_what_makes_no_plan_is_said_in_one_sentence(
+    given: dict[str, object], message: str, tmp_path: Path
+) -> None:
     model, images = NETWORKS["ternary"]
     arguments: dict[str, object] = {"network": model, "example": images, **given}
     with pytest.raises(ValueError, match=message):
@@ -160,5 +194,11 @@ def test_numbers_survive_the_file_bit_for_bit() -> None:
     model, images = NETWORKS["dense"]
     program = lowered(model, images, packed(model))
     again = program_of(program.to_bytes())
-    assert np.array_equal(again.numbers.view(np.uint32), program.numbers.view(np.uint32))
-    assert (again.calls, again.weights, again.inputs) == (program.calls, program.weights, program.inputs)
+    assert np.array_equal(
+        again.numbers.view(np.uint32), program.numbers.view(np.uint32)
+    )
+    assert (again.calls, again.weights, again.inputs) == (
+        program.calls,
+        program.weights,
+        program.inputs,
+    )

@@ -1,4 +1,6 @@
-"""The page in a real browser: nothing on the console, every figure drawn, pointers, tables and themes answered."""
+"""The page in a real browser: nothing on the console, every figure drawn, pointers,
+tables and themes answered.
+"""
 
 import json
 import re
@@ -13,10 +15,19 @@ from tersify.report.page import Page
 from tersify.report.run_files import find_runs
 
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-    "--enable-logging=stderr", "--virtual-time-budget=3000",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=3000",
+]
 DRIVER = """
 const seen = {errors: window.__errors, copied: null};
 Object.defineProperty(navigator, "clipboard", {value: {writeText: async (text) => { seen.copied = text; }}});
@@ -61,7 +72,12 @@ setTimeout(() => { out.textContent = JSON.stringify(seen); }, 500);
 
 @pytest.fixture(scope="module")
 def chromium():
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(
+        filter(
+            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+        ),
+        None,
+    )
     if found is None:
         pytest.skip("needs chromium, which is not on this machine")
     return found
@@ -78,26 +94,45 @@ def page(tmp_path_factory):
 
 def browse(chromium, path, profile, *more):
     """The page's DOM at the end, and what it wrote to the console."""
-    command = [chromium, *FLAGS, f"--user-data-dir={profile}", *more, "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    command = [
+        chromium,
+        *FLAGS,
+        f"--user-data-dir={profile}",
+        *more,
+        "--dump-dom",
+        path.as_uri(),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True
+    )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.fixture(scope="module")
 def driven(page):
-    """The page with a script that uses it as a person would; its policy would refuse that script."""
-    html = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
+    """The page with a script that uses it as a person would; its policy would refuse
+    that script.
+    """
+    html = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>',
+        "",
+        page.read_text(encoding="utf-8"),
+    )
     collector = "<script>window.__errors = []; onerror = (m) => { __errors.push(String(m)); };</script>"
     path = page.with_name("driven.html")
     path.write_text(
-        html.replace("<head>", f"<head>{collector}", 1).replace("</body>", f"<script>{DRIVER}</script></body>")
+        html.replace("<head>", f"<head>{collector}", 1).replace(
+            "</body>", f"<script>{DRIVER}</script></body>"
+        )
     )
     return path
 
 
 def seen_in(dom):
     return json.loads(
-        re.search(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)[1].replace("&gt;", ">").replace("&amp;", "&")
+        re.search(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)[1]
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
     )
 
 
@@ -109,7 +144,9 @@ def test_the_console_stays_silent(chromium, page, tmp_path):
 
 def test_a_script_that_is_not_ours_would_be_refused_and_heard(chromium, page, tmp_path):
     foreign = tmp_path / "foreign.html"
-    text = page.read_text(encoding="utf-8").replace("</main>", "</main><script>document.title = 'ran'</script>")
+    text = page.read_text(encoding="utf-8").replace(
+        "</main>", "</main><script>document.title = 'ran'</script>"
+    )
     foreign.write_text(text, encoding="utf-8")
     dom, console = browse(chromium, foreign, tmp_path / "profile")
     assert "<title>ran</title>" not in dom
@@ -119,11 +156,22 @@ def test_a_script_that_is_not_ours_would_be_refused_and_heard(chromium, page, tm
 def test_every_figure_is_drawn_and_answers(chromium, page, driven, tmp_path):
     seen = seen_in(browse(chromium, driven, tmp_path, "--window-size=1200,900")[0])
     assert seen["errors"] == []
-    assert set(seen["drawn"]) == {figure.key for figure in Page(find_runs([page.parent])).figures}
-    assert seen["line"].splitlines() == ["epoch 12", "dense: 86.667 %", "linear: 86.667 %", "log: 86.667 %"]
+    assert set(seen["drawn"]) == {
+        figure.key for figure in Page(find_runs([page.parent])).figures
+    }
+    assert seen["line"].splitlines() == [
+        "epoch 12",
+        "dense: 86.667 %",
+        "linear: 86.667 %",
+        "log: 86.667 %",
+    ]
     assert seen["after"] is None
     assert seen["bar"].splitlines() == ["fc.weight", "80"]
-    assert seen["without"].splitlines() == ["epoch 12", "linear: 86.667 %", "log: 86.667 %"]
+    assert seen["without"].splitlines() == [
+        "epoch 12",
+        "linear: 86.667 %",
+        "log: 86.667 %",
+    ]
     assert seen["hidden"] == "none"
     assert seen["beyond"] == []
 
@@ -137,8 +185,16 @@ def test_tables_sort_and_copy_as_cells_for_a_spreadsheet(chromium, driven, tmp_p
 
 
 def test_dark_and_light_follow_the_system_and_the_button(chromium, driven, tmp_path):
-    light = seen_in(browse(chromium, driven, tmp_path / "a", "--blink-settings=preferredColorScheme=1")[0])
-    dark = seen_in(browse(chromium, driven, tmp_path / "b", "--blink-settings=preferredColorScheme=0")[0])
+    light = seen_in(
+        browse(
+            chromium, driven, tmp_path / "a", "--blink-settings=preferredColorScheme=1"
+        )[0]
+    )
+    dark = seen_in(
+        browse(
+            chromium, driven, tmp_path / "b", "--blink-settings=preferredColorScheme=0"
+        )[0]
+    )
     assert light["ground"] == dark["other"] != dark["ground"] == light["other"]
 
 

@@ -1,4 +1,6 @@
-"""What the tests of a capture share: the recorded graph run by torch, and a compiled network, against the module."""
+"""What the tests of a capture share: the recorded graph run by torch, and a compiled
+network, against the module.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,12 @@ from tersify.runtime import compile
 from tersify.runtime.nested import leaves
 
 
-def assert_like_the_module(model: nn.Module, *inputs: Any, calls: int = 3, **named: Any) -> Any:
-    """Some calls in a row: the same results, the same changes of inputs and of the module's own tensors."""
+def assert_like_the_module(
+    model: nn.Module, *inputs: Any, calls: int = 3, **named: Any
+) -> Any:
+    """Some calls in a row: the same results, the same changes of inputs and of the
+    module's own tensors.
+    """
     model.eval()
     plain = copy.deepcopy(model)
     before = _state(model)
@@ -30,7 +36,10 @@ def assert_like_the_module(model: nn.Module, *inputs: Any, calls: int = 3, **nam
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict(keep_vars=True).items()}
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in model.state_dict(keep_vars=True).items()
+    }
 
 
 def _assert_equal(made: Any, wanted: Any, what: str) -> None:
@@ -43,6 +52,8 @@ def _assert_equal(made: Any, wanted: Any, what: str) -> None:
             assert a.dtype == b.dtype, what
             a, b = a.detach().double(), b.detach().double()
             top = float(b.abs().max()) if b.numel() else 0.0
-            assert torch.allclose(a, b, rtol=0, atol=2e-5 * top + 1e-30, equal_nan=True), what
+            assert torch.allclose(
+                a, b, rtol=0, atol=2e-5 * top + 1e-30, equal_nan=True
+            ), what
         else:
             assert a == b, what

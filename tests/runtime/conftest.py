@@ -1,4 +1,6 @@
-"""`isa` runs a test once on every instruction set of this machine; `costs` makes choices of kernels sure."""
+"""`isa` runs a test once on every instruction set of this machine; `costs` makes
+choices of kernels sure.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,24 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Every kernel costs a nanosecond a weight, but for those that are named, as class_kernel; no machine matters."""
+    """Every kernel costs a nanosecond a weight, but for those that are named, as
+    class_kernel; no machine matters.
+    """
 
     def set_costs(**changed: float) -> None:
-        given = {key: changed.get(key.split("@")[0].replace(".", "_"), 1.0) for key in keys()}
-        monkeypatch.setattr(planner, "costs_of_this_cpu", lambda module: Costs(nanoseconds=given))
+        given = {
+            key: changed.get(key.split("@")[0].replace(".", "_"), 1.0) for key in keys()
+        }
+        monkeypatch.setattr(
+            planner, "costs_of_this_cpu", lambda module: Costs(nanoseconds=given)
+        )
 
     return set_costs
 
 
 @pytest.fixture
 def kernels_win(costs: Callable[..., None]) -> None:
-    """Dense products cost so much that every layer takes the kernels for its levels and zeros."""
+    """Dense products cost so much that every layer takes the kernels for its levels and
+    zeros.
+    """
     costs(conv_dense=1e6, rows_dense=1e6, vector_dense=1e6, **{"conv_dense-lanes": 1e6})

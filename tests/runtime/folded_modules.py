@@ -1,4 +1,6 @@
-"""Modules that fold axes into the batch and unfold them again, as windows, frames and dual paths do."""
+"""Modules that fold axes into the batch and unfold them again, as windows, frames and
+dual paths do.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,40 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         b, h, w, c = x.shape
         n = self.window
-        tiles = self.norm(x).view(b, h // n, n, w // n, n, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, n * n, c)
-        q, k, v = self.qkv(tiles).reshape(-1, n * n, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        tiles = (
+            self.norm(x)
+            .view(b, h // n, n, w // n, n, c)
+            .permute(0, 1, 3, 2, 4, 5)
+            .reshape(-1, n * n, c)
+        )
+        q, k, v = (
+            self.qkv(tiles)
+            .reshape(-1, n * n, 3, self.heads, c // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         scores = (q @ k.transpose(-2, -1)) * (c // self.heads) ** -0.5 + self.bias
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(-1, n * n, c)
-        y = self.out(mixed).view(b, h // n, w // n, n, n, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
+        y = (
+            self.out(mixed)
+            .view(b, h // n, w // n, n, n, c)
+            .permute(0, 1, 3, 2, 4, 5)
+            .reshape(b, h, w, c)
+        )
         return x + y
 
 
 class FoldedVideo(nn.Module):
-    """Frames go through a 2-D network as rows of the batch, and a recurrent layer reads them in order."""
+    """Frames go through a 2-D network as rows of the batch, and a recurrent layer reads
+    them in order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.frames = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
         )
         self.time = nn.GRU(8, 6, batch_first=True)
         self.head = nn.Linear(6, 4)
@@ -62,12 +83,16 @@ class DualPath(nn.Module):
         self.inside = nn.LSTM(channels, channels, batch_first=True, bidirectional=True)
         self.inside_out = nn.Linear(2 * channels, channels)
         self.across = nn.LSTM(channels, channels, batch_first=True)
-        self.norms = nn.ModuleList([nn.GroupNorm(1, channels), nn.GroupNorm(1, channels)])
+        self.norms = nn.ModuleList(
+            [nn.GroupNorm(1, channels), nn.GroupNorm(1, channels)]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         b, c, k, s = x.shape
         rows = x.permute(0, 3, 2, 1).reshape(b * s, k, c)
-        rows = self.inside_out(self.inside(rows)[0]).view(b, s, k, c).permute(0, 3, 2, 1)
+        rows = (
+            self.inside_out(self.inside(rows)[0]).view(b, s, k, c).permute(0, 3, 2, 1)
+        )
         x = x + self.norms[0](rows)
         columns = x.permute(0, 2, 3, 1).reshape(b * k, s, c)
         columns = self.across(columns)[0].view(b, k, s, c).permute(0, 3, 1, 2)
@@ -75,19 +100,29 @@ class DualPath(nn.Module):
 
 
 class SmallGTCRN(nn.Module):
-    """Speech enhancement as GTCRN does it: depthwise convolutions on half the channels, a shuffle, dual-path GRUs."""
+    """Speech enhancement as GTCRN does it: depthwise convolutions on half the channels,
+    a shuffle, dual-path GRUs.
+    """
 
     def __init__(self, bins: int = 16, channels: int = 8) -> None:
         super().__init__()
         self.register_buffer("bands", torch.rand(bins, bins // 2))
         self.encode = nn.Sequential(
-            nn.Conv2d(2, channels, (1, 5), stride=(1, 2), padding=(0, 2)), nn.BatchNorm2d(channels), nn.PReLU()
+            nn.Conv2d(2, channels, (1, 5), stride=(1, 2), padding=(0, 2)),
+            nn.BatchNorm2d(channels),
+            nn.PReLU(),
         )
-        self.depthwise = nn.Conv2d(channels // 2, channels // 2, (3, 3), dilation=(2, 1), groups=channels // 2)
+        self.depthwise = nn.Conv2d(
+            channels // 2, channels // 2, (3, 3), dilation=(2, 1), groups=channels // 2
+        )
         self.point = nn.Conv2d(channels // 2, channels // 2, 1)
-        self.inside = nn.GRU(channels, channels // 2, batch_first=True, bidirectional=True)
+        self.inside = nn.GRU(
+            channels, channels // 2, batch_first=True, bidirectional=True
+        )
         self.across = nn.GRU(channels, channels, batch_first=True)
-        self.decode = nn.ConvTranspose2d(channels, 2, (1, 5), stride=(1, 2), padding=(0, 2), output_padding=(0, 1))
+        self.decode = nn.ConvTranspose2d(
+            channels, 2, (1, 5), stride=(1, 2), padding=(0, 2), output_padding=(0, 1)
+        )
 
     def forward(self, spectrum: Tensor) -> Tensor:
         x = self.encode(spectrum @ self.bands)
@@ -95,8 +130,12 @@ class SmallGTCRN(nn.Module):
         first = self.point(self.depthwise(F.pad(first, (1, 1, 4, 0))).relu())
         x = torch.stack([first, second], dim=2).flatten(1, 2)
         b, c, t, f = x.shape
-        rows = self.inside(x.permute(0, 2, 3, 1).reshape(b * t, f, c))[0].view(b, t, f, c)
-        columns = self.across(rows.permute(0, 2, 1, 3).reshape(b * f, t, c))[0].view(b, f, t, c)
+        rows = self.inside(x.permute(0, 2, 3, 1).reshape(b * t, f, c))[0].view(
+            b, t, f, c
+        )
+        columns = self.across(rows.permute(0, 2, 1, 3).reshape(b * f, t, c))[0].view(
+            b, f, t, c
+        )
         mask = torch.tanh(self.decode(columns.permute(0, 3, 2, 1)))
         low = spectrum @ self.bands
         real = low[:, 0] * mask[:, 0] - low[:, 1] * mask[:, 1]

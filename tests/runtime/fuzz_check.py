@@ -1,4 +1,6 @@
-"""One random module compiled and compared with torch; what disagrees is cut down to the steps it needs."""
+"""One random module compiled and compared with torch; what disagrees is cut down to the
+steps it needs.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,14 @@ from torch import Tensor, nn
 
 from tersify.runtime import compile
 
-# Ranges of int8 come from the very numbers that are compared, so that nothing is clipped.
+# Ranges of int8 come from the very numbers that are compared, so that nothing is
+# clipped.
 BOUNDS = {"fp32": FP32_BOUND, "fp16": 0.1, "int8": 0.5, "auto": 0.5}
 SIZES = ((2, 0), (1, 0), (5, 1))  # batch, and what is added to the free sizes
-NO_REFUSAL = "cannot be run a second time"  # it says so politely, but the capture is wrong
-# Steps that jump: a number that int8 or fp16 rounds may fall on the other side. fp32 has them all.
+# it says so politely, but the capture is wrong
+NO_REFUSAL = "cannot be run a second time"
+# Steps that jump: a number that int8 or fp16 rounds may fall on the other side. fp32
+# has them all.
 JUMPS = (
     "scatter(",
     "index_put of a mask",
@@ -49,12 +54,18 @@ class Setting:
     @classmethod
     def drawn(cls, rng: random.Random, isas: list[str]) -> Setting:
         precision = rng.choice(["fp32", "fp32", "fp32", "int8", "auto", "fp16"])
-        return cls(precision=precision, isa=rng.choice([None, *isas]), threads=rng.choice([1, 2, 3]))
+        return cls(
+            precision=precision,
+            isa=rng.choice([None, *isas]),
+            threads=rng.choice([1, 2, 3]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """right, refused (with the sentence), or wrong: a mismatch or an exception that is no refusal."""
+    """right, refused (with the sentence), or wrong: a mismatch or an exception that is
+    no refusal.
+    """
 
     kind: str
     why: str = ""
@@ -65,7 +76,10 @@ class Outcome:
 def _exact(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Any] | None:
     """What the same module gives in doubles; None where it takes none."""
     wide = copy.deepcopy(model).double()
-    given = tuple(x.detach().double() if x.is_floating_point() else x for x in copy.deepcopy(inputs))
+    given = tuple(
+        x.detach().double() if x.is_floating_point() else x
+        for x in copy.deepcopy(inputs)
+    )
     try:
         return [value for _, value in leaves(wide(*given))]
     except RuntimeError:
@@ -73,8 +87,12 @@ def _exact(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Any] | None:
 
 
 def _is_no_further(given: Any, wanted: Any, exact: list[Any]) -> bool:
-    """Whether each part lies as near to the exact numbers as torch's: sums that cancel are nobody's mistake."""
-    for (_, ours), (_, theirs), right in zip(leaves(given), leaves(wanted), exact, strict=True):
+    """Whether each part lies as near to the exact numbers as torch's: sums that cancel
+    are nobody's mistake.
+    """
+    for (_, ours), (_, theirs), right in zip(
+        leaves(given), leaves(wanted), exact, strict=True
+    ):
         if isinstance(right, Tensor) and right.is_floating_point() and right.numel():
             errors = [(x.detach().double() - right).abs().max() for x in (ours, theirs)]
             if not errors[0] <= errors[1]:
@@ -85,12 +103,16 @@ def _is_no_further(given: Any, wanted: Any, exact: list[Any]) -> bool:
 def _slack(wanted: Any, exact: list[Any]) -> float:
     """How wrong torch's own fp32 is."""
     pairs = zip((value for _, value in leaves(wanted)), exact, strict=True)
-    errors = [error_of(a, b) for a, b in pairs if isinstance(a, Tensor) and a.shape == b.shape]
+    errors = [
+        error_of(a, b) for a, b in pairs if isinstance(a, Tensor) and a.shape == b.shape
+    ]
     return 8 * max([0.0, *(e for e in errors if e != float("inf"))])
 
 
 def _largest(model: Program, calls: list[_Call]) -> dict[str, float]:
-    """For each output its largest value over all calls: the step of an int8 output is a share of that."""
+    """For each output its largest value over all calls: the step of an int8 output is a
+    share of that.
+    """
     found: dict[str, float] = {}
     for call in calls:
         if call.is_odd:
@@ -100,12 +122,20 @@ def _largest(model: Program, calls: list[_Call]) -> dict[str, float]:
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             continue  # the module does not take this
         for path, value in outputs:
-            if isinstance(value, Tensor) and value.is_floating_point() and value.isfinite().any():
-                found[path] = max(found.get(path, 0.0), value[value.isfinite()].abs().max().item())
+            if (
+                isinstance(value, Tensor)
+                and value.is_floating_point()
+                and value.isfinite().any()
+            ):
+                found[path] = max(
+                    found.get(path, 0.0), value[value.isfinite()].abs().max().item()
+                )
     return found
 
 
-def _one_call(fast: Any, model: Program, call: _Call, setting: Setting, largest: dict[str, float]) -> str:
+def _one_call(
+    fast: Any, model: Program, call: _Call, setting: Setting, largest: dict[str, float]
+) -> str:
     """ "right", "skipped" where torch itself raises, or "refused"; a mismatch raises."""
     with torch.inference_mode() if call.for_inference else nullcontext():
         return _compared(fast, model, call.inputs, setting, call.is_odd, largest)
@@ -146,15 +176,27 @@ def _compared(
     try:
         compare(given, wanted, bound, least=largest)
         compare(ours, theirs, bound, "input after the call")
-        compare(dict(model.named_buffers()), dict(twin.named_buffers()), bound, "buffer after the call")
+        compare(
+            dict(model.named_buffers()),
+            dict(twin.named_buffers()),
+            bound,
+            "buffer after the call",
+        )
     except MismatchError:
-        compare(given, wanted, float("inf"))  # other parts, shapes or types are wrong whatever they hold
+        # other parts, shapes or types are wrong whatever they hold
+        compare(given, wanted, float("inf"))
         exact = _exact(model, inputs)
         slack = _slack(wanted, exact) if exact is not None else 0.0
         if exact is None or not _is_no_further(given, wanted, exact):
             compare(given, wanted, bound, slack=slack, least=largest)
         compare(ours, theirs, bound, "input after the call", slack)
-        compare(dict(model.named_buffers()), dict(twin.named_buffers()), bound, "buffer after the call", slack)
+        compare(
+            dict(model.named_buffers()),
+            dict(twin.named_buffers()),
+            bound,
+            "buffer after the call",
+            slack,
+        )
     return "right"
 
 
@@ -186,8 +228,11 @@ def tried(case: Case, setting: Setting) -> Outcome:
         if where == "compile" and NO_REFUSAL not in str(refusal):
             return Outcome(kind="refused", why=str(refusal))
         return Outcome(kind="wrong", why=f"{where}: ValueError: {refusal}")
-    except Exception as problem:  # a mismatch, or an exception that is no refusal: both are what we hunt
-        return Outcome(kind="wrong", why=f"{where}: {type(problem).__name__}: {str(problem)[:300]}")
+    except Exception as problem:
+        # a mismatch, or an exception that is no refusal: both are what we hunt
+        return Outcome(
+            kind="wrong", why=f"{where}: {type(problem).__name__}: {str(problem)[:300]}"
+        )
     calls = counts["right"] + counts["refused"]
     return Outcome(kind="right", calls=calls, refused_calls=counts["refused"])
 
@@ -211,7 +256,9 @@ def _calls(case: Case) -> list[_Call]:
         for turn in range(3):
             count = batch if turn < 2 or rng.random() < 0.7 else 0
             plain = case.inputs(count, shift)
-            names, inputs = zip(*(odd(rng, x) if turn else ("plain", x) for x in plain), strict=True)
+            names, inputs = zip(
+                *(odd(rng, x) if turn else ("plain", x) for x in plain), strict=True
+            )
             calls.append(
                 _Call(
                     where=f"batch {count}, sizes +{shift}, inputs {names}",
@@ -224,25 +271,37 @@ def _calls(case: Case) -> list[_Call]:
     return calls
 
 
-def _compiled(model: Program, example: tuple[Tensor, ...], setting: Setting, calls: list[_Call]) -> Any:
-    """Calibrated with all calls; without those of the sizes at which the module computes other things."""
+def _compiled(
+    model: Program, example: tuple[Tensor, ...], setting: Setting, calls: list[_Call]
+) -> Any:
+    """Calibrated with all calls; without those of the sizes at which the module
+    computes other things.
+    """
     options = {"precision": setting.precision, "threads": setting.threads}
     if setting.precision not in ("int8", "auto"):
         return compile(model, example, **options)
     fit = [call for call in calls if call.size[0] and not call.is_odd]
     for sizes in (SIZES, SIZES[:2], SIZES[::2]):
-        batches = [example, *(copy.deepcopy(call.inputs) for call in fit if call.size in sizes)]
+        batches = [
+            example,
+            *(copy.deepcopy(call.inputs) for call in fit if call.size in sizes),
+        ]
         try:
             return compile(model, example, calibration=batches, **options)
         except ValueError as refusal:
             if "calibration batch" not in str(refusal):
                 raise
-    batches = [example, *(copy.deepcopy(call.inputs) for call in fit if call.size == SIZES[0])]
+    batches = [
+        example,
+        *(copy.deepcopy(call.inputs) for call in fit if call.size == SIZES[0]),
+    ]
     return compile(model, example, calibration=batches, **options)
 
 
 def cut_down(case: Case, setting: Setting, limit: int = 60) -> tuple[Case, Outcome]:
-    """The smallest module found that is still wrong: steps are left out as long as it stays so."""
+    """The smallest module found that is still wrong: steps are left out as long as it
+    stays so.
+    """
     best, outcome = case, tried(case, setting)
     tries = 0
     again = True

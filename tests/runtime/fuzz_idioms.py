@@ -1,4 +1,6 @@
-"""What people write besides layers and views: einsum, gathers, spectra, other types, masks, state, shared weights."""
+"""What people write besides layers and views: einsum, gathers, spectra, other types,
+masks, state, shared weights.
+"""
 
 from __future__ import annotations
 
@@ -59,18 +61,26 @@ def picked(rng: random.Random, x: Tensor) -> Drawn | None:
         rng,
         {
             f"gather({axis})": lambda v: v.gather(axis, v.argsort(axis)),
-            f"scatter({axis})": lambda v: torch.zeros_like(v).scatter(axis, v.argmax(axis, keepdim=True), 1.0),
-            f"scatter_add({axis})": lambda v: v.scatter_add(axis, (v > 0).long() * 0, v),
+            f"scatter({axis})": lambda v: torch.zeros_like(v).scatter(
+                axis, v.argmax(axis, keepdim=True), 1.0
+            ),
+            f"scatter_add({axis})": lambda v: v.scatter_add(
+                axis, (v > 0).long() * 0, v
+            ),
             "index_put of a mask": put,
             "index_put of places": put_at,
             "index_add": lambda v: v.index_add(0, torch.tensor([0]), v[:1], alpha=2),
             f"topk({count}, {axis})": lambda v: v.topk(count, axis).values,
             f"sort({axis})": lambda v: v.sort(axis, descending=True).values,
             f"argmax({axis}) as floats": lambda v: v.argmax(axis).float(),
-            f"take_along_dim({axis})": lambda v: torch.take_along_dim(v, v.argmin(axis, keepdim=True), axis),
+            f"take_along_dim({axis})": lambda v: torch.take_along_dim(
+                v, v.argmin(axis, keepdim=True), axis
+            ),
             f"cummax({axis})": lambda v: v.cummax(axis).values,
             "one_hot": lambda v: F.one_hot((v > 0).long(), 3).float(),
-            "bucketize": lambda v: torch.bucketize(v, torch.tensor([-0.5, 0.0, 0.7])).float(),
+            "bucketize": lambda v: torch.bucketize(
+                v, torch.tensor([-0.5, 0.0, 0.7])
+            ).float(),
             "nan_to_num": lambda v: (v / v.abs().floor()).nan_to_num(1.0, 2.0, -2.0),
         },
     )
@@ -80,7 +90,14 @@ def picked(rng: random.Random, x: Tensor) -> Drawn | None:
 def typed(rng: random.Random, x: Tensor) -> Drawn | None:
     """Through another type and back, or ending in it."""
     if x.is_complex():
-        return drawn_from(rng, {"abs": lambda v: v.abs(), "real": lambda v: v.real, "view_as_real": torch.view_as_real})
+        return drawn_from(
+            rng,
+            {
+                "abs": lambda v: v.abs(),
+                "real": lambda v: v.real,
+                "view_as_real": torch.view_as_real,
+            },
+        )
     if not x.is_floating_point():
         return drawn_from(rng, {"float()": lambda v: v.float()})
 
@@ -98,9 +115,13 @@ def typed(rng: random.Random, x: Tensor) -> Drawn | None:
             "int and back": lambda v: (v * 4).round().int().float(),
             "bool mask": lambda v: v * (v > 0),
             "fft": lambda v: torch.fft.rfft(v, dim=-1).abs(),
-            "fft, a filter and back": lambda v: torch.fft.irfft(torch.fft.rfft(v) * 0.5, n=v.shape[-1]),
+            "fft, a filter and back": lambda v: torch.fft.irfft(
+                torch.fft.rfft(v) * 0.5, n=v.shape[-1]
+            ),
             "complex": lambda v: torch.complex(v, -v),
-            "complex product": lambda v: (torch.complex(v, -v) * torch.complex(v, v).conj()).imag,
+            "complex product": lambda v: (
+                (torch.complex(v, -v) * torch.complex(v, v).conj()).imag
+            ),
             "autocast inside": cast,
             "type of itself": lambda v: v.type_as(v[:1]).to(v.dtype),
         },
@@ -201,7 +222,11 @@ def rare_layer(rng: random.Random, x: Tensor) -> Drawn | None:
         made = rng.choice(
             [
                 nn.Conv3d(
-                    channels, 4, rng.choice([1, 3]), padding=1, groups=rng.choice([1, channels]) if channels == 4 else 1
+                    channels,
+                    4,
+                    rng.choice([1, 3]),
+                    padding=1,
+                    groups=rng.choice([1, channels]) if channels == 4 else 1,
                 ),
                 nn.BatchNorm3d(channels),
                 nn.MaxPool3d(2, padding=1),
@@ -213,15 +238,24 @@ def rare_layer(rng: random.Random, x: Tensor) -> Drawn | None:
     if x.ndim == 4:
         choices: dict[str, Function] = {
             "unfold": lambda v: F.unfold(v, 2, padding=1),
-            "unfold and fold": lambda v: F.fold(F.unfold(v, 3, padding=1), v.shape[-2:], 3, padding=1),
+            "unfold and fold": lambda v: F.fold(
+                F.unfold(v, 3, padding=1), v.shape[-2:], 3, padding=1
+            ),
             "grid_sample": lambda v: F.grid_sample(
-                v, F.affine_grid(torch.eye(2, 3).expand(len(v), -1, -1) * 0.8, list(v.shape), align_corners=False),
+                v,
+                F.affine_grid(
+                    torch.eye(2, 3).expand(len(v), -1, -1) * 0.8,
+                    list(v.shape),
+                    align_corners=False,
+                ),
                 align_corners=False,
             ),
-            "interpolate bicubic": lambda v: F.interpolate(v, scale_factor=2, mode="bicubic"),
+            "interpolate bicubic": lambda v: F.interpolate(
+                v, scale_factor=2, mode="bicubic"
+            ),
             "upsample to size": lambda v: F.interpolate(v, size=(5, 4)),
             "avg over windows": lambda v: v.unfold(-1, 2, 1).mean(-1),
-        }  # fmt: skip
+        }
         return drawn_from(rng, choices)
 
     def causal(v: Tensor) -> Tensor:
@@ -235,5 +269,15 @@ def rare_layer(rng: random.Random, x: Tensor) -> Drawn | None:
 
     if rng.random() < 0.3 and width % 2 == 0:
         made = nn.TransformerDecoderLayer(width, 2, 8, batch_first=True)
-        return Drawn(name=f"TransformerDecoderLayer({width})", run=lambda m, v: m(v, v), layer=made)
-    return drawn_from(rng, {"attention with a causal mask": causal, "attention with a padding mask": padded})
+        return Drawn(
+            name=f"TransformerDecoderLayer({width})",
+            run=lambda m, v: m(v, v),
+            layer=made,
+        )
+    return drawn_from(
+        rng,
+        {
+            "attention with a causal mask": causal,
+            "attention with a padding mask": padded,
+        },
+    )

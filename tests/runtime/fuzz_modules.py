@@ -1,4 +1,6 @@
-"""A random module from a seed, with its inputs for several sizes; it is a list of steps, so that it can be cut down."""
+"""A random module from a seed, with its inputs for several sizes; it is a list of
+steps, so that it can be cut down.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from torch import Tensor, nn
 
 MAX_NUMBERS = 6000  # in one value
 MAX_MAGNITUDE = 1e3
-WEIGHTS: dict[str, int] = {"conv": 5, "linear": 4, "activation": 3, "norm": 2, "written": 2, "fold": 2, "combined": 3}
+WEIGHTS: dict[str, int] = {
+    "conv": 5,
+    "linear": 4,
+    "activation": 3,
+    "norm": 2,
+    "written": 2,
+    "fold": 2,
+    "combined": 3,
+}
 
 
 STRUCTURES = ("tuple", "dict", "nested", "dataclass", "named tuple")
@@ -38,17 +48,30 @@ class Named(NamedTuple):
 class Program(nn.Module):
     """Runs its steps in order and returns the values it was told to, in a structure."""
 
-    def __init__(self, steps: Sequence[Step], gives: Sequence[int], structure: str, tokens: nn.Module | None) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        gives: Sequence[int],
+        structure: str,
+        tokens: nn.Module | None,
+    ) -> None:
         super().__init__()
         self.steps = tuple(steps)
         self.gives = tuple(gives)
         self.structure = structure
         self.tokens = tokens
-        self.layers = nn.ModuleList([step.layer for step in steps if step.layer is not None])
+        self.layers = nn.ModuleList(
+            [step.layer for step in steps if step.layer is not None]
+        )
 
     def forward(self, *inputs: Tensor) -> Any:
-        layers = iter(self.layers)  # of a copied module these are copies, those of its steps are not
-        values = [self.tokens(inputs[0]), *inputs[1:]] if self.tokens is not None else list(inputs)
+        # of a copied module these are copies, those of its steps are not
+        layers = iter(self.layers)
+        values = (
+            [self.tokens(inputs[0]), *inputs[1:]]
+            if self.tokens is not None
+            else list(inputs)
+        )
         for step in self.steps:
             layer = None if step.layer is None else next(layers)
             values.append(step.run(layer, *(values[place] for place in step.reads)))
@@ -61,10 +84,17 @@ class Program(nn.Module):
             return Outputs(given[0], given[1:])
         if self.structure == "named tuple":
             return Named(given[0], tuple(given[1:]))
-        return (given[0], [*given[1:], None]) if self.structure == "nested" else tuple(given)
+        return (
+            (given[0], [*given[1:], None])
+            if self.structure == "nested"
+            else tuple(given)
+        )
 
     def text(self) -> str:
-        lines = [f"v{self.input_count + n} = {step.name}  reads {step.reads}" for n, step in enumerate(self.steps)]
+        lines = [
+            f"v{self.input_count + n} = {step.name}  reads {step.reads}"
+            for n, step in enumerate(self.steps)
+        ]
         first = [f"v0 = {self.tokens!r}"] if self.tokens is not None else []
         return "\n".join([*first, *lines, f"returns {self.structure} of {self.gives}"])
 
@@ -73,7 +103,9 @@ class Program(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A module and how to draw its inputs: for a batch, and with the free sizes shifted by some amount."""
+    """A module and how to draw its inputs: for a batch, and with the free sizes shifted
+    by some amount.
+    """
 
     seed: int
     program: Program
@@ -132,10 +164,26 @@ def thin_(rng: random.Random, model: nn.Module, how: str) -> None:
             data.mul_(torch.rand(len(data), *[1] * (data.ndim - 1)) < 0.5)
 
 
-THINNINGS = ("dense", "pruned", "ternary", "ternary asymmetric", "ternary per channel", "binary", "table", "zero rows")
+THINNINGS = (
+    "dense",
+    "pruned",
+    "ternary",
+    "ternary asymmetric",
+    "ternary per channel",
+    "binary",
+    "table",
+    "zero rows",
+)
 
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.LayerNorm, nn.GroupNorm)
+NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.LayerNorm,
+    nn.GroupNorm,
+)
 
 
 def _used(model: nn.Module) -> None:
@@ -150,24 +198,35 @@ def _used(model: nn.Module) -> None:
 
 
 def runs(program: Program, inputs: tuple[Tensor, ...]) -> list[Tensor] | None:
-    """All values of the program, where torch runs it, and they are numbers that can be compared."""
+    """All values of the program, where torch runs it, and they are numbers that can be
+    compared.
+    """
     kept: list[Tensor] = []
-    wide = Program(program.steps, range(len(inputs) + len(program.steps)), "tuple", program.tokens).eval()
+    wide = Program(
+        program.steps, range(len(inputs) + len(program.steps)), "tuple", program.tokens
+    ).eval()
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of writes into expanded values, and of windows of even sizes
+            # torch warns of writes into expanded values, and of windows of even sizes
+            warnings.simplefilter("ignore")
             kept = list(wide(*inputs))
     except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
         return None
     for value in kept:
-        wrong = not isinstance(value, Tensor) or not 0 < value.numel() <= MAX_NUMBERS or value.ndim > 5
+        wrong = (
+            not isinstance(value, Tensor)
+            or not 0 < value.numel() <= MAX_NUMBERS
+            or value.ndim > 5
+        )
         if wrong or not value.isfinite().all() or value.abs().max() > MAX_MAGNITUDE:
             return None
     return kept
 
 
 def build(seed: int, most: int = 9) -> Case:  # noqa: C901 - one recipe, drawn from top to bottom
-    """The module of a seed: steps are drawn one by one, and those that torch does not run are drawn again."""
+    """The module of a seed: steps are drawn one by one, and those that torch does not
+    run are drawn again.
+    """
     rng = random.Random(seed)
     torch.manual_seed(seed)
     tokens = None
@@ -175,7 +234,9 @@ def build(seed: int, most: int = 9) -> Case:  # noqa: C901 - one recipe, drawn f
     if rng.random() < 0.15:
         length = rng.choice([1, 5, 8])
         shapes = [lambda b, s: (b, length + s)]
-        tokens = nn.Embedding(11, rng.choice([4, 6, 8]), padding_idx=rng.choice([None, 0]))
+        tokens = nn.Embedding(
+            11, rng.choice([4, 6, 8]), padding_idx=rng.choice([None, 0])
+        )
     elif rng.random() < 0.3:
         shapes.append(rng.choice([shapes[0], shapes[0], _sizes(rng)]))
 
@@ -184,7 +245,9 @@ def build(seed: int, most: int = 9) -> Case:  # noqa: C901 - one recipe, drawn f
             return (torch.randint(0, 11, shapes[0](batch, shift)),)
         return tuple(torch.randn(shape(batch, shift)) for shape in shapes)
 
-    def program(steps: Sequence[Step], gives: Sequence[int] = (0,), structure: str = "tensor") -> Program:
+    def program(
+        steps: Sequence[Step], gives: Sequence[int] = (0,), structure: str = "tensor"
+    ) -> Program:
         made = Program(steps, gives, structure, tokens)
         made.input_count = len(shapes)
         return made.eval()
@@ -210,20 +273,32 @@ def build(seed: int, most: int = 9) -> Case:  # noqa: C901 - one recipe, drawn f
         step = Step(name=drawn.name, reads=reads, run=drawn.run, layer=drawn.layer)
         longer = program([*steps, step])
         more = runs(longer, tuple(x.clone() for x in shown))
-        if more is not None and not (portable and runs(longer, tuple(x.clone() for x in other)) is None):
+        if more is not None and not (
+            portable and runs(longer, tuple(x.clone() for x in other)) is None
+        ):
             steps, values = [*steps, step], more
     last = len(shapes) + len(steps) - 1
-    gives = [last, *(rng.randrange(last + 1) for _ in range(rng.choice([0, 0, 0, 1, 2])))]
+    gives = [
+        last,
+        *(rng.randrange(last + 1) for _ in range(rng.choice([0, 0, 0, 1, 2]))),
+    ]
     structure = rng.choice([*STRUCTURES, *(["tensor"] * 6 * (len(gives) == 1))])
     made = program(steps, gives, structure)
-    thinning = rng.choice([*THINNINGS, "dense", "ternary", *(["zero"] if rng.random() < 0.3 else [])])
+    thinning = rng.choice(
+        [*THINNINGS, "dense", "ternary", *(["zero"] if rng.random() < 0.3 else [])]
+    )
     with torch.no_grad():
         _used(made)
         thin_(rng, made, thinning)
     if rng.random() < 0.08 and tokens is None:
         dtype = rng.choice([torch.float64, torch.float16, torch.bfloat16])
         if runs(made.to(dtype), _as(dtype, shown)) is not None:
-            return Case(seed=seed, program=made, inputs=lambda b, s: _as(dtype, inputs(b, s)), weights=thinning)
+            return Case(
+                seed=seed,
+                program=made,
+                inputs=lambda b, s: _as(dtype, inputs(b, s)),
+                weights=thinning,
+            )
         made.float()
     return Case(seed=seed, program=made, inputs=inputs, weights=thinning)
 
@@ -233,7 +308,9 @@ def _as(dtype: torch.dtype, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def smaller(case: Case) -> list[Case]:
-    """The same case with one step left out, each in turn, the last first; and with one output."""
+    """The same case with one step left out, each in turn, the last first; and with one
+    output.
+    """
     program, count = case.program, case.program.input_count
     cases = []
     for out in reversed(range(len(program.steps))):
@@ -243,11 +320,19 @@ def smaller(case: Case) -> list[Case]:
             return stands_for if old == place else old - (old > place)
 
         left = [
-            replace(step, reads=tuple(moved(r) for r in step.reads)) for n, step in enumerate(program.steps) if n != out
+            replace(step, reads=tuple(moved(r) for r in step.reads))
+            for n, step in enumerate(program.steps)
+            if n != out
         ]
         gives = [moved(place) for place in program.gives]
-        cases.append(case.with_program(Program(left, gives, program.structure, program.tokens)))
+        cases.append(
+            case.with_program(Program(left, gives, program.structure, program.tokens))
+        )
     if len(program.gives) > 1 or program.structure != "tensor":
         for place in program.gives:
-            cases.append(case.with_program(Program(program.steps, [place], "tensor", program.tokens)))
+            cases.append(
+                case.with_program(
+                    Program(program.steps, [place], "tensor", program.tokens)
+                )
+            )
     return cases

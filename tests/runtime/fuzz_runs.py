@@ -1,6 +1,8 @@
-"""Many random modules, in chunks that are processes of their own, so that a crash or a hang is one finding and no end.
+"""Many random modules, in chunks that are processes of their own, so that a crash or a
+hang is one finding and no end.
 
-python tests/runtime/fuzz_runs.py [N [SEED]]     as `make fuzz-runtime N=10000 SEED=7` calls it
+python tests/runtime/fuzz_runs.py [N [SEED]]     as `make fuzz-runtime N=10000 SEED=7`
+calls it
 """
 
 from __future__ import annotations
@@ -57,12 +59,16 @@ class Found:
             f"{self.modules} modules: {self.right} right, {self.refused} refused ({share:.1f} %), "
             f"{len(self.wrong)} wrong; of {self.calls} calls at some size {calls:.1f} % were refused"
         ]
-        lines += [f"  {count:5} × {reason}" for reason, count in self.refusals.most_common(8)]
+        lines += [
+            f"  {count:5} × {reason}" for reason, count in self.refusals.most_common(8)
+        ]
         return "\n".join([*lines, *self.wrong])
 
 
 def work(first: int, count: int) -> None:
-    """In the child: one line before each module, so that the parent knows where a crash was, and one after it."""
+    """In the child: one line before each module, so that the parent knows where a crash
+    was, and one after it.
+    """
     import torch
     from fuzz_check import Setting, cut_down, tried
     from fuzz_modules import build
@@ -79,7 +85,12 @@ def work(first: int, count: int) -> None:
         outcome = tried(case, setting)
         if outcome.kind == "wrong":
             case, outcome = cut_down(case, setting)
-        facts = {"kind": outcome.kind, "why": outcome.why, "calls": outcome.calls, "refused": outcome.refused_calls}
+        facts = {
+            "kind": outcome.kind,
+            "why": outcome.why,
+            "calls": outcome.calls,
+            "refused": outcome.refused_calls,
+        }
         _say(end=seed, text=text + case.program.text(), **facts)
     _say(done=True)
 
@@ -89,7 +100,9 @@ def _say(**facts: Any) -> None:
 
 
 def chunk(first: int, count: int) -> Found:
-    """Modules of the seeds from `first` on; a child that dies is started again behind the seed it died at."""
+    """Modules of the seeds from `first` on; a child that dies is started again behind
+    the seed it died at.
+    """
     found = Found()
     seed = first
     while seed < first + count:
@@ -98,12 +111,16 @@ def chunk(first: int, count: int) -> Found:
 
 
 def _child(found: Found, first: int, count: int) -> int:
-    """Runs one child to its end; returns the last seed it looked at, or a later one where nothing is left to do."""
+    """Runs one child to its end; returns the last seed it looked at, or a later one
+    where nothing is left to do.
+    """
     command = [sys.executable, __file__, "--child", str(first), str(count)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env) as child,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
+        ) as child,
     ):
         last = {"start": first - 1, "text": "before its first module"}
         how = ""
@@ -116,18 +133,25 @@ def _child(found: Found, first: int, count: int) -> int:
                 last = facts
             else:
                 _note(found, facts)
-                last = {"start": facts["end"], "text": "after it was compared\n" + facts["text"]}
+                last = {
+                    "start": facts["end"],
+                    "text": "after it was compared\n" + facts["text"],
+                }
         how = how or f"ended with {child.wait()}"
         errors.seek(0)
         said = errors.read()[-1500:]
     if last["start"] < first:
         raise RuntimeError(f"the fuzzer itself does not start: {last['text']}\n{said}")
-    found.wrong.append(f"seed {last['start']}: the process {how}\n{last['text']}\n{said[-600:]}")
+    found.wrong.append(
+        f"seed {last['start']}: the process {how}\n{last['text']}\n{said[-600:]}"
+    )
     return int(last["start"])
 
 
 def _said(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    """The child's lines as they come; a child that says nothing for too long hangs, and is ended."""
+    """The child's lines as they come; a child that says nothing for too long hangs, and
+    is ended.
+    """
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -165,11 +189,16 @@ def many(count: int, seed: int, workers: int = 2) -> Found:
     starts = range(seed, seed + count, CHUNK)
     found = Found()
     with ThreadPoolExecutor(workers) as pool:
-        for part in pool.map(lambda start: chunk(start, min(CHUNK, seed + count - start)), starts):
+        for part in pool.map(
+            lambda start: chunk(start, min(CHUNK, seed + count - start)), starts
+        ):
             found.add(part)
             for text in part.wrong:
                 print(text, flush=True)
-            print(f"{found.modules}/{count}: {len(found.wrong)} wrong, {found.refused} refused", flush=True)
+            print(
+                f"{found.modules}/{count}: {len(found.wrong)} wrong, {found.refused} refused",
+                flush=True,
+            )
     return found
 
 
@@ -177,7 +206,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         work(int(sys.argv[2]), int(sys.argv[3]))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("count", type=int, nargs="?", default=2000)
     parser.add_argument("seed", type=int, nargs="?", default=time.time_ns() % 10**9)
     asked = parser.parse_args()

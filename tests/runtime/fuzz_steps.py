@@ -1,7 +1,9 @@
-"""The layers and functions that a random module is built of: each draws itself for one value it is shown.
+"""The layers and functions that a random module is built of: each draws itself for one
+value it is shown.
 
-A step reads values by their place and never remembers sizes of the example where the module could ask the value itself,
-so that a module built for one batch and length mostly runs for others.
+A step reads values by their place and never remembers sizes of the example where the
+module could ask the value itself, so that a module built for one batch and length
+mostly runs for others.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One line of a module: what it is called, which values it reads, the layer it owns, and what it does with them."""
+    """One line of a module: what it is called, which values it reads, the layer it
+    owns, and what it does with them.
+    """
 
     name: str
     reads: tuple[int, ...]
@@ -53,7 +57,9 @@ def plain(name: str, run: Callable[..., Tensor], seconds: int = 0) -> Drawn:
 
 
 def spatial(x: Tensor) -> int | None:
-    """How many axes lie behind the channels: 1 or 2; an input without a batch has one axis less."""
+    """How many axes lie behind the channels: 1 or 2; an input without a batch has one
+    axis less.
+    """
     return {2: 1, 3: 1, 4: 2}.get(x.ndim)
 
 
@@ -67,7 +73,9 @@ def conv(rng: random.Random, x: Tensor) -> Drawn | None:
     channels = x.shape[-1 - dims]
     divisors = [g for g in (1, 2, 3, 4, channels) if channels % g == 0]
     groups = rng.choice([1, 1, 1, *divisors])
-    width = groups * rng.choice([1, 1, 2, 3]) if groups > 1 else rng.choice([1, 3, 8, 17])
+    width = (
+        groups * rng.choice([1, 1, 2, 3]) if groups > 1 else rng.choice([1, 3, 8, 17])
+    )
     kernel = tuple(rng.choice([1, 1, 2, 3, 3, 5]) for _ in range(dims))
     options = {
         "stride": tuple(rng.choice([1, 1, 1, 2, 3]) for _ in range(dims)),
@@ -77,7 +85,9 @@ def conv(rng: random.Random, x: Tensor) -> Drawn | None:
     }
     if options["padding"] and rng.random() < 0.1:
         options["padding_mode"] = rng.choice(["reflect", "replicate", "circular"])
-    made = (nn.Conv1d if dims == 1 else nn.Conv2d)(channels, width, kernel, groups=groups, **options)
+    made = (nn.Conv1d if dims == 1 else nn.Conv2d)(
+        channels, width, kernel, groups=groups, **options
+    )
     return owned(repr(made), made)
 
 
@@ -89,15 +99,27 @@ def transposed_conv(rng: random.Random, x: Tensor) -> Drawn | None:
     channels = x.shape[-1 - dims]
     groups = rng.choice([1, 1, channels])
     stride = rng.choice([1, 2, 3])
-    options = {"stride": stride, "padding": rng.choice([0, 1]), "output_padding": rng.choice([0, min(1, stride - 1)])}
+    options = {
+        "stride": stride,
+        "padding": rng.choice([0, 1]),
+        "output_padding": rng.choice([0, min(1, stride - 1)]),
+    }
     kind_of = nn.ConvTranspose1d if dims == 1 else nn.ConvTranspose2d
-    made = kind_of(channels, groups * rng.choice([1, 2, 5]), rng.choice([2, 3, 4]), groups=groups, **options)
+    made = kind_of(
+        channels,
+        groups * rng.choice([1, 2, 5]),
+        rng.choice([2, 3, 4]),
+        groups=groups,
+        **options,
+    )
     return owned(repr(made), made)
 
 
 @kind
 def linear(rng: random.Random, x: Tensor) -> Drawn | None:
-    made = nn.Linear(x.shape[-1], rng.choice([1, 2, 5, 8, 16, 33]), bias=rng.random() < 0.7)
+    made = nn.Linear(
+        x.shape[-1], rng.choice([1, 2, 5, 8, 16, 33]), bias=rng.random() < 0.7
+    )
     return owned(repr(made), made)
 
 
@@ -106,10 +128,14 @@ def norm(rng: random.Random, x: Tensor) -> Drawn | None:
     channels = x.shape[1] if x.ndim > 1 else x.shape[0]
     groups = rng.choice([g for g in (1, 2, 3, channels) if channels % g == 0])
     affine = rng.random() < 0.7
-    batch_norm = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}.get(x.ndim, nn.Identity)
+    batch_norm = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}.get(
+        x.ndim, nn.Identity
+    )
     instance_norm = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d}.get(x.ndim)
     choices: list[Callable[[], nn.Module]] = [
-        lambda: nn.LayerNorm(x.shape[-rng.choice([1, min(2, x.ndim)]) :], elementwise_affine=affine),
+        lambda: nn.LayerNorm(
+            x.shape[-rng.choice([1, min(2, x.ndim)]) :], elementwise_affine=affine
+        ),
         lambda: nn.GroupNorm(groups, channels, affine=affine),
         lambda: nn.RMSNorm(x.shape[-1], elementwise_affine=affine, eps=1e-5),
         lambda: nn.LocalResponseNorm(rng.choice([1, 3])),
@@ -117,7 +143,11 @@ def norm(rng: random.Random, x: Tensor) -> Drawn | None:
     if x.ndim in (2, 3, 4):
         choices += [lambda: batch_norm(channels, affine=affine)] * 4
     if instance_norm:
-        choices += [lambda: instance_norm(channels, affine=affine, track_running_stats=rng.random() < 0.3)]
+        choices += [
+            lambda: instance_norm(
+                channels, affine=affine, track_running_stats=rng.random() < 0.3
+            )
+        ]
     made = rng.choice(choices)()
     return owned(repr(made), made)
 
@@ -134,9 +164,15 @@ def pool(rng: random.Random, x: Tensor) -> Drawn | None:
     two = dims == 2
     out = rng.choice([1, 1, 2, 3])
     choices = [
-        (nn.MaxPool2d if two else nn.MaxPool1d)(window, stride, padding, ceil_mode=ceil),
+        (nn.MaxPool2d if two else nn.MaxPool1d)(
+            window, stride, padding, ceil_mode=ceil
+        ),
         (nn.AvgPool2d if two else nn.AvgPool1d)(
-            window, stride, padding, ceil_mode=ceil, count_include_pad=rng.random() < 0.5
+            window,
+            stride,
+            padding,
+            ceil_mode=ceil,
+            count_include_pad=rng.random() < 0.5,
         ),
         (nn.AdaptiveAvgPool2d if two else nn.AdaptiveAvgPool1d)(out),
         (nn.AdaptiveMaxPool2d if two else nn.AdaptiveMaxPool1d)(out),
@@ -220,8 +256,14 @@ def attention(rng: random.Random, x: Tensor) -> Drawn | None:
     heads = rng.choice([h for h in (1, 2, 4) if width % h == 0])
     causal = rng.random() < 0.3
     if rng.random() < 0.5:
-        made = nn.MultiheadAttention(width, heads, batch_first=rng.random() < 0.7, bias=rng.random() < 0.7)
-        return Drawn(name=repr(made), run=lambda m, v: m(v, v, v, need_weights=False)[0], layer=made)
+        made = nn.MultiheadAttention(
+            width, heads, batch_first=rng.random() < 0.7, bias=rng.random() < 0.7
+        )
+        return Drawn(
+            name=repr(made),
+            run=lambda m, v: m(v, v, v, need_weights=False)[0],
+            layer=made,
+        )
 
     def scaled(v: Tensor) -> Tensor:
         split = v.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -236,6 +278,11 @@ def encoder_layer(rng: random.Random, x: Tensor) -> Drawn | None:
     if x.ndim != 3 or x.shape[-1] % 2:
         return None
     made = nn.TransformerEncoderLayer(
-        x.shape[-1], 2, 8, batch_first=rng.random() < 0.7, norm_first=rng.random() < 0.5, activation="gelu"
+        x.shape[-1],
+        2,
+        8,
+        batch_first=rng.random() < 0.7,
+        norm_first=rng.random() < 0.5,
+        activation="gelu",
     )
     return owned(f"TransformerEncoderLayer({x.shape[-1]})", made)

@@ -1,4 +1,6 @@
-"""What a random module does with values besides layers: shapes, views, writes in place, sums of values, constants."""
+"""What a random module does with values besides layers: shapes, views, writes in place,
+sums of values, constants.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def fold(rng: random.Random, x: Tensor) -> Drawn | None:
         "flatten(1)": lambda v: v.flatten(1),
         "flatten()": lambda v: v.flatten(),
         f"reshape(-1, {width})": lambda v: v.reshape(-1, width),
-        f"view(-1, {first}, *rest)": lambda v: v.contiguous().view(-1, first, *v.shape[2:]),
+        f"view(-1, {first}, *rest)": lambda v: v.contiguous().view(
+            -1, first, *v.shape[2:]
+        ),
         f"unflatten(1, ({first}, -1))": lambda v: v.unflatten(1, (first, -1)),
         f"unflatten(-1, (-1, {width}))": lambda v: v.unflatten(-1, (-1, width)),
         "reshape(2, -1)": lambda v: v.reshape(2, -1),
@@ -65,8 +69,12 @@ def part(rng: random.Random, x: Tensor) -> Drawn | None:
     start, step = rng.randrange(size), rng.choice([1, 1, 2])
     pieces = rng.choice([1, 2, 3])
     choices: dict[str, Callable[[Tensor], Tensor]] = {
-        f"[{start}::{step}] on axis {axis}": lambda v: v[(slice(None),) * axis + (slice(start, None, step),)],
-        f"[:-1] on axis {axis}": lambda v: v[(slice(None),) * axis + (slice(None, -1),)],
+        f"[{start}::{step}] on axis {axis}": lambda v: v[
+            (slice(None),) * axis + (slice(start, None, step),)
+        ],
+        f"[:-1] on axis {axis}": lambda v: v[
+            (slice(None),) * axis + (slice(None, -1),)
+        ],
         f"select({axis}, -1)": lambda v: v.select(axis, -1),
         f"chunk({pieces}, {axis})[-1]": lambda v: v.chunk(pieces, axis)[-1],
         f"split(2, {axis})[0]": lambda v: v.split(2, axis)[0],
@@ -109,7 +117,9 @@ def reduced(rng: random.Random, x: Tensor) -> Drawn | None:
         f"sum({axes}, {keep})": lambda v: v.sum(axes, keepdim=keep),
         f"amax({axes}, {keep})": lambda v: v.amax(axes, keepdim=keep),
         f"amin({axes}, {keep})": lambda v: v.amin(axes, keepdim=keep),
-        f"norm({axes[0]}, {keep})": lambda v: torch.linalg.vector_norm(v, dim=axes[0], keepdim=keep),
+        f"norm({axes[0]}, {keep})": lambda v: torch.linalg.vector_norm(
+            v, dim=axes[0], keepdim=keep
+        ),
         f"logsumexp({axes})": lambda v: v.logsumexp(axes, keepdim=keep),
         f"cumsum({axes[0]})": lambda v: v.cumsum(axes[0]),
         "mean()": lambda v: v.mean(),
@@ -122,13 +132,20 @@ def reduced(rng: random.Random, x: Tensor) -> Drawn | None:
 def padded(rng: random.Random, x: Tensor) -> Drawn | None:
     if x.ndim < 2:
         return None
-    pads = [rng.choice([0, 1, 2, -1]) for _ in range(2 * rng.choice([1, min(2, x.ndim)]))]
+    pads = [
+        rng.choice([0, 1, 2, -1]) for _ in range(2 * rng.choice([1, min(2, x.ndim)]))
+    ]
     value = rng.choice([0.0, 0.5])
     choices: dict[str, Callable[[Tensor], Tensor]] = {
         f"pad({pads}, {value})": lambda v: F.pad(v, pads, value=value),
-        "interpolate nearest": lambda v: F.interpolate(v, scale_factor=2, mode="nearest"),
+        "interpolate nearest": lambda v: F.interpolate(
+            v, scale_factor=2, mode="nearest"
+        ),
         "interpolate linear": lambda v: F.interpolate(
-            v, scale_factor=2, mode="linear" if v.ndim == 3 else "bilinear", align_corners=False
+            v,
+            scale_factor=2,
+            mode="linear" if v.ndim == 3 else "bilinear",
+            align_corners=False,
         ),
         "pixel_shuffle": lambda v: F.pixel_shuffle(v, 2),
         "channel_shuffle": lambda v: F.channel_shuffle(v, 2),
@@ -140,11 +157,15 @@ def padded(rng: random.Random, x: Tensor) -> Drawn | None:
 
 @kind
 def written(rng: random.Random, x: Tensor) -> Drawn | None:
-    """A write in place, often through a view; what is returned is the value, a view of it, or something new."""
+    """A write in place, often through a view; what is returned is the value, a view of
+    it, or something new.
+    """
     if x.ndim == 0:
         return None
     axis = rng.randrange(x.ndim)
-    place = (slice(None),) * axis + (rng.choice([0, -1, slice(None, None, 2), slice(1, None)]),)
+    place = (slice(None),) * axis + (
+        rng.choice([0, -1, slice(None, None, 2), slice(1, None)]),
+    )
     number = rng.choice([0.0, 1.0, -0.5])
 
     def set_item(v: Tensor) -> None:
@@ -179,7 +200,9 @@ def written(rng: random.Random, x: Tensor) -> Drawn | None:
 
 @kind
 def combined(rng: random.Random, x: Tensor) -> Drawn | None:
-    """Two values: residuals, products, broadcasts, concatenations on any axis, matrix products."""
+    """Two values: residuals, products, broadcasts, concatenations on any axis, matrix
+    products.
+    """
     axis = rng.randrange(max(1, x.ndim))
     choices: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "a + b": lambda a, b: a + b,
@@ -240,4 +263,8 @@ def constant(rng: random.Random, x: Tensor) -> Drawn | None:
         "exp(-v²)": lambda v, c: torch.exp(-v * v),
     }
     name = rng.choice(list(choices))
-    return Drawn(name=f"{name} (c of {shape})", run=lambda m, v: choices[name](v, m.value), layer=made)
+    return Drawn(
+        name=f"{name} (c of {shape})",
+        run=lambda m, v: choices[name](v, m.value),
+        layer=made,
+    )

@@ -26,15 +26,25 @@ def spans(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     return [(t.data_ptr(), t.numel()) for t in tensors]
 
 
-def run(engine: Any, inputs: Sequence[Tensor], *shapes: tuple[int, ...]) -> list[Tensor]:
+def run(
+    engine: Any, inputs: Sequence[Tensor], *shapes: tuple[int, ...]
+) -> list[Tensor]:
     """New outputs of these shapes; what no step writes stays NaN."""
     outputs = [torch.full(shape, math.nan) for shape in shapes]
     assert engine.run(spans(inputs), spans(outputs))
     return outputs
 
 
-def conv_weights(space: Any, weight: Tensor, window: Sequence[int] = THREE, **more: Any) -> Any:
-    options = {"groups": 1, "kind": runtime.ValueKind.FLOAT, "table": [], "lane": runtime.Lane.F32, "output": (8, 8)}
+def conv_weights(
+    space: Any, weight: Tensor, window: Sequence[int] = THREE, **more: Any
+) -> Any:
+    options = {
+        "groups": 1,
+        "kind": runtime.ValueKind.FLOAT,
+        "table": [],
+        "lane": runtime.Lane.F32,
+        "output": (8, 8),
+    }
     return runtime.pack_conv(space, weight, list(window), **{**options, **more})
 
 

@@ -1,4 +1,6 @@
-"""Plans of few operations, made by hand, so that a test may try many; and the networks that run them."""
+"""Plans of few operations, made by hand, so that a test may try many; and the networks
+that run them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from tersify.runtime.epilogue import Activation, Epilogue
 from tersify.runtime.extension import extension
 from tersify.runtime.network import Network
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel, Pooling, Window
-from tersify.runtime.passes.quantize import observed, quantized_values, with_int8_kernels
+from tersify.runtime.passes.quantize import (
+    observed,
+    quantized_values,
+    with_int8_kernels,
+)
 from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.reference import run_reference
 from tersify.runtime.weights import Weight, WeightKind
@@ -36,7 +42,9 @@ def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
 
 
 # kernel, stride, padding and dilation, each h and w
-WINDOWS = st.tuples(_pairs(1, 4), _pairs(1, 3), _pairs(0, 3), _pairs(1, 2)).map(lambda p: Window(*sum(p, ())))
+WINDOWS = st.tuples(_pairs(1, 4), _pairs(1, 3), _pairs(0, 3), _pairs(1, 2)).map(
+    lambda p: Window(*sum(p, ()))
+)
 ANY_CONVOLUTION = {
     "n": st.integers(1, 9),
     "channels": st.integers(1, 40),
@@ -51,7 +59,9 @@ ANY_CONVOLUTION = {
 
 @contextmanager
 def running_on(isa: str) -> Iterator[None]:
-    """For tests that draw the instruction set, which a fixture cannot give anew for every example."""
+    """For tests that draw the instruction set, which a fixture cannot give anew for
+    every example.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERSIFY_ISA", isa)
         yield
@@ -63,19 +73,28 @@ def permutes_bytes(isa: str) -> bool:
     return isa in ("avx512vnni", "avx512fp16", "amx") and "avx512vbmi" in flags
 
 
-def random_weight(shape: tuple[int, ...], kind: WeightKind, zeros: float, seed: int = 0) -> Weight:
+def random_weight(
+    shape: tuple[int, ...], kind: WeightKind, zeros: float, seed: int = 0
+) -> Weight:
     g = torch.Generator().manual_seed(seed)
     kept = (torch.rand(shape, generator=g) >= zeros).float()
     if kind is WeightKind.SIGN:
         return Weight(kind=kind, values=torch.randn(shape, generator=g).sign() * kept)
     if kind is WeightKind.TABLE:
         table = torch.tensor([-1.5, -0.25, 0.125, 0.75, 2.0])
-        return Weight(kind=kind, values=table[torch.randint(0, 5, shape, generator=g)] * kept, table=table)
+        return Weight(
+            kind=kind,
+            values=table[torch.randint(0, 5, shape, generator=g)] * kept,
+            table=table,
+        )
     return Weight(kind=kind, values=torch.randn(shape, generator=g) * kept)
 
 
 def _scaled_signs(rows: int, width: int) -> Weight:
-    return replace(random_weight((rows, width), WeightKind.SIGN, 0.3), row_scale=torch.linspace(0.5, 2.0, rows))
+    return replace(
+        random_weight((rows, width), WeightKind.SIGN, 0.3),
+        row_scale=torch.linspace(0.5, 2.0, rows),
+    )
 
 
 def _many_levels(rows: int, width: int) -> Weight:
@@ -104,7 +123,12 @@ def plan_of(
     quants: Mapping[str, Quant] | None = None,
 ) -> Plan:
     values = {name: floats(*shape) for name, shape in inputs.items()}
-    return Plan(inputs=values, nodes=nodes, outputs=outputs or (nodes[-1].name,), quants=quants or {})
+    return Plan(
+        inputs=values,
+        nodes=nodes,
+        outputs=outputs or (nodes[-1].name,),
+        quants=quants or {},
+    )
 
 
 def network_of(plan: Plan, threads: int = 1) -> Network:
@@ -125,9 +149,15 @@ def weight_values(plan: Plan) -> Tensor:
     return op.weight.values
 
 
-def conv_shape(rows: int, size: tuple[int, int], window: Window) -> tuple[int, int, int]:
+def conv_shape(
+    rows: int, size: tuple[int, int], window: Window
+) -> tuple[int, int, int]:
     kh, kw, sh, sw, ph, pw, dh, dw = window
-    return (rows, (size[0] + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (size[1] + 2 * pw - dw * (kw - 1) - 1) // sw + 1)
+    return (
+        rows,
+        (size[0] + 2 * ph - dh * (kh - 1) - 1) // sh + 1,
+        (size[1] + 2 * pw - dw * (kw - 1) - 1) // sw + 1,
+    )
 
 
 def conv_plan(
@@ -148,22 +178,34 @@ def conv_plan(
     kernel: ConvKernel = ConvKernel.LISTS_F32,
     quants: Mapping[str, Quant] | None = None,
 ) -> Plan:
-    """x → y. `residual` adds r; `pool` takes maxima of such windows, `mean` the mean with that epilogue."""
+    """x → y. `residual` adds r; `pool` takes maxima of such windows, `mean` the mean
+    with that epilogue.
+    """
     before = (n, *conv_shape(rows, size, window))
     shape, pooling = before, None
     if pool is not None:
-        shape, pooling = _pooled(before, pool), Pooling(before=before, window=Window(*pool, *pool))
+        shape, pooling = (
+            _pooled(before, pool),
+            Pooling(before=before, window=Window(*pool, *pool)),
+        )
     elif mean is not None:
         shape, pooling = before[:2], Pooling(before=before, epilogue=mean)
     op = Conv(
-        weight=random_weight((rows, channels // groups, window.kernel_h, window.kernel_w), kind, zeros, seed),
+        weight=random_weight(
+            (rows, channels // groups, window.kernel_h, window.kernel_w),
+            kind,
+            zeros,
+            seed,
+        ),
         window=window,
         groups=groups,
         epilogue=epilogue or Epilogue(),
         pooling=pooling,
         kernel=kernel,
     )
-    node = Node(name="y", op=op, inputs=("x", "r") if residual else ("x",), value=floats(*shape))
+    node = Node(
+        name="y", op=op, inputs=("x", "r") if residual else ("x",), value=floats(*shape)
+    )
     shapes = {"x": (n, channels, *size)} | ({"r": before} if residual else {})
     return plan_of(node, inputs=shapes, quants=quants)
 
@@ -185,33 +227,54 @@ def linear_int8_plan(
     weight: Weight | None = None,
 ) -> Plan:
     """A linear layer on int8 activations."""
-    weight = random_weight((rows, features), kind, zeros, seed) if weight is None else weight
-    op = Linear(weight=weight.in_steps(), kernel=LinearKernel.I8, epilogue=epilogue or Epilogue())
+    weight = (
+        random_weight((rows, features), kind, zeros, seed) if weight is None else weight
+    )
+    op = Linear(
+        weight=weight.in_steps(),
+        kernel=LinearKernel.I8,
+        epilogue=epilogue or Epilogue(),
+    )
     node = Node(name="y", op=op, inputs=("x",), value=floats(n, *inner, rows))
     return plan_of(node, inputs={"x": (n, *inner, features)})
 
 
 def in_int8(plan: Plan, inputs: Sequence[Tensor], *, codes: bool = False) -> Plan:
-    """Ternary convolutions on int8 activations, by lists or dense codes, their ranges those of the inputs."""
+    """Ternary convolutions on int8 activations, by lists or dense codes, their ranges
+    those of the inputs.
+    """
     if codes:
         node = plan.nodes[0]
-        plan = replace(plan, nodes=(replace(node, op=replace(node.op, kernel=ConvKernel.CODES_I8)),))
+        plan = replace(
+            plan,
+            nodes=(replace(node, op=replace(node.op, kernel=ConvKernel.CODES_I8)),),
+        )
     marked = with_int8_kernels(plan)
     ranges = observed([(_in_floats(plan), inputs)])
-    return replace(marked, quants={name: ranges[name] for name in quantized_values(marked)})
+    return replace(
+        marked, quants={name: ranges[name] for name in quantized_values(marked)}
+    )
 
 
 def _in_floats(plan: Plan) -> Plan:
     return replace(
-        plan, nodes=tuple(replace(node, op=replace(node.op, kernel=ConvKernel.LISTS_F32)) for node in plan.nodes)
+        plan,
+        nodes=tuple(
+            replace(node, op=replace(node.op, kernel=ConvKernel.LISTS_F32))
+            for node in plan.nodes
+        ),
     )
 
 
 def some_epilogue(act: str, channels: int, seed: int = 3) -> Epilogue:
     """Both affine maps and an activation: relu, clamp, gelu or silu."""
     g = torch.Generator().manual_seed(seed)
-    scale, shift, scale2, shift2 = (torch.randn(channels, generator=g, dtype=torch.float64) for _ in range(4))
-    return Epilogue(scale=scale, shift=shift, scale2=scale2, shift2=shift2, **activation(act))
+    scale, shift, scale2, shift2 = (
+        torch.randn(channels, generator=g, dtype=torch.float64) for _ in range(4)
+    )
+    return Epilogue(
+        scale=scale, shift=shift, scale2=scale2, shift2=shift2, **activation(act)
+    )
 
 
 def activation(act: str) -> dict[str, Any]:
@@ -232,18 +295,26 @@ def whole_steps(*shape: int, seed: int = 0) -> Tensor:
     return x / 32
 
 
-def assert_close(plan: Plan, inputs: Sequence[Tensor] | None = None, *, threads: int = 1) -> None:
+def assert_close(
+    plan: Plan, inputs: Sequence[Tensor] | None = None, *, threads: int = 1
+) -> None:
     """The kernels agree with the reference in float64."""
     given = random_inputs(plan) if inputs is None else inputs
     exact = run_reference(plan, [x.double() for x in given])
     for wanted, got in zip(exact, run(plan, given, threads), strict=True):
         assert got.shape == wanted.shape
         error = (got.double() - wanted).abs().max()
-        assert error <= TOLERANCE * max(1.0, float(wanted.abs().max())), f"off by {float(error):.3g}"
+        assert error <= TOLERANCE * max(1.0, float(wanted.abs().max())), (
+            f"off by {float(error):.3g}"
+        )
 
 
-def assert_in_torch_where_not_finite(plan: Plan, clean: Tensor, bad: float, position: tuple[int, ...]) -> None:
-    """A number that is not finite gives what torch gives: it spoils its own item and no other."""
+def assert_in_torch_where_not_finite(
+    plan: Plan, clean: Tensor, bad: float, position: tuple[int, ...]
+) -> None:
+    """A number that is not finite gives what torch gives: it spoils its own item and no
+    other.
+    """
     dirty = clean.clone()
     dirty[position] = bad
     exact = run_reference(plan, [dirty])[0]
@@ -252,4 +323,6 @@ def assert_in_torch_where_not_finite(plan: Plan, clean: Tensor, bad: float, posi
     assert torch.equal(found.isnan(), exact.isnan())
     assert found[position[0]].isnan().any() or math.isinf(bad)
     others = [i for i in range(len(clean)) if i != position[0]]
-    assert torch.allclose(found[others], before[others], atol=TOLERANCE * float(before.abs().max()))
+    assert torch.allclose(
+        found[others], before[others], atol=TOLERANCE * float(before.abs().max())
+    )

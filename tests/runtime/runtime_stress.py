@@ -1,6 +1,8 @@
-"""Drives the extension at the path given from eight threads, without torch: for a build with sanitizers.
+"""Drives the extension at the path given from eight threads, without torch: for a build
+with sanitizers.
 
-Shapes are odd, weights are shared between engines and workspaces come and go while others run.
+Shapes are odd, weights are shared between engines and workspaces come and go while
+others run.
 """
 
 from __future__ import annotations
@@ -45,20 +47,30 @@ class Weights:
         kernel = kernel.astype(np.float32)
         kinds, lanes = runtime.ValueKind, runtime.Lane
         self.lists = [
-            runtime.pack_conv(space, kernel, WINDOW, 1, kinds.FLOAT, [], lanes.F32, (9, 9)),
-            runtime.pack_conv(space, kernel, WINDOW, 1, kinds.SIGN, [], lanes.F16, (9, 9)),
+            runtime.pack_conv(
+                space, kernel, WINDOW, 1, kinds.FLOAT, [], lanes.F32, (9, 9)
+            ),
+            runtime.pack_conv(
+                space, kernel, WINDOW, 1, kinds.SIGN, [], lanes.F16, (9, 9)
+            ),
         ]
         self.int8 = runtime.pack_conv_i8(space, kernel, WINDOW, 1, (9, 9))
         self.codes = runtime.pack_conv_codes(space, np.sign(kernel), WINDOW)
         self.matrix = runtime.pack_linear(space, floats(g, 700, 60), kinds.SIGN, [])
-        self.bytes = runtime.pack_linear_i8(space, np.sign(floats(g, 900, 60)).astype(np.float32))
+        self.bytes = runtime.pack_linear_i8(
+            space, np.sign(floats(g, 900, 60)).astype(np.float32)
+        )
         self.picks = runtime.pack_linear_i8(
             space, (np.sign(floats(g, 90, 60)) * (g.random((90, 60)) < 0.1)).astype("f")
         )
-        self.embedding = runtime.pack_embedding(np.sign(floats(g, 50, 6)).astype(np.float32), [-1.0, 1.0], [])
+        self.embedding = runtime.pack_embedding(
+            np.sign(floats(g, 50, 6)).astype(np.float32), [-1.0, 1.0], []
+        )
 
 
-def network(runtime: ModuleType, space: Any, w: Weights, items: int, size: tuple[int, int]) -> tuple[Any, list[int]]:
+def network(
+    runtime: ModuleType, space: Any, w: Weights, items: int, size: tuple[int, int]
+) -> tuple[Any, list[int]]:
     """Every family in one plan, and the numbers of its outputs."""
     e, plain = runtime.Engine(space), runtime.Epilogue(low=0.0, high=4.0)
     image, ids = e.input(items, (6, *size)), e.input_ids(items, 5)
@@ -69,10 +81,18 @@ def network(runtime: ModuleType, space: Any, w: Weights, items: int, size: tuple
     dense = e.conv_codes(image, w.codes, plain, value, (4 / 127, -127.0, 127.0))
     joined = e.concatenate([value, narrow, dense])
     pooled = e.max_pool(joined, [2, 2, 1, 1, 0, 0, 1, 1], (size[0] - 1, size[1] - 1))
-    mean = e.global_mean(e.elementwise(joined, joined, True, runtime.Epilogue()), runtime.Epilogue())
+    mean = e.global_mean(
+        e.elementwise(joined, joined, True, runtime.Epilogue()), runtime.Epilogue()
+    )
     rows = e.view(e.embedding(ids, w.embedding), items, (1, 1, 30))
     rows = e.softmax(e.layer_norm(rows, 30, [], [], 1e-5), 30)
-    pair = e.view(e.concatenate([e.view(rows, items, (30, 1, 1)), e.view(rows, items, (30, 1, 1))]), items, (1, 1, 60))
+    pair = e.view(
+        e.concatenate(
+            [e.view(rows, items, (30, 1, 1)), e.view(rows, items, (30, 1, 1))]
+        ),
+        items,
+        (1, 1, 60),
+    )
     e.outputs(
         [
             pooled,
@@ -85,7 +105,9 @@ def network(runtime: ModuleType, space: Any, w: Weights, items: int, size: tuple
     return e, [18 * (size[0] - 1) * (size[1] - 1), 18, 700, 900, 90]
 
 
-def work(runtime: ModuleType, shared: tuple[Any, Weights], number: int, problems: list[str]) -> None:
+def work(
+    runtime: ModuleType, shared: tuple[Any, Weights], number: int, problems: list[str]
+) -> None:
     draw, g = random.Random(number), np.random.default_rng(number)
     for turn in range(ROUNDS):
         space, weights = shared
@@ -103,7 +125,11 @@ def work(runtime: ModuleType, shared: tuple[Any, Weights], number: int, problems
             results.append(outputs)
         if not all(np.array_equal(a, b) for a, b in zip(*results, strict=True)):
             problems.append(f"thread {number} turn {turn}: two runs differ")
-        if weights.matrix.resident_bytes <= 0 or engine.weight_bytes <= 0 or space.arena_bytes <= 0:
+        if (
+            weights.matrix.resident_bytes <= 0
+            or engine.weight_bytes <= 0
+            or space.arena_bytes <= 0
+        ):
             problems.append("memory in use is not counted")
 
 
@@ -113,7 +139,10 @@ def main() -> int:
     for isa in runtime.isas():
         space = runtime.Workspace(isa, 3)
         shared = (space, Weights(runtime, space, 0))
-        threads = [threading.Thread(target=work, args=(runtime, shared, n, problems)) for n in range(THREADS)]
+        threads = [
+            threading.Thread(target=work, args=(runtime, shared, n, problems))
+            for n in range(THREADS)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

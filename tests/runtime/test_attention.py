@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from tersify.runtime import compile
 from tersify.runtime.epilogue import Activation, Epilogue
-from tersify.runtime.ops import Attention, Elementwise, GroupNorm, LayerNorm, PRelu, Softmax
+from tersify.runtime.ops import (
+    Attention,
+    Elementwise,
+    GroupNorm,
+    LayerNorm,
+    PRelu,
+    Softmax,
+)
 from tersify.runtime.plan import Node
 
 pytest.importorskip("tersify._runtime")
@@ -18,12 +25,22 @@ pytest.importorskip("tersify._runtime")
 
 def attention_plan(batch, heads, key_heads, queries, keys, width, value_width, **more):
     op = Attention(
-        heads=heads, key_heads=key_heads, queries=queries, keys=keys, width=width, value_width=value_width,
-        scale=0.4, **more,
-    )  # fmt: skip
+        heads=heads,
+        key_heads=key_heads,
+        queries=queries,
+        keys=keys,
+        width=width,
+        value_width=value_width,
+        scale=0.4,
+        **more,
+    )
 
     def shape(position, heads, tokens, width):
-        return (batch, tokens, heads, width) if op.tokens_first[position] else (batch, heads, tokens, width)
+        return (
+            (batch, tokens, heads, width)
+            if op.tokens_first[position]
+            else (batch, heads, tokens, width)
+        )
 
     inputs = {
         "q": shape(0, heads, queries, width),
@@ -32,7 +49,12 @@ def attention_plan(batch, heads, key_heads, queries, keys, width, value_width, *
     }
     if op.mask_shape:
         inputs["m"] = op.mask_shape
-    node = Node(name="y", op=op, inputs=tuple(inputs), value=floats(*shape(3, heads, queries, value_width)))
+    node = Node(
+        name="y",
+        op=op,
+        inputs=tuple(inputs),
+        value=floats(*shape(3, heads, queries, value_width)),
+    )
     return plan_of(node, inputs=inputs)
 
 
@@ -62,8 +84,13 @@ class Attentive(nn.Module):
         self.q, self.k, self.v, self.out = (nn.Linear(24, 24) for _ in range(4))
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        q, k, v = (layer(x).unflatten(-1, (3, 8)).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        made = F.scaled_dot_product_attention(q, k, v, attn_mask=real[:, None, None, :] > 0)
+        q, k, v = (
+            layer(x).unflatten(-1, (3, 8)).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        made = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=real[:, None, None, :] > 0
+        )
         return self.out(made.transpose(1, 2).flatten(2))
 
 
@@ -85,7 +112,10 @@ def test_keys_that_a_mask_hides_do_not_count_and_a_query_without_keys_makes_zero
 def test_curves_are_torchs_own_near_and_far(isa, act):
     low = 0.2 if act is Activation.LEAKY else -1.0
     op = Elementwise(epilogue=Epilogue(activation=act, low=low))
-    plan = plan_of(Node(name="y", op=op, inputs=("x",), value=floats(2, 3, 501)), inputs={"x": (2, 3, 501)})
+    plan = plan_of(
+        Node(name="y", op=op, inputs=("x",), value=floats(2, 3, 501)),
+        inputs={"x": (2, 3, 501)},
+    )
     for spread in (1e-3, 0.6, 6.0, 60.0):
         x = torch.linspace(-spread, spread, 2 * 3 * 501).reshape(2, 3, 501)
         assert_close(plan, [x])
@@ -93,7 +123,9 @@ def test_curves_are_torchs_own_near_and_far(isa, act):
 
 def test_a_small_tanh_keeps_its_digits(isa):
     op = Elementwise(epilogue=Epilogue(activation=Activation.TANH))
-    plan = plan_of(Node(name="y", op=op, inputs=("x",), value=floats(1, 64)), inputs={"x": (1, 64)})
+    plan = plan_of(
+        Node(name="y", op=op, inputs=("x",), value=floats(1, 64)), inputs={"x": (1, 64)}
+    )
     x = torch.linspace(1e-6, 1e-3, 64).reshape(1, 64)
     assert ((run(plan, [x])[0] - x.tanh()).abs() / x).max() < 1e-6
 
@@ -103,7 +135,9 @@ def test_a_small_tanh_keeps_its_digits(isa):
     "make",
     [
         lambda width: Softmax(),
-        lambda width: LayerNorm(weight=torch.randn(width), bias=torch.randn(width), eps=1e-5),
+        lambda width: LayerNorm(
+            weight=torch.randn(width), bias=torch.randn(width), eps=1e-5
+        ),
         lambda width: LayerNorm(weight=None, bias=None, eps=0.1),
     ],
 )
@@ -121,7 +155,12 @@ def test_group_norms_and_slopes_of_channels(isa, shape):
         PRelu(slopes=torch.randn(8)),
     )
     for op in ops:
-        assert_close(plan_of(Node(name="y", op=op, inputs=("x",), value=floats(*shape)), inputs={"x": shape}))
+        assert_close(
+            plan_of(
+                Node(name="y", op=op, inputs=("x",), value=floats(*shape)),
+                inputs={"x": shape},
+            )
+        )
 
 
 class RootMeanSquare(nn.Module):
@@ -138,13 +177,22 @@ class RootMeanSquare(nn.Module):
 @pytest.mark.usefixtures("kernels_win")
 @pytest.mark.parametrize("shape", [(2, 5, 24), (3, 24), (2, 3, 4, 24)])
 @pytest.mark.parametrize(
-    "make", [RootMeanSquare, nn.RMSNorm, lambda width: nn.RMSNorm(width, elementwise_affine=False)]
+    "make",
+    [
+        RootMeanSquare,
+        nn.RMSNorm,
+        lambda width: nn.RMSNorm(width, elementwise_affine=False),
+    ],
 )
 def test_rms_norms_are_one_operation(make, shape):
     model = nn.Sequential(nn.Linear(24, 24), make(24), nn.Linear(24, 24)).eval()
     x = torch.randn(shape)
     fast = compile(model, x, strict=True)
-    assert [node.kind for node in fast.plan.nodes] == ["linear", "layer norm", "linear"], fast.plan.describe()
+    assert [node.kind for node in fast.plan.nodes] == [
+        "linear",
+        "layer norm",
+        "linear",
+    ], fast.plan.describe()
     with torch.no_grad():
         wanted = model(x)
     assert (fast(x) - wanted).abs().max() <= 2e-5 * wanted.abs().max()

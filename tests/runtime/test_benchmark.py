@@ -20,7 +20,9 @@ extension = pytest.importorskip("tersify._runtime")
 
 def test_every_peer_is_timed_and_a_missing_one_is_named(monkeypatch):
     monkeypatch.setenv("TERSIFY_DEEPSPARSE_PYTHON", sys.executable)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
     errors: dict[str, float] = {}
     rows = bench(
         model,
@@ -46,11 +48,21 @@ def test_every_peer_is_timed_and_a_missing_one_is_named(monkeypatch):
 
 def test_a_network_of_words_is_timed_even_where_onnx_has_no_operator_for_it():
     pytest.importorskip("onnx")
-    model = network("minilm", vocabulary=20, hidden=8, heads=2, layers=1, intermediate=8, positions=8).eval()
+    model = network(
+        "minilm",
+        vocabulary=20,
+        hidden=8,
+        heads=2,
+        layers=1,
+        intermediate=8,
+        positions=8,
+    ).eval()
     errors: dict[str, float] = {}
     settings = {"batches": (2,), "threads": 1, "rounds": 1, "seconds": 0.01}
     words = torch.randint(1, 20, (2, 6))
-    ours, theirs = bench(model, words, peers=("tersify", "onnxruntime"), errors=errors, **settings)
+    ours, theirs = bench(
+        model, words, peers=("tersify", "onnxruntime"), errors=errors, **settings
+    )
     assert not ours.missing
     assert errors["tersify"] < 1e-5
     assert "the network cannot be written as ONNX" in theirs.missing
@@ -59,9 +71,14 @@ def test_a_network_of_words_is_timed_even_where_onnx_has_no_operator_for_it():
 def test_without_the_package_onnx_the_engines_that_need_its_file_say_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     settings = {"batches": (2,), "threads": 1, "rounds": 1, "seconds": 0.01}
-    ours, theirs = bench(nn.Linear(4, 3), torch.randn(2, 4), peers=("tersify", "onnxruntime"), **settings)
+    ours, theirs = bench(
+        nn.Linear(4, 3), torch.randn(2, 4), peers=("tersify", "onnxruntime"), **settings
+    )
     assert not ours.missing
-    assert "cannot be written as ONNX" in theirs.missing or "No module named 'onnxruntime'" in theirs.missing
+    assert (
+        "cannot be written as ONNX" in theirs.missing
+        or "No module named 'onnxruntime'" in theirs.missing
+    )
 
 
 def test_a_precision_that_the_cpu_lacks_is_missing_and_not_replaced(monkeypatch):
@@ -76,7 +93,12 @@ def test_a_precision_that_the_cpu_lacks_is_missing_and_not_replaced(monkeypatch)
 
 def test_the_benchmark_names_its_sections_where_none_is_wanted():
     script = Path(__file__).parents[2] / "benchmarks/cpu_inference.py"
-    done = subprocess.run([sys.executable, script, "--only", "nothing"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, script, "--only", "nothing"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 2
     assert "'linear4096.z33.t2'" in done.stderr
 

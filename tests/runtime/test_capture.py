@@ -1,4 +1,6 @@
-"""A capture repeats what the module does, or says in one sentence, with the user's line, why it cannot."""
+"""A capture repeats what the module does, or says in one sentence, with the user's
+line, why it cannot.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,11 @@ class Does(nn.Module):
     ],
 )
 def test_results_are_of_the_module_s_own_kind(result):
-    assert_like_the_module(Does(lambda layer, x: result(layer(x), layer.weight)), torch.randn(4, 6), calls=2)
+    assert_like_the_module(
+        Does(lambda layer, x: result(layer(x), layer.weight)),
+        torch.randn(4, 6),
+        calls=2,
+    )
 
 
 def test_an_output_that_is_the_input_is_the_input():
@@ -76,11 +82,27 @@ def test_an_output_that_is_the_input_is_the_input():
             ({"x": torch.randn(2, 6), "y": None},),
             {},
         ),
-        (lambda layer, x, mask=None: layer(x) if mask is None else layer(x) * mask, (torch.randn(2, 6), None), {}),
-        (lambda layer, *, x, scale=1.0: layer(x) * scale, (), {"x": torch.randn(2, 6), "scale": 3.0}),
+        (
+            lambda layer, x, mask=None: layer(x) if mask is None else layer(x) * mask,
+            (torch.randn(2, 6), None),
+            {},
+        ),
+        (
+            lambda layer, *, x, scale=1.0: layer(x) * scale,
+            (),
+            {"x": torch.randn(2, 6), "scale": 3.0},
+        ),
         (lambda layer, made: layer(made.features), (Made(torch.randn(2, 6), "x"),), {}),
-        (lambda layer, pair: layer(pair.left) + pair.right, (Pair(torch.randn(2, 6), torch.randn(5)),), {}),
-        (lambda layer, x, flip: layer(x.flip(0) if flip else x), (torch.randn(2, 6), True), {}),
+        (
+            lambda layer, pair: layer(pair.left) + pair.right,
+            (Pair(torch.randn(2, 6), torch.randn(5)),),
+            {},
+        ),
+        (
+            lambda layer, x, flip: layer(x.flip(0) if flip else x),
+            (torch.randn(2, 6), True),
+            {},
+        ),
     ],
 )
 def test_inputs_may_be_nested_named_none_or_plain_data(forward, args, named):
@@ -119,7 +141,9 @@ def test_what_depends_on_numbers_of_the_input_is_refused_with_the_line(forward):
 
 
 def test_a_branch_on_sizes_is_taken_anew_for_every_size():
-    model = Does(lambda layer, x: layer(x) if len(x) > 2 else layer(x).relu() + 1).eval()
+    model = Does(
+        lambda layer, x: layer(x) if len(x) > 2 else layer(x).relu() + 1
+    ).eval()
     fast = compile(model, torch.randn(4, 6))
     for n in (1, 2, 3, 9):
         x = torch.randn(n, 6)
@@ -135,7 +159,10 @@ class Remembers(nn.Module):
 
 
 def test_an_attribute_set_at_every_call_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"Remembers sets self\.last at every call; register it as a buffer"):
+    with pytest.raises(
+        ValueError,
+        match=r"Remembers sets self\.last at every call; register it as a buffer",
+    ):
         compile(Remembers(), torch.randn(2, 3))
 
 
@@ -241,7 +268,9 @@ def test_a_captured_module_is_left_as_it_was():
     assert model.training
     assert all(module.training for module in model)
     assert torch.equal(x, kept)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()
+    )
     assert not captured.graph.state
     assert not captured.graph.random
 

@@ -1,4 +1,6 @@
-"""A forward that writes in place, through views of any kind, does the same when it is compiled."""
+"""A forward that writes in place, through views of any kind, does the same when it is
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -162,12 +164,34 @@ def in_place_of_another_type(y):
 
 
 WRITES = [
-    select, add_through_a_view, relu_through_a_view, relu_through_a_transpose, through_two_views,
-    read_an_old_view_after_a_write, write_a_view_after_reading_it, diagonal, expand_then_write_the_base, unfold,
-    split_and_write, unbind_and_write, index_put, masked_fill, scatter, as_strided, read_as_strided, data,
-    data_of_a_view, out_argument, out_is_the_input, squeeze_in_place, a_new_tensor_filled_in_parts,
-    a_constant_that_live_numbers_enter, swap_of_halves, another_type, in_place_of_another_type,
-]  # fmt: skip
+    select,
+    add_through_a_view,
+    relu_through_a_view,
+    relu_through_a_transpose,
+    through_two_views,
+    read_an_old_view_after_a_write,
+    write_a_view_after_reading_it,
+    diagonal,
+    expand_then_write_the_base,
+    unfold,
+    split_and_write,
+    unbind_and_write,
+    index_put,
+    masked_fill,
+    scatter,
+    as_strided,
+    read_as_strided,
+    data,
+    data_of_a_view,
+    out_argument,
+    out_is_the_input,
+    squeeze_in_place,
+    a_new_tensor_filled_in_parts,
+    a_constant_that_live_numbers_enter,
+    swap_of_halves,
+    another_type,
+    in_place_of_another_type,
+]
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda f: f.__name__)
@@ -178,11 +202,15 @@ def test_a_write_reaches_whoever_shares_the_memory(write):
         wanted = Writes(write).eval()
         wanted.load_state_dict(fast._source[0].state_dict())
         found, expected = fast(x), wanted(x)
-    for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (found, expected)), strict=True):
+    for a, b in zip(
+        *((r if isinstance(r, tuple) else (r,)) for r in (found, expected)), strict=True
+    ):
         assert torch.allclose(a, b, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", [lambda x: x.mul_(2), lambda x: x[:, 0].zero_(), lambda x: x.t().add_(1)])
+@pytest.mark.parametrize(
+    "change", [lambda x: x.mul_(2), lambda x: x[:, 0].zero_(), lambda x: x.t().add_(1)]
+)
 def test_a_forward_that_changes_its_input_changes_the_caller_s(change):
     class Changes(nn.Module):
         def forward(self, x):
@@ -193,7 +221,9 @@ def test_a_forward_that_changes_its_input_changes_the_caller_s(change):
 
 
 def test_an_embedding_that_renormalises_its_rows_does_so():
-    assert_like_the_module(nn.Embedding(9, 4, max_norm=0.5), torch.randint(0, 9, (3, 5)))
+    assert_like_the_module(
+        nn.Embedding(9, 4, max_norm=0.5), torch.randint(0, 9, (3, 5))
+    )
 
 
 class Running(nn.Module):

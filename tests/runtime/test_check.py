@@ -1,4 +1,6 @@
-"""The self-check: a kernel that is wrong goes back to torch with one warning that names it; strict raises."""
+"""The self-check: a kernel that is wrong goes back to torch with one warning that names
+it; strict raises.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,20 @@ pytestmark = pytest.mark.usefixtures("kernels_win")
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, 5), nn.Softmax(-1)
+        nn.Conv2d(3, 6, 3),
+        nn.ReLU(),
+        nn.Conv2d(6, 4, 3),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+        nn.Softmax(-1),
     ).eval()
 
 
 @pytest.fixture
 def make_wrong(monkeypatch):
-    """Kernels of one kind whose results are off, by default by a hair more than rounding explains."""
+    """Kernels of one kind whose results are off, by default by a hair more than
+    rounding explains.
+    """
 
     def wrong(op, where=lambda node: True, factor=1 + 10 * FP32_TOLERANCE):
         right = op.emit
@@ -38,7 +47,9 @@ def make_wrong(monkeypatch):
                 return value
             emitter.belongs_to(node, value)
             channels = emitter.engine.shape(value)[1]
-            scaled = Epilogue(scale=torch.tensor([factor], dtype=torch.float64)).in_cpp(emitter.module, channels)
+            scaled = Epilogue(scale=torch.tensor([factor], dtype=torch.float64)).in_cpp(
+                emitter.module, channels
+            )
             return emitter.engine.elementwise(value, -1, False, scaled)
 
         monkeypatch.setattr(op, "emit", emit)
@@ -56,7 +67,8 @@ def test_a_wrong_kernel_is_sent_back_to_torch_with_one_warning(make_wrong, op, k
     make_wrong(op)
     model, x = network(), torch.randn(2, 3, 8, 8)
     with pytest.warns(
-        RuntimeWarning, match=f"the kernel of {kind} .* disagreed with torch by .*, so torch runs it"
+        RuntimeWarning,
+        match=f"the kernel of {kind} .* disagreed with torch by .*, so torch runs it",
     ) as seen:
         fast = compile(model, x, threads=1)
     assert len(seen) == 1
@@ -67,18 +79,29 @@ def test_a_wrong_kernel_is_sent_back_to_torch_with_one_warning(make_wrong, op, k
 def test_only_the_layer_that_is_wrong_goes_and_is_named_by_its_parameter(make_wrong):
     make_wrong(Conv, where=lambda node: node.op.parameter == "2.weight", factor=1.05)
     model, x = network(), torch.randn(2, 3, 8, 8)
-    with pytest.warns(RuntimeWarning, match=r"the kernel of conv '2\.weight' disagreed") as seen:
+    with pytest.warns(
+        RuntimeWarning, match=r"the kernel of conv '2\.weight' disagreed"
+    ) as seen:
         fast = compile(model, x, threads=1)
     assert len(seen) == 1
-    assert [node.in_torch for node in fast.plan.nodes if isinstance(node.op, Conv)] == [False]
+    assert [node.in_torch for node in fast.plan.nodes if isinstance(node.op, Conv)] == [
+        False
+    ]
     assert right(fast, model, x)
 
 
 def test_a_wrong_kernel_of_an_operation_with_several_results_is_found(make_wrong):
-    """Torch's layer norm also gives means and deviations; the kernel makes the norm alone."""
+    """Torch's layer norm also gives means and deviations; the kernel makes the norm
+    alone.
+    """
     make_wrong(LayerNorm)
-    model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 2)).eval(), torch.randn(2, 3, 6)
-    with pytest.warns(RuntimeWarning, match="the kernel of layer norm .* disagreed") as seen:
+    model, x = (
+        nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 2)).eval(),
+        torch.randn(2, 3, 6),
+    )
+    with pytest.warns(
+        RuntimeWarning, match="the kernel of layer norm .* disagreed"
+    ) as seen:
         fast = compile(model, x, threads=1)
     assert len(seen) == 1
     assert right(fast, model, x)
@@ -98,7 +121,10 @@ def test_every_wrong_layer_goes(make_wrong):
 
 def test_strict_raises_instead(make_wrong):
     make_wrong(Linear)
-    with pytest.raises(ValueError, match=r"the kernel of linear '4\.weight' disagreed .* compile without strict=True"):
+    with pytest.raises(
+        ValueError,
+        match=r"the kernel of linear '4\.weight' disagreed .* compile without strict=True",
+    ):
         compile(network(), torch.randn(2, 3, 8, 8), threads=1, strict=True)
 
 
@@ -115,7 +141,10 @@ def test_a_kernel_that_is_wrong_at_another_size_only_is_found_there(make_wrong):
 def test_a_wrong_kernel_behind_a_fused_output_is_found(make_wrong):
     """The value that leaves the network has the name of what was fused away."""
     make_wrong(Conv)
-    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(),
+        torch.randn(2, 3, 8, 8),
+    )
     with pytest.warns(RuntimeWarning, match=r"conv '0\.weight'"):
         fast = compile(model, x, threads=1)
     assert right(fast, model, x)
@@ -131,7 +160,9 @@ def test_a_wrong_kernel_is_found_in_any_output(make_wrong, position):
         def forward(self, x):
             return {str(i): layer(x).relu() for i, layer in enumerate(self.layers)}
 
-    make_wrong(Linear, where=lambda node: node.op.parameter == f"layers.{position}.weight")
+    make_wrong(
+        Linear, where=lambda node: node.op.parameter == f"layers.{position}.weight"
+    )
     with pytest.warns(RuntimeWarning, match=rf"'layers\.{position}\.weight'"):
         compile(Three(), torch.randn(2, 4), threads=1)
 

@@ -52,11 +52,16 @@ def test_one_bit_anywhere_changes_it(place, bit):
 
 def test_it_does_not_depend_on_threads():
     weight = torch.randn(3_000_017)
-    sums = {runtime.checksum(weight.data_ptr(), weight.numel() * 4, threads) for threads in (1, 2, 3, 7)}
+    sums = {
+        runtime.checksum(weight.data_ptr(), weight.numel() * 4, threads)
+        for threads in (1, 2, 3, 7)
+    }
     assert len(sums) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool]
+)
 def test_tensors_of_every_type_and_none_have_one(dtype):
     numbers = (torch.arange(37) % 2).to(dtype)
     assert checksum(numbers) != checksum(numbers.flip(0)[:36])

@@ -1,4 +1,6 @@
-"""The cheapest kernel by measured costs, in fp32 and auto, and the file that keeps the costs."""
+"""The cheapest kernel by measured costs, in fp32 and auto, and the file that keeps the
+costs.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ extension = pytest.importorskip("tersify._runtime")
 
 
 def one_nanosecond(**changed):
-    """Every kernel costs a nanosecond a weight, but for those that are named by their keys."""
+    """Every kernel costs a nanosecond a weight, but for those that are named by their
+    keys.
+    """
     return dict.fromkeys(keys(), 1.0) | changed
 
 
 def network(density=0.5):
-    layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)).eval()
+    layers = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)
+    ).eval()
     for parameter in (layers[0].weight, layers[3].weight):
         parameter.data = parameter.data.sign() * (torch.rand_like(parameter) < density)
     return layers
@@ -44,8 +50,12 @@ def test_lists_are_chosen_where_they_cost_least(costs, precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
-def test_a_layer_that_is_faster_dense_becomes_a_torch_call_and_the_plan_says_so(costs, precision):
-    costs(conv_sign=50.0, rows_sign=50.0, vector_sign=50.0, **{"conv_dense-lanes": 50.0})
+def test_a_layer_that_is_faster_dense_becomes_a_torch_call_and_the_plan_says_so(
+    costs, precision
+):
+    costs(
+        conv_sign=50.0, rows_sign=50.0, vector_sign=50.0, **{"conv_dense-lanes": 50.0}
+    )
     model, x = network(), torch.randn(8, 3, 6, 6)
     fast = compile(model, x, precision=precision, threads=1)
     assert fast.plan.describe().count("dense chosen: sign") == 2
@@ -75,7 +85,9 @@ def test_8_bit_activations_need_calibration_batches_to_be_chosen(costs):
 def test_a_convolution_that_is_cheapest_in_two_bits_a_weight_says_so(costs):
     costs(conv_int8=0.5, **{"conv_two-bit": 0.1}, conv_dense=9.0)
     model, x = network(), torch.rand(8, 3, 6, 6)
-    assert "two bits" not in compile(model, x, precision="auto", threads=1).plan.describe()
+    assert (
+        "two bits" not in compile(model, x, precision="auto", threads=1).plan.describe()
+    )
     fast = compile(model, x, precision="auto", threads=1, calibration=x)
     assert "two-bit chosen: sign" in fast.plan.describe()
     assert "dense codes, int8 activations" in fast.plan.describe()
@@ -83,27 +95,47 @@ def test_a_convolution_that_is_cheapest_in_two_bits_a_weight_says_so(costs):
 
 
 def test_8_bit_linear_layers_cost_less_where_most_is_zero_and_never_more_than_all_their_weights():
-    table = Costs(nanoseconds=one_nanosecond() | {"rows.int8@1": 0.4, "rows.int8@0.1": 1.5, "rows.int8@0.02": 3.0})
-    found = [table.of("rows", "int8", density) for density in (0.02, 0.1, 0.2, 0.5, 1.0)]
+    table = Costs(
+        nanoseconds=one_nanosecond()
+        | {"rows.int8@1": 0.4, "rows.int8@0.1": 1.5, "rows.int8@0.02": 3.0}
+    )
+    found = [
+        table.of("rows", "int8", density) for density in (0.02, 0.1, 0.2, 0.5, 1.0)
+    ]
     assert found == pytest.approx([0.06, 0.15, 0.3, 0.4, 0.4])
 
 
 def test_a_cpu_without_lists_of_bytes_pays_for_every_weight_however_many_are_zero():
-    table = Costs(nanoseconds=one_nanosecond() | {"rows.int8@1": 0.4, "rows.int8@0.1": 4.0, "rows.int8@0.02": 20.0})
-    found = [table.of("rows", "int8", density) for density in (0.0, 0.02, 0.05, 0.1, 0.5, 1.0)]
+    table = Costs(
+        nanoseconds=one_nanosecond()
+        | {"rows.int8@1": 0.4, "rows.int8@0.1": 4.0, "rows.int8@0.02": 20.0}
+    )
+    found = [
+        table.of("rows", "int8", density)
+        for density in (0.0, 0.02, 0.05, 0.1, 0.5, 1.0)
+    ]
     assert found == pytest.approx([0.4] * 6)
 
 
 def test_what_lists_cost_however_few_weights_they_hold_is_paid_once():
     few, more, most = ((0.3 + d) / d for d in (0.02, 0.1, 0.6))
-    table = Costs(nanoseconds=one_nanosecond() | {"rows.sign@0.02": few, "rows.sign@0.1": more, "rows.sign@0.6": most})
-    found = [table.of("rows", "sign", density) for density in (0.02, 0.06, 0.1, 0.3, 0.6)]
+    table = Costs(
+        nanoseconds=one_nanosecond()
+        | {"rows.sign@0.02": few, "rows.sign@0.1": more, "rows.sign@0.6": most}
+    )
+    found = [
+        table.of("rows", "sign", density) for density in (0.02, 0.06, 0.1, 0.3, 0.6)
+    ]
     assert found == pytest.approx([0.32, 0.36, 0.4, 0.6, 0.9])
 
 
 def test_lists_shorter_than_those_measured_are_not_taken_for_free():
     table = Costs(nanoseconds=one_nanosecond())
-    assert table.of("rows", "sign", 0.0) == table.of("rows", "sign", 0.02) < table.of("rows", "sign", 0.03)
+    assert (
+        table.of("rows", "sign", 0.0)
+        == table.of("rows", "sign", 0.02)
+        < table.of("rows", "sign", 0.03)
+    )
 
 
 def test_fewer_non_zeros_make_lists_cheaper_but_not_dense_products():
@@ -115,7 +147,9 @@ def test_fewer_non_zeros_make_lists_cheaper_but_not_dense_products():
 def test_a_measurement_is_made_once_and_then_read(monkeypatch, tmp_path):
     monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path / "new" / "folder"))
     made = []
-    monkeypatch.setattr(costs_module, "measure", lambda module: made.append(1) or one_nanosecond())
+    monkeypatch.setattr(
+        costs_module, "measure", lambda module: made.append(1) or one_nanosecond()
+    )
     first, second = costs_of_this_cpu(extension), costs_of_this_cpu(extension)
     assert len(made) == 1
     assert first == second
@@ -123,9 +157,19 @@ def test_a_measurement_is_made_once_and_then_read(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "{", "[]", "{}", json.dumps(one_nanosecond(exchange=-1.0)), '{"conv.sign@0.1": "x"}']
+    "damaged",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        json.dumps(one_nanosecond(exchange=-1.0)),
+        '{"conv.sign@0.1": "x"}',
+    ],
 )
-def test_a_damaged_cache_is_ignored_with_one_warning_and_written_again(monkeypatch, tmp_path, damaged):
+def test_a_damaged_cache_is_ignored_with_one_warning_and_written_again(
+    monkeypatch, tmp_path, damaged
+):
     monkeypatch.setenv("TERSIFY_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(costs_module, "measure", lambda module: one_nanosecond())
     cache_file(extension).write_text(damaged)

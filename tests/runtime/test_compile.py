@@ -1,4 +1,6 @@
-"""tersify.compile: the same results, one C++ call, and clear words for what it cannot do."""
+"""tersify.compile: the same results, one C++ call, and clear words for what it cannot
+do.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_resnet20_star_equals_the_plain_module_for_every_batch_size(star, n):
     assert close(fast, model, torch.randn(n, 3, 32, 32))
 
 
-def test_resnet20_star_is_one_call_without_loose_norms_additions_activations_or_means(star):
+def test_resnet20_star_is_one_call_without_loose_norms_additions_activations_or_means(
+    star,
+):
     _, fast = star
     kinds = [node.kind for node in fast.plan.nodes]
     assert kinds == ["conv"] * 15 + ["linear"]
@@ -71,11 +75,15 @@ def test_the_plan_in_float64_is_the_function_of_the_module(star):
     with torch.no_grad():
         wanted = model.double()(x)
     model.float()
-    assert torch.allclose(run_reference(fast.plan, [x])[0], wanted, rtol=1e-9, atol=1e-9)
+    assert torch.allclose(
+        run_reference(fast.plan, [x])[0], wanted, rtol=1e-9, atol=1e-9
+    )
 
 
 class Mixed(nn.Module):
-    """Layers with kernels around one without, tuple results, and sizes that no lane divides."""
+    """Layers with kernels around one without, tuple results, and sizes that no lane
+    divides.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +99,8 @@ class Mixed(nn.Module):
         y = F.gelu(self.point(F.hardtanh(self.depthwise(x))))
         y = torch.cat([y, x], 1)
         y = F.max_pool2d(y, 3, 2, 1)
-        y = torch.cumsum(F.relu(self.last(y)), 1)  # cumsum has no kernel, and what it reads is fused away
+        # cumsum has no kernel, and what it reads is fused away
+        y = torch.cumsum(F.relu(self.last(y)), 1)
         y = F.relu6(y) * y
         pooled = F.adaptive_avg_pool2d(y, 1).flatten(1)
         return {"logits": self.head(pooled).softmax(-1), "features": pooled}
@@ -117,7 +126,9 @@ def test_a_layer_without_a_kernel_stays_a_torch_call_and_is_named():
 @pytest.mark.usefixtures("kernels_win")
 @pytest.mark.parametrize("size", [(4, 2), (3, 1), (5, 2)])
 def test_adaptive_pooling_has_a_kernel_where_its_windows_are_equal(size):
-    model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.AdaptiveAvgPool2d(size)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.AdaptiveAvgPool2d(size)
+    ).eval()
     fast = compile(model, torch.randn(2, 3, 12, 8))
     x = torch.randn(3, 3, 12, 8)
     assert close(fast, model, x)
@@ -157,7 +168,9 @@ def test_torch_compile_and_export_see_one_operator(star):
     calls = [node.target for node in program.graph.nodes if node.op == "call_function"]
     assert torch.ops.tersify.run.default in calls
     assert torch.equal(program.module()(x), fast(x))
-    assert torch.equal(torch.compile(fast, backend="aot_eager", fullgraph=True)(x), fast(x))
+    assert torch.equal(
+        torch.compile(fast, backend="aot_eager", fullgraph=True)(x), fast(x)
+    )
 
 
 def test_the_module_may_be_in_training_mode_and_stays_so(star):
@@ -183,7 +196,10 @@ def test_the_packed_form_tells_levels_and_row_scales():
     layer = nn.Linear(6, 4, bias=False)
     codes = torch.randint(0, 4, (4, 6), dtype=torch.uint8)
     packed = CompressedTensor(
-        shape=(4, 6), codes=codes, codebook=torch.tensor([0.0, -1.0, 0.5, 2.0]), scale=torch.rand(4, 1) + 0.5
+        shape=(4, 6),
+        codes=codes,
+        codebook=torch.tensor([0.0, -1.0, 0.5, 2.0]),
+        scale=torch.rand(4, 1) + 0.5,
     )
     load_state(CompressedModel({"weight": packed}), into=layer)
     fast = compile(layer, torch.randn(2, 6))

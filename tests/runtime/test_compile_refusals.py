@@ -1,4 +1,6 @@
-"""tersify.compile says in words which networks, examples, inputs and options it does not take."""
+"""tersify.compile says in words which networks, examples, inputs and options it does
+not take.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,20 @@ pytest.importorskip("tersify._runtime")
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.randn(2, 4, 32, 32), r"Conv2d does not take an input of 2×4×32×32 \(RuntimeError: .*; give one of the"),
-        (torch.randn(2, 3, 32, 32, dtype=torch.float64), r"Conv2d does not take an input of 2×3×32×32"),
+        (
+            torch.randn(2, 4, 32, 32),
+            r"Conv2d does not take an input of 2×4×32×32 \(RuntimeError: .*; give one of the",
+        ),
+        (
+            torch.randn(2, 3, 32, 32, dtype=torch.float64),
+            r"Conv2d does not take an input of 2×3×32×32",
+        ),
         (torch.randn(2, 3, 32, 32).to_sparse(), "dense CPU tensor"),
         (torch.randn(2, 3, 32, 32, device="meta"), "dense CPU tensor"),
-        (object(), "an input is a object; compile takes tensors, numbers and containers"),
+        (
+            object(),
+            "an input is a object; compile takes tensors, numbers and containers",
+        ),
     ],
 )
 def test_an_input_that_the_module_does_not_take_is_refused(x, message):
@@ -32,16 +43,22 @@ def test_an_input_that_the_module_does_not_take_is_refused(x, message):
 
 def test_the_number_of_inputs_is_the_module_s():
     fast = compile(nn.Linear(4, 3), torch.randn(1, 4))
-    with pytest.raises(ValueError, match=r"Linear does not take an input of 1×4 and 1 \(TypeError"):
+    with pytest.raises(
+        ValueError, match=r"Linear does not take an input of 1×4 and 1 \(TypeError"
+    ):
         fast(torch.randn(1, 4), torch.randn(1))
-    with pytest.raises(ValueError, match=r"Linear does not take an input .*\(TypeError"):
+    with pytest.raises(
+        ValueError, match=r"Linear does not take an input .*\(TypeError"
+    ):
         fast()
 
 
 def test_a_compiled_network_says_that_it_cannot_be_copied():
     fast = compile(nn.Linear(4, 3), torch.randn(1, 4))
     for copied in (copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"packed for this CPU .* compile that again"):
+        with pytest.raises(
+            TypeError, match=r"packed for this CPU .* compile that again"
+        ):
             copied(fast)
 
 
@@ -50,14 +67,28 @@ def test_a_compiled_network_says_that_it_cannot_be_copied():
     [
         ([], "calibration holds no batch; give one, or leave it out"),
         (3, "calibration must be a tensor, or batches of inputs, got a int"),
-        (torch.randn(2, 5), r"a calibration batch does not fit: Linear does not take an input of 2×5"),
-        ([torch.randn(2, 4), "x"], "a calibration batch does not fit: the example holds no tensor"),
-        ([(torch.randn(2, 4), torch.ones(2))], "a calibration batch does not fit: .* input of 2×4 and 2"),
+        (
+            torch.randn(2, 5),
+            r"a calibration batch does not fit: Linear does not take an input of 2×5",
+        ),
+        (
+            [torch.randn(2, 4), "x"],
+            "a calibration batch does not fit: the example holds no tensor",
+        ),
+        (
+            [(torch.randn(2, 4), torch.ones(2))],
+            "a calibration batch does not fit: .* input of 2×4 and 2",
+        ),
     ],
 )
 def test_calibration_unlike_the_example_is_refused(calibration, message):
     with pytest.raises(ValueError, match=message):
-        compile(nn.Linear(4, 3), torch.randn(1, 4), precision="int8", calibration=calibration)
+        compile(
+            nn.Linear(4, 3),
+            torch.randn(1, 4),
+            precision="int8",
+            calibration=calibration,
+        )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -98,12 +129,17 @@ def test_a_model_that_fixes_its_batch_size_runs_that_one_and_refuses_others():
     fast = compile(FixedBatch(), torch.randn(2, 12))
     x = torch.randn(2, 12)
     assert torch.equal(fast(x), FixedBatch()(x))
-    with pytest.raises(ValueError, match=r"FixedBatch does not take an input of 3×12 \(RuntimeError"):
+    with pytest.raises(
+        ValueError, match=r"FixedBatch does not take an input of 3×12 \(RuntimeError"
+    ):
         fast(torch.randn(3, 12))
 
 
 def test_an_example_that_the_model_itself_does_not_take_is_named_with_its_shape():
-    with pytest.raises(ValueError, match=r"Linear does not take an input of 2×3 \(RuntimeError: .*; give one of the"):
+    with pytest.raises(
+        ValueError,
+        match=r"Linear does not take an input of 2×3 \(RuntimeError: .*; give one of the",
+    ):
         compile(nn.Linear(4, 3), torch.randn(2, 3))
 
 
@@ -114,14 +150,21 @@ def test_an_example_without_a_tensor_is_refused(example):
 
 
 def test_only_language_models_need_no_example():
-    with pytest.raises(ValueError, match="compile needs an example input of Linear; only causal language models"):
+    with pytest.raises(
+        ValueError,
+        match="compile needs an example input of Linear; only causal language models",
+    ):
         compile(nn.Linear(4, 3), None)
 
 
 def test_an_example_of_another_kind_of_tensor_or_a_module_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"inputs must be dense CPU tensors, got torch\.sparse_coo"):
+    with pytest.raises(
+        ValueError, match=r"inputs must be dense CPU tensors, got torch\.sparse_coo"
+    ):
         compile(nn.Linear(4, 3), torch.ones(2, 4).to_sparse())
-    with pytest.raises(ValueError, match=r"compile takes a torch\.nn\.Module, got a function"):
+    with pytest.raises(
+        ValueError, match=r"compile takes a torch\.nn\.Module, got a function"
+    ):
         compile(lambda x: x, torch.randn(1, 4))
 
 
@@ -135,5 +178,7 @@ def test_an_example_without_items_compiles_and_other_sizes_follow():
 
 def test_an_instruction_set_that_the_cpu_lacks_is_refused(monkeypatch):
     monkeypatch.setenv("TERSIFY_ISA", "avx1024")
-    with pytest.raises(ValueError, match=r"TERSIFY_ISA='avx1024': this CPU has kernels for portable"):
+    with pytest.raises(
+        ValueError, match=r"TERSIFY_ISA='avx1024': this CPU has kernels for portable"
+    ):
         compile(nn.Linear(4, 3), torch.randn(1, 4))

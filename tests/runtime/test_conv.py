@@ -1,4 +1,6 @@
-"""Law 4: convolutions on every instruction set of this machine agree with the reference."""
+"""Law 4: convolutions on every instruction set of this machine agree with the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_convolution_of_odd_sizes_strides_dilations_and_paddings(isa, size, wind
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 12])
 def test_grouped_and_depthwise_convolution(isa, groups):
-    assert_close(conv_plan(2, 12, 24, (10, 10), zeros=0.3, groups=groups, kind=WeightKind.FLOAT))
+    assert_close(
+        conv_plan(2, 12, 24, (10, 10), zeros=0.3, groups=groups, kind=WeightKind.FLOAT)
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16, 17, 33])
@@ -86,13 +90,16 @@ def test_all_batch_sizes_of_one_network_share_its_packed_weights(isa):
         with torch.no_grad():
             assert torch.allclose(fast(x), layer(x), atol=1e-5)
         resident.append(fast.weight_bytes())
-    # Small batches and large ones may each need a form of their own, and no other size needs another.
+    # Small batches and large ones may each need a form of their own, and no other size
+    # needs another.
     assert set(resident[1:]) == {resident[1]}
     assert 0 < resident[0] <= resident[1]
 
 
 class OneWeightInTwoWays(nn.Module):
-    """The weight has one name, and two meanings: its channels are one group's of two, or all."""
+    """The weight has one name, and two meanings: its channels are one group's of two,
+    or all.
+    """
 
     def __init__(self):
         super().__init__()
@@ -121,12 +128,18 @@ def test_empty_batch_gives_an_empty_result(isa):
 
 def test_rows_without_weights_still_get_bias_and_residual(isa):
     shift = torch.arange(10.0, dtype=torch.float64)
-    assert_close(conv_plan(2, 6, 10, (9, 9), zeros=1.0, residual=True, epilogue=Epilogue(shift=shift)))
+    assert_close(
+        conv_plan(
+            2, 6, 10, (9, 9), zeros=1.0, residual=True, epilogue=Epilogue(shift=shift)
+        )
+    )
 
 
 @pytest.mark.parametrize("act", ["relu", "clamp", "gelu", "silu"])
 def test_the_whole_epilogue_of_a_sum(isa, act):
-    assert_close(conv_plan(3, 6, 10, (9, 9), residual=True, epilogue=some_epilogue(act, 10)))
+    assert_close(
+        conv_plan(3, 6, 10, (9, 9), residual=True, epilogue=some_epilogue(act, 10))
+    )
 
 
 @pytest.mark.parametrize("part", ["scale", "shift", "scale2", "shift2"])
@@ -143,28 +156,50 @@ def test_one_number_for_all_channels_is_every_channel_s(isa, part):
 
 @given(**ANY_CONVOLUTION, isa=st.sampled_from(ISAS))
 @settings(max_examples=120, deadline=None)
-def test_convolution_of_any_shape(n, channels, rows, size, window, kind, zeros, isa, threads):
+def test_convolution_of_any_shape(
+    n, channels, rows, size, window, kind, zeros, isa, threads
+):
     if min(conv_shape(rows, size, window)) < 1:
         return
     with running_on(isa):
-        assert_close(conv_plan(n, channels, rows, size, window, kind=kind, zeros=zeros), threads=threads)
+        assert_close(
+            conv_plan(n, channels, rows, size, window, kind=kind, zeros=zeros),
+            threads=threads,
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("length", "stride", "padding", "dilation"), [(40, 1, 1, 1), (17, 2, 0, 2), (3, 1, 3, 1)])
+@pytest.mark.parametrize(
+    ("length", "stride", "padding", "dilation"),
+    [(40, 1, 1, 1), (17, 2, 0, 2), (3, 1, 3, 1)],
+)
 def test_convolutions_of_one_dimension(isa, kind, length, stride, padding, dilation):
-    wide = conv_plan(3, 6, 10, (1, length), Window(1, 3, 1, stride, 0, padding, 1, dilation), kind=kind, zeros=0.5)
+    wide = conv_plan(
+        3,
+        6,
+        10,
+        (1, length),
+        Window(1, 3, 1, stride, 0, padding, 1, dilation),
+        kind=kind,
+        zeros=0.5,
+    )
     op = wide.nodes[0].op
     assert isinstance(op, Conv)
     flat = Conv(
-        weight=type(op.weight)(kind=kind, values=op.weight.values.squeeze(2), table=op.weight.table),
+        weight=type(op.weight)(
+            kind=kind, values=op.weight.values.squeeze(2), table=op.weight.table
+        ),
         window=op.window,
         groups=1,
         epilogue=RELU,
     )
     shape = wide.nodes[0].shape
-    node = Node(name="y", op=flat, inputs=("x",), value=floats(shape[0], shape[1], shape[3]))
-    assert_close(Plan(inputs={"x": floats(3, 6, length)}, nodes=(node,), outputs=("y",)))
+    node = Node(
+        name="y", op=flat, inputs=("x",), value=floats(shape[0], shape[1], shape[3])
+    )
+    assert_close(
+        Plan(inputs={"x": floats(3, 6, length)}, nodes=(node,), outputs=("y",))
+    )
 
 
 def test_results_do_not_depend_on_the_number_of_threads(isa):
@@ -176,6 +211,8 @@ def test_results_do_not_depend_on_the_number_of_threads(isa):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("zeros", [0.0, 0.9])
-def test_what_is_not_finite_stays_in_its_image_and_meets_zero_weights_as_in_torch(isa, bad, zeros):
+def test_what_is_not_finite_stays_in_its_image_and_meets_zero_weights_as_in_torch(
+    isa, bad, zeros
+):
     plan = conv_plan(3, 4, 6, (8, 8), epilogue=RELU, zeros=zeros)
     assert_in_torch_where_not_finite(plan, torch.randn(3, 4, 8, 8), bad, (1, 2, 3, 3))

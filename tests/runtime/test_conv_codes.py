@@ -1,4 +1,6 @@
-"""Convolutions with dense codes on int8 activations: exact sums of whole steps, on every instruction set."""
+"""Convolutions with dense codes on int8 activations: exact sums of whole steps, on
+every instruction set.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,44 @@ from tersify.runtime.weights import Weight, WeightKind
 
 extension = pytest.importorskip("tersify._runtime")
 ISAS = extension.isas()
-UNSIGNED, SIGNED = Quant(scale=1 / 64, low=0, high=255), Quant(scale=1 / 64, low=-127, high=127)
+UNSIGNED, SIGNED = (
+    Quant(scale=1 / 64, low=0, high=255),
+    Quant(scale=1 / 64, low=-127, high=127),
+)
 
 
 def steps(quant, *shape, seed=0):
     g = torch.Generator().manual_seed(seed)
-    return torch.randint(quant.low, quant.high + 1, shape, generator=g).float() * quant.scale
+    return (
+        torch.randint(quant.low, quant.high + 1, shape, generator=g).float()
+        * quant.scale
+    )
 
 
-def codes_plan(n, channels, rows, size, window=THREE, *, quant=UNSIGNED, zeros=0.3, weight=None, **more):
+def codes_plan(
+    n,
+    channels,
+    rows,
+    size,
+    window=THREE,
+    *,
+    quant=UNSIGNED,
+    zeros=0.3,
+    weight=None,
+    **more,
+):
     quants = {"x": quant}
-    plan = conv_plan(n, channels, rows, size, window, zeros=zeros, kernel=ConvKernel.CODES_I8, quants=quants, **more)
+    plan = conv_plan(
+        n,
+        channels,
+        rows,
+        size,
+        window,
+        zeros=zeros,
+        kernel=ConvKernel.CODES_I8,
+        quants=quants,
+        **more,
+    )
     node = plan.nodes[0]
     weight = (node.op.weight if weight is None else weight).in_steps()
     return replace(plan, nodes=(replace(node, op=replace(node.op, weight=weight)),))
@@ -50,7 +79,9 @@ def levels_weight(shape, count, *, zeros=0.0, seed=0):
     """A table of `count` odd levels."""
     g = torch.Generator().manual_seed(seed)
     table = torch.randn(count, generator=g).sort().values
-    values = table[torch.randint(0, count, shape, generator=g)] * (torch.rand(shape, generator=g) >= zeros)
+    values = table[torch.randint(0, count, shape, generator=g)] * (
+        torch.rand(shape, generator=g) >= zeros
+    )
     return Weight(kind=WeightKind.TABLE, values=values, table=table)
 
 
@@ -71,7 +102,11 @@ def levels_weight(shape, count, *, zeros=0.0, seed=0):
     ],
 )
 def test_sizes_strides_dilations_and_paddings(isa, quant, n, size, window):
-    assert_close(codes_plan(n, 9, 70, size, Window(*window), quant=quant), [steps(quant, n, 9, *size)], threads=2)
+    assert_close(
+        codes_plan(n, 9, 70, size, Window(*window), quant=quant),
+        [steps(quant, n, 9, *size)],
+        threads=2,
+    )
 
 
 @given(
@@ -116,7 +151,9 @@ def test_every_layer_of_two_bits_in_a_network_with_residuals(isa):
     one = codes_plan(2, 8, 8, (10, 10), epilogue=RELU).nodes[0]
     two = replace(one, name="z", inputs=("y", "x"))
     mid = Quant(scale=0.5, low=0, high=255)
-    plan = plan_of(one, two, inputs={"x": (2, 8, 10, 10)}, quants={"x": UNSIGNED, "y": mid})
+    plan = plan_of(
+        one, two, inputs={"x": (2, 8, 10, 10)}, quants={"x": UNSIGNED, "y": mid}
+    )
     assert_close(plan, [steps(UNSIGNED, 2, 8, 10, 10) + 0.003], threads=2)
 
 
@@ -138,13 +175,18 @@ def test_compile_takes_codes_where_zeros_are_few_and_says_so():
 
 
 @pytest.mark.parametrize("quant", [UNSIGNED, SIGNED])
-@pytest.mark.parametrize(("count", "zeros"), [(2, 0.4), (16, 0.0), (16, 0.3), (64, 0.2), (200, 0.0)])
 @pytest.mark.parametrize(
-    ("channels", "rows", "size"), [(16, 16, (8, 8)), (5, 70, (7, 9)), (64, 33, (4, 4)), (3, 129, (2, 17))]
+    ("count", "zeros"), [(2, 0.4), (16, 0.0), (16, 0.3), (64, 0.2), (200, 0.0)]
+)
+@pytest.mark.parametrize(
+    ("channels", "rows", "size"),
+    [(16, 16, (8, 8)), (5, 70, (7, 9)), (64, 33, (4, 4)), (3, 129, (2, 17))],
 )
 def test_tables_of_any_number_of_levels(isa, quant, count, zeros, channels, rows, size):
     weight = levels_weight((rows, channels, 3, 3), count, zeros=zeros)
-    plan = codes_plan(2, channels, rows, size, quant=quant, weight=weight, kind=WeightKind.TABLE)
+    plan = codes_plan(
+        2, channels, rows, size, quant=quant, weight=weight, kind=WeightKind.TABLE
+    )
     assert_close(plan, [steps(quant, 2, channels, *size)], threads=2)
 
 
@@ -152,7 +194,9 @@ def test_tables_of_any_number_of_levels(isa, quant, count, zeros, channels, rows
 def test_the_longest_windows_of_the_largest_levels_do_not_overflow(isa, sign):
     values = torch.full((2, 7000, 3, 3), sign)
     values[0, 0, 0, 0] = 0.37
-    weight = Weight(kind=WeightKind.TABLE, values=values, table=torch.tensor(sorted([sign, 0.37])))
+    weight = Weight(
+        kind=WeightKind.TABLE, values=values, table=torch.tensor(sorted([sign, 0.37]))
+    )
     plan = codes_plan(
         1,
         7000,
@@ -166,9 +210,13 @@ def test_the_longest_windows_of_the_largest_levels_do_not_overflow(isa, sign):
 
 
 def test_int8_runs_asymmetric_ternary_and_tables_of_sixteen_levels():
-    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)
+    ).eval()
     g = torch.Generator().manual_seed(3)
-    model[0].weight.data = torch.tensor([-0.7, 0.0, 1.0])[torch.randint(0, 3, (16, 3, 3, 3), generator=g)]
+    model[0].weight.data = torch.tensor([-0.7, 0.0, 1.0])[
+        torch.randint(0, 3, (16, 3, 3, 3), generator=g)
+    ]
     model[2].weight.data = levels_weight((16, 16, 3, 3), 16).values
     x = torch.rand(2, 3, 12, 12, generator=g)
     fast = compile(model, x, precision="int8")

@@ -1,4 +1,6 @@
-"""Dense convolutions and products over float lanes: every shape, window and epilogue, on every instruction set."""
+"""Dense convolutions and products over float lanes: every shape, window and epilogue,
+on every instruction set.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,15 @@ KINDS = [WeightKind.SIGN, WeightKind.TABLE, WeightKind.FLOAT]
 
 
 def dense_plan(n, channels, rows, size, window=THREE, **more):
-    return conv_plan(n, channels, rows, size, window, kernel=ConvKernel.DENSE_F32, **{"zeros": 0.2, **more})
+    return conv_plan(
+        n,
+        channels,
+        rows,
+        size,
+        window,
+        kernel=ConvKernel.DENSE_F32,
+        **{"zeros": 0.2, **more},
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,13 +74,20 @@ def test_any_shape(n, channels, rows, size, window, isa, threads):
     if min(conv_shape(rows, size, window)) < 1:
         return
     with running_on(isa):
-        assert_close(dense_plan(n, channels, rows, size, window, kind=WeightKind.FLOAT), threads=threads)
+        assert_close(
+            dense_plan(n, channels, rows, size, window, kind=WeightKind.FLOAT),
+            threads=threads,
+        )
 
 
 @pytest.mark.parametrize("act", ["relu", "clamp", "gelu"])
 @pytest.mark.parametrize("residual", [False, True])
 def test_what_happens_to_a_sum(isa, act, residual):
-    assert_close(dense_plan(2, 6, 10, (11, 7), epilogue=some_epilogue(act, 10), residual=residual))
+    assert_close(
+        dense_plan(
+            2, 6, 10, (11, 7), epilogue=some_epilogue(act, 10), residual=residual
+        )
+    )
 
 
 def test_maxima_and_means(isa):
@@ -78,10 +95,19 @@ def test_maxima_and_means(isa):
     assert_close(dense_plan(2, 6, 10, (12, 20), mean=Epilogue()), threads=2)
 
 
-@pytest.mark.parametrize(("n", "rows", "features"), [(1, 5, 9), (40, 70, 33), (160, 130, 64), (7, 3, 300)])
+@pytest.mark.parametrize(
+    ("n", "rows", "features"), [(1, 5, 9), (40, 70, 33), (160, 130, 64), (7, 3, 300)]
+)
 def test_products_of_many_vectors(isa, n, rows, features):
     weight = Weight(kind=WeightKind.FLOAT, values=torch.randn(rows, features))
-    op = Linear(weight=weight, kernel=LinearKernel.DENSE_F32, epilogue=some_epilogue("relu", rows))
+    op = Linear(
+        weight=weight,
+        kernel=LinearKernel.DENSE_F32,
+        epilogue=some_epilogue("relu", rows),
+    )
     op = replace(op, epilogue=replace(op.epilogue, scale2=None, shift2=None))
-    plan = plan_of(Node(name="y", op=op, inputs=("x",), value=floats(n, rows)), inputs={"x": (n, features)})
+    plan = plan_of(
+        Node(name="y", op=op, inputs=("x",), value=floats(n, rows)),
+        inputs={"x": (n, features)},
+    )
     assert_close(plan, threads=2)

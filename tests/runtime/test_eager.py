@@ -1,4 +1,6 @@
-"""What no kernel speeds up runs as torch would run it: by usual functions, or as the module itself."""
+"""What no kernel speeds up runs as torch would run it: by usual functions, or as the
+module itself.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_a_module_that_is_faster_than_its_calls_runs_itself():
     assert bounds(fast)[0].module is not None
     assert torch.equal(fast(x), model.eval()(x))
     assert not fast(x).requires_grad
-    assert torch.equal(fast(torch.ones(5, 4).t().contiguous().t()), model(torch.ones(5, 4)))
+    assert torch.equal(
+        fast(torch.ones(5, 4).t().contiguous().t()), model(torch.ones(5, 4))
+    )
 
 
 @pytest.mark.usefixtures("module_wins")
@@ -98,7 +102,9 @@ def test_a_twin_shares_the_tensors_and_nothing_else():
     assert made is not model
     assert not made.training
     assert model.training
-    assert all(a is b for a, b in zip(model.parameters(), made.parameters(), strict=True))
+    assert all(
+        a is b for a, b in zip(model.parameters(), made.parameters(), strict=True)
+    )
 
 
 def test_hooks_and_what_cannot_be_copied_have_no_twin():
@@ -122,13 +128,18 @@ def test_a_function_that_gives_the_same_takes_the_place_of_the_operator(operator
     trial = Trial(operator)
     trial(*args)
     assert trial.best is not operator
-    for made, wanted in zip(tensors(trial.best(*args)), tensors(operator(*args)), strict=True):
+    for made, wanted in zip(
+        tensors(trial.best(*args)), tensors(operator(*args)), strict=True
+    ):
         assert torch.equal(made.nan_to_num(7), wanted.nan_to_num(7))
 
 
 def test_random_and_foreign_operators_stay_themselves():
     state = torch.get_rng_state()
-    for operator, args in ((aten.rand_like.default, (torch.ones(3),)), (torch.sin, (torch.ones(3),))):
+    for operator, args in (
+        (aten.rand_like.default, (torch.ones(3),)),
+        (torch.sin, (torch.ones(3),)),
+    ):
         trial = Trial(operator)
         torch.set_rng_state(state)
         made = trial(*args)
@@ -138,7 +149,9 @@ def test_random_and_foreign_operators_stay_themselves():
 
 
 def test_a_function_that_gives_something_else_is_not_taken(monkeypatch):
-    monkeypatch.setattr("tersify.runtime.short_calls._function_of", lambda target: torch.sin)
+    monkeypatch.setattr(
+        "tersify.runtime.short_calls._function_of", lambda target: torch.sin
+    )
     trial = Trial(aten.cos.default)
     assert torch.equal(trial(torch.ones(2)), torch.ones(2).cos())
     assert trial.best is aten.cos.default

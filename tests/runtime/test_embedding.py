@@ -1,4 +1,6 @@
-"""Embeddings: rows by their numbers, kept in the bits that their levels need; and arithmetic with plain numbers."""
+"""Embeddings: rows by their numbers, kept in the bits that their levels need; and
+arithmetic with plain numbers.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,17 @@ extension = pytest.importorskip("tersify._runtime")
 
 
 def embedding_plan(weight, *shape):
-    node = Node(name="y", op=Embedding(weight=weight), inputs=("x",), value=floats(*shape, weight.shape[1]))
-    return Plan(inputs={"x": Value(shape=shape, dtype=torch.int64)}, nodes=(node,), outputs=("y",))
+    node = Node(
+        name="y",
+        op=Embedding(weight=weight),
+        inputs=("x",),
+        value=floats(*shape, weight.shape[1]),
+    )
+    return Plan(
+        inputs={"x": Value(shape=shape, dtype=torch.int64)},
+        nodes=(node,),
+        outputs=("y",),
+    )
 
 
 @pytest.mark.parametrize("kind", list(KIND_WEIGHTS))
@@ -50,7 +61,9 @@ def test_numbers_of_another_integer_type_are_taken_as_the_module_takes_them():
     fast = compile(layer, torch.zeros(2, 3, dtype=torch.int64), threads=1)
     ids = torch.randint(0, 10, (2, 3), dtype=torch.int32)
     assert torch.equal(fast(ids), layer(ids))
-    with pytest.raises(ValueError, match=r"Embedding does not take an input of 2×3 \(RuntimeError"):
+    with pytest.raises(
+        ValueError, match=r"Embedding does not take an input of 2×3 \(RuntimeError"
+    ):
         fast(torch.zeros(2, 3))
 
 
@@ -66,7 +79,12 @@ class WithNumbers(nn.Module):
 @pytest.mark.usefixtures("kernels_win")
 @pytest.mark.parametrize(
     ("first", "shape"),
-    [(nn.Conv2d(3, 5, 3), (3, 8, 8)), (nn.Linear(6, 7), (6,)), (nn.Linear(6, 7), (4, 6)), (nn.Identity(), (4, 6))],
+    [
+        (nn.Conv2d(3, 5, 3), (3, 8, 8)),
+        (nn.Linear(6, 7), (6,)),
+        (nn.Linear(6, 7), (4, 6)),
+        (nn.Identity(), (4, 6)),
+    ],
 )
 def test_arithmetic_with_numbers_needs_no_torch_call(first, shape):
     model, x = WithNumbers(first), torch.randn(2, *shape)

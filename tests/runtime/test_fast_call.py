@@ -1,4 +1,6 @@
-"""A compiled network that is called again: nothing is checked twice, and whoever stands around it is asked."""
+"""A compiled network that is called again: nothing is checked twice, and whoever stands
+around it is asked.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tersify.runtime.bound import Bound
 pytest.importorskip("tersify._runtime")
 pytestmark = pytest.mark.usefixtures("kernels_win")  # a layer in torch has no short way
 HAS_SHORT_WAY = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
-needs_short_way = pytest.mark.skipif(not HAS_SHORT_WAY, reason="torch before 2.10 does not describe tensors to C")
+needs_short_way = pytest.mark.skipif(
+    not HAS_SHORT_WAY, reason="torch before 2.10 does not describe tensors to C"
+)
 
 
 class Watching(TorchDispatchMode):
@@ -42,7 +46,9 @@ def run_once() -> tuple[nn.Module, torch.Tensor]:
 
 @pytest.fixture
 def took_the_short_way(monkeypatch) -> Callable[[nn.Module, torch.Tensor], bool]:
-    """Whether a call ends in C++: the ordinary one runs the network's stages from Python."""
+    """Whether a call ends in C++: the ordinary one runs the network's stages from
+    Python.
+    """
     entered, run = [], Bound.run_flat
 
     def counted(self, inputs):
@@ -65,14 +71,21 @@ def test_inputs_unlike_the_last_are_still_checked_and_right():
     x = torch.randn(3, 6)
     fast(x)
     with torch.no_grad():
-        for other in (torch.randn(3, 6), torch.randn(4, 6), torch.randn(6, 3).T, nn.Parameter(torch.randn(3, 6))):
+        for other in (
+            torch.randn(3, 6),
+            torch.randn(4, 6),
+            torch.randn(6, 3).T,
+            nn.Parameter(torch.randn(3, 6)),
+        ):
             assert torch.allclose(fast(other), layer(other), atol=1e-6)
             fast(x)
     for wrong in (torch.randn(3, 7), x.double(), x.to_sparse(), x.to("meta")):
         with pytest.raises(ValueError, match="input"):
             fast(wrong)
         fast(x)
-    with pytest.raises(ValueError, match="Linear does not take an input of 3×6 and 3×6"):
+    with pytest.raises(
+        ValueError, match="Linear does not take an input of 3×6 and 3×6"
+    ):
         fast(x, x)
 
 
@@ -85,7 +98,9 @@ def test_tensors_whose_memory_says_something_else_are_resolved():
 
 
 @needs_short_way
-def test_a_repeated_call_takes_the_short_way_where_its_input_is_like_the_last_and_only_there(took_the_short_way):
+def test_a_repeated_call_takes_the_short_way_where_its_input_is_like_the_last_and_only_there(
+    took_the_short_way,
+):
     fast, x = run_once()
     rows = torch.cat([torch.zeros(3, 64), x, torch.zeros(1, 64)])
     for like in (x, x.clone(), rows[3:5], torch.randn(2, 64)):
@@ -137,7 +152,9 @@ def test_a_tensor_without_memory_is_an_error_and_not_the_end_of_the_process():
 def test_zeros_without_memory_are_right_while_somebody_watches():
     fast, x = run_once()
     with Watching():
-        assert torch.equal(fast(torch._efficientzerotensor(x.shape)), fast(torch.zeros_like(x)))
+        assert torch.equal(
+            fast(torch._efficientzerotensor(x.shape)), fast(torch.zeros_like(x))
+        )
 
 
 def test_an_output_of_another_kind_is_not_written_to():
@@ -188,7 +205,9 @@ def test_one_output_in_a_tuple_stays_in_it():
         assert torch.allclose(made, layer(x)[0], atol=1e-5)
 
 
-def test_without_torchs_c_functions_every_call_is_an_ordinary_one(monkeypatch, took_the_short_way):
+def test_without_torchs_c_functions_every_call_is_an_ordinary_one(
+    monkeypatch, took_the_short_way
+):
     monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__", raising=False)
     fast, x = run_once()
     assert not took_the_short_way(fast, x)
@@ -234,7 +253,9 @@ def test_a_replaced_forward_is_called():
 
 
 @needs_short_way
-def test_who_watches_in_between_sees_one_operator_and_does_not_slow_the_next_run(took_the_short_way):
+def test_who_watches_in_between_sees_one_operator_and_does_not_slow_the_next_run(
+    took_the_short_way,
+):
     fast, x = run_once()
     wanted = fast(x)
     with Watching() as watch:
@@ -281,7 +302,8 @@ def test_threads_that_meet_many_sizes_at_once_all_get_their_own_results():
     def work(i):
         start.wait()
         with torch.no_grad():
-            found[i] = [fast(x) for x in inputs[i] if len(layer(x))]  # other calls give the lock away in between
+            # other calls give the lock away in between
+            found[i] = [fast(x) for x in inputs[i] if len(layer(x))]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads change places wherever they can
@@ -324,4 +346,7 @@ def test_outputs_that_are_others_under_another_shape_are_right_and_stay(order):
         with torch.no_grad():
             kept.append((fast(x), plain(x)))
     for found, wanted in kept:
-        assert all(torch.allclose(a, b, atol=1e-5) and a.shape == b.shape for a, b in zip(found, wanted, strict=True))
+        assert all(
+            torch.allclose(a, b, atol=1e-5) and a.shape == b.shape
+            for a, b in zip(found, wanted, strict=True)
+        )

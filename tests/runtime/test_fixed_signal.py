@@ -41,7 +41,9 @@ def test_a_narrow_fft_counts_its_overflows():
 @given(st.integers(-(2**24), 2**24), st.integers(-(2**24), 2**24))
 def test_cordic_finds_magnitude_and_phase_in_every_quadrant(x, y):
     cordic = Cordic()
-    magnitude, phase = (int(part[0]) for part in cordic.polar(np.array([x]), np.array([y])))
+    magnitude, phase = (
+        int(part[0]) for part in cordic.polar(np.array([x]), np.array([y]))
+    )
     assert magnitude == pytest.approx(np.hypot(x, y), rel=1e-4, abs=2)
     if np.hypot(x, y) > 1000:
         error = np.angle(np.exp(1j * (phase / 2**20 * 2 * np.pi - np.arctan2(y, x))))
@@ -50,7 +52,10 @@ def test_cordic_finds_magnitude_and_phase_in_every_quadrant(x, y):
 
 @given(st.integers(0, 2**24), st.integers(-(2**19), 2**19 - 1))
 def test_cordic_turns_a_magnitude_by_any_phase(magnitude, phase):
-    x, y = (int(part[0]) for part in Cordic().rectangular(np.array([magnitude]), np.array([phase])))
+    x, y = (
+        int(part[0])
+        for part in Cordic().rectangular(np.array([magnitude]), np.array([phase]))
+    )
     angle = phase / 2**20 * 2 * np.pi
     assert x == pytest.approx(magnitude * np.cos(angle), abs=2 + 1e-4 * magnitude)
     assert y == pytest.approx(magnitude * np.sin(angle), abs=2 + 1e-4 * magnitude)
@@ -58,8 +63,13 @@ def test_cordic_turns_a_magnitude_by_any_phase(magnitude, phase):
 
 def test_more_iterations_are_more_exact():
     points = np.arange(1, 1000) * 997
-    errors = [np.abs(Cordic(iterations=n).polar(points, points[::-1])[0] - np.hypot(points, points[::-1])).max()
-              for n in (4, 8, 16)]  # fmt: skip
+    errors = [
+        np.abs(
+            Cordic(iterations=n).polar(points, points[::-1])[0]
+            - np.hypot(points, points[::-1])
+        ).max()
+        for n in (4, 8, 16)
+    ]
     assert errors[0] > errors[1] > errors[2]
 
 

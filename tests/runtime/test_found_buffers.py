@@ -1,4 +1,6 @@
-"""Buffers that count, rows that are scaled in place, modes and gradients: compile leaves a module as it found it."""
+"""Buffers that count, rows that are scaled in place, modes and gradients: compile
+leaves a module as it found it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ def test_compile_leaves_counting_buffers_as_they_are():
     model = Counting().eval()
     before = copy.deepcopy(model.state_dict())
     for precision in ("fp32", "int8", "auto"):
-        compile(model, torch.randn(2, 4), precision=precision, calibration=[torch.randn(3, 4)])
+        compile(
+            model,
+            torch.randn(2, 4),
+            precision=precision,
+            calibration=[torch.randn(3, 4)],
+        )
         assert unchanged_by_compile(model, before), precision
 
 
@@ -81,8 +88,12 @@ def test_a_reassigned_buffer_is_followed_or_refused():
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 2.0])
-def test_an_embedding_with_a_largest_norm_is_right_and_compile_does_not_scale_its_rows(max_norm):
-    model = nn.Sequential(nn.Embedding(11, 6, max_norm=max_norm), nn.Linear(6, 3)).eval()
+def test_an_embedding_with_a_largest_norm_is_right_and_compile_does_not_scale_its_rows(
+    max_norm,
+):
+    model = nn.Sequential(
+        nn.Embedding(11, 6, max_norm=max_norm), nn.Linear(6, 3)
+    ).eval()
     with torch.no_grad():
         model[0].weight.mul_(3)
     before = copy.deepcopy(model.state_dict())

@@ -1,4 +1,6 @@
-"""Axes folded into the batch: windows, frames, rows and dual paths are not the batch, whatever its size."""
+"""Axes folded into the batch: windows, frames, rows and dual paths are not the batch,
+whatever its size.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ pytest.importorskip("tersify._runtime")
 
 
 class Permuted(nn.Module):
-    """The batch becomes the last axis, a layer works over the others, and it comes back."""
+    """The batch becomes the last axis, a layer works over the others, and it comes
+    back.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,9 +45,17 @@ class FlattenedWhole(nn.Sequential):
         super().__init__(nn.Flatten(0), nn.Unflatten(0, (-1, 4)), nn.Linear(4, 3))
 
 
-def encoder(batch_first: bool = True, norm_first: bool = False, activation: str = "relu") -> nn.Module:
+def encoder(
+    batch_first: bool = True, norm_first: bool = False, activation: str = "relu"
+) -> nn.Module:
     layer = nn.TransformerEncoderLayer(
-        16, 4, 24, dropout=0.1, batch_first=batch_first, norm_first=norm_first, activation=activation
+        16,
+        4,
+        24,
+        dropout=0.1,
+        batch_first=batch_first,
+        norm_first=norm_first,
+        activation=activation,
     )
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
@@ -54,10 +66,22 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "rows_of_six": (RowsOfSix, lambda b: torch.randn(b, 8, 6)),
     "rows_of_six_across_items": (RowsOfSix, lambda b: torch.randn(b, 4, 3, 4)),
     "encoder": (encoder, lambda b: torch.randn(b, 7, 16)),
-    "encoder_norm_first": (lambda: encoder(norm_first=True, activation="gelu"), lambda b: torch.randn(b, 7, 16)),
-    "encoder_batch_second": (lambda: encoder(batch_first=False), lambda b: torch.randn(7, b, 16)),
-    "multihead_attention": (lambda: SelfAttention(True), lambda b: torch.randn(b, 6, 16)),
-    "multihead_attention_batch_second": (lambda: SelfAttention(False), lambda b: torch.randn(6, b, 16)),
+    "encoder_norm_first": (
+        lambda: encoder(norm_first=True, activation="gelu"),
+        lambda b: torch.randn(b, 7, 16),
+    ),
+    "encoder_batch_second": (
+        lambda: encoder(batch_first=False),
+        lambda b: torch.randn(7, b, 16),
+    ),
+    "multihead_attention": (
+        lambda: SelfAttention(True),
+        lambda b: torch.randn(b, 6, 16),
+    ),
+    "multihead_attention_batch_second": (
+        lambda: SelfAttention(False),
+        lambda b: torch.randn(6, b, 16),
+    ),
     "dual_path": (DualPath, lambda b: torch.randn(b, 8, 5, 7)),
     "gtcrn": (SmallGTCRN, lambda b: torch.randn(b, 2, 9, 16)),
     "pixel_shuffle": (PixelShuffler, lambda b: torch.randn(b, 3, 6, 8)),
@@ -78,7 +102,10 @@ def test_folded_axes_give_what_the_module_gives_for_every_batch(case, weights):
         assert check(fast, model, inputs(batch)) <= 2e-5
 
 
-@pytest.mark.parametrize("case", ["window_attention", "frames_in_the_batch", "rows_of_six", "encoder", "dual_path"])
+@pytest.mark.parametrize(
+    "case",
+    ["window_attention", "frames_in_the_batch", "rows_of_six", "encoder", "dual_path"],
+)
 def test_a_network_compiled_for_one_item_takes_many(case):
     build, inputs = CASES[case]
     model = build().eval()
@@ -87,7 +114,9 @@ def test_a_network_compiled_for_one_item_takes_many(case):
         assert check(fast, model, inputs(batch)) <= 2e-5
 
 
-@pytest.mark.parametrize("case", ["frames_in_the_batch", "rows_of_six", "window_attention"])
+@pytest.mark.parametrize(
+    "case", ["frames_in_the_batch", "rows_of_six", "window_attention"]
+)
 def test_the_same_input_gives_the_same_answer_each_time(case):
     build, inputs = CASES[case]
     fast = compile(build().eval(), inputs(2))
@@ -136,7 +165,9 @@ def test_a_copy_that_puts_numbers_in_order_does_so_in_the_reference_too():
             self.norm = nn.GroupNorm(2, 4)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.norm(x.unsqueeze(-1).expand(-1, -1, 5).movedim(2, 0).reshape(5, 4, 3))
+            return self.norm(
+                x.unsqueeze(-1).expand(-1, -1, 5).movedim(2, 0).reshape(5, 4, 3)
+            )
 
     model = Spread().eval()
     x = torch.randn(4, 3)

@@ -1,4 +1,6 @@
-"""Compiled networks in processes that fork, as servers do: right or a clear error in the child, never a hang."""
+"""Compiled networks in processes that fork, as servers do: right or a clear error in
+the child, never a hang.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ CHILDREN = {
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    """A new process, so that a hang here ends by a limit and takes no other test with it."""
+    """A new process, so that a hang here ends by a limit and takes no other test with
+    it.
+    """
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-c", PRELUDE + script],
@@ -90,16 +94,24 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("child", CHILDREN)
 def test_a_forked_child_ends(child):
-    done = run(CHILDREN[child] + "\nstatus = child_status(work)\nassert status == 0, status\nassert right(fast(x))\n")
+    done = run(
+        CHILDREN[child]
+        + "\nstatus = child_status(work)\nassert status == 0, status\nassert right(fast(x))\n"
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_the_parent_runs_on_after_a_child_ran():
-    done = run(CHILDREN["runs_it"] + "\nassert all(child_status(work) == 0 and right(fast(x)) for _ in range(3))\n")
+    done = run(
+        CHILDREN["runs_it"]
+        + "\nassert all(child_status(work) == 0 and right(fast(x)) for _ in range(3))\n"
+    )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("child", ["runs_it", "drops_it", "leaves_by_sys_exit", "compiles_its_own"])
+@pytest.mark.parametrize(
+    "child", ["runs_it", "drops_it", "leaves_by_sys_exit", "compiles_its_own"]
+)
 def test_children_forked_while_another_thread_runs_the_network_end(child):
     script = (
         CHILDREN[child]

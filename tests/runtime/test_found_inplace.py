@@ -160,7 +160,9 @@ def test_a_write_into_an_input_reaches_the_caller(write):
     example = inputs(2)
     shown = copy.deepcopy(example)
     fast = compile(model, example)
-    assert all(torch.equal(a, b) for a, b in zip(example, shown, strict=True)), "compile wrote into the example"
+    assert all(torch.equal(a, b) for a, b in zip(example, shown, strict=True)), (
+        "compile wrote into the example"
+    )
     for batch in (2, 3, 1):
         check(fast, model, *inputs(batch))
     strided = tuple(x.mT for x in inputs(3))

@@ -1,4 +1,6 @@
-"""int8 against the module itself: a factor without an offset, and an offset without a factor, behind a sum."""
+"""int8 against the module itself: a factor without an offset, and an offset without a
+factor, behind a sum.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tersify.runtime import compile
 
 pytest.importorskip("tersify._runtime")
 
-INT8_BOUND = 0.06  # of the largest output: 8-bit activations, summed over a few dozen weights
+# of the largest output: 8-bit activations, summed over a few dozen weights
+INT8_BOUND = 0.06
 
 
 class Summed(nn.Module):
@@ -54,11 +57,14 @@ def test_what_stands_behind_a_sum_is_not_lost(behind, precision, isa):
     fast = compile(model, x, precision=precision, calibration=[x, x.flip(-1)])
     bound = 2e-5 if precision == "fp32" else INT8_BOUND
     for batch in (4, 1, 3):
-        check(fast, model, x[:batch].flip(-1).contiguous(), bound=bound)  # in the calibrated range, and not the same
+        # in the calibrated range, and not the same
+        check(fast, model, x[:batch].flip(-1).contiguous(), bound=bound)
 
 
 class TwoSums(nn.Module):
-    """Two convolutions in a row, each with its input added and scaled, so that the first result is requantized."""
+    """Two convolutions in a row, each with its input added and scaled, so that the
+    first result is requantized.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,12 +81,23 @@ def test_scaled_sums_in_a_row_are_right(precision):
     model = thinned_(TwoSums(), 0.6, ternary=True).eval()
     x = torch.randn(4, 8, 9, 9)
     fast = compile(model, x, precision=precision, calibration=x)
-    check(fast, model, x[:3].flip(-1).contiguous(), bound=2e-5 if precision == "fp32" else INT8_BOUND)
+    check(
+        fast,
+        model,
+        x[:3].flip(-1).contiguous(),
+        bound=2e-5 if precision == "fp32" else INT8_BOUND,
+    )
 
 
 def outlier_network() -> tuple[nn.Module, Tensor]:
-    """One input is a thousand times the others, and no weight reads it: eight bits see nothing else."""
-    model = thinned_(nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)), zeros=0.5, ternary=True).eval()
+    """One input is a thousand times the others, and no weight reads it: eight bits see
+    nothing else.
+    """
+    model = thinned_(
+        nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)),
+        zeros=0.5,
+        ternary=True,
+    ).eval()
     model[0].weight.data[:, 0] = 0
     x = torch.randn(4, 256, generator=torch.Generator().manual_seed(0))
     x[:, 0] = 1e5
@@ -89,7 +106,9 @@ def outlier_network() -> tuple[nn.Module, Tensor]:
 
 def test_int8_that_leaves_little_of_the_outputs_says_so():
     model, x = outlier_network()
-    with pytest.warns(RuntimeWarning, match=r"with precision='int8' the outputs are \d+ % off"):
+    with pytest.warns(
+        RuntimeWarning, match=r"with precision='int8' the outputs are \d+ % off"
+    ):
         compile(model, x, precision="int8")
 
 

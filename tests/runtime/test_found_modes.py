@@ -1,4 +1,6 @@
-"""What stands around a call or inside a forward: autocast, inference mode, hooks that set weights, TorchScript."""
+"""What stands around a call or inside a forward: autocast, inference mode, hooks that
+set weights, TorchScript.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ pytest.importorskip("tersify._runtime")
 
 
 def network():
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Softmax(-1)).eval()
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Softmax(-1)
+    ).eval()
 
 
 class AutocastInside(nn.Module):
@@ -56,7 +60,9 @@ def test_autocast_inside_a_forward_is_captured():
     check(compile(model, torch.randn(2, 5, 8)), model, torch.randn(2, 5, 8))
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad, contextlib.nullcontext])
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.enable_grad, contextlib.nullcontext]
+)
 def test_modes_of_gradients_change_nothing(mode):
     model = network()
     fast = compile(model, torch.randn(2, 8))
@@ -68,7 +74,9 @@ def test_modes_of_gradients_change_nothing(mode):
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
 def test_weights_that_hooks_compute_anew_from_parameters_are_constants(norm):
-    model = nn.Sequential(norm(nn.Linear(8, 8)), nn.ReLU(), norm(nn.Conv1d(8, 4, 1))).eval()
+    model = nn.Sequential(
+        norm(nn.Linear(8, 8)), nn.ReLU(), norm(nn.Conv1d(8, 4, 1))
+    ).eval()
     model = nn.Sequential(model[0], model[1], nn.Unflatten(1, (8, 1)), model[2]).eval()
     check(compile(model, torch.randn(2, 8)), model, torch.randn(2, 8))
 
@@ -106,7 +114,9 @@ def test_one_hot_of_as_many_classes_as_there_are_is_refused():
         compile(OneHot(-1).eval(), torch.randn(2, 8))
 
 
-@pytest.mark.parametrize("script", [torch.jit.script, lambda m: torch.jit.trace(m, torch.randn(2, 8))])
+@pytest.mark.parametrize(
+    "script", [torch.jit.script, lambda m: torch.jit.trace(m, torch.randn(2, 8))]
+)
 def test_torchscript_is_refused_in_one_sentence(script):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -159,7 +169,9 @@ class Keeps(nn.Module):
         (set(), lambda kept, x: kept.add(len(kept))),
     ],
 )
-def test_a_container_that_grows_with_every_call_is_refused_and_left_as_it_was(kind, keep):
+def test_a_container_that_grows_with_every_call_is_refused_and_left_as_it_was(
+    kind, keep
+):
     model = Keeps(kind, keep).eval()
     before = type(kind)(kind)
     with pytest.raises(ValueError, match=r"sets self\.kept at every call"):
@@ -205,7 +217,9 @@ PADDING = torch.tensor([[False, False, True], [False, False, False]])
 
 @pytest.mark.parametrize("mask", [PADDING, torch.zeros_like(PADDING)])
 def test_an_encoder_that_would_nest_its_padded_input_is_refused(mask):
-    """Torch gives zeros at padded positions there, but only without gradients and without anybody who looks."""
+    """Torch gives zeros at padded positions there, but only without gradients and
+    without anybody who looks.
+    """
     model = masked_encoder()
     with pytest.raises(ValueError, match="enable_nested_tensor=False"):
         compile(model, (torch.randn(2, 3, 8), mask))
@@ -216,10 +230,17 @@ def test_an_encoder_that_would_nest_its_padded_input_is_refused(mask):
 def test_an_encoder_that_does_not_nest_takes_padding_masks():
     model = masked_encoder(enable_nested_tensor=False)
     fast = compile(model, (torch.randn(2, 3, 8), PADDING))
-    for mask in (PADDING, PADDING.flip(0), PADDING | torch.tensor([False, True, False]), torch.zeros_like(PADDING)):
+    for mask in (
+        PADDING,
+        PADDING.flip(0),
+        PADDING | torch.tensor([False, True, False]),
+        torch.zeros_like(PADDING),
+    ):
         x = torch.randn(2, 3, 8)
         with torch.no_grad():
-            assert torch.allclose(fast(x, mask), model(x, mask), atol=1e-5, equal_nan=True)
+            assert torch.allclose(
+                fast(x, mask), model(x, mask), atol=1e-5, equal_nan=True
+            )
 
 
 def test_a_module_that_computes_other_things_when_it_is_watched_is_refused():
@@ -233,6 +254,8 @@ def test_a_module_that_computes_other_things_when_it_is_watched_is_refused():
             return x * 2 if torch.overrides.has_torch_function((x,)) else x * 3
 
     model = Shy().eval()
-    with pytest.raises(ValueError, match="computes other things in a capture than without"):
+    with pytest.raises(
+        ValueError, match="computes other things in a capture than without"
+    ):
         compile(model, torch.randn(2, 3))
     assert model.calls == 0

@@ -1,4 +1,6 @@
-"""Other lengths, image sizes and batches than the example's: what the module takes, the compiled network takes."""
+"""Other lengths, image sizes and batches than the example's: what the module takes, the
+compiled network takes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ pytest.importorskip("tersify._runtime")
 
 
 class Resized(nn.Module):
-    """Sizes computed from sizes: half of the width, a grid, an upsampling to the input's own size."""
+    """Sizes computed from sizes: half of the width, a grid, an upsampling to the
+    input's own size.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +44,9 @@ class Positions(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1])))
+        return self.head(
+            self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        )
 
 
 class Tagger(nn.Module):
@@ -56,13 +62,23 @@ class Tagger(nn.Module):
 
 def image_net() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(8, 5),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+    )
 
 
 def speech_net() -> nn.Module:
-    return nn.Sequential(nn.Conv1d(2, 8, 5, dilation=2), nn.PReLU(8), nn.ConvTranspose1d(8, 2, 4, 2), nn.Tanh())
+    return nn.Sequential(
+        nn.Conv1d(2, 8, 5, dilation=2),
+        nn.PReLU(8),
+        nn.ConvTranspose1d(8, 2, 4, 2),
+        nn.Tanh(),
+    )
 
 
 def tokens(batch: int, length: int) -> Tensor:
@@ -70,22 +86,64 @@ def tokens(batch: int, length: int) -> Tensor:
 
 
 def encoder() -> nn.Module:
-    return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24, batch_first=True), 1, enable_nested_tensor=False)
+    return nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 24, batch_first=True),
+        1,
+        enable_nested_tensor=False,
+    )
 
 
-SIZED: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], list[tuple[int, ...]]]] = {
-    "image": (image_net, lambda b, h, w: torch.randn(b, 3, h, w), [(2, 12, 12), (1, 9, 14), (5, 12, 12), (2, 17, 8)]),
-    "speech": (speech_net, lambda b, t: torch.randn(b, 2, t), [(2, 20), (1, 33), (3, 20), (2, 11)]),
-    "resized": (Resized, lambda b, h, w: torch.randn(b, 3, h, w), [(2, 12, 12), (1, 9, 15), (3, 6, 20)]),
+SIZED: dict[
+    str, tuple[Callable[[], nn.Module], Callable[..., Tensor], list[tuple[int, ...]]]
+] = {
+    "image": (
+        image_net,
+        lambda b, h, w: torch.randn(b, 3, h, w),
+        [(2, 12, 12), (1, 9, 14), (5, 12, 12), (2, 17, 8)],
+    ),
+    "speech": (
+        speech_net,
+        lambda b, t: torch.randn(b, 2, t),
+        [(2, 20), (1, 33), (3, 20), (2, 11)],
+    ),
+    "resized": (
+        Resized,
+        lambda b, h, w: torch.randn(b, 3, h, w),
+        [(2, 12, 12), (1, 9, 15), (3, 6, 20)],
+    ),
     "positions": (Positions, tokens, [(2, 6), (1, 9), (4, 1), (3, 32)]),
     "lstm": (lambda: Tagger(nn.LSTM), tokens, [(2, 6), (1, 9), (4, 1), (3, 17)]),
     "gru": (lambda: Tagger(nn.GRU), tokens, [(2, 6), (1, 9), (4, 1)]),
-    "encoder": (encoder, lambda b, t: torch.randn(b, t, 16), [(2, 6), (1, 9), (4, 1), (3, 17)]),
-    "linear_of_ranks": (lambda: nn.Linear(4, 3), lambda *s: torch.randn(*s, 4), [(2,), (2, 3), (1, 2, 3), (5,)]),
-    "windows": (WindowAttention, lambda b, h, w: torch.randn(b, h, w, 16), [(2, 8, 8), (1, 4, 12), (3, 8, 4)]),
-    "video": (FoldedVideo, lambda b, t, h: torch.randn(b, t, 3, h, h), [(2, 3, 8), (1, 5, 8), (2, 2, 6)]),
-    "dual_path": (DualPath, lambda b, k, s: torch.randn(b, 8, k, s), [(2, 5, 7), (1, 6, 3), (3, 2, 9)]),
-    "gtcrn": (SmallGTCRN, lambda b, t: torch.randn(b, 2, t, 16), [(2, 9), (1, 4), (3, 20)]),
+    "encoder": (
+        encoder,
+        lambda b, t: torch.randn(b, t, 16),
+        [(2, 6), (1, 9), (4, 1), (3, 17)],
+    ),
+    "linear_of_ranks": (
+        lambda: nn.Linear(4, 3),
+        lambda *s: torch.randn(*s, 4),
+        [(2,), (2, 3), (1, 2, 3), (5,)],
+    ),
+    "windows": (
+        WindowAttention,
+        lambda b, h, w: torch.randn(b, h, w, 16),
+        [(2, 8, 8), (1, 4, 12), (3, 8, 4)],
+    ),
+    "video": (
+        FoldedVideo,
+        lambda b, t, h: torch.randn(b, t, 3, h, h),
+        [(2, 3, 8), (1, 5, 8), (2, 2, 6)],
+    ),
+    "dual_path": (
+        DualPath,
+        lambda b, k, s: torch.randn(b, 8, k, s),
+        [(2, 5, 7), (1, 6, 3), (3, 2, 9)],
+    ),
+    "gtcrn": (
+        SmallGTCRN,
+        lambda b, t: torch.randn(b, 2, t, 16),
+        [(2, 9), (1, 4), (3, 20)],
+    ),
 }
 
 
@@ -141,11 +199,17 @@ def language_model(name: str) -> nn.Module:
     common = {"vocab_size": 60, "use_cache": False}
     if name == "bert":
         config = transformers.BertConfig(
-            vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
+            vocab_size=60,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=24,
         )
         return transformers.BertModel(config).eval()
     if name == "gpt2":
-        config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **common)
+        config = transformers.GPT2Config(
+            n_embd=16, n_layer=2, n_head=2, n_positions=64, **common
+        )
         return transformers.GPT2LMHeadModel(config).eval()
     config = transformers.LlamaConfig(
         hidden_size=16,
@@ -161,7 +225,9 @@ def language_model(name: str) -> nn.Module:
 def words(batch: int, length: int, mask: bool = False) -> dict[str, Any]:
     given = {"input_ids": torch.randint(0, 60, (batch, length))}
     if mask:
-        given["attention_mask"] = (torch.arange(length) < torch.randint(1, length + 1, (batch, 1))).long()
+        given["attention_mask"] = (
+            torch.arange(length) < torch.randint(1, length + 1, (batch, 1))
+        ).long()
     return given
 
 

@@ -1,4 +1,6 @@
-"""Whether a write in place reaches a value may depend on strides: `reshape` and `contiguous` copy where they must."""
+"""Whether a write in place reaches a value may depend on strides: `reshape` and
+`contiguous` copy where they must.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,11 @@ def test_a_write_reaches_what_it_reaches_in_torch_whatever_the_strides(forward):
                 check(fast, model, x.clone(memory_format=torch.preserve_format))
 
 
-@pytest.mark.parametrize("forward", [f for f in FORWARDS if "input" not in f.__name__], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "forward",
+    [f for f in FORWARDS if "input" not in f.__name__],
+    ids=lambda f: f.__name__,
+)
 def test_an_expanded_input_is_taken_where_nothing_is_written_to_it(forward):
     model = Forward(forward).eval()
     fast = compile(model, torch.randn(2, 3, 4))
@@ -149,7 +155,9 @@ def test_a_write_to_one_position_of_an_expanded_input_is_refused():
 def test_calibration_batches_and_profiles_may_be_strided(precision):
     model = nn.Sequential(nn.GroupNorm(1, 4), nn.Conv2d(4, 4, 1)).eval()
     strided = torch.randn(2, 8, 8, 4).movedim(-1, 1)
-    fast = compile(model, torch.randn(2, 4, 8, 8), precision=precision, calibration=[strided])
+    fast = compile(
+        model, torch.randn(2, 4, 8, 8), precision=precision, calibration=[strided]
+    )
     check(fast, model, strided, bound=2e-5 if precision == "fp32" else 0.1)
     assert fast.profile(strided, repeats=1)
 
@@ -178,7 +186,13 @@ def test_strides_of_axes_of_one_item_are_not_taken_for_another_order():
 @pytest.mark.filterwarnings("ignore:precision=.int8. changes nothing")
 @pytest.mark.parametrize(
     "between",
-    [lambda x: x * 2, torch.relu, lambda x: x.softmax(-1), lambda x: torch.cat([x, x], 1), lambda x: x.unsqueeze(-1)],
+    [
+        lambda x: x * 2,
+        torch.relu,
+        lambda x: x.softmax(-1),
+        lambda x: torch.cat([x, x], 1),
+        lambda x: x.unsqueeze(-1),
+    ],
 )
 def test_the_reference_makes_values_in_order_for_the_torch_calls_behind_it(between):
     """As kernels do: a copy that put them in order was dropped behind a kernel."""
@@ -208,4 +222,8 @@ def test_types_that_a_module_mixes_stay_mixed_without_the_extension(monkeypatch)
 
     monkeypatch.setattr(compiling, "extension", lambda: None)
     model = Mixed().eval()
-    check(compile(model, torch.randn(2, 4, dtype=torch.float64)), model, torch.randn(2, 4, dtype=torch.float64))
+    check(
+        compile(model, torch.randn(2, 4, dtype=torch.float64)),
+        model,
+        torch.randn(2, 4, dtype=torch.float64),
+    )

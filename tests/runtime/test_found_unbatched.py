@@ -55,21 +55,28 @@ def test_a_layer_takes_one_item_without_a_batch(layer):
         assert check(fast, model, drawn(shape)) <= 2e-5
 
 
-@pytest.mark.parametrize("layer", [name for name, (_, shape) in LAYERS.items() if len(shape) in (2, 3)])
+@pytest.mark.parametrize(
+    "layer", [name for name, (_, shape) in LAYERS.items() if len(shape) in (2, 3)]
+)
 def test_a_layer_compiled_without_a_batch_is_right_with_one_and_the_reverse(layer):
     build, shape = LAYERS[layer]
     model = build().eval()
     for example, other in (((), (2,)), ((2,), ())):
         fast = compile(model, drawn((*example, *shape)))
         x = drawn((*other, *shape))
-        with contextlib.suppress(ValueError):  # another rank may be refused, not answered wrongly
+        # another rank may be refused, not answered wrongly
+        with contextlib.suppress(ValueError):
             assert check(fast, model, x) <= 2e-5
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.8])
 def test_a_network_takes_one_image_without_a_batch(zeros):
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 3), nn.AdaptiveAvgPool2d(2)
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 6, 3),
+        nn.AdaptiveAvgPool2d(2),
     ).eval()
     if zeros:
         thinned_(model, zeros, ternary=True)
@@ -87,6 +94,8 @@ def test_the_same_image_without_a_batch_gives_the_same_answer_each_time():
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_batch_of_nothing_or_of_one_is_right(batch):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 5)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 5)
+    ).eval()
     fast = compile(model, torch.randn(2, 3, 6, 6))
     assert check(fast, model, torch.randn(batch, 3, 6, 6)) <= 2e-5

@@ -1,4 +1,6 @@
-"""What a module takes and returns beyond tensors in a row: keywords, dicts, data classes, None, buffers, numbers."""
+"""What a module takes and returns beyond tensors in a row: keywords, dicts, data
+classes, None, buffers, numbers.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,12 @@ OUTPUTS: dict[str, Callable[[Any, Tensor], Any]] = {
     "none": lambda m, y: None,
     "none_beside": lambda m, y: (y, None),
     "number": lambda m, y: (y, 7),
-    "number_and_text": lambda m, y: {"y": y, "count": 3, "name": "logits", "share": 0.5},
+    "number_and_text": lambda m, y: {
+        "y": y,
+        "count": 3,
+        "name": "logits",
+        "share": 0.5,
+    },
     "boolean": lambda m, y: [y, True],
     "same_twice": lambda m, y: (y, y),
     "view_of_another": lambda m, y: (y, y[:, 0]),
@@ -92,7 +99,14 @@ class Flexible(nn.Module):
         super().__init__()
         self.linear = nn.Linear(4, 3)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None, *, scale: Any = None, negate: bool = False) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        *,
+        scale: Any = None,
+        negate: bool = False,
+    ) -> Tensor:
         y = self.linear(x)
         if bias is not None:
             y = y + bias
@@ -117,7 +131,10 @@ def test_an_input_that_is_none_is_taken():
         check(fast, model, torch.randn(batch, 4), None)
 
 
-@pytest.mark.parametrize("other", [{}, {"bias": torch.ones(2, 3)}, {"scale": torch.ones(3)}, {"negate": True}])
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"bias": torch.ones(2, 3)}, {"scale": torch.ones(3)}, {"negate": True}],
+)
 def test_other_keywords_than_the_example_had_are_right_or_refused(other):
     model = Flexible().eval()
     fast = compile(model, {"x": torch.randn(2, 4), "scale": torch.randn(3)})
@@ -130,7 +147,10 @@ def test_other_keywords_than_the_example_had_are_right_or_refused(other):
     assert sentence
 
 
-@pytest.mark.parametrize(("shown", "given"), [(2.0, 3.0), (2, 5), (2.0, torch.randn(3)), (torch.randn(3), 2.0)])
+@pytest.mark.parametrize(
+    ("shown", "given"),
+    [(2.0, 3.0), (2, 5), (2.0, torch.randn(3)), (torch.randn(3), 2.0)],
+)
 def test_a_number_is_not_kept_from_the_example_when_another_is_given(shown, given):
     model = Flexible().eval()
     fast = compile(model, {"x": torch.randn(2, 4), "scale": shown})
@@ -154,14 +174,35 @@ class Structured(nn.Module):
 
 
 INPUTS: dict[str, tuple[Callable[[Any], Tensor], Callable[[int], Any]]] = {
-    "dict": (lambda g: g["a"] + g["b"], lambda n: {"a": torch.randn(n, 4), "b": torch.randn(n, 4)}),
+    "dict": (
+        lambda g: g["a"] + g["b"],
+        lambda n: {"a": torch.randn(n, 4), "b": torch.randn(n, 4)},
+    ),
     "list": (lambda g: g[0] - g[1], lambda n: [torch.randn(n, 4), torch.randn(n, 4)]),
-    "tuple_in_a_dict": (lambda g: g["a"][1], lambda n: {"a": (torch.randn(n), torch.randn(n, 4))}),
-    "data_class": (lambda g: g.features * g.weights, lambda n: Batch(torch.randn(n, 4), torch.randn(n, 1))),
-    "data_class_with_none": (lambda g: g.features, lambda n: Batch(torch.randn(n, 4), None)),
-    "named_tuple": (lambda g: g.mean + g.spread, lambda n: Pair(torch.randn(n, 4), torch.randn(n, 4))),
-    "list_with_none": (lambda g: g[0] if g[1] is None else g[1], lambda n: [torch.randn(n, 4), None]),
-    "dict_with_a_number": (lambda g: g["x"] * g["k"], lambda n: {"x": torch.randn(n, 4), "k": 3}),
+    "tuple_in_a_dict": (
+        lambda g: g["a"][1],
+        lambda n: {"a": (torch.randn(n), torch.randn(n, 4))},
+    ),
+    "data_class": (
+        lambda g: g.features * g.weights,
+        lambda n: Batch(torch.randn(n, 4), torch.randn(n, 1)),
+    ),
+    "data_class_with_none": (
+        lambda g: g.features,
+        lambda n: Batch(torch.randn(n, 4), None),
+    ),
+    "named_tuple": (
+        lambda g: g.mean + g.spread,
+        lambda n: Pair(torch.randn(n, 4), torch.randn(n, 4)),
+    ),
+    "list_with_none": (
+        lambda g: g[0] if g[1] is None else g[1],
+        lambda n: [torch.randn(n, 4), None],
+    ),
+    "dict_with_a_number": (
+        lambda g: g["x"] * g["k"],
+        lambda n: {"x": torch.randn(n, 4), "k": 3},
+    ),
 }
 
 
@@ -228,7 +269,9 @@ def test_a_network_that_decides_by_values_is_refused_in_a_sentence(decision):
 
 
 def test_a_network_whose_kernels_agree_with_torch_compiles_strictly():
-    model = nn.Sequential(nn.Conv1d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6, 5)).eval()
+    model = nn.Sequential(
+        nn.Conv1d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6, 5)
+    ).eval()
     fast = compile(model, torch.randn(2, 3, 8), strict=True)
     for batch in (2, 1, 5):
         check(fast, model, torch.randn(batch, 3, 8))

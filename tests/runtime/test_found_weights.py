@@ -1,4 +1,6 @@
-"""The weights that run are the weights the module holds, whatever was loaded into it before."""
+"""The weights that run are the weights the module holds, whatever was loaded into it
+before.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ POST_TRAINING = ("lut-4", "fixed-8", "uniform-8", "twn")
 
 def network() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 24), nn.ReLU(), nn.Linear(24, 5)
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 36, 24),
+        nn.ReLU(),
+        nn.Linear(24, 5),
     ).eval()
 
 
@@ -126,7 +133,10 @@ def test_parts_of_a_loaded_network_keep_the_packed_form(loaded):
     front, back = loaded[:3], loaded[3:]
     features = torch.randn(2, 16 * 36)
     parts = [compile(front, images()), compile(back, features)]
-    assert sum(part.weight_bytes() for part in parts) == compile(loaded, images()).weight_bytes()
+    assert (
+        sum(part.weight_bytes() for part in parts)
+        == compile(loaded, images()).weight_bytes()
+    )
     assert check(parts[1], back, torch.randn(5, 16 * 36)) <= 2e-5
 
 
@@ -145,12 +155,16 @@ def saved(value: object) -> bytes:
     return file.getvalue()
 
 
-def test_torch_save_of_a_loaded_network_holds_none_of_our_classes_and_is_no_larger(loaded):
+def test_torch_save_of_a_loaded_network_holds_none_of_our_classes_and_is_no_larger(
+    loaded,
+):
     plain = network()
     plain.load_state_dict(loaded.state_dict())
     stored = saved(loaded)
     with zipfile.ZipFile(io.BytesIO(stored)) as archive:
-        pickled = b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
+        pickled = b"".join(
+            archive.read(name) for name in archive.namelist() if name.endswith(".pkl")
+        )
     assert b"tersify" not in pickled
     assert len(stored) <= 1.01 * len(saved(plain))
     assert len(saved(loaded.state_dict())) <= 1.01 * len(saved(plain.state_dict()))

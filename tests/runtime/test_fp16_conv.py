@@ -1,4 +1,6 @@
-"""16-bit floats: the kernels add what the rounded reference adds, in short runs, and round what they write."""
+"""16-bit floats: the kernels add what the rounded reference adds, in short runs, and
+round what they write.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,14 @@ def of_ones(plan: Plan) -> Plan:
 
 
 def few_steps(plan: Plan) -> list[Tensor]:
-    """Whole numbers so small that no run of sums is rounded: what is left is the rounding of the result."""
+    """Whole numbers so small that no run of sums is rounded: what is left is the
+    rounding of the result.
+    """
     g = torch.Generator().manual_seed(1)
-    return [torch.randint(-3, 4, value.shape, generator=g).float() for value in plan.inputs.values()]
+    return [
+        torch.randint(-3, 4, value.shape, generator=g).float()
+        for value in plan.inputs.values()
+    ]
 
 
 def check_exact(plan: Plan, threads: int = 1) -> None:
@@ -69,13 +76,17 @@ def check_exact(plan: Plan, threads: int = 1) -> None:
 
 
 def check_bounded(plan: Plan, inputs: list[Tensor], threads: int = 1) -> None:
-    """The stated bound, 64 roundings of what the absolute values would sum to; and what random numbers really do."""
+    """The stated bound, 64 roundings of what the absolute values would sum to; and what
+    random numbers really do.
+    """
     node = plan.nodes[0]
     op = node.op
     assert isinstance(op, Conv)
     weight = replace(op.weight, values=op.weight.values.abs())
     sizes = replace(node, op=replace(op, weight=weight, epilogue=Epilogue()))
-    most = run_reference(replace(plan, nodes=(sizes,)), [x.double().abs() for x in inputs])[0]
+    most = run_reference(
+        replace(plan, nodes=(sizes,)), [x.double().abs() for x in inputs]
+    )[0]
     wanted = run_reference(plan, [x.double() for x in inputs])[0]
     error = (run(plan, inputs, threads)[0].double() - wanted).abs()
     assert (error <= RUN * UNIT * most + 2 * UNIT * wanted.abs() + 1e-6).all()
@@ -84,7 +95,9 @@ def check_bounded(plan: Plan, inputs: list[Tensor], threads: int = 1) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("zeros", [0.0, 0.5, 0.9, 1.0])
-def test_sums_of_every_kind_and_share_of_zeros_are_exact_where_16_bits_can_tell_them(isa, kind, zeros):
+def test_sums_of_every_kind_and_share_of_zeros_are_exact_where_16_bits_can_tell_them(
+    isa, kind, zeros
+):
     for n in (1, 3):
         check_exact(fp16_plan(n, 40, 24, (16, 16), kind=kind, zeros=zeros, exact=True))
 
@@ -93,7 +106,10 @@ def test_sums_of_every_kind_and_share_of_zeros_are_exact_where_16_bits_can_tell_
 @pytest.mark.parametrize("channels", [20, 200])
 def test_random_numbers_stay_within_the_stated_bound(isa, kind, channels):
     plan = fp16_plan(3, channels, 24, (12, 12), kind=kind, zeros=0.5)
-    check_bounded(plan, [torch.randn(3, channels, 12, 12, generator=torch.Generator().manual_seed(0))])
+    check_bounded(
+        plan,
+        [torch.randn(3, channels, 12, 12, generator=torch.Generator().manual_seed(0))],
+    )
 
 
 def test_long_rows_keep_what_16_bits_alone_would_lose(isa):
@@ -105,7 +121,9 @@ def test_long_rows_keep_what_16_bits_alone_would_lose(isa):
 
 @pytest.mark.parametrize("act", ["relu", "clamp", "gelu", "silu"])
 def test_the_epilogue_is_computed_in_float_and_stored_in_16_bits(isa, act):
-    plan = fp16_plan(3, 6, 10, (9, 9), zeros=0.7, residual=True, epilogue=some_epilogue(act, 10))
+    plan = fp16_plan(
+        3, 6, 10, (9, 9), zeros=0.7, residual=True, epilogue=some_epilogue(act, 10)
+    )
     inputs = few_steps(plan)
     wanted = run_reference(plan, [x.double() for x in inputs])[0]
     got = run(plan, inputs, 2)[0]
@@ -118,7 +136,9 @@ def test_means_stay_floats(isa, size):
     plan = fp16_plan(3, 6, 10, size, zeros=0.5, mean=Epilogue())
     inputs = few_steps(plan)
     wanted = run_reference(plan, [x.double() for x in inputs])[0]
-    assert (run(plan, inputs)[0].double() - wanted).abs().max() <= 1e-5 * max(1.0, float(wanted.abs().max()))
+    assert (run(plan, inputs)[0].double() - wanted).abs().max() <= 1e-5 * max(
+        1.0, float(wanted.abs().max())
+    )
 
 
 @pytest.mark.parametrize("size", [(8, 8), (12, 10), (32, 32)])
@@ -128,15 +148,24 @@ def test_maxima_of_windows(isa, size):
 
 @given(**ANY_CONVOLUTION, isa=st.sampled_from(ISAS))
 @settings(max_examples=60, deadline=None)
-def test_convolution_of_any_shape(n, channels, rows, size, window, kind, zeros, isa, threads):
+def test_convolution_of_any_shape(
+    n, channels, rows, size, window, kind, zeros, isa, threads
+):
     if min(conv_shape(rows, size, window)) < 1:
         return
     with running_on(isa):
-        check_exact(fp16_plan(n, channels, rows, size, window, kind=kind, zeros=zeros, exact=True), threads)
+        check_exact(
+            fp16_plan(
+                n, channels, rows, size, window, kind=kind, zeros=zeros, exact=True
+            ),
+            threads,
+        )
 
 
 def test_every_16_bit_float_passes_through_unchanged(isa):
-    """All 65,536 of them; infinities and what is no number take the way through torch, and stay what they are."""
+    """All 65,536 of them; infinities and what is no number take the way through torch,
+    and stay what they are.
+    """
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     numbers = bits.view(torch.float16).float()
     plan = of_ones(fp16_plan(1, 1, 1, (256, 256), ONE))
@@ -150,18 +179,30 @@ def test_every_16_bit_float_passes_through_unchanged(isa):
 def test_floats_round_to_the_nearest_16_bit_float_and_ties_to_even(isa):
     g = torch.Generator().manual_seed(2)
     magnitudes = torch.exp2(torch.empty(60, 64).uniform_(-27, 17, generator=g))
-    ties = torch.tensor([1 + UNIT, 1 + 3 * UNIT, 65519.9, 65520.0, 2.0**-25, 3 * 2.0**-25, 0.0, -0.0])
+    ties = torch.tensor(
+        [1 + UNIT, 1 + 3 * UNIT, 65519.9, 65520.0, 2.0**-25, 3 * 2.0**-25, 0.0, -0.0]
+    )
     x = torch.cat([magnitudes, -magnitudes, ties.repeat(8, 8)]).reshape(1, 1, 128, 64)
-    assert torch.equal(run(of_ones(fp16_plan(1, 1, 1, (128, 64), ONE)), [x])[0], as_fp16(x))
+    assert torch.equal(
+        run(of_ones(fp16_plan(1, 1, 1, (128, 64), ONE)), [x])[0], as_fp16(x)
+    )
 
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
-    )  # fmt: skip
-    net[3].weight.data = 0.05 * net[3].weight.data.sign() * (torch.rand_like(net[3].weight) < 0.3)
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+    net[3].weight.data = (
+        0.05 * net[3].weight.data.sign() * (torch.rand_like(net[3].weight) < 0.3)
+    )
     return net.eval()
 
 
@@ -204,7 +245,12 @@ def test_results_do_not_depend_on_the_number_of_threads(isa):
 
 def test_an_operation_without_fp16_kernels_reads_the_rounded_numbers(isa):
     conv = fp16_plan(3, 4, 6, (10, 10), zeros=0.5).nodes[0]
-    both = Node(name="z", op=Elementwise(multiply=True), inputs=("y", "r"), value=floats(3, 6, 10, 10))
+    both = Node(
+        name="z",
+        op=Elementwise(multiply=True),
+        inputs=("y", "r"),
+        value=floats(3, 6, 10, 10),
+    )
     plan = plan_of(conv, both, inputs={"x": (3, 4, 10, 10), "r": (3, 6, 10, 10)})
     inputs = few_steps(plan)
     inputs[1] = torch.randn(3, 6, 10, 10)

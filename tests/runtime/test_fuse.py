@@ -1,4 +1,6 @@
-"""Fusing changes how a network is computed and never what: what somebody else reads keeps its numbers."""
+"""Fusing changes how a network is computed and never what: what somebody else reads
+keeps its numbers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def fused(model, x):
     for made, right in zip(run_reference(plan, [x]), wanted, strict=True):
         assert torch.allclose(made, right, atol=1e-5)
     found = compile(model, x, threads=1)(x)
-    for made, right in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+    for made, right in zip(
+        found if isinstance(found, tuple) else (found,), wanted, strict=True
+    ):
         assert torch.allclose(made, right, atol=1e-5)
     return [node.kind for node in plan.nodes]
 
@@ -189,13 +193,25 @@ def a_residual_behind_a_mean(m, x):
 
 
 MIXED = [
-    a_view_that_is_an_output, a_view_that_is_read_twice, a_mean_that_is_an_output, a_residual_that_is_an_output,
-    both_summands_are_convolutions, the_sum_of_a_value_with_itself, the_residual_is_made_later,
-    the_residual_is_activated_twice, a_product_is_no_residual, a_scaled_sum, a_residual_behind_numbers,
-    a_norm_behind_a_linear_layer_of_a_sequence, an_activation_behind_a_linear_layer_of_a_sequence,
-    a_trivial_view_that_is_an_output, a_copy_that_is_written, maxima_of_maxima, a_mean_of_maxima,
+    a_view_that_is_an_output,
+    a_view_that_is_read_twice,
+    a_mean_that_is_an_output,
+    a_residual_that_is_an_output,
+    both_summands_are_convolutions,
+    the_sum_of_a_value_with_itself,
+    the_residual_is_made_later,
+    the_residual_is_activated_twice,
+    a_product_is_no_residual,
+    a_scaled_sum,
+    a_residual_behind_numbers,
+    a_norm_behind_a_linear_layer_of_a_sequence,
+    an_activation_behind_a_linear_layer_of_a_sequence,
+    a_trivial_view_that_is_an_output,
+    a_copy_that_is_written,
+    maxima_of_maxima,
+    a_mean_of_maxima,
     a_residual_behind_a_mean,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("forward", MIXED, ids=lambda f: f.__name__)

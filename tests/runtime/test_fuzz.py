@@ -1,4 +1,6 @@
-"""Random modules against torch, other ones in every run; and the fuzzer itself, which must see what it looks for."""
+"""Random modules against torch, other ones in every run; and the fuzzer itself, which
+must see what it looks for.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_random_modules_are_right_or_refused(part):
         seed = time.time_ns() // 1000 % 10**9
     found = chunk(seed, MODULES)
     print(f"part {part}, seed {seed}: {found.describe()}")
-    assert not found.wrong, f"python tests/runtime/fuzz_runs.py 1 SEED shows one again\n{found.describe()}"
+    assert not found.wrong, (
+        f"python tests/runtime/fuzz_runs.py 1 SEED shows one again\n{found.describe()}"
+    )
     assert found.modules == MODULES
     assert found.right > found.refused
 
@@ -44,7 +48,10 @@ def test_a_seed_gives_the_same_module_with_the_same_weights():
         one, other = build(seed), build(seed)
         assert one.program.text() == other.program.text()
         states = one.program.state_dict(), other.program.state_dict()
-        assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(*(s.values() for s in states), strict=True)
+        )
 
 
 def test_every_kind_of_step_and_of_odd_input_is_drawn(monkeypatch):
@@ -72,7 +79,10 @@ def test_every_kind_of_step_and_of_odd_input_is_drawn(monkeypatch):
 
 
 def test_modules_run_at_other_batches_and_sizes_more_often_than_not():
-    ran = sum(runs(case.program, case.inputs(5, 1)) is not None for case in map(build, range(60)))
+    ran = sum(
+        runs(case.program, case.inputs(5, 1)) is not None
+        for case in map(build, range(60))
+    )
     assert ran > 30
 
 
@@ -104,7 +114,9 @@ def wrong_beside(fast: nn.Module, change: str) -> nn.Module:
 
 
 def two_layers() -> Case:
-    """A module in which only the convolution can be wrong, behind and before layers that cannot."""
+    """A module in which only the convolution can be wrong, behind and before layers
+    that cannot.
+    """
     conv = nn.Conv1d(3, 4, 3)
     steps = [
         Step(name="tanh", reads=(0,), run=lambda m, x: x.tanh()),
@@ -120,14 +132,20 @@ def two_layers() -> Case:
     )
 
 
-@pytest.mark.parametrize("change", ["a small error", "another shape", "another type", "late"])
+@pytest.mark.parametrize(
+    "change", ["a small error", "another shape", "another type", "late"]
+)
 def test_a_planted_mistake_is_found(monkeypatch, change):
     def plain(model, example, **options):
         return copy.deepcopy(model)
 
     monkeypatch.setattr(fuzz_check, "compile", plain)
     assert tried(two_layers(), EXACT).kind == "right"
-    monkeypatch.setattr(fuzz_check, "compile", lambda *given, **options: wrong_beside(plain(*given, **options), change))
+    monkeypatch.setattr(
+        fuzz_check,
+        "compile",
+        lambda *given, **options: wrong_beside(plain(*given, **options), change),
+    )
     assert tried(two_layers(), EXACT).kind == "wrong"
 
 
@@ -188,8 +206,16 @@ def test_a_crash_and_a_hang_are_findings_with_their_seed(monkeypatch, tmp_path):
 
 def test_odd_inputs_hold_the_shape_and_several_layouts():
 
-    names = {odd(random.Random(seed), torch.randn(2, 3, 4, 5))[0] for seed in range(200)}
-    assert {"transposed", "expanded", "channels last", "every second", "negated view"} <= names
+    names = {
+        odd(random.Random(seed), torch.randn(2, 3, 4, 5))[0] for seed in range(200)
+    }
+    assert {
+        "transposed",
+        "expanded",
+        "channels last",
+        "every second",
+        "negated view",
+    } <= names
     for seed in range(50):
         assert odd(random.Random(seed), torch.randn(2, 3, 4))[1].shape == (2, 3, 4)
 

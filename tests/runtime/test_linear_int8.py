@@ -1,4 +1,6 @@
-"""Products of few-bit weights with int8 activations, dense or sparse, are exact sums, on every instruction set."""
+"""Products of few-bit weights with int8 activations, dense or sparse, are exact sums,
+on every instruction set.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,17 @@ ISAS = extension.isas()
 SIGN, TABLE = WeightKind.SIGN, WeightKind.TABLE
 
 
-@pytest.mark.parametrize(("rows", "features"), [(1, 1), (64, 4), (10, 320), (65, 7), (130, 77), (257, 1026)])
+@pytest.mark.parametrize(
+    ("rows", "features"), [(1, 1), (64, 4), (10, 320), (65, 7), (130, 77), (257, 1026)]
+)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize(("kind", "zeros"), [(SIGN, 0.3), (SIGN, 0.9), (TABLE, 0.3)])
 def test_layers_and_batches_of_every_size(isa, rows, features, n, kind, zeros):
-    assert_close(linear_int8_plan(n, rows, features, kind=kind, zeros=zeros), [whole_steps(n, features)], threads=2)
+    assert_close(
+        linear_int8_plan(n, rows, features, kind=kind, zeros=zeros),
+        [whole_steps(n, features)],
+        threads=2,
+    )
 
 
 @given(
@@ -59,13 +67,24 @@ def test_any_shape(n, rows, features, kind, zeros, isa, threads, seed):
 @pytest.mark.parametrize("act", ["relu", "clamp", "gelu", "silu"])
 @pytest.mark.parametrize("kind", [SIGN, TABLE])
 def test_the_epilogue_of_a_sum(isa, act, kind):
-    scale, shift = torch.linspace(-2, 2, 70, dtype=torch.float64), torch.linspace(3, -1, 70, dtype=torch.float64)
-    plan = linear_int8_plan(3, 70, 33, kind=kind, epilogue=Epilogue(scale=scale, shift=shift, **activation(act)))
+    scale, shift = (
+        torch.linspace(-2, 2, 70, dtype=torch.float64),
+        torch.linspace(3, -1, 70, dtype=torch.float64),
+    )
+    plan = linear_int8_plan(
+        3,
+        70,
+        33,
+        kind=kind,
+        epilogue=Epilogue(scale=scale, shift=shift, **activation(act)),
+    )
     assert_close(plan, [whole_steps(3, 33)])
 
 
 def test_every_vector_of_a_sequence_has_its_own_scale(isa):
-    x = whole_steps(2, 5, 12) * torch.tensor([2.0**k for k in range(5)]).reshape(1, 5, 1)
+    x = whole_steps(2, 5, 12) * torch.tensor([2.0**k for k in range(5)]).reshape(
+        1, 5, 1
+    )
     assert_close(linear_int8_plan(2, 9, 12, inner=(5,)), [x])
 
 
@@ -82,7 +101,9 @@ def test_the_longest_rows_of_the_largest_numbers_do_not_overflow(isa, sign):
 def test_the_longest_rows_of_the_largest_levels_do_not_overflow(isa, level):
     values = torch.full((40, MAX_TABLE_FEATURES), level)
     values[20:] = level / 127
-    weight = Weight(kind=TABLE, values=values, table=torch.tensor(sorted([level, level / 127])))
+    weight = Weight(
+        kind=TABLE, values=values, table=torch.tensor(sorted([level, level / 127]))
+    )
     plan = linear_int8_plan(2, 40, MAX_TABLE_FEATURES, weight=weight)
     x = torch.full((2, MAX_TABLE_FEATURES), 1.0)
     x[1] = -1.0
@@ -93,14 +114,20 @@ def test_numbers_between_two_steps_are_rounded_to_the_nearest(isa):
     plan = linear_int8_plan(6, 80, 500)
     x = torch.randn(6, 500, generator=torch.Generator().manual_seed(0))
     wanted = run_reference(plan, [x.double()])[0]
-    steps = (run(plan, [x])[0].double() - wanted).abs() / (x.abs().amax(1, keepdim=True) / 127)
-    assert steps.max() <= 1.01  # where a number lies between two steps in one precision and not in the other
+    steps = (run(plan, [x])[0].double() - wanted).abs() / (
+        x.abs().amax(1, keepdim=True) / 127
+    )
+    # where a number lies between two steps in one precision and not in the other
+    assert steps.max() <= 1.01
     assert (steps > 0.01).double().mean() < 0.2
 
 
 def test_a_vector_of_zeros_gives_the_bias(isa):
     shift = torch.arange(66, dtype=torch.float64)
-    assert_close(linear_int8_plan(2, 66, 20, epilogue=Epilogue(shift=shift)), [torch.zeros(2, 20)])
+    assert_close(
+        linear_int8_plan(2, 66, 20, epilogue=Epilogue(shift=shift)),
+        [torch.zeros(2, 20)],
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -114,14 +141,19 @@ def test_nan_and_infinity_spoil_their_own_vector_only(isa, bad, position):
 
 def test_weights_take_two_or_four_bits(isa):
     assert network_of(linear_int8_plan(1, 128, 256)).weight_bytes() == 128 * 256 // 4
-    assert network_of(linear_int8_plan(1, 128, 256, kind=TABLE)).weight_bytes() == 128 * 256 // 2
+    assert (
+        network_of(linear_int8_plan(1, 128, 256, kind=TABLE)).weight_bytes()
+        == 128 * 256 // 2
+    )
 
 
 def test_where_most_weights_are_zero_only_the_others_are_kept(isa):
     plan = linear_int8_plan(1, 128, 1024, zeros=0.95)
     assert_close(plan, [whole_steps(1, 1024)])
     if isa != "amx":  # which keeps codes for its tiles, too
-        assert (network_of(plan).weight_bytes() < 128 * 1024 // 4) == permutes_bytes(isa)
+        assert (network_of(plan).weight_bytes() < 128 * 1024 // 4) == permutes_bytes(
+            isa
+        )
 
 
 def test_full_windows_and_empty_ones_beside_each_other(isa):
@@ -145,19 +177,30 @@ def test_long_rows_of_large_numbers_among_zeros_do_not_overflow(isa, sign):
 
 def test_weights_that_are_not_whole_numbers_of_a_byte_are_refused(isa):
     workspace = extension.Workspace(isa, 1)
-    for values in (torch.tensor([[0.5]]), torch.tensor([[128.0, 3.0]]), torch.tensor([[2.0, -128.0]])):
+    for values in (
+        torch.tensor([[0.5]]),
+        torch.tensor([[128.0, 3.0]]),
+        torch.tensor([[2.0, -128.0]]),
+    ):
         with pytest.raises(ValueError, match="whole numbers"):
             extension.pack_linear_i8(workspace, values)
 
 
-@pytest.mark.parametrize(("count", "zeros"), [(2, 0.4), (16, 0.0), (16, 0.4), (17, 0.0), (64, 0.1), (250, 0.0)])
-@pytest.mark.parametrize(("n", "rows", "features"), [(1, 40, 77), (5, 64, 31), (19, 130, 66), (33, 17, 9)])
+@pytest.mark.parametrize(
+    ("count", "zeros"),
+    [(2, 0.4), (16, 0.0), (16, 0.4), (17, 0.0), (64, 0.1), (250, 0.0)],
+)
+@pytest.mark.parametrize(
+    ("n", "rows", "features"), [(1, 40, 77), (5, 64, 31), (19, 130, 66), (33, 17, 9)]
+)
 def test_tables_of_any_number_of_levels(isa, count, zeros, n, rows, features):
     g = torch.Generator().manual_seed(count)
     table = torch.randn(count, generator=g).sort().values
     values = table[torch.randint(0, count, (rows, features), generator=g)]
     values = values * (torch.rand(values.shape, generator=g) >= zeros)
-    plan = linear_int8_plan(n, rows, features, weight=Weight(kind=TABLE, values=values, table=table))
+    plan = linear_int8_plan(
+        n, rows, features, weight=Weight(kind=TABLE, values=values, table=table)
+    )
     assert_close(plan, [whole_steps(n, features)], threads=2)
 
 
@@ -166,7 +209,9 @@ def test_levels_that_are_multiples_of_something_are_met_exactly():
     weight = Weight(kind=TABLE, values=table.repeat(3, 2), table=table)
     assert torch.allclose(weight.in_steps().values, weight.values, rtol=1e-6)
     uneven = torch.tensor([-0.7, 1.0, 0.123456])
-    rounded = Weight(kind=TABLE, values=uneven.repeat(3, 2), table=uneven).in_steps().values
+    rounded = (
+        Weight(kind=TABLE, values=uneven.repeat(3, 2), table=uneven).in_steps().values
+    )
     assert (rounded - uneven.repeat(3, 2)).abs().max() <= 1.0 / 254
 
 

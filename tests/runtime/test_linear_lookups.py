@@ -1,4 +1,6 @@
-"""Ternary layers of many rows look their sums up where bytes can be permuted: the whole numbers that products find."""
+"""Ternary layers of many rows look their sums up where bytes can be permuted: the whole
+numbers that products find.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_many_rows_are_looked_up_and_few_are_not(isa):
 
 def test_levels_are_not_looked_up_and_lists_serve_where_most_is_zero(isa):
     for more in ({"kind": WeightKind.TABLE}, {"zeros": 0.97}):
-        assert "looked-up signs, int8" not in kernels_of(linear_int8_plan(1, ROWS, 256, **more), whole_steps(1, 256))
+        assert "looked-up signs, int8" not in kernels_of(
+            linear_int8_plan(1, ROWS, 256, **more), whole_steps(1, 256)
+        )
 
 
 @given(
@@ -85,15 +89,22 @@ def test_the_largest_numbers_of_one_sign_overflow_neither_bytes_nor_words(isa, s
 
 
 @pytest.mark.parametrize("size", [29, 120, 121])
-def test_sums_of_sixteen_tables_are_right_up_to_where_their_bytes_would_lose_them(isa, size):
-    """Up to 1935 either way, 64 activations add up as bytes that may overflow; beyond, 32 do as bytes that cannot."""
-    totals = torch.cat([torch.arange(1920, 1950), torch.tensor([127])])  # the last, so that a step is one
+def test_sums_of_sixteen_tables_are_right_up_to_where_their_bytes_would_lose_them(
+    isa, size
+):
+    """Up to 1935 either way, 64 activations add up as bytes that may overflow; beyond,
+    32 do as bytes that cannot.
+    """
+    # the last, so that a step is one
+    totals = torch.cat([torch.arange(1920, 1950), torch.tensor([127])])
     x = torch.zeros(len(totals), 64)
     x[:-1, :: 4 if size > 100 else 1] = size
     missing = totals - x.sum(1)
     x[:, 0] += missing.clamp(max=0)
     x[:, 1] += missing.clamp(min=0)
-    x *= torch.where(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) < 0, -1.0, 1.0)
+    x *= torch.where(
+        torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) < 0, -1.0, 1.0
+    )
     plan = linear_int8_plan(1, ROWS, x.numel())
     weight_values(plan)[0::3] = x.sign().flatten()
     weight_values(plan)[1::3] = -x.sign().flatten()
@@ -106,21 +117,30 @@ def test_vectors_of_the_smallest_numbers_give_small_results(isa, rows, size):
     x = torch.full((1, 37), size)
     network = network_of(linear_int8_plan(1, rows, 37), 2)
     of_larger = network.run([x * 2**30])[0] / 2**30
-    assert (network.run([x])[0] - of_larger).abs().max() <= 0.01 * x.numel() * max(size, 1e-36)
+    assert (network.run([x])[0] - of_larger).abs().max() <= 0.01 * x.numel() * max(
+        size, 1e-36
+    )
 
 
 def test_all_sets_of_four_signs_are_in_the_table(isa):
     plan = linear_int8_plan(1, 972, 8)
     sets = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0])] * 4)
-    weight_values(plan).copy_(torch.cat([sets.repeat(12, 1), sets.flip(0).repeat(12, 1)], 1))
+    weight_values(plan).copy_(
+        torch.cat([sets.repeat(12, 1), sets.flip(0).repeat(12, 1)], 1)
+    )
     for seed in range(5):
         assert_close(plan, [whole_steps(1, 8, seed=seed)])
 
 
 def test_a_looked_up_weight_takes_two_bits(isa):
-    assert network_of(linear_int8_plan(1, 1024, 1024), 2).weight_bytes() == 1024 * 1024 // 4
+    assert (
+        network_of(linear_int8_plan(1, 1024, 1024), 2).weight_bytes()
+        == 1024 * 1024 // 4
+    )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_infinity_spoil_their_own_vector_only(isa, bad):
-    assert_in_torch_where_not_finite(linear_int8_plan(3, ROWS, 37), whole_steps(3, 37), bad, (1, 5))
+    assert_in_torch_where_not_finite(
+        linear_int8_plan(3, ROWS, 37), whole_steps(3, 37), bad, (1, 5)
+    )

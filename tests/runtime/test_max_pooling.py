@@ -1,4 +1,6 @@
-"""A convolution that ends in the maxima of windows side by side: one operation wherever its layout allows."""
+"""A convolution that ends in the maxima of windows side by side: one operation wherever
+its layout allows.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import KINDS, ONE, RELU, TOLERANCE, conv_plan, in_int8, network_of, run, running_on, weight_values
+from runtime_plans import (
+    KINDS,
+    ONE,
+    RELU,
+    TOLERANCE,
+    conv_plan,
+    in_int8,
+    network_of,
+    run,
+    running_on,
+    weight_values,
+)
 from torch import nn
 
 from tersify.runtime import compile, run_reference
@@ -20,7 +33,16 @@ extension = pytest.importorskip("tersify._runtime")
 
 def pooled_plan(n, channels, rows, size, pool, **more):
     shift = torch.sin(torch.arange(rows, dtype=torch.float64))
-    return conv_plan(n, channels, rows, size, pool=pool, epilogue=replace(RELU, shift=shift), zeros=0.7, **more)
+    return conv_plan(
+        n,
+        channels,
+        rows,
+        size,
+        pool=pool,
+        epilogue=replace(RELU, shift=shift),
+        zeros=0.7,
+        **more,
+    )
 
 
 @given(
@@ -37,9 +59,13 @@ def pooled_plan(n, channels, rows, size, pool, **more):
     threads=st.integers(1, 3),
 )
 @settings(max_examples=80, deadline=None)
-def test_any_shape(n, channels, rows, size, pool, stride, kind, residual, int8, isa, threads):
+def test_any_shape(
+    n, channels, rows, size, pool, stride, kind, residual, int8, isa, threads
+):
     window = Window(3, 3, stride, stride, 1, 1)
-    plan = pooled_plan(n, channels, rows, size, pool, window=window, kind=kind, residual=residual)
+    plan = pooled_plan(
+        n, channels, rows, size, pool, window=window, kind=kind, residual=residual
+    )
     if min(plan.nodes[0].shape) < 1:
         return
     g = torch.Generator().manual_seed(n)
@@ -88,13 +114,25 @@ def test_nan_is_the_largest_of_all():
 @pytest.mark.usefixtures("kernels_win")
 def test_only_pools_whose_windows_lie_side_by_side_are_folded_and_the_plan_says_so():
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2),
-        nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2),
-    ).eval()  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+    ).eval()
     x = torch.randn(3, 3, 24, 24)
     fast = compile(model, x, threads=1)
-    assert [node.kind for node in fast.plan.nodes] == ["conv", "conv", "max pool", "conv", "average pool"]
+    assert [node.kind for node in fast.plan.nodes] == [
+        "conv",
+        "conv",
+        "max pool",
+        "conv",
+        "average pool",
+    ]
     assert "relu; max pool 2×2" in fast.plan.describe().splitlines()[0]
     with torch.no_grad():
         wanted = model(x)

@@ -1,4 +1,6 @@
-"""A convolution that ends in the mean over its positions: one operation, whose numbers never reach memory."""
+"""A convolution that ends in the mean over its positions: one operation, whose numbers
+never reach memory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import KINDS, RELU, assert_close, conv_plan, in_int8, run, running_on, weight_values
+from runtime_plans import (
+    KINDS,
+    RELU,
+    assert_close,
+    conv_plan,
+    in_int8,
+    run,
+    running_on,
+    weight_values,
+)
 from torch import nn
 
 from tersify.runtime import compile, run_reference
@@ -22,7 +33,16 @@ extension = pytest.importorskip("tersify._runtime")
 def mean_plan(n, channels, rows, size, *, mean=None, **more):
     shift = torch.sin(torch.arange(rows, dtype=torch.float64))
     epilogue = replace(RELU, shift=shift)
-    return conv_plan(n, channels, rows, size, mean=mean or Epilogue(), epilogue=epilogue, zeros=0.7, **more)
+    return conv_plan(
+        n,
+        channels,
+        rows,
+        size,
+        mean=mean or Epilogue(),
+        epilogue=epilogue,
+        zeros=0.7,
+        **more,
+    )
 
 
 def steps(low, high, shape, generator=None) -> torch.Tensor:
@@ -34,7 +54,9 @@ def steps(low, high, shape, generator=None) -> torch.Tensor:
 
 def norm(rows) -> Epilogue:
     channels = torch.arange(rows, dtype=torch.float64)
-    return replace(RELU, scale=1 + 0.1 * torch.cos(channels), shift=0.2 * torch.sin(channels))
+    return replace(
+        RELU, scale=1 + 0.1 * torch.cos(channels), shift=0.2 * torch.sin(channels)
+    )
 
 
 @given(
@@ -52,14 +74,20 @@ def norm(rows) -> Epilogue:
     threads=st.integers(1, 3),
 )
 @settings(max_examples=80, deadline=None)
-def test_any_shape(n, channels, rows, size, kernel, stride, kind, normed, residual, int8, isa, threads):
+def test_any_shape(
+    n, channels, rows, size, kernel, stride, kind, normed, residual, int8, isa, threads
+):
     window = Window(kernel, kernel, stride, stride, 1, 1)
     mean = norm(rows) if normed else None
-    plan = mean_plan(n, channels, rows, size, window=window, kind=kind, residual=residual, mean=mean)
+    plan = mean_plan(
+        n, channels, rows, size, window=window, kind=kind, residual=residual, mean=mean
+    )
     g = torch.Generator().manual_seed(n)
     inputs = [steps(0, 255, value.shape, g) for value in plan.inputs.values()]
     if int8:
-        plan = in_int8(plan, inputs, codes=int8 == "two bits" and kind is WeightKind.SIGN)
+        plan = in_int8(
+            plan, inputs, codes=int8 == "two bits" and kind is WeightKind.SIGN
+        )
     with running_on(isa):
         assert_close(plan, inputs, threads=threads)
 
@@ -82,7 +110,11 @@ def test_sums_beyond_16_bits_reach_the_mean(isa):
 class Net(nn.Module):
     def __init__(self, twice: bool = False) -> None:
         super().__init__()
-        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm1d(8), nn.Linear(8, 4)
+        self.conv, self.norm, self.head = (
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 4),
+        )
         self.twice = twice
 
     def forward(self, x):

@@ -1,4 +1,6 @@
-"""Slices, permutations, paddings, repetitions and broadcasts stay in the engine and are right for every batch."""
+"""Slices, permutations, paddings, repetitions and broadcasts stay in the engine and are
+right for every batch.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ pytest.importorskip("tersify._runtime")
 
 
 class Moved(nn.Module):
-    """A layer, something that moves its numbers, and a layer that keeps the engine busy."""
+    """A layer, something that moves its numbers, and a layer that keeps the engine
+    busy.
+    """
 
     def __init__(self, move) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Nested arguments: the same structure back, containers never edited, and equal signatures for equal sizes."""
+"""Nested arguments: the same structure back, containers never edited, and equal
+signatures for equal sizes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,13 @@ def test_a_mapping_that_is_a_dataclass_keeps_both_faces():
 
 
 def test_leaves_come_in_order_and_sizes_text_and_none_are_leaves():
-    assert leaves((1, {"b": [2, None], "a": "x"}, torch.Size([3]))) == [1, 2, None, "x", torch.Size([3])]
+    assert leaves((1, {"b": [2, None], "a": "x"}, torch.Size([3]))) == [
+        1,
+        2,
+        None,
+        "x",
+        torch.Size([3]),
+    ]
 
 
 def test_tensors_are_found_wherever_they_are():
@@ -77,8 +85,13 @@ def test_tensors_are_found_wherever_they_are():
 
 
 def test_plain_data_is_what_cannot_hide_a_tensor():
-    assert all(is_plain(leaf) for leaf in (None, True, 1, 2.5, 1j, "x", b"x", torch.float32, torch.Size([1])))
-    assert not any(is_plain(leaf) for leaf in (torch.ones(1), object(), {1}, lambda: 0, iter([])))
+    assert all(
+        is_plain(leaf)
+        for leaf in (None, True, 1, 2.5, 1j, "x", b"x", torch.float32, torch.Size([1]))
+    )
+    assert not any(
+        is_plain(leaf) for leaf in (torch.ones(1), object(), {1}, lambda: 0, iter([]))
+    )
 
 
 def test_nests_of_equal_sizes_have_equal_signatures():

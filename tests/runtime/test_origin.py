@@ -1,4 +1,6 @@
-"""The packed form is a hint of where a parameter came from; the live tensor always decides."""
+"""The packed form is a hint of where a parameter came from; the live tensor always
+decides.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ def packed(rows=8, features=6, seed=0) -> CompressedTensor:
     g = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 4, (rows, features), dtype=torch.uint8, generator=g)
     scale = torch.rand(rows, 1, generator=g) + 0.5
-    return CompressedTensor(shape=(rows, features), codes=codes, codebook=LEVELS, scale=scale)
+    return CompressedTensor(
+        shape=(rows, features), codes=codes, codebook=LEVELS, scale=scale
+    )
 
 
 def loaded() -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 6, bias=False))
+    model = nn.Sequential(
+        nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 6, bias=False)
+    )
     forms = {"0.weight": packed(), "2.weight": packed(6, 8, seed=1)}
     return load_state(CompressedModel(forms), into=model).eval()
 
@@ -43,7 +49,9 @@ class Wrapped(nn.Module):
 
 
 def row_scaled(fast) -> list[bool]:
-    """Which layers know their table and one scale a row, which the numbers alone do not show."""
+    """Which layers know their table and one scale a row, which the numbers alone do not
+    show.
+    """
     weights = [node.op.weight for node in fast.plan.nodes if hasattr(node.op, "weight")]
     return [w.kind is WeightKind.TABLE and w.row_scale is not None for w in weights]
 
@@ -115,9 +123,15 @@ def prunes(m):
 
 
 EDITS = [
-    fine_tuned, edits_one_weight, loads_others, replaces_the_parameter, replaces_the_layer, swaps_rows,
-    exchanges_layers, prunes,
-]  # fmt: skip
+    fine_tuned,
+    edits_one_weight,
+    loads_others,
+    replaces_the_parameter,
+    replaces_the_layer,
+    swaps_rows,
+    exchanges_layers,
+    prunes,
+]
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda f: f.__name__)
@@ -125,7 +139,9 @@ EDITS = [
 def test_weights_edited_after_loading_are_those_that_run(edit, precision):
     model = loaded()
     edit(model)
-    assert right(compile(model, torch.randn(2, 6), threads=1, precision=precision), model)
+    assert right(
+        compile(model, torch.randn(2, 6), threads=1, precision=precision), model
+    )
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda f: f.__name__)
@@ -133,7 +149,10 @@ def test_an_edit_after_compiling_is_refused_at_a_new_size(edit):
     model = loaded()
     fast = compile(model, torch.randn(2, 6), threads=1)
     edit(model)
-    with pytest.raises(ValueError, match=r"'0\.weight' was changed after the network was compiled; compile"):
+    with pytest.raises(
+        ValueError,
+        match=r"'0\.weight' was changed after the network was compiled; compile",
+    ):
         fast(torch.randn(3, 6))
 
 
@@ -148,7 +167,9 @@ def test_without_an_edit_new_sizes_are_fine_whatever_reads_the_module():
 
 
 def test_a_saved_module_neither_grows_nor_names_our_classes():
-    plain = nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 6, bias=False)).eval()
+    plain = nn.Sequential(
+        nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 6, bias=False)
+    ).eval()
     sizes = []
     for model in (plain, loaded()):
         file = io.BytesIO()

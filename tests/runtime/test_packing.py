@@ -1,4 +1,6 @@
-"""Large weights are packed by several threads and in vectors: the packed form is the same, and so are the refusals."""
+"""Large weights are packed by several threads and in vectors: the packed form is the
+same, and so are the refusals.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def test_what_many_threads_pack_is_what_one_packs(isa, kind, zeros):
 
 @pytest.mark.parametrize(("kind", "zeros"), [(SIGN, 0.3), (SIGN, 0.95), (TABLE, 0.3)])
 def test_the_same_for_weights_of_int8_products(isa, kind, zeros):
-    plan, x = linear_int8_plan(1, ROWS, FEATURES, kind=kind, zeros=zeros), torch.randn(1, FEATURES)
+    plan, x = (
+        linear_int8_plan(1, ROWS, FEATURES, kind=kind, zeros=zeros),
+        torch.randn(1, FEATURES),
+    )
     one, three = (run(plan, [x], threads)[0] for threads in (1, 3))
     assert torch.equal(one, three)
 
@@ -41,11 +46,17 @@ def test_the_same_for_weights_of_int8_products(isa, kind, zeros):
 def test_only_the_signs_of_a_scaled_weight_are_packed(isa, zeros):
     signs = random_weight((70, 300), SIGN, zeros).values
     results = []
-    for values, only_signs in ((signs, False), (signs, True), (signs * torch.rand(70, 1), True)):
+    for values, only_signs in (
+        (signs, False),
+        (signs, True),
+        (signs * torch.rand(70, 1), True),
+    ):
         space = runtime.Workspace(isa, 1)
         engine = runtime.Engine(space)
         value = engine.linear_i8(
-            engine.input(1, (1, 1, 300)), runtime.pack_linear_i8(space, values, only_signs), runtime.Epilogue()
+            engine.input(1, (1, 1, 300)),
+            runtime.pack_linear_i8(space, values, only_signs),
+            runtime.Epilogue(),
         )
         engine.outputs([value])
         x, made = torch.linspace(-1, 1, 300), torch.empty(70)
@@ -57,7 +68,9 @@ def test_only_the_signs_of_a_scaled_weight_are_packed(isa, zeros):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("row", [0, ROWS // 2, ROWS - 1])
-def test_a_weight_that_is_not_finite_is_refused_by_whichever_thread_reads_it(isa, bad, row):
+def test_a_weight_that_is_not_finite_is_refused_by_whichever_thread_reads_it(
+    isa, bad, row
+):
     values = random_weight((ROWS, FEATURES), SIGN, 0.3).values.clone()
     values[row, 5] = bad
     space = runtime.Workspace(isa, 3)
@@ -75,7 +88,9 @@ def test_a_level_that_is_missing_is_found_by_every_thread(isa):
     values = random_weight((ROWS, FEATURES), SIGN, 0.3).values.clone()
     values[-1, -1] = 3.0
     with pytest.raises(ValueError, match="missing from its table"):
-        runtime.pack_linear(runtime.Workspace(isa, 3), values, runtime.ValueKind.TABLE, [-1.0, 1.0])
+        runtime.pack_linear(
+            runtime.Workspace(isa, 3), values, runtime.ValueKind.TABLE, [-1.0, 1.0]
+        )
 
 
 def test_round_levels_are_told_apart():
@@ -103,7 +118,8 @@ def test_products_with_signs_do_not_depend_on_the_scale_of_the_rows(scale):
     x = torch.randn(5, 30, dtype=torch.float64)
     found = classify("weight", signs * scale)
     assert torch.allclose(found.product(x), x @ signs.T.double(), rtol=1e-7)
-    any_size = Weight(kind=SIGN, values=signs * torch.rand(40, 30))  # only their signs count
+    # only their signs count
+    any_size = Weight(kind=SIGN, values=signs * torch.rand(40, 30))
     assert torch.equal(any_size.product(x), x @ signs.T.double())
     assert torch.equal(any_size.times(None), signs)
 

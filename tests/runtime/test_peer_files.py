@@ -9,7 +9,9 @@ from tersify.runtime.peer_files import BLOCKS, few_bits
 
 
 def dense(codes: np.ndarray, scales: np.ndarray, bits: int, inputs: int) -> np.ndarray:
-    """As ONNX Runtime reads it: the lowest bits of a byte come first, the middle code is zero."""
+    """As ONNX Runtime reads it: the lowest bits of a byte come first, the middle code
+    is zero.
+    """
     outputs = codes.shape[0]
     each = (codes[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & (2**bits - 1)
     steps = each.reshape(outputs, -1, BLOCKS[bits]).astype(np.float32) - 2 ** (bits - 1)
@@ -43,9 +45,14 @@ def test_onnx_runtime_computes_what_the_codes_say(tmp_path):
     layer = nn.Linear(256, 128, bias=False)
     layer.weight.data = torch.randint(-1, 2, layer.weight.shape).float() / 16
     x = torch.randn(2, 256)
-    write_models(layer.eval(), x, tmp_path, wanted=("onnxruntime-int4", "onnxruntime-int2"))
+    write_models(
+        layer.eval(), x, tmp_path, wanted=("onnxruntime-int4", "onnxruntime-int2")
+    )
     for bits in BLOCKS:
-        session = onnxruntime.InferenceSession(tmp_path / f"model-int{bits}.onnx", providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            tmp_path / f"model-int{bits}.onnx", providers=["CPUExecutionProvider"]
+        )
         found = session.run(None, {"x": x.numpy()})[0]
         wanted = layer(x).detach().numpy()
-        assert np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()  # its activations have 8 bits
+        # its activations have 8 bits
+        assert np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()

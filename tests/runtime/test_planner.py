@@ -1,4 +1,6 @@
-"""Plans of one network: kernels that stand alone go to torch, sizes share weights, and memory stays bounded."""
+"""Plans of one network: kernels that stand alone go to torch, sizes share weights, and
+memory stays bounded.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ pytest.importorskip("tersify._runtime")
 class Net(nn.Module):
     def __init__(self, forward) -> None:
         super().__init__()
-        self.conv, self.linear, self.does = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(8, 8), forward
+        self.conv, self.linear, self.does = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Linear(8, 8),
+            forward,
+        )
 
     def forward(self, x):
         return self.does(self, x)
@@ -55,11 +61,20 @@ def test_what_touches_a_layer_with_weights_keeps_its_kernel():
 
 @pytest.mark.usefixtures("kernels_win")
 def test_a_network_of_kernels_only_keeps_them_without_any_weight():
-    assert places(lambda m, x: F.max_pool2d(x, 2).relu()) == [("max pool", False), ("elementwise", False)]
+    assert places(lambda m, x: F.max_pool2d(x, 2).relu()) == [
+        ("max pool", False),
+        ("elementwise", False),
+    ]
 
 
 def test_where_dense_products_are_cheaper_everything_around_them_goes_too(costs):
-    costs(conv_table=1e6, conv_float=1e6, rows_table=1e6, rows_float=1e6, **{"conv_dense-lanes": 1e6})
+    costs(
+        conv_table=1e6,
+        conv_float=1e6,
+        rows_table=1e6,
+        rows_float=1e6,
+        **{"conv_dense-lanes": 1e6},
+    )
     found = places(lambda m, x: m.linear(m.conv(x).relu()).softmax(-1))
     assert all(in_torch for _, in_torch in found)
 
@@ -84,12 +99,15 @@ def test_the_size_used_least_recently_is_forgotten_first(monkeypatch):
     layer = nn.Linear(8, 4)
 
     def call(n):
-        fast(torch.randn(8, n).t())  # strided: no short way, which keeps sizes of its own
+        # strided: no short way, which keeps sizes of its own
+        fast(torch.randn(8, n).t())
 
     fast = compile(layer, torch.randn(2, 8), threads=1)
     call(3)
     call(5)
-    layer.register_forward_hook(lambda module, given, made: captured.append(len(given[0])))
+    layer.register_forward_hook(
+        lambda module, given, made: captured.append(len(given[0]))
+    )
     call(2)  # used again
     call(7)  # so 3 goes
     call(2)

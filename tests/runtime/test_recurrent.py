@@ -1,4 +1,6 @@
-"""LSTM and GRU layers in the engine: every direction, depth, batch and density, against torch itself."""
+"""LSTM and GRU layers in the engine: every direction, depth, batch and density, against
+torch itself.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,24 @@ def test_states_are_torchs_own(isa, kind, zeros, options):
             wanted = model(x)
         for made, right in zip(fast(x), wanted, strict=True):
             assert made.shape == right.shape
-            assert (made - right).abs().max() <= 2e-5 * max(1e-3, float(right.abs().max()))
+            assert (made - right).abs().max() <= 2e-5 * max(
+                1e-3, float(right.abs().max())
+            )
 
 
 def test_a_ternary_matrix_with_a_scale_a_row_keeps_its_scale():
     model = Listener(nn.LSTM, zeros=0.5, batch_first=True).eval()
     for weight in model.layers.parameters():
         if weight.ndim == 2:
-            weight.data = weight.data.sign() * torch.linspace(0.1, 0.5, len(weight)).unsqueeze(1)
+            weight.data = weight.data.sign() * torch.linspace(
+                0.1, 0.5, len(weight)
+            ).unsqueeze(1)
     x = torch.randn(2, 9, 12)
     with torch.no_grad():
         wanted = model(x)[0]
-    assert (compile(model, x, strict=True)(x)[0] - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+    assert (
+        compile(model, x, strict=True)(x)[0] - wanted
+    ).abs().max() <= 2e-5 * wanted.abs().max()
 
 
 class Cells(nn.Module):

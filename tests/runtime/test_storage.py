@@ -1,4 +1,6 @@
-"""Memory as versions: a view read after a write has the memory's numbers, and one read before keeps its own."""
+"""Memory as versions: a view read after a write has the memory's numbers, and one read
+before keeps its own.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def views(base):
 VIEWS = list(views(torch.zeros(4, 6)))
 
 
-@given(writes=st.lists(st.sampled_from(VIEWS), min_size=1, max_size=5), read=st.sampled_from(VIEWS))
+@given(
+    writes=st.lists(st.sampled_from(VIEWS), min_size=1, max_size=5),
+    read=st.sampled_from(VIEWS),
+)
 @settings(max_examples=200, deadline=None)
 def test_any_writes_through_views_reach_any_view(writes, read):
     memory = torch.arange(24.0).reshape(4, 6)
@@ -49,7 +54,9 @@ def test_any_writes_through_views_reach_any_view(writes, read):
     storage = Storage(Geometry.of(memory), "x", live=True)
     for i, name in enumerate(writes):
         view = views(memory)[name]
-        written = torch.full(view.shape, -float(i)) + torch.arange(view.numel()).reshape(view.shape)
+        written = torch.full(view.shape, -float(i)) + torch.arange(
+            view.numel()
+        ).reshape(view.shape)
         view.copy_(written)
         graph.values[f"w{i}"] = written
         storage.write(Geometry.of(view), f"w{i}")
@@ -83,7 +90,9 @@ def test_memory_that_is_read_or_written_as_another_type_is_refused():
     other = Geometry.of(memory.view(torch.int32)[1:3, :2])
     with pytest.raises(ValueError, match="writes memory that is read as another type"):
         storage.write(other, "w")
-    with pytest.raises(ValueError, match="reads memory that was written as another type"):
+    with pytest.raises(
+        ValueError, match="reads memory that was written as another type"
+    ):
         storage.read(other, Graph(x=memory).emit)
 
 
@@ -105,4 +114,11 @@ def test_a_constant_becomes_live_with_the_numbers_it_has():
     storage.become_live(Geometry.of(memory), "c")
     storage.write(Geometry.of(memory[1:3]), "w")
     assert storage.live
-    assert graph.values[storage.read(Geometry.of(memory), graph.emit)].tolist() == [0, 9, 9, 3, 4, 5]
+    assert graph.values[storage.read(Geometry.of(memory), graph.emit)].tolist() == [
+        0,
+        9,
+        9,
+        3,
+        4,
+        5,
+    ]

@@ -1,4 +1,6 @@
-"""Consecutive torch calls: the module's own results, and no value outlives its last use."""
+"""Consecutive torch calls: the module's own results, and no value outlives its last
+use.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,20 @@ def watching(alive):
 
 
 def test_values_are_dropped_after_their_last_use():
-    plan, stage = stage_of(lambda x: (((x.cumsum(0) + 1).sin() + 2).cos() * 3).tanh(), torch.randn(4, 4))
+    plan, stage = stage_of(
+        lambda x: (((x.cumsum(0) + 1).sin() + 2).cos() * 3).tanh(), torch.randn(4, 4)
+    )
     alive: list[int] = []
     look = watching(alive)
 
     def watched(node):
         target = node.op.target
-        return replace(node, op=replace(node.op, target=lambda *args, **kwargs: look(target(*args, **kwargs))))
+        return replace(
+            node,
+            op=replace(
+                node.op, target=lambda *args, **kwargs: look(target(*args, **kwargs))
+            ),
+        )
 
     nodes = tuple(watched(node) for node in plan.nodes)
     looking = TorchStage(nodes, plan.constants, set(plan.outputs))

@@ -1,4 +1,6 @@
-"""A trained ternary network, from the session to the kernels: compiled predictions are the module's."""
+"""A trained ternary network, from the session to the kernels: compiled predictions are
+the module's.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,19 @@ def trained():
     epochs, batch = 4, 64
     images, labels = data.train.images, data.train.labels
     steps = len(images) // batch
-    session = tersify.attach(model, "ternary-fixed", epochs=epochs, steps_per_epoch=steps)
+    session = tersify.attach(
+        model, "ternary-fixed", epochs=epochs, steps_per_epoch=steps
+    )
     optimizer = torch.optim.Adam(session.param_groups(), lr=5e-3)
     for _ in range(epochs):
         order = torch.randperm(len(images))
         for i in range(steps):
             chosen = order[i * batch : (i + 1) * batch]
             session.step(images[chosen], labels[chosen])
-            loss = F.cross_entropy(model(images[chosen]), labels[chosen]) + session.penalty()
+            loss = (
+                F.cross_entropy(model(images[chosen]), labels[chosen])
+                + session.penalty()
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -52,12 +59,16 @@ def test_eight_bit_activations_keep_the_predictions_of_a_trained_network(trained
     plain, images, _ = trained
     with torch.no_grad():
         wanted = plain(images)
-    fast = tersify.compile(plain, images[:8], precision="int8", calibration=[images[:200]])
+    fast = tersify.compile(
+        plain, images[:8], precision="int8", calibration=[images[:200]]
+    )
     assert "int8 activations" in fast.plan.describe()
     assert (fast(images).argmax(1) == wanted.argmax(1)).double().mean() >= 0.99
 
 
-def test_sixteen_bit_floats_keep_the_predictions_of_a_trained_network(trained, monkeypatch):
+def test_sixteen_bit_floats_keep_the_predictions_of_a_trained_network(
+    trained, monkeypatch
+):
     plain, images, _ = trained
     monkeypatch.setenv("TERSIFY_ISA", "portable")
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""Architectures that people compile: each equals its module for every batch and size, or is refused in a sentence."""
+"""Architectures that people compile: each equals its module for every batch and size,
+or is refused in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from zoo_check import trial
 from zoo_networks import BATCHES, NEEDS, NETWORKS, THINNED, called, cases, made
 
 pytest.importorskip("tersify._runtime")
-pytestmark = pytest.mark.filterwarnings("default")  # of the libraries the networks come from
+# of the libraries the networks come from
+pytestmark = pytest.mark.filterwarnings("default")
 
 SAMPLE = (
     ("unet", "pruned"),
@@ -70,7 +73,11 @@ def test_a_network_of_the_zoo_answers_with_numbers_that_depend_on_its_input(name
     network = NETWORKS[name]
     model = made(name)
     with torch.no_grad():
-        one, other = (called(model, network.inputs(2, network.sizes[0])) for _ in range(2))
-    one, other = (value["made"] if isinstance(value, dict) else value for value in (one, other))
+        one, other = (
+            called(model, network.inputs(2, network.sizes[0])) for _ in range(2)
+        )
+    one, other = (
+        value["made"] if isinstance(value, dict) else value for value in (one, other)
+    )
     assert one.isfinite().all()
     assert (one - other).abs().max() > 0.05 * one.abs().max()

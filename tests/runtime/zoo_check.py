@@ -1,4 +1,6 @@
-"""One network of the zoo compiled and compared with torch, for three batches and every size it takes."""
+"""One network of the zoo compiled and compared with torch, for three batches and every
+size it takes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tersify.runtime import compile
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What became of it: right, refused (by compile, or by a call), or wrong; and the worst error of all calls."""
+    """What became of it: right, refused (by compile, or by a call), or wrong; and the
+    worst error of all calls.
+    """
 
     kind: str
     why: str = ""
@@ -38,13 +42,17 @@ def compiled(model: nn.Module, example: Any) -> tuple[nn.Module, tuple[str, ...]
 
 def operations(fast: Any) -> tuple[int, int]:
     """How many operations have kernels, and how many are calls of torch."""
-    found = re.search(r"(\d+) operations with kernels, (\d+) torch calls", fast.plan.describe())
+    found = re.search(
+        r"(\d+) operations with kernels, (\d+) torch calls", fast.plan.describe()
+    )
     assert found, fast.plan.describe()
     return int(found[1]), int(found[2])
 
 
 def trial(name: str, weights: str) -> Trial:
-    """Every batch at every size; another type of exception than a refusal is for the caller to see."""
+    """Every batch at every size; another type of exception than a refusal is for the
+    caller to see.
+    """
     entry = NETWORKS[name]
     model = made(name, weights)
     torch.manual_seed(1)
@@ -58,14 +66,25 @@ def trial(name: str, weights: str) -> Trial:
     for size in entry.sizes:
         for batch in BATCHES:
             inputs = entry.inputs(batch, size)
-            positional, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+            positional, named = (
+                ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+            )
             try:
                 worst = max(worst, check(fast, model, *positional, **named))
             except MismatchError as wrong:
-                return Trial(kind="wrong", why=f"batch {batch}, size {size}: {wrong}", kernels=kernels)
+                return Trial(
+                    kind="wrong",
+                    why=f"batch {batch}, size {size}: {wrong}",
+                    kernels=kernels,
+                )
             except ValueError as refusal:
                 refusals.append(f"batch {batch}, size {size}: {refusal}")
-    facts = {"error": worst, "kernels": kernels, "torch_calls": torch_calls, "sent_back": sent_back}
+    facts = {
+        "error": worst,
+        "kernels": kernels,
+        "torch_calls": torch_calls,
+        "sent_back": sent_back,
+    }
     if refusals:
         return Trial(kind="size refused", why=refusals[0], **facts)
     return Trial(kind="right", **facts)

@@ -1,4 +1,6 @@
-"""The zoo: architectures of timm, transformers, the lab and our own, small, with weights as if trained."""
+"""The zoo: architectures of timm, transformers, the lab and our own, small, with
+weights as if trained.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ EXAMPLE_BATCH = 2
 
 
 class Network(NamedTuple):
-    """How to build it, its inputs for a batch and a size (positional, or by keyword), and the sizes it takes."""
+    """How to build it, its inputs for a batch and a size (positional, or by keyword),
+    and the sizes it takes.
+    """
 
     build: Callable[[], nn.Module]
     inputs: Callable[[int, int], Any]
@@ -34,8 +38,14 @@ def _images(batch: int, size: int) -> tuple[Tensor, ...]:
 def _networks() -> dict[str, Network]:
     found = {name: Network(*entry, "own") for name, entry in zoo_own.OWN.items()}
     for name, (options, sizes) in zoo_timm.BY_NAME.items():
-        short = name.removesuffix("_224").replace("_patch16", "").replace("_patch4_window7", "")
-        found[f"timm_{short}"] = Network(functools.partial(zoo_timm.model, name, **options), _images, sizes, "timm")
+        short = (
+            name.removesuffix("_224")
+            .replace("_patch16", "")
+            .replace("_patch4_window7", "")
+        )
+        found[f"timm_{short}"] = Network(
+            functools.partial(zoo_timm.model, name, **options), _images, sizes, "timm"
+        )
     for name, ((place, kind, options), sizes) in zoo_timm.BY_CLASS.items():
         build = functools.partial(zoo_timm.from_class, place, kind, **options)
         found[f"timm_{name}"] = Network(build, _images, sizes, "timm")
@@ -47,7 +57,9 @@ def _networks() -> dict[str, Network]:
         for name, (kind, config, options, sizes) in table.items():
             build = functools.partial(zoo_hf._model, kind, config, options)
             found[name] = Network(build, inputs, sizes, "transformers")
-    found["whisper_encoder"] = Network(zoo_hf.whisper_encoder, zoo_hf.mel_features, (60,), "transformers")
+    found["whisper_encoder"] = Network(
+        zoo_hf.whisper_encoder, zoo_hf.mel_features, (60,), "transformers"
+    )
     return found
 
 
@@ -59,7 +71,11 @@ NEEDS = {"timm": "timm", "transformers": "transformers"}
 
 def cases() -> list[tuple[str, str]]:
     """Every network with the weights it is tried with."""
-    return [(name, weights) for name in NETWORKS for weights in (WEIGHTS if name in THINNED else WEIGHTS[:1])]
+    return [
+        (name, weights)
+        for name in NETWORKS
+        for weights in (WEIGHTS if name in THINNED else WEIGHTS[:1])
+    ]
 
 
 def called(network: nn.Module, inputs: Any) -> Any:
@@ -68,9 +84,11 @@ def called(network: nn.Module, inputs: Any) -> Any:
 
 @torch.no_grad()
 def lived_(model: nn.Module, inputs: Any) -> nn.Module:
-    """Norms that have seen data, and scales, gates and heads away from the zeros that some networks start with.
+    """Norms that have seen data, and scales, gates and heads away from the zeros that
+    some networks start with.
 
-    Without this a block behind a scale of 1e-6 could be anything, and nobody would see it.
+    Without this a block behind a scale of 1e-6 could be anything, and nobody would see
+    it.
     """
     for parameter in model.parameters():
         if not parameter.is_floating_point():
@@ -81,18 +99,22 @@ def lived_(model: nn.Module, inputs: Any) -> nn.Module:
             parameter.normal_(0, 0.1)
         elif parameter.ndim <= 1 and parameter.numel() > 1 and parameter.std() == 0:
             parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.3))
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [
+        m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+    ]
     if norms:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for norm in norms:
                 norm.reset_running_stats()
-                norm.momentum, norm.training = 0.9, True  # the layers around them keep to eval mode
+                # the layers around them keep to eval mode
+                norm.momentum, norm.training = 0.9, True
             for _ in range(3):
                 called(model, inputs)
             for norm in norms:
                 norm.momentum, norm.training = 0.1, False
-                norm.running_var.clamp_(min=0.5 * norm.running_var.mean().item() + 1e-3)  # no channel is dead
+                # no channel is dead
+                norm.running_var.clamp_(min=0.5 * norm.running_var.mean().item() + 1e-3)
     return model
 
 

@@ -13,7 +13,9 @@ from torch import nn
 
 
 class _Anything(type):
-    """A class whose attributes are their own names: enough for tables of interpolation modes."""
+    """A class whose attributes are their own names: enough for tables of interpolation
+    modes.
+    """
 
     def __getattr__(cls, name: str) -> str:
         return name
@@ -21,16 +23,23 @@ class _Anything(type):
 
 def _empty_class(name: str) -> type:
     if name.startswith("__"):
-        raise AttributeError(name)  # whoever looks through all modules asks for their files
+        # whoever looks through all modules asks for their files
+        raise AttributeError(name)
     return _Anything(name, (), {})
 
 
 class _WithoutTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """timm imports torchvision for its data pipeline only; where it is missing, empty modules stand for it."""
+    """timm imports torchvision for its data pipeline only; where it is missing, empty
+    modules stand for it.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         ours = name.split(".")[0] == "torchvision"
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if ours else None
+        return (
+            importlib.machinery.ModuleSpec(name, self, is_package=True)
+            if ours
+            else None
+        )
 
     def create_module(self, spec: Any) -> types.ModuleType:
         module = types.ModuleType(spec.name)
@@ -42,7 +51,9 @@ class _WithoutTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def timm() -> Any:
-    """timm itself; what stands for torchvision is gone again afterwards, so that nobody else takes it for real."""
+    """timm itself; what stands for torchvision is gone again afterwards, so that nobody
+    else takes it for real.
+    """
     if "timm" in sys.modules or importlib.util.find_spec("torchvision"):
         return importlib.import_module("timm")
     finder = _WithoutTorchvision()
@@ -51,7 +62,9 @@ def timm() -> Any:
         return importlib.import_module("timm")
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        for name in [
+            name for name in sys.modules if name.split(".")[0] == "torchvision"
+        ]:
             del sys.modules[name]
 
 
@@ -64,7 +77,8 @@ def from_class(place: str, name: str, **options: Any) -> nn.Module:
     timm()
     found = importlib.import_module(f"timm.models.{place}")
     options = {
-        key: getattr(found, value[1:]) if str(value).startswith("!") else value for key, value in options.items()
+        key: getattr(found, value[1:]) if str(value).startswith("!") else value
+        for key, value in options.items()
     }
     return getattr(found, name)(num_classes=10, **options).eval()
 
@@ -117,14 +131,20 @@ BY_NAME: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "tnt_s_legacy_patch16_224": (SHORT, (64,)),
     "xcit_nano_12_p16_224": (SHORT, (64, 96)),
     "coat_tiny": ({"img_size": 64}, (64,)),
-    "twins_svt_small": ({"img_size": 64, "depths": (1, 1, 1, 1), "embed_dims": (32, 32, 64, 64)}, (64, 128)),
+    "twins_svt_small": (
+        {"img_size": 64, "depths": (1, 1, 1, 1), "embed_dims": (32, 32, 64, 64)},
+        (64, 128),
+    ),
     "pvt_v2_b0": ({}, (64, 96)),
     "maxvit_rmlp_pico_rw_256": ({"img_size": 64}, (64,)),
     "coatnet_pico_rw_224": ({"img_size": 64}, (64,)),
     "mobilevit_xxs": ({}, (64, 96)),
     "mobilevitv2_050": ({}, (64, 96)),
     "edgenext_xx_small": ({}, (64, 96)),
-    "poolformer_s12": ({"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 48, 64)}, (64, 96)),
+    "poolformer_s12": (
+        {"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 48, 64)},
+        (64, 96),
+    ),
     "fastvit_t8": ({}, (64, 96)),
     "efficientvit_b0": ({}, (64, 96)),
     "sequencer2d_s": ({"layers": (1, 1, 1, 1)}, (64, 96)),
@@ -133,11 +153,51 @@ BY_NAME: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 }
 BY_CLASS: dict[str, tuple[tuple[str, str, dict[str, Any]], tuple[int, ...]]] = {
     "mixer": (("mlp_mixer", "MlpMixer", MLP), (64,)),
-    "gmlp": (("mlp_mixer", "MlpMixer", {**MLP, "block_layer": "!SpatialGatingBlock", "mlp_layer": "!GatedMlp",
-                                        "mlp_ratio": 4}), (64,)),
-    "resmlp": (("mlp_mixer", "MlpMixer", {**MLP, "block_layer": "!ResBlock", "norm_layer": "!Affine",
-                                          "mlp_ratio": 4}), (64,)),
-    "convmixer": (("convmixer", "ConvMixer", {"dim": 32, "depth": 2, "kernel_size": 5, "patch_size": 4}), (64, 80)),
-    "focalnet": (("focalnet", "FocalNet", {"embed_dim": 24, "depths": (1, 1, 2), "focal_levels": (2, 2, 2),
-                                           "focal_windows": (3, 3, 3)}), (64, 96)),
-}  # fmt: skip
+    "gmlp": (
+        (
+            "mlp_mixer",
+            "MlpMixer",
+            {
+                **MLP,
+                "block_layer": "!SpatialGatingBlock",
+                "mlp_layer": "!GatedMlp",
+                "mlp_ratio": 4,
+            },
+        ),
+        (64,),
+    ),
+    "resmlp": (
+        (
+            "mlp_mixer",
+            "MlpMixer",
+            {
+                **MLP,
+                "block_layer": "!ResBlock",
+                "norm_layer": "!Affine",
+                "mlp_ratio": 4,
+            },
+        ),
+        (64,),
+    ),
+    "convmixer": (
+        (
+            "convmixer",
+            "ConvMixer",
+            {"dim": 32, "depth": 2, "kernel_size": 5, "patch_size": 4},
+        ),
+        (64, 80),
+    ),
+    "focalnet": (
+        (
+            "focalnet",
+            "FocalNet",
+            {
+                "embed_dim": 24,
+                "depths": (1, 1, 2),
+                "focal_levels": (2, 2, 2),
+                "focal_windows": (3, 3, 3),
+            },
+        ),
+        (64, 96),
+    ),
+}

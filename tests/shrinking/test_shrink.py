@@ -52,14 +52,20 @@ def test_silent_units_go_and_the_outputs_stay(name: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**16), share=st.sampled_from([0.2, 0.6, 0.9]))
-def test_any_zeroed_rows_give_the_same_outputs(name: str, seed: int, share: float) -> None:
+def test_any_zeroed_rows_give_the_same_outputs(
+    name: str, seed: int, share: float
+) -> None:
     """Each layer on its own, so that in additions some units die on one side only."""
     model, x = make(name, seed % 97)
     torch.manual_seed(seed)
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, nn.Parameter):
-            rows = weight.data.transpose(0, 1) if isinstance(module, nn.ConvTranspose2d) else weight.data
+            rows = (
+                weight.data.transpose(0, 1)
+                if isinstance(module, nn.ConvTranspose2d)
+                else weight.data
+            )
             dead = torch.rand(len(rows)) < share
             rows[dead] = 0
             if module.bias is not None and torch.rand(()) < 0.7:
@@ -77,13 +83,17 @@ def test_units_that_meet_in_an_addition_go_only_together() -> None:
     assert shrunk(model, x).layer3[0].conv1.in_channels == 14
 
 
-def test_a_layer_that_died_alone_computes_less_and_puts_zeros_where_the_addition_wants_them(tmp_path: Path) -> None:
+def test_a_layer_that_died_alone_computes_less_and_puts_zeros_where_the_addition_wants_them(
+    tmp_path: Path,
+) -> None:
     model, x = make("resnet20")
     norm = model.layer2[0].bn2
     norm.weight.data[3:] = norm.bias.data[3:] = 0
     small = shrunk(model, x)
     assert small.layer2[0].conv2.weight.shape[0] == len(small.layer2[0].bn2.weight) == 3
-    assert small.layer2[0].bn2.source.tolist() == [0, 1, 2] + [3] * (len(norm.weight) - 3)
+    assert small.layer2[0].bn2.source.tolist() == [0, 1, 2] + [3] * (
+        len(norm.weight) - 3
+    )
     tersify.save(small.state_dict(), tmp_path / "small.terse")
     back = tersify.load(tmp_path / "small.terse", into=copy.deepcopy(small))
     assert torch.equal(back(x), small(x))
@@ -103,11 +113,18 @@ def test_a_constant_goes_into_the_next_bias_where_no_padding_sees_it() -> None:
     assert not torch.equal(small[2].bias, plain[2].bias)
 
 
-@pytest.mark.parametrize(("padding", "bias", "left"), [(0, True, 4), (1, True, 6), (0, False, 6)])
-def test_a_constant_stays_where_padding_or_a_missing_bias_would_lose_it(padding: int, bias: bool, left: int) -> None:
+@pytest.mark.parametrize(
+    ("padding", "bias", "left"), [(0, True, 4), (1, True, 6), (0, False, 6)]
+)
+def test_a_constant_stays_where_padding_or_a_missing_bias_would_lose_it(
+    padding: int, bias: bool, left: int
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3, padding=padding, bias=bias)
+        nn.Conv2d(3, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 4, 3, padding=padding, bias=bias),
     ).eval()
     model[1].weight.data[:2] = 0
     model[1].bias.data[:2] = 0.7
@@ -116,7 +133,9 @@ def test_a_constant_stays_where_padding_or_a_missing_bias_would_lose_it(padding:
 
 def test_what_nobody_reads_goes_and_so_does_what_only_that_read() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3)
+    )
     model[4].weight.data[:, :3] = 0  # nobody reads the first three
     model[2].weight.data[3:, :5] = 0  # and they alone read these five
     small = shrunk(model, torch.randn(5, 4))
@@ -128,14 +147,21 @@ def test_a_layer_that_loses_all_its_units_keeps_one() -> None:
     model.layer1[0].bn1.weight.data.zero_()
     model.layer1[0].bn1.bias.data.zero_()
     small = shrunk(model, x)
-    assert small.layer1[0].conv1.weight.shape[0] == small.layer1[0].conv2.in_channels == 1
+    assert (
+        small.layer1[0].conv1.weight.shape[0] == small.layer1[0].conv2.in_channels == 1
+    )
 
 
 def test_nothing_dead_means_nothing_changes() -> None:
     model, x = make("encoder")
     small = shrunk(model, x)
     assert isinstance(small[1].self_attn, nn.MultiheadAttention)
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), small.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            model.state_dict().values(), small.state_dict().values(), strict=True
+        )
+    )
 
 
 def test_dead_heads_leave_packed_attention() -> None:
@@ -149,7 +175,9 @@ def test_dead_heads_leave_packed_attention() -> None:
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_split_attention_computes_what_packed_attention_does(batch_first: bool, bias: bool) -> None:
+def test_split_attention_computes_what_packed_attention_does(
+    batch_first: bool, bias: bool
+) -> None:
     packed = nn.MultiheadAttention(12, 3, bias=bias, batch_first=batch_first).eval()
     split = HeadAttention(packed)
     q, kv = (torch.randn((2, n, 12) if batch_first else (n, 2, 12)) for n in (4, 5))
@@ -160,18 +188,28 @@ def test_split_attention_computes_what_packed_attention_does(batch_first: bool, 
         {"attn_mask": torch.randn(4, 5)},
     ):
         for average in (True, False):
-            a, b = (m(q, kv, kv, average_attn_weights=average, **masks) for m in (packed, split))
+            a, b = (
+                m(q, kv, kv, average_attn_weights=average, **masks)
+                for m in (packed, split)
+            )
             assert torch.allclose(a[0], b[0], atol=1e-6)
             assert torch.allclose(a[1], b[1], atol=1e-6)
-    assert torch.allclose(packed(q[0], q[0], q[0])[0], split(q[0], q[0], q[0])[0], atol=1e-6)
+    assert torch.allclose(
+        packed(q[0], q[0], q[0])[0], split(q[0], q[0], q[0])[0], atol=1e-6
+    )
     merged = split.merged(packed)
-    assert all(torch.equal(t, merged.state_dict()[name]) for name, t in packed.state_dict().items())
+    assert all(
+        torch.equal(t, merged.state_dict()[name])
+        for name, t in packed.state_dict().items()
+    )
 
 
 def test_a_mask_per_head_is_refused_by_split_attention() -> None:
     split = HeadAttention(nn.MultiheadAttention(12, 3, batch_first=True))
     x = torch.randn(2, 4, 12)
-    with pytest.raises(ValueError, match=r"attn_mask has 3 dimensions; .*one mask \(L, S\) for all"):
+    with pytest.raises(
+        ValueError, match=r"attn_mask has 3 dimensions; .*one mask \(L, S\) for all"
+    ):
         split(x, x, x, attn_mask=torch.zeros(6, 4, 4))
 
 
@@ -202,8 +240,13 @@ def test_a_shrunk_network_saves_and_comes_back(tmp_path: Path) -> None:
     tersify.save(small.state_dict(), tmp_path / "small.terse")
     back = tersify.load(tmp_path / "small.terse", into=copy.deepcopy(small))
     assert torch.equal(back(x), small(x))
-    again = tersify.shrink(tersify.load(tmp_path / "masked.terse", into=make("vgg16")[0]), x)
-    assert all(torch.equal(t, small.state_dict()[name]) for name, t in again.state_dict().items())
+    again = tersify.shrink(
+        tersify.load(tmp_path / "masked.terse", into=make("vgg16")[0]), x
+    )
+    assert all(
+        torch.equal(t, small.state_dict()[name])
+        for name, t in again.state_dict().items()
+    )
 
 
 def test_the_model_given_keeps_its_weights_and_both_keep_their_modes() -> None:
@@ -215,7 +258,9 @@ def test_the_model_given_keeps_its_weights_and_both_keep_their_modes() -> None:
     before = copy.deepcopy(model.state_dict())
     small = tersify.shrink(model, x)
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
-    assert [m.training for m in small.modules()] == [m.training for m in model.modules()]
+    assert [m.training for m in small.modules()] == [
+        m.training for m in model.modules()
+    ]
     assert not small.features[0].weight.requires_grad
     assert small.features[3].weight.requires_grad
     assert small.features[0].out_channels == 5
@@ -260,9 +305,15 @@ def test_a_shared_layer_keeps_a_constant_it_reads_twice() -> None:
     assert shrunk(model, torch.randn(2, 4)).shared.in_features == 6
 
 
-def test_a_convolution_right_before_a_transposed_one_is_not_taken_for_its_branch() -> None:
+def test_a_convolution_right_before_a_transposed_one_is_not_taken_for_its_branch() -> (
+    None
+):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ConvTranspose2d(6, 4, 2, bias=False), nn.LayerNorm([4, 7, 7]))
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3),
+        nn.ConvTranspose2d(6, 4, 2, bias=False),
+        nn.LayerNorm([4, 7, 7]),
+    )
     model[1].weight.data[:, :2] = 0
     shrunk(model, torch.randn(2, 3, 8, 8))
 
@@ -278,20 +329,27 @@ def test_a_model_that_cannot_be_traced_is_refused() -> None:
 
 def silent_in(dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)).to(dtype)
+    model = nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)
+    ).to(dtype)
     for layer in (model[0], model[2]):
         layer.weight.data[::2], layer.bias.data[::2] = 0, 0
     return model
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_shrinks_with_the_rounding_it_has(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_shrinks_with_the_rounding_it_has(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, x = silent_in(dtype), torch.randn(4, 64, dtype=dtype)
     compute = nn.Linear.forward
 
-    def rounded_otherwise(self: nn.Linear, x: Tensor) -> Tensor:  # as libraries do when a layer has another size
+    # as libraries do when a layer has another size
+    def rounded_otherwise(self: nn.Linear, x: Tensor) -> Tensor:
         out = compute(self, x)
-        return out * (1 + 2 * torch.finfo(dtype).eps) if self.in_features == 128 else out
+        return (
+            out * (1 + 2 * torch.finfo(dtype).eps) if self.in_features == 128 else out
+        )
 
     monkeypatch.setattr(nn.Linear, "forward", rounded_otherwise)
     assert parameters(tersify.shrink(model, x)) < 0.5 * parameters(model)
@@ -307,7 +365,9 @@ def test_a_network_whose_outputs_cannot_be_compared_is_refused() -> None:
 def test_infinite_outputs_stay_infinite() -> None:
     model = silent_in(torch.float32)
     model[4].bias.data[0] = float("-inf")  # as where a class is ruled out
-    assert parameters(tersify.shrink(model, torch.randn(4, 64))) < 0.5 * parameters(model)
+    assert parameters(tersify.shrink(model, torch.randn(4, 64))) < 0.5 * parameters(
+        model
+    )
 
 
 def test_a_network_that_gives_something_else_each_time_is_refused() -> None:
@@ -315,7 +375,10 @@ def test_a_network_that_gives_something_else_each_time_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x + torch.randn(x.shape))
 
-    with pytest.raises(ValueError, match=r"the shrunk Noisy differs from the large one by [0-9.e+-]+ of the largest"):
+    with pytest.raises(
+        ValueError,
+        match=r"the shrunk Noisy differs from the large one by [0-9.e+-]+ of the largest",
+    ):
         tersify.shrink(Noisy(*silent_in(torch.float32)), torch.randn(4, 64))
 
 
@@ -328,8 +391,14 @@ def test_outputs_are_compared_without_tf32_and_the_users_choice_comes_back() -> 
 
 def tf32_choice() -> list[object]:
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        return [part.fp32_precision for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv)]
+        return [
+            part.fp32_precision
+            for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv)
+        ]
     return [
         "tf32" if allowed else "ieee"
-        for allowed in (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+        for allowed in (
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+        )
     ]

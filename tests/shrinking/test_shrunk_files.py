@@ -22,7 +22,9 @@ def halved(name: str) -> tuple[nn.Module, torch.Tensor]:
     return model, x
 
 
-@pytest.mark.parametrize("name", ["digits-cnn", "resnet20", "mobile", "grouped", "encoder"])
+@pytest.mark.parametrize(
+    "name", ["digits-cnn", "resnet20", "mobile", "grouped", "encoder"]
+)
 def test_a_fresh_module_takes_the_shapes_of_the_file(name: str, tmp_path: Path) -> None:
     model, x = halved(name)
     if name == "resnet20":  # a layer that died alone
@@ -36,16 +38,30 @@ def test_a_fresh_module_takes_the_shapes_of_the_file(name: str, tmp_path: Path) 
 
 def test_another_network_does_not_fit() -> None:
     shapes = {"0.weight": (5, 4)}
-    with pytest.raises(ValueError, match=re.escape("0.weight has shape (5, 4) in the file and (4, 4) in the module")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape(
+            "0.weight has shape (5, 4) in the file and (4, 4) in the module"
+        ),
+    ):
         fit_(nn.Sequential(nn.Linear(4, 4)), shapes)
 
 
 def test_codes_stay_codes(tmp_path: Path) -> None:
-    """Levels per filter, a scale per filter, pruned values: each is cut like the weight it stands for."""
+    """Levels per filter, a scale per filter, pruned values: each is cut like the weight
+    it stands for.
+    """
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 6, bias=False), nn.Linear(6, 3))
+    model = nn.Sequential(
+        nn.Linear(4, 8, bias=False),
+        nn.ReLU(),
+        nn.Linear(8, 6, bias=False),
+        nn.Linear(6, 3),
+    )
     dead = torch.arange(8) % 2 == 1
-    codes = torch.randint(1, 3, (8, 4), dtype=torch.uint8).masked_fill_(dead[:, None], 0)
+    codes = torch.randint(1, 3, (8, 4), dtype=torch.uint8).masked_fill_(
+        dead[:, None], 0
+    )
     mask = torch.randint(0, 2, (6, 8), dtype=torch.uint8)
     tensors = {
         "0.weight": CompressedTensor(
@@ -55,25 +71,35 @@ def test_codes_stay_codes(tmp_path: Path) -> None:
             axis=0,
             scale=torch.rand(8, 1) + 0.5,
         ),
-        "2.weight": CompressedTensor(shape=(6, 8), codes=mask, values=torch.randn(int(mask.sum()))),
+        "2.weight": CompressedTensor(
+            shape=(6, 8), codes=mask, values=torch.randn(int(mask.sum()))
+        ),
         "3.weight": torch.randn(3, 6),
         "3.bias": torch.randn(3),
     }
-    tersify.save(CompressedModel(tensors, metadata={"from": "here"}), tmp_path / "large.terse")
+    tersify.save(
+        CompressedModel(tensors, metadata={"from": "here"}), tmp_path / "large.terse"
+    )
     x = torch.randn(5, 4)
     small = tersify.shrink(tersify.load(tmp_path / "large.terse", into=model), x)
     ready = packed(small)
     assert sorted(ready.compressed()) == ["0.weight", "2.weight"]
     assert ready["0.weight"].shape == (4, 4)
     assert ready.metadata == {"from": "here"}
-    assert all(torch.equal(t, small.state_dict()[name]) for name, t in ready.state_dict().items())
+    assert all(
+        torch.equal(t, small.state_dict()[name])
+        for name, t in ready.state_dict().items()
+    )
     assert torch.allclose(small(x), model(x), atol=1e-6)
     with torch.no_grad():
         small[0].weight.add_(1)
-    assert sorted(packed(small).compressed()) == ["2.weight"]  # trained on: no longer what the codes say
+    # trained on: no longer what the codes say
+    assert sorted(packed(small).compressed()) == ["2.weight"]
 
 
-def test_the_command_writes_a_smaller_file_that_the_other_commands_read(tmp_path: Path) -> None:
+def test_the_command_writes_a_smaller_file_that_the_other_commands_read(
+    tmp_path: Path,
+) -> None:
     from tersify.lab import network
 
     torch.manual_seed(0)
@@ -88,18 +114,35 @@ def test_the_command_writes_a_smaller_file_that_the_other_commands_read(tmp_path
     assert "parameters (" in result.output
     assert small.stat().st_size < 0.6 * large.stat().st_size
     assert torch.allclose(load_network(small)(x), model(x), atol=1e-5)
-    assert torch.allclose(load_network(small, target="digits-cnn")(x), model(x), atol=1e-5)
+    assert torch.allclose(
+        load_network(small, target="digits-cnn")(x), model(x), atol=1e-5
+    )
 
 
 def test_the_command_shrinks_a_network_of_tokens(tmp_path: Path) -> None:
-    text = "nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
-    (tmp_path / "nets.py").write_text(f"from torch import nn\ndef net(): return {text}\n")
-    model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    text = (
+        "nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
+    )
+    (tmp_path / "nets.py").write_text(
+        f"from torch import nn\ndef net(): return {text}\n"
+    )
+    model = nn.Sequential(
+        nn.Embedding(9, 6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
     with torch.no_grad():
         model[1].weight[4:], model[1].bias[4:] = 0, 0
-    tersify.save(CompressedModel(model.state_dict(), metadata={"input": [5]}), tmp_path / "large.terse")
+    tersify.save(
+        CompressedModel(model.state_dict(), metadata={"input": [5]}),
+        tmp_path / "large.terse",
+    )
     target = ["--target", f"{tmp_path / 'nets.py'}:net"]
-    command = ["shrink", str(tmp_path / "large.terse"), "--out", str(tmp_path / "small.terse"), *target]
+    command = [
+        "shrink",
+        str(tmp_path / "large.terse"),
+        "--out",
+        str(tmp_path / "small.terse"),
+        *target,
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert tersify.open(tmp_path / "small.terse").shapes()["1.weight"] == (4, 6)

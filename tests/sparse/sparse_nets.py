@@ -8,7 +8,9 @@ class Everything(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = nn.Embedding(50, 16)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 1)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 1
+        )
         self.lstm = nn.LSTM(16, 12, 2, bidirectional=True, batch_first=True)
         self.gru = nn.GRU(24, 8, bias=False)
         self.conv = nn.Conv1d(8, 6, 3, groups=2, padding=1)
@@ -30,7 +32,12 @@ OPERATIONS = [
     *(f"encoder.layers.0.self_attn.{part}_proj" for part in ("q", "k", "v", "out")),
     "encoder.layers.0.linear1",
     "encoder.layers.0.linear2",
-    *(f"lstm.weight_{m}_l{layer}{way}" for layer in (0, 1) for way in ("", "_reverse") for m in ("ih", "hh")),
+    *(
+        f"lstm.weight_{m}_l{layer}{way}"
+        for layer in (0, 1)
+        for way in ("", "_reverse")
+        for m in ("ih", "hh")
+    ),
     "gru.weight_ih_l0",
     "gru.weight_hh_l0",
     "conv",

@@ -1,4 +1,6 @@
-"""A collection on the disk is opened fast and without torch, and a damaged or forged one is refused."""
+"""A collection on the disk is opened fast and without torch, and a damaged or forged
+one is refused.
+"""
 
 import json
 import shutil
@@ -18,7 +20,9 @@ from tersify.sparse.collection_index import ARRAYS, INDEX
 
 @pytest.fixture
 def small(tmp_path):
-    return tersify.collect(pruned(nn.Linear(16, 16)), torch.randn(4, 16), out=tmp_path / "c", name="net").path
+    return tersify.collect(
+        pruned(nn.Linear(16, 16)), torch.randn(4, 16), out=tmp_path / "c", name="net"
+    ).path
 
 
 def edit(path, change):
@@ -36,27 +40,66 @@ def first(index):
     [
         (lambda p: shutil.rmtree(p), "is no folder"),
         (lambda p: (p / INDEX).unlink(), r"holds no collection\.json"),
-        (lambda p: (p / INDEX).write_bytes((p / INDEX).read_bytes()[:-50]), "damaged or cut short"),
+        (
+            lambda p: (p / INDEX).write_bytes((p / INDEX).read_bytes()[:-50]),
+            "damaged or cut short",
+        ),
         (lambda p: (p / INDEX).write_bytes(b"\xff\xfe"), "damaged or cut short"),
         (lambda p: (p / INDEX).write_text("{}"), "not the index of a collection"),
-        (lambda p: edit(p, lambda i: i.update(version=2)), "has version 2; this program reads version 1"),
+        (
+            lambda p: edit(p, lambda i: i.update(version=2)),
+            "has version 2; this program reads version 1",
+        ),
         (lambda p: edit(p, lambda i: i.update(operations=[])), "lists no operation"),
-        (lambda p: edit(p, lambda i: first(i).pop("input")), "lacks what an index must say"),
+        (
+            lambda p: edit(p, lambda i: first(i).pop("input")),
+            "lacks what an index must say",
+        ),
         (lambda p: edit(p, lambda i: first(i).update(M=-1)), "are impossible"),
         (lambda p: edit(p, lambda i: first(i).update(groups=3)), "are impossible"),
         (lambda p: edit(p, lambda i: first(i).update(order="X*W")), "is impossible"),
         (lambda p: edit(p, lambda i: first(i).update(name=5)), "no proper name"),
-        (lambda p: edit(p, lambda i: first(i).update(geometry={"kernel": [3, 5]})), "does not fit K = 16"),
-        (lambda p: edit(p, lambda i: first(i).update(geometry=None)), "lacks what an index must say"),
-        (lambda p: edit(p, lambda i: first(i)["weight"].update(n_m={"2:4": "x"})), "are no numbers"),
-        (lambda p: edit(p, lambda i: i["models"].update(net=None)), "its model 'net' is missing"),
-        (lambda p: edit(p, lambda i: first(i).update(model="other")), "its model 'other' is missing"),
-        (lambda p: edit(p, lambda i: first(i).update(tolerance=float("inf"))), "are no numbers"),
-        (lambda p: edit(p, lambda i: first(i)["weight"].update(best_format="zip")), "are no numbers"),
-        (lambda p: edit(p, lambda i: first(i)["weight"].update(file="../../x.npz")), "is no name of an array file"),
+        (
+            lambda p: edit(p, lambda i: first(i).update(geometry={"kernel": [3, 5]})),
+            "does not fit K = 16",
+        ),
+        (
+            lambda p: edit(p, lambda i: first(i).update(geometry=None)),
+            "lacks what an index must say",
+        ),
+        (
+            lambda p: edit(p, lambda i: first(i)["weight"].update(n_m={"2:4": "x"})),
+            "are no numbers",
+        ),
+        (
+            lambda p: edit(p, lambda i: i["models"].update(net=None)),
+            "its model 'net' is missing",
+        ),
+        (
+            lambda p: edit(p, lambda i: first(i).update(model="other")),
+            "its model 'other' is missing",
+        ),
+        (
+            lambda p: edit(p, lambda i: first(i).update(tolerance=float("inf"))),
+            "are no numbers",
+        ),
+        (
+            lambda p: edit(p, lambda i: first(i)["weight"].update(best_format="zip")),
+            "are no numbers",
+        ),
+        (
+            lambda p: edit(p, lambda i: first(i)["weight"].update(file="../../x.npz")),
+            "is no name of an array file",
+        ),
         (lambda p: edit(p, lambda i: i["operations"].append(first(i))), "twice"),
-        (lambda p: (p / ARRAYS / "00000-input.npz").unlink(), "its input .* is missing"),
-        (lambda p: (p / ARRAYS / "00000-input.npz").write_bytes(b"PK"), "has 2 bytes, not"),
+        (
+            lambda p: (p / ARRAYS / "00000-input.npz").unlink(),
+            "its input .* is missing",
+        ),
+        (
+            lambda p: (p / ARRAYS / "00000-input.npz").write_bytes(b"PK"),
+            "has 2 bytes, not",
+        ),
         (lambda p: shutil.rmtree(p / ARRAYS), "is missing"),
     ],
 )
@@ -80,7 +123,9 @@ def test_an_array_with_another_hash_is_refused_when_it_is_read(small):
 
 def test_an_array_of_another_shape_is_refused(small):
     edit(small, lambda i: first(i).update(M=8))
-    with pytest.raises(CollectionError, match=r"is \(16, 16\), net/linear needs \[8, 16\]"):
+    with pytest.raises(
+        CollectionError, match=r"is \(16, 16\), net/linear needs \[8, 16\]"
+    ):
         _ = tersify.Collection(small)[0].weight
 
 
@@ -95,14 +140,21 @@ def test_unknown_operations_and_backends_name_the_known_ones(small):
     opened = tersify.Collection(small)
     with pytest.raises(ValueError, match="no operation 'conv1'"):
         opened["conv1"]
-    with pytest.raises(ValueError, match="unknown backend 'cublas'; known: torch, torch-coo"):
+    with pytest.raises(
+        ValueError, match="unknown backend 'cublas'; known: torch, torch-coo"
+    ):
         opened[0].run("cublas")
 
 
 def test_ten_thousand_operations_open_in_a_second(small):
     """Only the index is read, so the time is that of its JSON."""
     record = json.loads((small / INDEX).read_text())["operations"][0]
-    edit(small, lambda index: index.update(operations=[{**record, "name": f"net/{n}"} for n in range(10_000)]))
+    edit(
+        small,
+        lambda index: index.update(
+            operations=[{**record, "name": f"net/{n}"} for n in range(10_000)]
+        ),
+    )
     started = time.process_time()
     assert len(tersify.Collection(small)) == 10_000
     assert time.process_time() - started < 1

@@ -12,7 +12,13 @@ import tersify
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
     model, tokens = everything()
-    return tersify.collect(model, tokens, out=tmp_path_factory.mktemp("sparse") / "c", name="every", columns=12)
+    return tersify.collect(
+        model,
+        tokens,
+        out=tmp_path_factory.mktemp("sparse") / "c",
+        name="every",
+        columns=12,
+    )
 
 
 def paths(collection, format, tmp_path):
@@ -47,8 +53,14 @@ def test_binsparse_reads_every_array_file_of_the_default_format(collection):
             ("input", op.input.to_dense()),
             ("output", op.output),
         ):
-            read = binsparse.load_binsparse(collection.path / "arrays" / op.meta[operand]["file"])
-            dense = conversions.to_numpy(read) if read.format == "DMATR" else conversions.to_scipy(read).toarray()
+            read = binsparse.load_binsparse(
+                collection.path / "arrays" / op.meta[operand]["file"]
+            )
+            dense = (
+                conversions.to_numpy(read)
+                if read.format == "DMATR"
+                else conversions.to_scipy(read).toarray()
+            )
             assert np.array_equal(dense, wanted)
 
 
@@ -61,7 +73,9 @@ def test_the_dlmc_file_has_the_pattern_in_three_lines(collection, tmp_path):
     pattern = np.zeros((height, width), bool)
     starts = list(map(int, pointers.split()))
     for row in range(height):
-        pattern[row, list(map(int, columns.split()))[starts[row] : starts[row + 1]]] = True
+        pattern[row, list(map(int, columns.split()))[starts[row] : starts[row + 1]]] = (
+            True
+        )
     assert np.array_equal(pattern, op.weight.to_dense() != 0)
 
 
@@ -69,7 +83,9 @@ def test_the_frostt_file_counts_from_one_in_the_weight_s_own_dimensions(tmp_path
     for layer in (nn.Conv2d(4, 6, 3, groups=2), nn.ConvTranspose2d(4, 6, 3, groups=2)):
         pruned(layer)
         kind = type(layer).__name__
-        made = tersify.collect(layer, torch.randn(1, 4, 8, 8), out=tmp_path / kind, name="net")
+        made = tersify.collect(
+            layer, torch.randn(1, 4, 8, 8), out=tmp_path / kind, name="net"
+        )
         (path,) = made.export("tns", tmp_path / f"{kind}-tns")
         rows = [line.split() for line in path.read_text().splitlines()]
         weight = torch.zeros(layer.weight.shape)
@@ -81,20 +97,31 @@ def test_the_frostt_file_counts_from_one_in_the_weight_s_own_dimensions(tmp_path
 def test_the_timeloop_files_describe_the_product_and_its_tiles(collection, tmp_path):
     yaml = pytest.importorskip("yaml")
     files = paths(collection, "timeloop", tmp_path)
-    problem = yaml.safe_load(files["every__lstm.weight_ih_l0.problem.yaml"].read_text())["problem"]
+    problem = yaml.safe_load(
+        files["every__lstm.weight_ih_l0.problem.yaml"].read_text()
+    )["problem"]
     op = collection["every/lstm.weight_ih_l0"]
     assert problem["version"] == 0.4
     assert problem["instance"].keys() == {"M", "N", "K", "densities"}
-    assert (problem["instance"]["M"], problem["instance"]["N"], problem["instance"]["K"]) == (48, 24, 16)
+    assert (
+        problem["instance"]["M"],
+        problem["instance"]["N"],
+        problem["instance"]["K"],
+    ) == (48, 24, 16)
     weights = problem["instance"]["densities"]["Weights"]
-    assert weights == {"distribution": "hypergeometric", "density": op.meta["weight"]["density"]}
+    assert weights == {
+        "distribution": "hypergeometric",
+        "density": op.meta["weight"]["density"],
+    }
     spaces = {space["name"]: space for space in problem["shape"]["data_spaces"]}
     assert spaces["Weights"]["projection"] == [[["M"]], [["K"]]]
     assert spaces["Outputs"]["read_write"] is True
     grouped = yaml.safe_load(files["every__conv.problem.yaml"].read_text())["problem"]
     assert grouped["instance"]["G"] == 2
     assert grouped["instance"]["M"] == 3
-    seen = yaml.safe_load(files["every__lstm.weight_ih_l0.occupancy.yaml"].read_text())["tile_occupancy"]
+    seen = yaml.safe_load(files["every__lstm.weight_ih_l0.occupancy.yaml"].read_text())[
+        "tile_occupancy"
+    ]
     for tile in (4, 8, 16, 32):
         stats = seen["Weights"][f"{tile}x{tile}"]
         assert sum(stats["distribution"].values()) == pytest.approx(1)
@@ -115,13 +142,21 @@ def test_a_structured_pattern_is_called_structured(tmp_path):
 
 def test_operations_whose_names_differ_in_signs_only_keep_files_of_their_own(tmp_path):
     for name in ("a:b", "a_b"):
-        tersify.collect(pruned(nn.Linear(8, 8)), torch.randn(2, 8), out=tmp_path / "c", name=name, append=True)
+        tersify.collect(
+            pruned(nn.Linear(8, 8)),
+            torch.randn(2, 8),
+            out=tmp_path / "c",
+            name=name,
+            append=True,
+        )
     written = tersify.Collection(tmp_path / "c").export("smtx", tmp_path / "x")
     assert [path.name for path in written] == ["a_b__linear.smtx", "a_b__linear-1.smtx"]
 
 
 def test_unknown_exports_and_full_folders_are_refused(collection, tmp_path):
-    with pytest.raises(ValueError, match="unknown export 'csv'; known: mtx, smtx, tns, timeloop"):
+    with pytest.raises(
+        ValueError, match="unknown export 'csv'; known: mtx, smtx, tns, timeloop"
+    ):
         collection.export("csv", tmp_path / "x")
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="is not empty"):

@@ -13,7 +13,12 @@ from tersify.sparse.statistics import describe, tile_counts
 @st.composite
 def matrices(draw):
     shape = draw(st.tuples(st.integers(0, 20), st.integers(0, 20)))
-    values = hnp.arrays(np.float32, shape, elements=st.floats(-4, 4, width=32), fill=st.just(np.float32(0)))
+    values = hnp.arrays(
+        np.float32,
+        shape,
+        elements=st.floats(-4, 4, width=32),
+        fill=st.just(np.float32(0)),
+    )
     dense = draw(values) * draw(hnp.arrays(bool, shape))
     return dense + np.float32(0)  # no −0.0: it counts as zero
 
@@ -37,7 +42,8 @@ def test_every_format_gives_the_matrix_back_bit_for_bit(dense, first, second):
 def test_best_is_the_format_with_the_fewest_bytes(dense):
     sizes = describe(Entries.of(dense))["format_bytes"]
     assert Matrix.of(dense, "best").size_bytes == min(sizes.values())
-    assert sizes["hybrid"] - sizes["csr"] <= dense.shape[0]  # a dense row is chosen only where it pays
+    # a dense row is chosen only where it pays
+    assert sizes["hybrid"] - sizes["csr"] <= dense.shape[0]
 
 
 def rows_of(*counts, width=64):
@@ -64,11 +70,17 @@ def test_each_format_is_the_best_somewhere():
         "bsr": blocks,
         "hybrid": rows_of(*[64] * 8, *[1] * 64),
     }
-    assert {name: Matrix.of(dense, "best").format for name, dense in chosen.items()} == {n: n for n in chosen}
+    assert {
+        name: Matrix.of(dense, "best").format for name, dense in chosen.items()
+    } == {n: n for n in chosen}
 
 
 def test_a_dictionary_of_keys_is_one():
-    assert Matrix.of(rows_of(1, 0, 2), "dok").to_dict() == {(0, 0): 1.0, (2, 0): 1.0, (2, 1): 2.0}
+    assert Matrix.of(rows_of(1, 0, 2), "dok").to_dict() == {
+        (0, 0): 1.0,
+        (2, 0): 1.0,
+        (2, 1): 2.0,
+    }
 
 
 def test_indices_take_the_narrowest_type():
@@ -91,7 +103,10 @@ def test_the_statistics_are_counted_as_said():
 
 
 def test_an_unknown_format_names_the_known_ones():
-    with pytest.raises(ValueError, match="unknown format 'ellpack'; known: csr, csc, coo, bsr, dok, bitmap, hybrid"):
+    with pytest.raises(
+        ValueError,
+        match="unknown format 'ellpack'; known: csr, csc, coo, bsr, dok, bitmap, hybrid",
+    ):
         Matrix.of(np.eye(3), "ellpack")
     with pytest.raises(ValueError, match="got 3 dimensions"):
         Matrix.of(np.zeros((2, 2, 2)))

@@ -1,4 +1,6 @@
-"""The collection of pruned VGG-16, ResNet-18, LSTM and MiniLM, as the benchmark builds and checks it."""
+"""The collection of pruned VGG-16, ResNet-18, LSTM and MiniLM, as the benchmark builds
+and checks it.
+"""
 
 import json
 import subprocess
@@ -14,7 +16,13 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "collection.py"
 def test_the_four_networks_reload_round_trip_run_and_are_read_by_others(tmp_path):
     pytest.importorskip("binsparse")
     pytest.importorskip("sparse")
-    command = [sys.executable, str(BENCHMARK), "--quick", "--json", str(tmp_path / "figures.json")]
+    command = [
+        sys.executable,
+        str(BENCHMARK),
+        "--quick",
+        "--json",
+        str(tmp_path / "figures.json"),
+    ]
     subprocess.run([*command, "--out", str(tmp_path / "four")], check=True)
     figures = json.loads((tmp_path / "figures.json").read_text())["figures"]
     assert figures["open_seconds"] < 1

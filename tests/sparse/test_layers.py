@@ -10,14 +10,22 @@ from tersify.sparse.input_rows import record
 
 
 def recorded(model, example, **options):
-    records, skipped = record(model, example, **{"rows": 10**6, "min_sparsity": 0.1} | options)
+    records, skipped = record(
+        model, example, **{"rows": 10**6, "min_sparsity": 0.1} | options
+    )
     products = {}
     for each in records:
         weight, rows = torch.from_numpy(each.weight), torch.cat(each.rows)
-        parts = zip(rows.chunk(each.product.groups, 1), weight.chunk(each.product.groups), strict=True)
+        parts = zip(
+            rows.chunk(each.product.groups, 1),
+            weight.chunk(each.product.groups),
+            strict=True,
+        )
         products[each.name] = torch.cat([x @ w.T for x, w in parts], 1)
         if each.results:
-            torch.testing.assert_close(products[each.name], torch.cat(each.results), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                products[each.name], torch.cat(each.results), rtol=1e-5, atol=1e-5
+            )
     return products, records, skipped
 
 
@@ -26,7 +34,13 @@ def test_every_layer_of_a_known_kind_is_found_and_multiplies_as_recorded():
     assert [each.name for each in records] == OPERATIONS
     assert skipped == {}
     checked = {each.name for each in records if each.results}
-    assert checked >= {"table", "encoder.layers.0.self_attn.out_proj", "encoder.layers.0.linear1", "conv", "up"}
+    assert checked >= {
+        "table",
+        "encoder.layers.0.self_attn.out_proj",
+        "encoder.layers.0.linear1",
+        "conv",
+        "up",
+    }
 
 
 @pytest.mark.parametrize("same_width", [True, False])
@@ -37,7 +51,11 @@ def test_the_projections_of_attention_rebuild_its_output(same_width):
         attention.out_proj.bias.normal_()
         if attention.in_proj_bias is not None:
             attention.in_proj_bias.normal_()
-    q, k, v = torch.randn(2, 5, 8), torch.randn(2, 7, width.get("kdim", 8)), torch.randn(2, 7, width.get("vdim", 8))
+    q, k, v = (
+        torch.randn(2, 5, 8),
+        torch.randn(2, 7, width.get("kdim", 8)),
+        torch.randn(2, 7, width.get("vdim", 8)),
+    )
 
     class Net(nn.Module):
         def __init__(self):
@@ -51,13 +69,24 @@ def test_the_projections_of_attention_rebuild_its_output(same_width):
     biases = attention.in_proj_bias.chunk(3)
     heads = []
     for part, bias, x in zip("qkv", biases, (q, k, v), strict=True):
-        projected = (products[f"attention.{part}_proj"] + bias).unflatten(0, x.shape[:2])
+        projected = (products[f"attention.{part}_proj"] + bias).unflatten(
+            0, x.shape[:2]
+        )
         heads.append(projected.unflatten(-1, (2, 4)).transpose(1, 2))
-    joined = nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+    joined = (
+        nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+    )
     by_hand = joined.flatten(0, 1) @ attention.out_proj.weight.T
-    torch.testing.assert_close(products["attention.out_proj"], by_hand, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        products["attention.out_proj"], by_hand, rtol=1e-5, atol=1e-5
+    )
     wanted = attention(q, k, v, need_weights=False)[0]
-    torch.testing.assert_close((by_hand + attention.out_proj.bias).reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        (by_hand + attention.out_proj.bias).reshape(wanted.shape),
+        wanted,
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 def lstm_step(gates, cell):
@@ -70,19 +99,27 @@ def lstm_step(gates, cell):
 def test_the_two_products_of_an_lstm_rebuild_its_hidden_states(given_state):
     lstm = pruned(nn.LSTM(6, 5, bidirectional=True, batch_first=True))
     x = torch.randn(3, 7, 6)
-    start = (torch.randn(2, 3, 5), torch.randn(2, 3, 5)) if given_state else (torch.zeros(2, 3, 5),) * 2
+    start = (
+        (torch.randn(2, 3, 5), torch.randn(2, 3, 5))
+        if given_state
+        else (torch.zeros(2, 3, 5),) * 2
+    )
     products, _, _ = recorded(lstm, (x, start) if given_state else x)
     wanted = lstm(x, start)[0]
     for number, way in enumerate(("", "_reverse")):
         bias = getattr(lstm, f"bias_ih_l0{way}") + getattr(lstm, f"bias_hh_l0{way}")
-        gates = (products[f"weight_ih_l0{way}"] + products[f"weight_hh_l0{way}"] + bias).reshape(7, 3, -1)
+        gates = (
+            products[f"weight_ih_l0{way}"] + products[f"weight_hh_l0{way}"] + bias
+        ).reshape(7, 3, -1)
         cell, hidden = start[1][number], []
         for step in gates:
             state, cell = lstm_step(step, cell)
             hidden.append(state)
         states = torch.stack(hidden, 1)
         states = states.flip(1) if way else states
-        torch.testing.assert_close(states, wanted[..., 5 * number : 5 * number + 5], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            states, wanted[..., 5 * number : 5 * number + 5], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_a_gru_without_a_batch_and_a_second_layer_are_followed():
@@ -90,7 +127,9 @@ def test_a_gru_without_a_batch_and_a_second_layer_are_followed():
     x = torch.randn(7, 6)
     products, _, _ = recorded(gru, x)
     first = nn.GRU(6, 5)
-    first.load_state_dict({k: v for k, v in gru.state_dict().items() if k.endswith("l0")})
+    first.load_state_dict(
+        {k: v for k, v in gru.state_dict().items() if k.endswith("l0")}
+    )
     between = first(x)[0]
     torch.testing.assert_close(products["weight_ih_l1"], between @ gru.weight_ih_l1.T)
     after = torch.cat([torch.zeros(1, 5), gru(x)[0][:-1]])
@@ -116,7 +155,10 @@ def test_a_layer_called_several_times_gives_the_rows_of_all_calls():
 
 def test_sampled_rows_are_some_of_all_and_always_the_same():
     model, tokens = everything()
-    whole = {each.name: torch.cat(each.rows) for each in record(model, tokens, rows=10**6, min_sparsity=0.1)[0]}
+    whole = {
+        each.name: torch.cat(each.rows)
+        for each in record(model, tokens, rows=10**6, min_sparsity=0.1)[0]
+    }
     for _ in range(2):
         for each in record(model, tokens, rows=5, min_sparsity=0.1)[0]:
             rows = torch.cat(each.rows)

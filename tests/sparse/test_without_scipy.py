@@ -1,4 +1,6 @@
-"""scipy comes with the extras that need it; without it everything else works, and what needs it says so."""
+"""scipy comes with the extras that need it; without it everything else works, and what
+needs it says so.
+"""
 
 import subprocess
 import sys
@@ -37,16 +39,22 @@ def test_everything_else_is_imported_without_it():
 
 
 def test_its_backends_are_left_out_of_a_comparison_and_named_when_asked_for(collection):
-    with pytest.raises(MissingBackendError, match=r"scipy; pip install 'tersify\[sparse\]'"):
+    with pytest.raises(
+        MissingBackendError, match=r"scipy; pip install 'tersify\[sparse\]'"
+    ):
         collection.bench(["scipy-csr"], rounds=1)
     (operation,) = collection
     with pytest.raises(MissingBackendError, match="need the package scipy"):
         operation.run("scipy-csr")
-    assert "torch-csr" in {timing.backend for timing in collection.bench(["torch-csr"], rounds=1)}
+    assert "torch-csr" in {
+        timing.backend for timing in collection.bench(["torch-csr"], rounds=1)
+    }
 
 
 def test_matrix_market_files_say_what_they_need(collection, tmp_path):
-    with pytest.raises(ValueError, match=r"Matrix Market.*scipy; pip install 'tersify\[sparse\]'"):
+    with pytest.raises(
+        ValueError, match=r"Matrix Market.*scipy; pip install 'tersify\[sparse\]'"
+    ):
         collection.export("mtx", tmp_path / "out")
 
 
@@ -55,5 +63,7 @@ def test_sound_of_another_rate_says_what_it_needs(collection, tmp_path):
     from tersify.lab.speech import audio
 
     soundfile.write(tmp_path / "a.wav", torch.zeros(100).numpy(), 16000)
-    with pytest.raises(ValueError, match=r"16000 Hz is resampled.*pip install 'tersify\[speech\]'"):
+    with pytest.raises(
+        ValueError, match=r"16000 Hz is resampled.*pip install 'tersify\[speech\]'"
+    ):
         audio.read(tmp_path / "a.wav")

@@ -1,4 +1,6 @@
-"""CompressedTensor is checked at birth, gives its dense weight back and knows when it is the same."""
+"""CompressedTensor is checked at birth, gives its dense weight back and knows when it
+is the same.
+"""
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ LEVELS = torch.tensor([0.0, 0.5, -2.0])
 
 def test_dense_weight_is_codebook_times_scale():
     scale = torch.tensor([[2.0], [10.0]])
-    dense = CompressedTensor(shape=(2, 3), codes=CODES, codebook=LEVELS, scale=scale).to_dense()
+    dense = CompressedTensor(
+        shape=(2, 3), codes=CODES, codebook=LEVELS, scale=scale
+    ).to_dense()
     assert dense.tolist() == [[0, 1, -4], [-20, 0, 5]]
 
 
@@ -22,14 +26,22 @@ def test_dense_weight_is_codebook_times_scale():
 def test_each_slice_of_the_axis_can_have_its_own_levels(axis):
     rows = CODES.shape[axis]
     codebook = LEVELS.repeat(rows, 1) * torch.arange(1, rows + 1)[:, None]
-    dense = CompressedTensor(shape=(2, 3), codes=CODES, codebook=codebook, axis=axis).to_dense()
-    factor = torch.arange(1, rows + 1).reshape(-1, 1) if axis == 0 else torch.arange(1, rows + 1).reshape(1, -1)
+    dense = CompressedTensor(
+        shape=(2, 3), codes=CODES, codebook=codebook, axis=axis
+    ).to_dense()
+    factor = (
+        torch.arange(1, rows + 1).reshape(-1, 1)
+        if axis == 0
+        else torch.arange(1, rows + 1).reshape(1, -1)
+    )
     assert torch.equal(dense, LEVELS[CODES.int()] * factor)
 
 
 def test_pruned_values_go_back_to_their_places():
     mask = torch.tensor([[0, 1, 0], [1, 0, 1]], dtype=torch.uint8)
-    dense = CompressedTensor(shape=(2, 3), codes=mask, values=torch.tensor([7.0, 8.0, 9.0])).to_dense()
+    dense = CompressedTensor(
+        shape=(2, 3), codes=mask, values=torch.tensor([7.0, 8.0, 9.0])
+    ).to_dense()
     assert dense.tolist() == [[0, 7, 0], [8, 0, 9]]
 
 
@@ -41,7 +53,10 @@ def test_pruned_values_go_back_to_their_places():
         ({"codebook": None}, "not both and not neither"),
         ({"values": torch.ones(4)}, "not both and not neither"),
         ({"codebook": LEVELS[:2]}, "code 2 is outside the codebook of 2 levels"),
-        ({"codebook": torch.tensor([1.0, 0.0, -1.0])}, "zero level exists it must be code 0"),
+        (
+            {"codebook": torch.tensor([1.0, 0.0, -1.0])},
+            "zero level exists it must be code 0",
+        ),
         ({"codebook": torch.ones(257)}, r"1\.\.256 levels, got 257"),
         ({"codebook": LEVELS.repeat(2, 1)}, "1 dimension"),
         ({"codebook": LEVELS.repeat(3, 1), "axis": 0}, "3 rows for 2 slices of axis 0"),
@@ -50,21 +65,33 @@ def test_pruned_values_go_back_to_their_places():
         ({"scale": torch.ones(4)}, r"scale of shape \(4,\) does not broadcast"),
         ({"scale": torch.ones(5, 2, 3)}, "does not broadcast"),
         ({"codebook": None, "values": torch.ones(4)}, "mask of 0 and 1"),
-        ({"codes": CODES.clamp(max=1), "codebook": None, "values": torch.ones(3)}, r"keeps 4 weights.*\(3,\)"),
         (
-            {"codes": CODES.clamp(max=1), "codebook": None, "values": torch.ones(4), "axis": 0},
+            {"codes": CODES.clamp(max=1), "codebook": None, "values": torch.ones(3)},
+            r"keeps 4 weights.*\(3,\)",
+        ),
+        (
+            {
+                "codes": CODES.clamp(max=1),
+                "codebook": None,
+                "values": torch.ones(4),
+                "axis": 0,
+            },
             "axis belongs to a codebook",
         ),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        CompressedTensor(**({"shape": (2, 3), "codes": CODES, "codebook": LEVELS} | change))
+        CompressedTensor(
+            **({"shape": (2, 3), "codes": CODES, "codebook": LEVELS} | change)
+        )
 
 
 def test_equal_looks_at_every_bit():
     def tensor(**change):
-        return CompressedTensor(**({"shape": (2, 3), "codes": CODES, "codebook": LEVELS} | change))
+        return CompressedTensor(
+            **({"shape": (2, 3), "codes": CODES, "codebook": LEVELS} | change)
+        )
 
     assert tensor().equal(tensor())
     assert not tensor().equal(tensor(codes=CODES.flip(0)))
@@ -85,7 +112,16 @@ def test_bits_pack_and_unpack_to_the_same_codes(bits, values):
 
 
 def test_bits_for_counts_the_bits_of_the_largest_code():
-    assert [bits_for(n) for n in (1, 2, 3, 4, 5, 16, 17, 256)] == [1, 1, 2, 2, 3, 4, 5, 8]
+    assert [bits_for(n) for n in (1, 2, 3, 4, 5, 16, 17, 256)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        4,
+        5,
+        8,
+    ]
 
 
 def test_unpacking_too_few_bytes_is_refused():

@@ -10,8 +10,12 @@ from tersify.tensor import code_counts, entropy_bits, latent_histogram, sparsity
 
 
 def ternary(counts):
-    codes = torch.repeat_interleave(torch.arange(3, dtype=torch.uint8), torch.tensor(counts))
-    return CompressedTensor(shape=tuple(codes.shape), codes=codes, codebook=torch.tensor([0.0, 1.0, -1.0]))
+    codes = torch.repeat_interleave(
+        torch.arange(3, dtype=torch.uint8), torch.tensor(counts)
+    )
+    return CompressedTensor(
+        shape=tuple(codes.shape), codes=codes, codebook=torch.tensor([0.0, 1.0, -1.0])
+    )
 
 
 def test_sparsity_and_entropy_are_joint_over_the_network():
@@ -20,12 +24,16 @@ def test_sparsity_and_entropy_are_joint_over_the_network():
     assert sparsity_percent([first, second]) == 40
     assert entropy_bits([second]) == 1.0
     share = torch.tensor([8, 6, 6]) / 20
-    assert entropy_bits([first, second]) == pytest.approx(float(-(share * share.log2()).sum()))
+    assert entropy_bits([first, second]) == pytest.approx(
+        float(-(share * share.log2()).sum())
+    )
 
 
 def test_binary_codes_have_no_zeros_whatever_code_0_is():
     codes = torch.tensor([0, 0, 1, 1], dtype=torch.uint8)
-    binary = CompressedTensor(shape=(4,), codes=codes, codebook=torch.tensor([1.0, -1.0]))
+    binary = CompressedTensor(
+        shape=(4,), codes=codes, codebook=torch.tensor([1.0, -1.0])
+    )
     assert sparsity_percent([binary]) == 0
     assert entropy_bits([binary]) == 1.0
 
@@ -41,13 +49,21 @@ def test_a_pruned_tensor_counts_its_mask_and_the_width_of_its_survivors():
 def test_groups_of_levels_are_counted_by_their_own_zero():
     codes = torch.zeros(2, 3, dtype=torch.uint8)
     codebook = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
-    assert sparsity_percent([CompressedTensor(shape=(2, 3), codes=codes, codebook=codebook, axis=0)]) == 50
+    assert (
+        sparsity_percent(
+            [CompressedTensor(shape=(2, 3), codes=codes, codebook=codebook, axis=0)]
+        )
+        == 50
+    )
 
 
 def test_a_scale_of_zero_makes_zeros():
     tensor = ternary([0, 2, 2])
     scaled = CompressedTensor(
-        shape=(4,), codes=tensor.codes, codebook=tensor.codebook, scale=torch.tensor([0.0, 1, 1, 1])
+        shape=(4,),
+        codes=tensor.codes,
+        codebook=tensor.codebook,
+        scale=torch.tensor([0.0, 1, 1, 1]),
     )
     assert sparsity_percent([scaled]) == 25
 
@@ -64,9 +80,13 @@ def test_histograms_count_every_weight():
     assert histogram["edges"] == [-1, -0.5, 0, 0.5, 1]
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [(torch.float16, 16), (torch.float32, 32), (torch.float64, 64)])
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [(torch.float16, 16), (torch.float32, 32), (torch.float64, 64)]
+)
 def test_a_survivor_counts_the_bits_of_its_own_type(dtype, bits):
     pruned = CompressedTensor(
-        shape=(4,), codes=torch.ones(4, dtype=torch.uint8), values=torch.arange(1, 5, dtype=dtype)
+        shape=(4,),
+        codes=torch.ones(4, dtype=torch.uint8),
+        values=torch.arange(1, 5, dtype=dtype),
     )
     assert entropy_bits([pruned]) == bits

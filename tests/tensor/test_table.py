@@ -41,18 +41,27 @@ def test_hardware_codes_ascend_with_their_levels_and_keep_the_weights():
     codebook = torch.tensor([0.0, 0.25, 0.5, -0.125])
     codes = torch.tensor([[0, 1], [2, 3]], dtype=torch.uint8)
     tensor = CompressedTensor(
-        shape=(2, 2), codes=codes, codebook=codebook, format=TableFormat(n=2, m=8, k=1).to_mapping()
+        shape=(2, 2),
+        codes=codes,
+        codebook=codebook,
+        format=TableFormat(n=2, m=8, k=1).to_mapping(),
     )
     table = Table.of(tensor)
     assert (np.diff(table.fine_words()[0]) > 0).all()
-    assert np.array_equal(table.fine_words()[0][table.codes] * table.format.fine_step, tensor.to_dense().numpy())
+    assert np.array_equal(
+        table.fine_words()[0][table.codes] * table.format.fine_step,
+        tensor.to_dense().numpy(),
+    )
     assert table.code_bytes() == 1
     assert table.table_bytes() == 5  # four words of 8 bits and their partition bits
 
 
 def test_a_tensor_of_another_method_is_no_table():
     plain = CompressedTensor(
-        shape=(2,), codes=torch.zeros(2, dtype=torch.uint8), codebook=torch.tensor([0.0, 1.0]), format={"n": 1}
+        shape=(2,),
+        codes=torch.zeros(2, dtype=torch.uint8),
+        codebook=torch.tensor([0.0, 1.0]),
+        format={"n": 1},
     )
     with pytest.raises(ValueError, match="method 'lookup'"):
         Table.of(plain)

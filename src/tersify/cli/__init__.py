@@ -11,12 +11,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake becomes one sentence and exit code 2, never a traceback."""
+    """Run a command; a user's mistake becomes one sentence and exit code 2, never a
+    traceback.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         from tersify.cli.app import app
 
-        code = app(args=arguments, prog_name="tersify", obj=arguments, standalone_mode=False)
+        code = app(
+            args=arguments, prog_name="tersify", obj=arguments, standalone_mode=False
+        )
     except (ValueError, OSError) as error:
         # TerseFileError is a ValueError; OSError covers missing, unreadable and full.
         print(f"tersify: {one_line(error)}", file=sys.stderr)
@@ -29,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", "tersify")
-        print(f"tersify: {one_line(error).rstrip('.')}; `{command} -h` lists what there is", file=sys.stderr)
+        print(
+            f"tersify: {one_line(error).rstrip('.')}; `{command} -h` lists what there is",
+            file=sys.stderr,
+        )
         return 2
     return code if isinstance(code, int) else 0
 
@@ -43,5 +50,7 @@ def one_line(error: Exception) -> str:
 
 
 def printable(text: str) -> str:
-    """Without control characters: a name in a file from elsewhere must not steer the terminal."""
+    """Without control characters: a name in a file from elsewhere must not steer the
+    terminal.
+    """
     return "".join(c for c in text if c == "\n" or c.isprintable())

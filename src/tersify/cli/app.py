@@ -1,4 +1,6 @@
-"""The commands by name. Each lives in its own file and imports what it needs when it runs."""
+"""The commands by name. Each lives in its own file and imports what it needs when it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     return None

@@ -1,4 +1,6 @@
-"""What several commands share: flags, KEY=VALUE pairs, recipes by name, and the way out on Ctrl-C."""
+"""What several commands share: flags, KEY=VALUE pairs, recipes by name, and the way out
+on Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,37 @@ if TYPE_CHECKING:
 
 DATA_HELP = "digits, cifar10, cifar100, mnist, polarity, polarity-bytes, a folder or file.py:function."
 Target = Annotated[
-    str | None, typer.Option("--target", help="What the network is, where the file does not name a reference network.")
+    str | None,
+    typer.Option(
+        "--target",
+        help="What the network is, where the file does not name a reference network.",
+    ),
 ]
-TargetOption = Annotated[list[str] | None, typer.Option("--option", help="KEY=VALUE for --target; repeatable.")]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="KEY=VALUE for --target; repeatable."),
+]
 Trust = Annotated[
     bool,
     typer.Option(
-        "--trust", help="Let the file choose code that runs here: a file.py:function, timm, torchvision or hf."
+        "--trust",
+        help="Let the file choose code that runs here: a file.py:function, timm, torchvision or hf.",
     ),
 ]
-Shape = Annotated[str | None, typer.Option("--shape", help="One input, such as 3,32,32, where the file does not say.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file at --out.")]
+Shape = Annotated[
+    str | None,
+    typer.Option(
+        "--shape", help="One input, such as 3,32,32, where the file does not say."
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the file at --out.")
+]
 MaxDecodedBytes = Annotated[
-    int | None, typer.Option(min=1, help="The most memory a .terse file may decode to; 16 GiB by default.")
+    int | None,
+    typer.Option(
+        min=1, help="The most memory a .terse file may decode to; 16 GiB by default."
+    ),
 ]
 
 
@@ -52,7 +72,9 @@ def check_free(file: Path, out: Path, overwrite: bool, *, flag: str = "--out") -
 
 def refuse_flags(flags: Mapping[str, object], why: str) -> None:
     """A flag that would change nothing is a mistake of who gave it."""
-    if given := [flag for flag, value in flags.items() if value not in (None, False, [])]:
+    if given := [
+        flag for flag, value in flags.items() if value not in (None, False, [])
+    ]:
         raise ValueError(f"{', '.join(given)} {why}")
 
 
@@ -66,28 +88,41 @@ def network_and_input(
     batch: int,
     trust: bool = False,
 ) -> tuple[nn.Module, Tensor]:
-    """The network of a .terse file in eval mode, and `batch` random inputs, as the flags say."""
+    """The network of a .terse file in eval mode, and `batch` random inputs, as the
+    flags say.
+    """
     from tersify.lab.random_inputs import network_and_input
 
     return network_and_input(
-        file, target=target, options=pairs(option, "--option"), trust=trusted(target, trust), shape=shape, batch=batch,
+        file,
+        target=target,
+        options=pairs(option, "--option"),
+        trust=trusted(target, trust),
+        shape=shape,
+        batch=batch,
         **allowed(max_decoded_bytes),
-    )  # fmt: skip
+    )
 
 
 def trusted(target: str | None, trust: bool) -> bool:
     if trust and target is not None:
-        raise ValueError("--trust lets the file name its network, and --target names one; leave one of them out")
+        raise ValueError(
+            "--trust lets the file name its network, and --target names one; leave one of them out"
+        )
     return trust
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
-    """`KEY=VALUE` strings; a value is read as TOML (numbers, lists, true), and as text where it is none."""
+    """`KEY=VALUE` strings; a value is read as TOML (numbers, lists, true), and as text
+    where it is none.
+    """
     result: dict[str, Any] = {}
     for text in given or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ValueError(f"{flag} takes KEY=VALUE, got {text!r}; for example {flag} width=2")
+            raise ValueError(
+                f"{flag} takes KEY=VALUE, got {text!r}; for example {flag} width=2"
+            )
         try:
             result[key.strip()] = read_toml(f"value = {value}", flag)["value"]
         except ValueError:

@@ -1,4 +1,6 @@
-"""`tersify compress`: train a network into its compressed form and leave a run directory."""
+"""`tersify compress`: train a network into its compressed form and leave a run
+directory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tersify.cli.common import DATA_HELP, MaxDecodedBytes, allowed, load_recipe, pairs, resumable
+from tersify.cli.common import (
+    DATA_HELP,
+    MaxDecodedBytes,
+    allowed,
+    load_recipe,
+    pairs,
+    resumable,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,10 +29,15 @@ FAR_BELOW_DENSE = 4.0  # points of accuracy
 def compress(
     context: typer.Context,
     target: Annotated[
-        str, typer.Argument(help="A reference network, file.py:function, torchvision:NAME, timm:NAME or hf:PATH.")
+        str,
+        typer.Argument(
+            help="A reference network, file.py:function, torchvision:NAME, timm:NAME or hf:PATH."
+        ),
     ],
     data: Annotated[str, typer.Option(help=DATA_HELP)],
-    recipe: Annotated[str, typer.Option(help="A ready recipe, a TOML file, or none (train it dense).")],
+    recipe: Annotated[
+        str, typer.Option(help="A ready recipe, a TOML file, or none (train it dense).")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -31,52 +45,102 @@ def compress(
         ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Training epochs; without it the recipe's, or as many as fit the data.")
+        int | None,
+        typer.Option(
+            help="Training epochs; without it the recipe's, or as many as fit the data."
+        ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="Start from these weights, and not from the dense twin's.")
+        Path | None,
+        typer.Option(help="Start from these weights, and not from the dense twin's."),
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data sets lie.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out.")
+    ] = False,
     dense_twin: Annotated[
         bool,
-        typer.Option(help="Train the same network dense as well, for comparison; a recipe may start from it."),
+        typer.Option(
+            help="Train the same network dense as well, for comparison; a recipe may start from it."
+        ),
     ] = True,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images in a batch; without it the recipe's, or what fits the data.")
+        int | None,
+        typer.Option(
+            help="Images in a batch; without it the recipe's, or what fits the data."
+        ),
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="The learning rate at the start, as it is; a recipe's is for batches of 256.")
+        float | None,
+        typer.Option(
+            help="The learning rate at the start, as it is; a recipe's is for batches of 256."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, order and augmentation.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of weights, order and augmentation.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")
+    ] = None,
     compile_mode: Annotated[
-        str | None, typer.Option("--compile", help="off, default, reduce-overhead or max-autotune.")
+        str | None,
+        typer.Option(
+            "--compile", help="off, default, reduce-overhead or max-autotune."
+        ),
     ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")] = None,
-    setting: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for the trainer; repeatable.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard scalars.")] = False,
+    option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE for the trainer; repeatable."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard scalars.")
+    ] = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl, recipe.toml, report.html.
+    """Train TARGET under a recipe; OUT gets model.terse, metrics.json, history.jsonl,
+    recipe.toml, report.html.
 
     On several devices: torchrun --nproc-per-node N -m tersify compress …
     """
     from tersify.cli.terminal_tables import wide_console
     from tersify.lab.data import dataset
-    from tersify.lab.trainer import DENSE, Job, RunDirectory, display_for, fitted, pick_device, run_with_twin
+    from tersify.lab.trainer import (
+        DENSE,
+        Job,
+        RunDirectory,
+        display_for,
+        fitted,
+        pick_device,
+        run_with_twin,
+    )
     from tersify.lab.trainer.distributed import process_group, restarted
     from tersify.ranks import first
 
     chosen = load_recipe(recipe)
     label = "dense" if chosen is None else Path(recipe).stem
-    home = out or Path("runs") / "-".join(re.sub(r"[^\w.-]+", "-", name) for name in (target, data, label))
+    home = out or Path("runs") / "-".join(
+        re.sub(r"[^\w.-]+", "-", name) for name in (target, data, label)
+    )
     resume = resume or restarted()
-    flags = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed, "device": device,
-             "compile": compile_mode}  # fmt: skip
-    overrides = pairs(setting, "--set") | {key: value for key, value in flags.items() if value is not None}
+    flags = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "seed": seed,
+        "device": device,
+        "compile": compile_mode,
+    }
+    overrides = pairs(setting, "--set") | {
+        key: value for key, value in flags.items() if value is not None
+    }
     table = chosen.train if chosen else DENSE
-    fitted(table, 1, **overrides)  # a mistake in the settings is told before the data are read
+    # a mistake in the settings is told before the data are read
+    fitted(table, 1, **overrides)
     first(lambda: RunDirectory(home).check_usable(resume=resume))
     samples = dataset(data, root=data_root)
     job = Job(
@@ -92,13 +156,21 @@ def compress(
     console = wide_console()
     with process_group(pick_device(job.config.device)), resumable(context, home):
         rows = run_with_twin(
-            job, home, label=label, wanted=dense_twin, resume=resume, tensorboard=tensorboard, data=samples,
+            job,
+            home,
+            label=label,
+            wanted=dense_twin,
+            resume=resume,
+            tensorboard=tensorboard,
+            data=samples,
             display=lambda name: display_for(console, name),
-        )  # fmt: skip
+        )
         first(lambda: _tell(console, home, label, rows))
 
 
-def _tell(console: Console, out: Path, label: str, rows: dict[str, dict[str, float]]) -> None:
+def _tell(
+    console: Console, out: Path, label: str, rows: dict[str, dict[str, float]]
+) -> None:
     from tersify.cli.terminal_tables import print_metrics
     from tersify.report import write_report
 

@@ -12,28 +12,56 @@ from tersify.cli.common import Overwrite, check_free
 
 
 def compress_lm(
-    model: Annotated[Path, typer.Argument(help="A folder of transformers with a causal model, or a GGUF file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of transformers with a causal model, or a GGUF file."
+        ),
+    ],
     calibrate: Annotated[
-        list[Path], typer.Option(help="A text file of what the model shall be good at; repeatable, and mixed.")
+        list[Path],
+        typer.Option(
+            help="A text file of what the model shall be good at; repeatable, and mixed."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
     recipe: Annotated[
-        str, typer.Option(help="A ready recipe (lm-3bit, lm-2bit, lm-table4) or a TOML file.")
+        str,
+        typer.Option(
+            help="A ready recipe (lm-3bit, lm-2bit, lm-table4) or a TOML file."
+        ),
     ] = "lm-3bit",
-    bits: Annotated[float | None, typer.Option(help="Bits of a weight, in place of the recipe's.")] = None,
+    bits: Annotated[
+        float | None, typer.Option(help="Bits of a weight, in place of the recipe's.")
+    ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Windows of text in all.")] = 64,
     length: Annotated[int, typer.Option(min=8, help="Tokens of a window.")] = 512,
     keep: Annotated[
-        Path | None, typer.Option(help="A folder for what is finished; the same command goes on there.")
+        Path | None,
+        typer.Option(
+            help="A folder for what is finished; the same command goes on there."
+        ),
     ] = None,
-    measure: Annotated[Path | None, typer.Option(help="A text whose perplexity is told, before and after.")] = None,
+    measure: Annotated[
+        Path | None,
+        typer.Option(help="A text whose perplexity is told, before and after."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute the passes over the text in bf16.")] = False,
+    bf16: Annotated[
+        bool, typer.Option("--bf16", help="Compute the passes over the text in bf16.")
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write MODEL as a .terse file, tokenizer and all: rounded with compensation, coded by entropy."""
+    """Write MODEL as a .terse file, tokenizer and all: rounded with compensation, coded
+    by entropy.
+    """
     import torch
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     import tersify
     from tersify.calibration import Calibration
@@ -49,11 +77,19 @@ def compress_lm(
     net, tokenizer = language.language_model(model)
     net = net.to(device)
     ids = [language.tokens_of(tokenizer, each) for each in text]
-    cut = torch.cat([language.windows_of(each, max(1, windows // len(ids)), length) for each in ids])
+    cut = torch.cat(
+        [language.windows_of(each, max(1, windows // len(ids)), length) for each in ids]
+    )
     batches = [(window[None].to(device), window[None].to(device)) for window in cut]
-    tested = None if measured is None else language.windows_of(language.tokens_of(tokenizer, measured), 24, length)
+    tested = (
+        None
+        if measured is None
+        else language.windows_of(language.tokens_of(tokenizer, measured), 24, length)
+    )
     before = None if tested is None else language.perplexity(net, tested)
-    with Progress(TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()) as shown:
+    with Progress(
+        TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()
+    ) as shown:
         tasks: dict[str, int] = {}
 
         def tell(what: str, done: int, all_of_it: int) -> None:
@@ -63,16 +99,25 @@ def compress_lm(
             shown.update(task, completed=done)  # type: ignore[arg-type]
 
         packed = compensate_(
-            net, settings, calibration=Calibration(batches, next_token_loss), folder=keep, bf16=bf16, tell=tell,
+            net,
+            settings,
+            calibration=Calibration(batches, next_token_loss),
+            folder=keep,
+            bf16=bf16,
+            tell=tell,
             frequencies=language.frequencies_of(ids, cast(Any, net.config).vocab_size),
-        )  # fmt: skip
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(language.stored(packed, net, tokenizer), out)
     weights = sum(parameter.numel() for parameter in net.parameters())
-    typer.echo(f"{out}: {size:,} bytes, {8 * size / weights:.2f} bits a weight, tokenizer and all")
+    typer.echo(
+        f"{out}: {size:,} bytes, {8 * size / weights:.2f} bits a weight, tokenizer and all"
+    )
     if tested is not None and before is not None:
         after = language.perplexity(net, tested)
-        typer.echo(f"perplexity of {measure}: {after:.2f}, {before:.2f} before (×{after / before:.3f})")
+        typer.echo(
+            f"perplexity of {measure}: {after:.2f}, {before:.2f} before (×{after / before:.3f})"
+        )
 
 
 def _read(path: Path) -> str:

@@ -15,25 +15,46 @@ from tersify.cli.example import show_example
 
 def demo(
     context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Keep the two run directories here.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few epochs: shows the path, not the result.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of weights, order and augmentation.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the two run directories here.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A few epochs: shows the path, not the result."),
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the demo in --out.")
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Seed of weights, order and augmentation.")
+    ] = 0,
 ) -> None:
-    """Train a small network on digits twice, dense and sparse ternary, and compare the two files."""
+    """Train a small network on digits twice, dense and sparse ternary, and compare the
+    two files.
+    """
     from tersify.cli.terminal_tables import print_metrics, wide_console
     from tersify.lab.trainer import display_for
     from tersify.lab.trainer.demo import run_demo
     from tersify.report import write_report
 
     if resume and out is None:
-        raise ValueError("--resume needs the directory of the demo to go on with; give it with --out")
+        raise ValueError(
+            "--resume needs the directory of the demo to go on with; give it with --out"
+        )
     console = wide_console()
     with contextlib.ExitStack() as stack:
-        home = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tersify-demo-")))
+        home = out or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tersify-demo-"))
+        )
         if out is not None:
             stack.enter_context(resumable(context, out))
-        rows = run_demo(home, seed=seed, quick=quick, resume=resume, display=lambda name: display_for(console, name))
+        rows = run_demo(
+            home,
+            seed=seed,
+            quick=quick,
+            resume=resume,
+            display=lambda name: display_for(console, name),
+        )
         print_metrics(console, rows)
     dense, terse = rows["dense twin"], rows["ternary-log"]
     console.print(

@@ -8,13 +8,24 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import DATA_HELP, MaxDecodedBytes, Target, TargetOption, Trust, allowed, pairs, trusted
+from tersify.cli.common import (
+    DATA_HELP,
+    MaxDecodedBytes,
+    Target,
+    TargetOption,
+    Trust,
+    allowed,
+    pairs,
+    trusted,
+)
 
 
 def evaluate(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     data: Annotated[str, typer.Option(help=DATA_HELP)],
-    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data sets lie.")
+    ] = None,
     target: Target = None,
     option: TargetOption = None,
     trust: Trust = False,
@@ -28,15 +39,23 @@ def evaluate(
     from tersify.lab.trainer import evaluate as measure
 
     net = load_network(
-        file, target=target, options=pairs(option, "--option"), trust=trusted(target, trust),
+        file,
+        target=target,
+        options=pairs(option, "--option"),
+        trust=trusted(target, trust),
         **allowed(max_decoded_bytes),
-    )  # fmt: skip
+    )
     loaded = dataset(data, root=data_root)
     where = pick_device(device)
     check_fits(net, loaded)
     figures = measure(net.to(where), loaded, loaded.test, device=where, amp=False)
     if as_json:
-        typer.echo(json.dumps(figures | {"file_bytes": file.stat().st_size, "images": loaded.test.samples}))
+        typer.echo(
+            json.dumps(
+                figures
+                | {"file_bytes": file.stat().st_size, "images": loaded.test.samples}
+            )
+        )
         return
     typer.echo(
         f"{file}: top-1 {figures['accuracy']:.2f} %, top-3 {figures['top3']:.2f} %, top-5 {figures['top5']:.2f} % "

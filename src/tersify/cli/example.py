@@ -12,12 +12,17 @@ if TYPE_CHECKING:
 def example_file() -> Path | None:
     """Inside the package when installed, beside src in a checkout."""
     here = Path(__file__).parent.parent
-    candidates = (here / "examples" / "resnet20-star.terse", here.parent.parent / "examples" / "resnet20-star.terse")
+    candidates = (
+        here / "examples" / "resnet20-star.terse",
+        here.parent.parent / "examples" / "resnet20-star.terse",
+    )
     return next((path for path in candidates if path.is_file()), None)
 
 
 def show_example(console: Console) -> None:
-    """Size and recorded accuracy of the network in the file, and its speed as measured here and now."""
+    """Size and recorded accuracy of the network in the file, and its speed as measured
+    here and now.
+    """
     from tersify import codec
     from tersify.cli.bench import speed_table
     from tersify.cli.common import network_and_input
@@ -36,9 +41,23 @@ def show_example(console: Console) -> None:
         "Its speed on one core of this machine, beside PyTorch:",
         highlight=False,
     )
-    # One thread: a busy neighbour slows PyTorch's two threads down many times, and the ratio would flatter us.
+    # One thread: a busy neighbour slows PyTorch's two threads down many times, and the
+    # ratio would flatter us.
     errors: dict[str, float] = {}
     network, images = network_and_input(path, None, None, None, None, batch=8)
-    rows = bench(network, images, peers=["torch", "tersify"], batches=[1, 8], threads=1, rounds=3, errors=errors)
+    rows = bench(
+        network,
+        images,
+        peers=["torch", "tersify"],
+        batches=[1, 8],
+        threads=1,
+        rounds=3,
+        errors=errors,
+    )
     console.print(speed_table(rows, errors))
-    console.print(f"tersify inspect {path}\ntersify bench {path}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"tersify inspect {path}\ntersify bench {path}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

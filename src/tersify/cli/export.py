@@ -1,4 +1,6 @@
-"""`tersify export`: a folder for an FPGA, a C source, an ONNX file, or dense safetensors."""
+"""`tersify export`: a folder for an FPGA, a C source, an ONNX file, or dense
+safetensors.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +37,32 @@ export = typer.Typer(
 
 @export.command()
 def fpga(
-    file: Annotated[Path, typer.Argument(help="A .terse file whose matrices are lookup tables.")],
+    file: Annotated[
+        Path, typer.Argument(help="A .terse file whose matrices are lookup tables.")
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
-    vectors: Annotated[int, typer.Option(help="Golden vectors for the testbench.")] = 100,
+    vectors: Annotated[
+        int, typer.Option(help="Golden vectors for the testbench.")
+    ] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the golden vectors.")] = 0,
     sound: Annotated[
-        Path | None, typer.Option(help="A sound file whose frames become the golden vectors of a speech network.")
+        Path | None,
+        typer.Option(
+            help="A sound file whose frames become the golden vectors of a speech network."
+        ),
     ] = None,
-    lanes: Annotated[int, typer.Option(help="Multiply-accumulate lanes of each layer.")] = 1,
-    input_fraction: Annotated[int, typer.Option(help="Fraction bits of the 8-bit inputs.")] = 4,
-    rounding: Annotated[str, typer.Option(help="half-up, floor, half-even or toward-zero.")] = "half-up",
-    synth: Annotated[bool, typer.Option("--synth", help="Count cells with yosys, for the README.")] = False,
+    lanes: Annotated[
+        int, typer.Option(help="Multiply-accumulate lanes of each layer.")
+    ] = 1,
+    input_fraction: Annotated[
+        int, typer.Option(help="Fraction bits of the 8-bit inputs.")
+    ] = 4,
+    rounding: Annotated[
+        str, typer.Option(help="half-up, floor, half-even or toward-zero.")
+    ] = "half-up",
+    synth: Annotated[
+        bool, typer.Option("--synth", help="Count cells with yosys, for the README.")
+    ] = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Tables, codes, Verilog, golden vectors, a Makefile and a README."""
@@ -55,32 +72,63 @@ def fpga(
 
     opened = codec.open(file, **allowed(max_decoded_bytes))
     if sound is None:
-        network, inputs = fixed_network(opened, input=Format(width=8, fraction=input_fraction), rounding=rounding), None
+        network, inputs = (
+            fixed_network(
+                opened,
+                input=Format(width=8, fraction=input_fraction),
+                rounding=rounding,
+            ),
+            None,
+        )
     else:
         network, inputs = _heard(opened, sound, vectors, rounding)
-    manifest = export_fpga(network, out, vectors=vectors, seed=seed, inputs=inputs, lanes=lanes, synth=synth)
+    manifest = export_fpga(
+        network,
+        out,
+        vectors=vectors,
+        seed=seed,
+        inputs=inputs,
+        lanes=lanes,
+        synth=synth,
+    )
     for name, layer in manifest["layers"].items():
         typer.echo(
             f"{name}: {layer['inputs']} → {layer['outputs']}, {layer['n']}-bit codes, k = {layer['k']}: "
             f"{layer['code_bytes']:,} bytes of codes, {layer['table_bytes']} of table, {layer['bias_bytes']} of biases"
             f"; {layer['clocks']:,} clocks with lanes = {layer['lanes']}"
         )
-    typer.echo(f"{out}: `make sim` runs {manifest['vectors']} golden vectors, `make synth` counts cells")
+    typer.echo(
+        f"{out}: `make sim` runs {manifest['vectors']} golden vectors, `make synth` counts cells"
+    )
 
 
-def _heard(model: TerseFile, sound: Path, vectors: int, rounding: str) -> tuple[FixedNetwork, npt.NDArray[np.int64]]:
-    """The network with its points set by a sound, and frames of the sound; what was saturated is told."""
+def _heard(
+    model: TerseFile, sound: Path, vectors: int, rounding: str
+) -> tuple[FixedNetwork, npt.NDArray[np.int64]]:
+    """The network with its points set by a sound, and frames of the sound; what was
+    saturated is told.
+    """
     from tersify.lab.speech import audio
     from tersify.lab.speech.integers import hear
 
     stored = model.metadata.get("target")
     options = stored.get("options", {}) if isinstance(stored, dict) else {}
     samples = audio.read(sound).double().numpy()
-    heard = hear(model, samples, head=str(options.get("head", "mask")), frames=vectors, rounding=rounding)
+    heard = hear(
+        model,
+        samples,
+        head=str(options.get("head", "mask")),
+        frames=vectors,
+        rounding=rounding,
+    )
     nodes = heard.monitor.nodes
     for name, count in heard.monitor.overflows().items():
-        typer.echo(f"{sound}: {count:,} of {nodes[name].values:,} {name} beyond their format were saturated")
-    typer.echo(f"{sound}{audio.conversions(sound)}: {len(heard.frames)} of {heard.of} frames are golden vectors")
+        typer.echo(
+            f"{sound}: {count:,} of {nodes[name].values:,} {name} beyond their format were saturated"
+        )
+    typer.echo(
+        f"{sound}{audio.conversions(sound)}: {len(heard.frames)} of {heard.of} frames are golden vectors"
+    )
     return heard.network, heard.frames
 
 
@@ -88,7 +136,12 @@ def _heard(model: TerseFile, sound: Path, vectors: int, rounding: str) -> tuple[
 def onnx(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write.")],
-    integer: Annotated[bool, typer.Option("--integer", help="The exact integer network (int8 in, int8 out).")] = False,
+    integer: Annotated[
+        bool,
+        typer.Option(
+            "--integer", help="The exact integer network (int8 in, int8 out)."
+        ),
+    ] = False,
     target: Target = None,
     option: TargetOption = None,
     trust: Trust = False,
@@ -96,7 +149,9 @@ def onnx(
     overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """Codes and tables as they are in the file, with Gather; ONNX Runtime expands them when it loads."""
+    """Codes and tables as they are in the file, with Gather; ONNX Runtime expands them
+    when it loads.
+    """
     from tersify import codec
     from tersify.export.onnx_graph import export_onnx
     from tersify.export.onnx_integer import export_integer_onnx
@@ -108,7 +163,9 @@ def onnx(
         export_integer_onnx(fixed_network(opened), out)
         typer.echo(f"{out}: {out.stat().st_size:,} bytes, integers from end to end")
         return
-    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2, trust=trust)
+    model, example = network_and_input(
+        file, target, option, shape, max_decoded_bytes, batch=2, trust=trust
+    )
     counts = export_onnx(model, opened, example, out)
     typer.echo(
         f"{out}: {out.stat().st_size:,} bytes, {counts['tables']} weights as tables, {counts['dense']} dense tensors"
@@ -119,17 +176,25 @@ def onnx(
 def c_source(
     file: Annotated[Path, typer.Argument(help="A .terse file with a plan.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
-    name: Annotated[str, typer.Option(help="Of the source, and of its function.")] = "network",
-    vectors: Annotated[int, typer.Option(min=1, max=1000, help="Golden vectors for the test.")] = 8,
+    name: Annotated[
+        str, typer.Option(help="Of the source, and of its function.")
+    ] = "network",
+    vectors: Annotated[
+        int, typer.Option(min=1, max=1000, help="Golden vectors for the test.")
+    ] = 8,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """One C99 source with the weights in place: no allocation, a static arena, golden vectors and a Makefile."""
+    """One C99 source with the weights in place: no allocation, a static arena, golden
+    vectors and a Makefile.
+    """
     from tersify import codec
     from tersify.export.c import export_c
     from tersify.runtime.portable import read_program
 
     opened = codec.open(file, **allowed(max_decoded_bytes))
-    made = export_c(read_program(opened), opened.read(), out, name=name, vectors=vectors)
+    made = export_c(
+        read_program(opened), opened.read(), out, name=name, vectors=vectors
+    )
     typer.echo(
         f"{out}: {made['steps']} steps, {made['weight_bytes']:,} bytes of weights, an arena of {made['arena_bytes']:,} "
         "bytes; `make test` runs the golden vectors, `make cortex-m4` tells what it takes of a microcontroller"
@@ -148,5 +213,7 @@ def safetensors(
     from tersify.export.safetensors_file import export_safetensors
 
     check_free(file, out, overwrite)
-    count = export_safetensors(codec.open(file, **allowed(max_decoded_bytes)).read(), out)
+    count = export_safetensors(
+        codec.open(file, **allowed(max_decoded_bytes)).read(), out
+    )
     typer.echo(f"{out}: {out.stat().st_size:,} bytes, {count} dense tensors")

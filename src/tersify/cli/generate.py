@@ -11,16 +11,35 @@ import typer
 
 from tersify.cli.common import MaxDecodedBytes, allowed
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A .terse file, a GGUF file or a folder of transformers.")]
-Tokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="The most tokens of one answer.")]
-Temperature = Annotated[float, typer.Option(min=0, help="Above 0: tokens are drawn, the more freely the higher.")]
-TopP = Annotated[float, typer.Option(help="Drawn tokens are among the likeliest that have this share.")]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="A .terse file, a GGUF file or a folder of transformers."
+    ),
+]
+Tokens = Annotated[
+    int, typer.Option("--max-new-tokens", min=1, help="The most tokens of one answer.")
+]
+Temperature = Annotated[
+    float,
+    typer.Option(min=0, help="Above 0: tokens are drawn, the more freely the higher."),
+]
+TopP = Annotated[
+    float,
+    typer.Option(help="Drawn tokens are among the likeliest that have this share."),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of drawn tokens.")]
 Precision = Annotated[
-    Literal["fp32", "int8"], typer.Option(help="Of the activations; int8 needs weights of few levels.")
+    Literal["fp32", "int8"],
+    typer.Option(help="Of the activations; int8 needs weights of few levels."),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="What torch uses by default.")]
-Context = Annotated[int | None, typer.Option(min=1, help="The longest text; what the model was made for by default.")]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="The longest text; what the model was made for by default."
+    ),
+]
 
 
 def generate(
@@ -39,7 +58,11 @@ def generate(
     from tersify.lab import texts
 
     net, tokenizer = texts.open_text_model(
-        model, precision=precision, threads=threads, context=context, **allowed(max_decoded_bytes)
+        model,
+        precision=precision,
+        threads=threads,
+        context=context,
+        **allowed(max_decoded_bytes),
     )
     ids = tokenizer(prompt)["input_ids"]
     if not ids:
@@ -47,7 +70,9 @@ def generate(
     begin, made = time.perf_counter(), []
 
     def kept() -> Iterator[int]:
-        for token in _stream(net, tokenizer, ids, max_new_tokens, temperature, top_p, seed):
+        for token in _stream(
+            net, tokenizer, ids, max_new_tokens, temperature, top_p, seed
+        ):
             made.append(token)
             yield token
 
@@ -59,7 +84,9 @@ def generate(
 
 def chat(
     model: Model,
-    system: Annotated[str | None, typer.Option(help="What the model is told before the talk.")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="What the model is told before the talk.")
+    ] = None,
     max_new_tokens: Tokens = 512,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -69,14 +96,22 @@ def chat(
     context: Context = None,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """Talk with MODEL, line by line; an empty line or the end of the input ends the talk."""
+    """Talk with MODEL, line by line; an empty line or the end of the input ends the
+    talk.
+    """
     from tersify.lab import texts
 
     net, tokenizer = texts.open_text_model(
-        model, precision=precision, threads=threads, context=context, **allowed(max_decoded_bytes)
+        model,
+        precision=precision,
+        threads=threads,
+        context=context,
+        **allowed(max_decoded_bytes),
     )
     if not tokenizer.chat_template:
-        raise ValueError(f"{model} has no chat template: it goes on from texts and does not talk; use tersify generate")
+        raise ValueError(
+            f"{model} has no chat template: it goes on from texts and does not talk; use tersify generate"
+        )
     talk = [] if system is None else [{"role": "system", "content": system}]
     while True:
         try:
@@ -86,9 +121,14 @@ def chat(
         if not line:
             return
         talk.append({"role": "user", "content": line})
-        ids = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=True)["input_ids"]
+        ids = tokenizer.apply_chat_template(
+            talk, add_generation_prompt=True, return_dict=True
+        )["input_ids"]
         answer = ""
-        for piece in texts.pieces(_stream(net, tokenizer, ids, max_new_tokens, temperature, top_p, seed), tokenizer):
+        for piece in texts.pieces(
+            _stream(net, tokenizer, ids, max_new_tokens, temperature, top_p, seed),
+            tokenizer,
+        ):
             typer.echo(piece, nl=False)
             answer += piece
         typer.echo()
@@ -96,7 +136,13 @@ def chat(
 
 
 def _stream(
-    net: Any, tokenizer: Any, ids: list[int], count: int, temperature: float, top_p: float, seed: int
+    net: Any,
+    tokenizer: Any,
+    ids: list[int],
+    count: int,
+    temperature: float,
+    top_p: float,
+    seed: int,
 ) -> Iterator[int]:
     import torch
 

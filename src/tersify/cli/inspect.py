@@ -20,7 +20,9 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """Per tensor: shape, levels, sparsity, entropy and bytes; and what the file says about itself."""
+    """Per tensor: shape, levels, sparsity, entropy and bytes; and what the file says
+    about itself.
+    """
     from tersify import codec
     from tersify.cli.terminal_tables import plain, wide_console
 

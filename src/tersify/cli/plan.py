@@ -26,11 +26,22 @@ if TYPE_CHECKING:
 
 def plan(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
-    out: Annotated[Path, typer.Option(help="The .terse file to write: the same with a plan.")],
-    precision: Annotated[str, typer.Option(help="Of the activations: fp32 or int8.")] = "fp32",
-    data: Annotated[str | None, typer.Option(help="What the network sees: its ranges and norms. " + DATA_HELP)] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
-    images: Annotated[int, typer.Option(min=1, help="Of the training set: how many show the ranges.")] = 256,
+    out: Annotated[
+        Path, typer.Option(help="The .terse file to write: the same with a plan.")
+    ],
+    precision: Annotated[
+        str, typer.Option(help="Of the activations: fp32 or int8.")
+    ] = "fp32",
+    data: Annotated[
+        str | None,
+        typer.Option(help="What the network sees: its ranges and norms. " + DATA_HELP),
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data sets lie.")
+    ] = None,
+    images: Annotated[
+        int, typer.Option(min=1, help="Of the training set: how many show the ranges.")
+    ] = 256,
     target: Target = None,
     option: TargetOption = None,
     trust: Trust = False,
@@ -38,7 +49,9 @@ def plan(
     overwrite: Overwrite = False,
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
-    """Lower the network of FILE, so that libtersify and tersify-run need no Python to run it."""
+    """Lower the network of FILE, so that libtersify and tersify-run need no Python to
+    run it.
+    """
     from dataclasses import replace
 
     from tersify import codec
@@ -50,17 +63,25 @@ def plan(
 
     check_free(file, out, overwrite)
     if precision == "int8" and data is None:
-        raise ValueError("an int8 plan needs --data, from which its activations get their ranges")
-    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2, trust=trust)
+        raise ValueError(
+            "an int8 plan needs --data, from which its activations get their ranges"
+        )
+    model, example = network_and_input(
+        file, target, option, shape, max_decoded_bytes, batch=2, trust=trust
+    )
     opened = codec.open(file, **allowed(max_decoded_bytes))
     loaded: Data | None = None if data is None else dataset(data, root=data_root)
     calibration = None
     if loaded is not None:
         seen = normalize(loaded.train.images[:images], loaded)
         example, calibration = seen[:2], [seen] if precision == "int8" else None
-    program = lowered(model, example, opened.read(), precision=precision, calibration=calibration)
+    program = lowered(
+        model, example, opened.read(), precision=precision, calibration=calibration
+    )
     if loaded is not None and not loaded.train.is_text:
-        program = replace(program, mean=loaded.mean, std=loaded.std, labels=loaded.class_names)
+        program = replace(
+            program, mean=loaded.mean, std=loaded.std, labels=loaded.class_names
+        )
     size = add_plan(Sections(file), out, program.to_bytes())
     batch = "any batch" if program.batch is None else f"a batch of {program.batch}"
     typer.echo(

@@ -10,15 +10,29 @@ import typer
 
 def report(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Run directories, or ones that hold some.")
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Run directories, or ones that hold some."
+        ),
     ],
-    out: Annotated[Path | None, typer.Option(help="The page; report.html in the first directory by default.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="Also write every figure here as SVG.")] = None,
-    png: Annotated[bool, typer.Option("--png", help="Those figures as PNG, too; needs chromium.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page; report.html in the first directory by default."),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure here as SVG.")
+    ] = None,
+    png: Annotated[
+        bool, typer.Option("--png", help="Those figures as PNG, too; needs chromium.")
+    ] = False,
 ) -> None:
-    """Write one self-contained page: headline figures, curves, layers, histograms, file, recipe; runs side by side."""
+    """Write one self-contained page: headline figures, curves, layers, histograms,
+    file, recipe; runs side by side.
+    """
     from tersify.report import write_report
 
     if png and figures is None:
-        raise ValueError("--png draws the figures of --figures; give --figures DIR with it")
+        raise ValueError(
+            "--png draws the figures of --figures; give --figures DIR with it"
+        )
     typer.echo(write_report(directories, out=out, figures=figures, png=png))

@@ -19,27 +19,63 @@ if TYPE_CHECKING:
 
 def reproduce(
     context: typer.Context,
-    experiment: Annotated[str | None, typer.Argument(help="The experiment's name; see --list.")] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Little data, few epochs: shows that the path works.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Where the runs go; runs/EXPERIMENT[-smoke][-validation] by default.")
+    experiment: Annotated[
+        str | None, typer.Argument(help="The experiment's name; see --list.")
     ] = None,
-    list_them: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
-    row: Annotated[list[str] | None, typer.Option(help="Only this row, by its id; repeatable.")] = None,
-    validate: Annotated[
-        bool, typer.Option("--validate", help="Measure on a tenth of the training data, held out; to choose settings.")
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke", help="Little data, few epochs: shows that the path works."
+        ),
     ] = False,
-    seed: Annotated[list[int] | None, typer.Option(help="This seed instead; repeatable.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of every row; milestones scale along.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    compile_mode: Annotated[
-        str | None, typer.Option("--compile", help="off, default, reduce-overhead or max-autotune.")
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what is in --out.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the runs go; runs/EXPERIMENT[-smoke][-validation] by default."
+        ),
     ] = None,
-    png: Annotated[bool, typer.Option("--png", help="Also draw each figure as PNG; needs chromium.")] = False,
+    list_them: Annotated[
+        bool, typer.Option("--list", help="List the experiments and stop.")
+    ] = False,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only this row, by its id; repeatable.")
+    ] = None,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate",
+            help="Measure on a tenth of the training data, held out; to choose settings.",
+        ),
+    ] = False,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="This seed instead; repeatable.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs of every row; milestones scale along.")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data sets lie.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")
+    ] = None,
+    compile_mode: Annotated[
+        str | None,
+        typer.Option(
+            "--compile", help="off, default, reduce-overhead or max-autotune."
+        ),
+    ] = None,
+    png: Annotated[
+        bool,
+        typer.Option("--png", help="Also draw each figure as PNG; needs chromium."),
+    ] = False,
 ) -> None:
-    """Run the rows of EXPERIMENT, print published, ours and the difference, and draw its figures."""
+    """Run the rows of EXPERIMENT, print published, ours and the difference, and draw
+    its figures.
+    """
     from tersify.cli.sweep import sweep_display
     from tersify.cli.terminal_tables import wide_console
     from tersify.lab.experiments import Request, Watch, known, listed, run_experiment
@@ -47,29 +83,57 @@ def reproduce(
 
     if list_them:
         for each in map(listed, known()):
-            typer.echo(f"{each.name}: {each.title}" + (f" ({', '.join(each.rows)})" if each.rows else ""))
+            typer.echo(
+                f"{each.name}: {each.title}"
+                + (f" ({', '.join(each.rows)})" if each.rows else "")
+            )
         return
     if experiment is None:
-        raise ValueError("name the experiment to reproduce; `tersify reproduce --list` shows them")
+        raise ValueError(
+            "name the experiment to reproduce; `tersify reproduce --list` shows them"
+        )
     takes = listed(experiment).takes
     settings = {"epochs": epochs, "device": device, "compile": compile_mode}
-    flags: dict[str, Any] = {"row": row, "seed": seed, "validate": validate, "png": png, **settings}
+    flags: dict[str, Any] = {
+        "row": row,
+        "seed": seed,
+        "validate": validate,
+        "png": png,
+        **settings,
+    }
     refuse_flags(
         {f"--{name}": value for name, value in flags.items() if name not in takes},
         f"is for experiments that train their rows; leave it out for {experiment}",
     )
-    home = out or Path("runs") / f"{experiment}{'-smoke' if smoke else ''}{'-validation' if validate else ''}"
+    home = (
+        out
+        or Path("runs")
+        / f"{experiment}{'-smoke' if smoke else ''}{'-validation' if validate else ''}"
+    )
     request = Request(
-        out=home, smoke=smoke, resume=resume, validate=validate, rows=row or (), seeds=seed or (), data_root=data_root,
+        out=home,
+        smoke=smoke,
+        resume=resume,
+        validate=validate,
+        rows=row or (),
+        seeds=seed or (),
+        data_root=data_root,
         settings={name: value for name, value in settings.items() if name in takes},
-    )  # fmt: skip
+    )
     console = wide_console()
     with resumable(context, home), sweep_display(console) as sweeping:
-        watch = Watch(tell=typer.echo, run=lambda label: display_for(console, label), sweep=sweeping)
+        watch = Watch(
+            tell=typer.echo,
+            run=lambda label: display_for(console, label),
+            sweep=sweeping,
+        )
         outcome = run_experiment(experiment, request, watch)
     _show(console, outcome)
     if smoke:
-        console.print("A smoke run shows that the path works; its figures mean nothing.", highlight=False)
+        console.print(
+            "A smoke run shows that the path works; its figures mean nothing.",
+            highlight=False,
+        )
     for path in (*outcome.files, *(_pngs(outcome.files) if png else ())):
         console.print(f"{path}", highlight=False, soft_wrap=True)
 
@@ -93,7 +157,9 @@ def _pngs(files: Sequence[Path]) -> list[Path]:
 
 
 def _table(results: Mapping[str, Any]) -> Table:
-    """Published | ours | difference for each column of the experiment that any row has, one line a row."""
+    """Published | ours | difference for each column of the experiment that any row has,
+    one line a row.
+    """
     from rich.table import Table
 
     seeds = ", ".join(map(str, results["seeds"]))
@@ -105,7 +171,9 @@ def _table(results: Mapping[str, Any]) -> Table:
     rows = results["rows"]
     cells: list[list[str]] = [[row["name"]] for row in rows]
     for metric, heading in results["columns"].items():
-        digits = _digits([row["ours"][metric]["mean"] for row in rows if metric in row["ours"]])
+        digits = _digits(
+            [row["ours"][metric]["mean"] for row in rows if metric in row["ours"]]
+        )
         published = any(metric in row["published"] for row in rows)
         if not published and not any(metric in row["ours"] for row in rows):
             continue
@@ -123,7 +191,9 @@ def _table(results: Mapping[str, Any]) -> Table:
 
 
 def _digits(values: list[float]) -> int:
-    """Behind the point: percents and milliseconds want two, bits and scores below 2 three, large counts none."""
+    """Behind the point: percents and milliseconds want two, bits and scores below 2
+    three, large counts none.
+    """
     if values and all(value >= 1000 for value in values):
         return 0
     return 3 if values and max(map(abs, values)) < 2 else 2
@@ -132,10 +202,16 @@ def _digits(values: list[float]) -> int:
 def _cells(row: dict[str, Any], metric: str, digits: int) -> tuple[str, str, str]:
     published = row["published"].get(metric, ())
     values = published if isinstance(published, (list, tuple)) else [published]
-    stated = "–".join(f"{value:.{digits}f}" if len(values) == 1 else f"{value:g}" for value in values)
+    stated = "–".join(
+        f"{value:.{digits}f}" if len(values) == 1 else f"{value:g}" for value in values
+    )
     if metric in row["published_spread"]:
         stated += f" ± {row['published_spread'][metric]:.{digits}f}"
-    difference = f"{row['difference'][metric]:+.{digits}f}" if metric in row["difference"] else ""
+    difference = (
+        f"{row['difference'][metric]:+.{digits}f}"
+        if metric in row["difference"]
+        else ""
+    )
     return stated, _ours(row, metric, digits), difference
 
 

@@ -1,4 +1,6 @@
-"""`tersify shrink`: a file whose filters, neurons or heads are zero becomes a file of smaller layers."""
+"""`tersify shrink`: a file whose filters, neurons or heads are zero becomes a file of
+smaller layers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from tersify.cli.common import (
 
 
 def shrink(
-    file: Annotated[Path, typer.Argument(help="A .terse file of a network pruned by filters, neurons or heads.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A .terse file of a network pruned by filters, neurons or heads."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
     target: Target = None,
     option: TargetOption = None,
@@ -34,8 +41,11 @@ def shrink(
     from tersify.shrinking import packed
 
     check_free(file, out, overwrite)
-    # The input holds no zeros: what the small network is compared with must not be silent by itself.
-    model, example = network_and_input(file, target, option, shape, max_decoded_bytes, batch=2, trust=trust)
+    # The input holds no zeros: what the small network is compared with must not be
+    # silent by itself.
+    model, example = network_and_input(
+        file, target, option, shape, max_decoded_bytes, batch=2, trust=trust
+    )
     small = tersify.shrink(model, example)
     before, after = (sum(p.numel() for p in m.parameters()) for m in (model, small))
     out.parent.mkdir(parents=True, exist_ok=True)

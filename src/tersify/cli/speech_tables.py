@@ -25,11 +25,31 @@ def _table(head: str, results: Mapping[str, Any]) -> Table:
         title=f"{head} head, {results['mixtures']} test mixtures",
         caption="difference: paired, ± its standard error; weights as the paper counts them (codes alone)",
     )
-    for heading in ("network", "paper", "loss", "STOI", "− unquantized", "− 4-NU", "SNR dB", "paper bytes", "weights",
-                    "tables", "biases", "file"):  # fmt: skip
+    for heading in (
+        "network",
+        "paper",
+        "loss",
+        "STOI",
+        "− unquantized",
+        "− 4-NU",
+        "SNR dB",
+        "paper bytes",
+        "weights",
+        "tables",
+        "biases",
+        "file",
+    ):
         table.add_column(heading, justify="left" if heading == "network" else "right")
     mixed = results["mix"]
-    table.add_row("mixture", f"{mixed['published']:.2f}", "", f"{mixed['stoi']:.4f}", "", "", f"{mixed['snr_db']:.2f}")
+    table.add_row(
+        "mixture",
+        f"{mixed['published']:.2f}",
+        "",
+        f"{mixed['stoi']:.4f}",
+        "",
+        "",
+        f"{mixed['snr_db']:.2f}",
+    )
     for name, row in results[head].items():
         published = row["published"]
         against = row["minus"]
@@ -42,7 +62,10 @@ def _table(head: str, results: Mapping[str, Any]) -> Table:
             _difference(against.get("4-NU")),
             f"{row['snr_db']:.2f}",
             _number(published.get("bytes"), ","),
-            *(_number(row.get(key), ",") for key in ("weight_bytes", "table_bytes", "bias_bytes", "file_bytes")),
+            *(
+                _number(row.get(key), ",")
+                for key in ("weight_bytes", "table_bytes", "bias_bytes", "file_bytes")
+            ),
         )
     above = results[head]["float"]["minus"]["mix"]
     table.caption = f"{table.caption}\nunquantized − mixture: {_difference(above)}"
@@ -54,4 +77,6 @@ def _number(value: Any, form: str) -> str:
 
 
 def _difference(entry: dict[str, float] | None) -> str:
-    return "" if entry is None else f"{entry['mean']:+.4f} ± {entry['standard_error']:.4f}"
+    return (
+        "" if entry is None else f"{entry['mean']:+.4f} ± {entry['standard_error']:.4f}"
+    )

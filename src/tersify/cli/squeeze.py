@@ -1,4 +1,6 @@
-"""`tersify squeeze`: fewer bytes for a trained network, every code decided by its bits and its damage."""
+"""`tersify squeeze`: fewer bytes for a trained network, every code decided by its bits
+and its damage.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,30 @@ from tersify.cli.common import (
 
 
 def squeeze(
-    file: Annotated[Path, typer.Argument(help="A .terse file, of weights as they are or as codes.")],
+    file: Annotated[
+        Path, typer.Argument(help="A .terse file, of weights as they are or as codes.")
+    ],
     data: Annotated[str, typer.Option(help=DATA_HELP)],
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
-    drop: Annotated[float, typer.Option(help="Points of accuracy that may go, on held-out training images.")] = 0.2,
-    images: Annotated[int, typer.Option(min=1, help="Training images that tell how much each weight matters.")] = 512,
-    held_out: Annotated[int, typer.Option(min=1, help="Other training images that the drop is measured on.")] = 2000,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
+    drop: Annotated[
+        float,
+        typer.Option(
+            help="Points of accuracy that may go, on held-out training images."
+        ),
+    ] = 0.2,
+    images: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Training images that tell how much each weight matters."
+        ),
+    ] = 512,
+    held_out: Annotated[
+        int,
+        typer.Option(min=1, help="Other training images that the drop is measured on."),
+    ] = 2000,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data sets lie.")
+    ] = None,
     target: Target = None,
     option: TargetOption = None,
     overwrite: Overwrite = False,
@@ -39,10 +58,17 @@ def squeeze(
     from tersify.lab.trainer import check_fits, load_network
 
     check_free(file, out, overwrite)
-    net = load_network(file, target=target, options=pairs(option, "--option"), **allowed(max_decoded_bytes))
+    net = load_network(
+        file,
+        target=target,
+        options=pairs(option, "--option"),
+        **allowed(max_decoded_bytes),
+    )
     loaded = dataset(data, root=data_root)
     check_fits(net, loaded)
-    found = find(net, loaded, drop=drop, images=images, held_out=held_out, tell=typer.echo)
+    found = find(
+        net, loaded, drop=drop, images=images, held_out=held_out, tell=typer.echo
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(found.packed, out)
     typer.echo(

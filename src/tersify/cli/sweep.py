@@ -21,17 +21,36 @@ MOST_ROWS = 20
 
 def sweep(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="Target, data, recipe, space and objectives.")],
-    out: Annotated[Path | None, typer.Option(help="Where the trials go; runs/NAME by default.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in --out.")] = False,
-    engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="A Ray cluster; without it Ray runs on this machine.")] = None,
-    storage: Annotated[
-        str | None, typer.Option(help="An Optuna storage URL; SQLite beside the results by default.")
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SWEEP.toml", help="Target, data, recipe, space and objectives."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the trials go; runs/NAME by default.")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the sweep in --out.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster; without it Ray runs on this machine."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="An Optuna storage URL; SQLite beside the results by default."
+        ),
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data sets lie.")
+    ] = None,
 ) -> None:
-    """Search the space of SWEEP.toml and show the front; killed at any moment, --resume repeats no finished trial."""
+    """Search the space of SWEEP.toml and show the front; killed at any moment, --resume
+    repeats no finished trial.
+    """
     from tersify.cli.terminal_tables import wide_console
     from tersify.lab.sweep import Sweep, check_any_complete
     from tersify.lab.sweep import sweep as run
@@ -42,12 +61,21 @@ def sweep(
     console = wide_console()
     with resumable(context, home), sweep_display(console) as display:
         results = run(
-            chosen, home, resume=resume, engine=engine, address=address, storage=storage, data_root=data_root,
+            chosen,
+            home,
+            resume=resume,
+            engine=engine,
+            address=address,
+            storage=storage,
+            data_root=data_root,
             display=display,
-        )  # fmt: skip
+        )
     print_front(console, results)
     check_any_complete(results)
-    for path in (home / "sweep.json", *([write_report([home])] if results["front"] else [])):
+    for path in (
+        home / "sweep.json",
+        *([write_report([home])] if results["front"] else []),
+    ):
         console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -81,7 +109,8 @@ def sweep_display(console: Console) -> Any:
 
         def begin(self, results: Mapping[str, Any]) -> None:
             super().begin(results)
-            self._live.start()  # not before: a console holds one live table, and a training run has its own
+            # not before: a console holds one live table, and a training run has its own
+            self._live.start()
             self._live.update(front_table(results))
 
         def trial_done(self, results: Mapping[str, Any], number: int) -> None:
@@ -99,7 +128,8 @@ def print_engines(console: Console, results: Mapping[str, Any]) -> None:
     _line(console, results["published"])
     for engine, found in others:
         _line(
-            console, f"engine {engine}: the same {len(found['trials'])} trials, the same front of {len(found['front'])}"
+            console,
+            f"engine {engine}: the same {len(found['trials'])} trials, the same front of {len(found['front'])}",
         )
 
 
@@ -117,8 +147,15 @@ def front_table(results: Mapping[str, Any]) -> Table:
     from tersify.cli.terminal_tables import plain
 
     states = [trial["state"] for trial in results["trials"]]
-    told = ", ".join(f"{states.count(s)} {s}" for s in ("complete", "pruned", "failed", "running") if s in states)
-    table = Table(title=f"The front · {told or 'no trial yet'} of {results['wanted']}", title_justify="left")
+    told = ", ".join(
+        f"{states.count(s)} {s}"
+        for s in ("complete", "pruned", "failed", "running")
+        if s in states
+    )
+    table = Table(
+        title=f"The front · {told or 'no trial yet'} of {results['wanted']}",
+        title_justify="left",
+    )
     table.add_column("trial", justify="right")
     for objective in results["objectives"]:
         arrow = "↑" if objective["direction"] == "maximize" else "↓"
@@ -126,10 +163,18 @@ def front_table(results: Mapping[str, Any]) -> Table:
     for field in results["space"]:
         table.add_column(plain(field))
     down = results["objectives"][0]["direction"] == "maximize"
-    best = sorted((results["trials"][n] for n in results["front"]), key=lambda t: t["values"][0], reverse=down)
+    best = sorted(
+        (results["trials"][n] for n in results["front"]),
+        key=lambda t: t["values"][0],
+        reverse=down,
+    )
     for trial in best[:MOST_ROWS]:
         figures = [f"{value:.6g}" for value in trial["values"]]
-        table.add_row(str(trial["number"]), *figures, *(plain(_short(v)) for v in _in_order(results, trial)))
+        table.add_row(
+            str(trial["number"]),
+            *figures,
+            *(plain(_short(v)) for v in _in_order(results, trial)),
+        )
     if len(best) > MOST_ROWS:
         table.caption = f"and {len(best) - MOST_ROWS} more"
     return table
@@ -144,20 +189,32 @@ def _short(value: object) -> str:
 
 
 def _say_begin(console: Console, results: Mapping[str, Any]) -> None:
-    ended = sum(trial["state"] in ("complete", "pruned", "failed") for trial in results["trials"])
+    ended = sum(
+        trial["state"] in ("complete", "pruned", "failed")
+        for trial in results["trials"]
+    )
     if results["trials"]:
         _line(console, f"{ended} of {results['wanted']} trials are done already")
 
 
 def _say_trial(console: Console, results: Mapping[str, Any], number: int) -> None:
     trial = results["trials"][number]
-    params = " · ".join(f"{name} {_short(value)}" for name, value in trial["params"].items())
+    params = " · ".join(
+        f"{name} {_short(value)}" for name, value in trial["params"].items()
+    )
     names = [objective["name"] for objective in results["objectives"]]
     if trial["state"] == "complete":
-        told = " · ".join(f"{name} {value:.6g}" for name, value in zip(names, trial["values"], strict=True))
+        told = " · ".join(
+            f"{name} {value:.6g}"
+            for name, value in zip(names, trial["values"], strict=True)
+        )
         told += " · on the front" if number in results["front"] else ""
     else:
-        told = trial["state"] + (f": {trial['reason']}" if trial["reason"] else f" after {trial['epochs_told']} epochs")
+        told = trial["state"] + (
+            f": {trial['reason']}"
+            if trial["reason"]
+            else f" after {trial['epochs_told']} epochs"
+        )
     _line(console, f"trial {number}: {params} → {told}")
 
 

@@ -33,13 +33,28 @@ def size(value: float) -> str:
 
 
 def print_metrics(console: Console, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """One line a network: accuracy and its distance to the dense twin's, sparsity, entropy, bytes on disk, time."""
+    """One line a network: accuracy and its distance to the dense twin's, sparsity,
+    entropy, bytes on disk, time.
+    """
     twins = any("dense_accuracy" in m for m in rows.values())
     to_twin = ["to dense"] if twins else []
-    table = Table("network", "accuracy", *to_twin, "best (epoch)", "sparsity", "entropy", "on disk", "training")
+    table = Table(
+        "network",
+        "accuracy",
+        *to_twin,
+        "best (epoch)",
+        "sparsity",
+        "entropy",
+        "on disk",
+        "training",
+    )
     for name, m in rows.items():
         compressed = "sparsity" in m
-        distance = f"{m['accuracy'] - m['dense_accuracy']:+.2f}" if "dense_accuracy" in m else "–"
+        distance = (
+            f"{m['accuracy'] - m['dense_accuracy']:+.2f}"
+            if "dense_accuracy" in m
+            else "–"
+        )
         table.add_row(
             name,
             percent(m["accuracy"]),

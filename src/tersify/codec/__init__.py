@@ -6,4 +6,13 @@ from tersify.codec.packing import pack
 from tersify.codec.reader import DEFAULT_MAX_DECODED_BYTES, TerseFile, load, open
 from tersify.codec.writer import save
 
-__all__ = ["DEFAULT_MAX_DECODED_BYTES", "TerseFile", "TerseFileError", "inspect", "load", "open", "pack", "save"]
+__all__ = [
+    "DEFAULT_MAX_DECODED_BYTES",
+    "TerseFile",
+    "TerseFileError",
+    "inspect",
+    "load",
+    "open",
+    "pack",
+    "save",
+]

@@ -1,11 +1,13 @@
-"""Groups of arrays: as planes, of large arrays in pieces, with their zeros set aside, or as they are in a zstd frame.
+"""Groups of arrays: as planes, of large arrays in pieces, with their zeros set aside,
+or as they are in a zstd frame.
 
 The smallest is taken.
 
-Exponents drift along a large array, as the rows of an embedding do: pieces have statistics of their own. A zero has
-no mantissa, but in a plane its bits lie among those of others and look like noise. Weights that were multiplied by a
-mask hold zeros of both signs, which are kept. Numbers that return, as in rows of few values, are seen whole by zstd
-alone.
+Exponents drift along a large array, as the rows of an embedding do: pieces have
+statistics of their own. A zero has no mantissa, but in a plane its bits lie among those
+of others and look like noise. Weights that were multiplied by a mask hold zeros of both
+signs, which are kept. Numbers that return, as in rows of few values, are seen whole by
+zstd alone.
 """
 
 from __future__ import annotations
@@ -16,23 +18,45 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tersify.codec.codes import THOROUGH_BYTES, Meaning, decode_codes, encode_codes, unzip, zipped
+from tersify.codec.codes import (
+    THOROUGH_BYTES,
+    Meaning,
+    decode_codes,
+    encode_codes,
+    unzip,
+    zipped,
+)
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import BLOCK_ELEMENTS, PIECE_ELEMENTS, Box, boxes_of_arrays
 from tersify.codec.native import Codes
-from tersify.codec.planes import METHODS, decode_planes, encode_planes, has_few_values, may_repeat
+from tersify.codec.planes import (
+    METHODS,
+    decode_planes,
+    encode_planes,
+    has_few_values,
+    may_repeat,
+)
 
 MIN_ZERO_SHARE = 1 / 64
 SAMPLE = 1 << 16
-WORTH_BYTES = 64  # what a zstd frame must save: readers of version 1.0 know planes alone
+# what a zstd frame must save: readers of version 1.0 know planes alone
+WORTH_BYTES = 64
 SINGLES_BYTES = 1 << 22  # a second of zstd's best
 OTHER = 2  # the code of what is no zero
 Arrays = Sequence[tuple[str, int]]  # kind, elements
 
 
-def encode_arrays(data: Codes, arrays: Arrays, width: int, *, is_float: bool) -> tuple[str, bytes]:
-    """The name and the bytes of the smaller coding; `data` holds the arrays one after the other."""
-    name = "pieces" if any(elements >= 2 * PIECE_ELEMENTS for _, elements in arrays) else "planes"
+def encode_arrays(
+    data: Codes, arrays: Arrays, width: int, *, is_float: bool
+) -> tuple[str, bytes]:
+    """The name and the bytes of the smaller coding; `data` holds the arrays one after
+    the other.
+    """
+    name = (
+        "pieces"
+        if any(elements >= 2 * PIECE_ELEMENTS for _, elements in arrays)
+        else "planes"
+    )
     best = (name, encode_planes(data, _boxes(name, arrays), width, is_float=is_float))
     if is_float and width > 1 and _has_zeros(data.view(f"<u{width}"), width):
         made = _encode_zeros(data, arrays, width)
@@ -40,13 +64,16 @@ def encode_arrays(data: Codes, arrays: Arrays, width: int, *, is_float: bool) ->
             best = ("zeros", made)
     if width == 1 or not may_repeat(data, width):
         return best
-    # Quick tries do not see single values that return, and would say that the thorough one is not worth it.
+    # Quick tries do not see single values that return, and would say that the thorough
+    # one is not worth it.
     thorough = SINGLES_BYTES if has_few_values(data, width) else THOROUGH_BYTES
     frame = zipped(data, len(best[1]) - WORTH_BYTES, thorough_bytes=thorough)
     return best if frame is None else ("zstd", frame)
 
 
-def decode_arrays(codec: str, data: bytes, arrays: Arrays, width: int, *, is_float: bool) -> Codes:
+def decode_arrays(
+    codec: str, data: bytes, arrays: Arrays, width: int, *, is_float: bool
+) -> Codes:
     """The bytes of all arrays."""
     if codec in ("planes", "pieces"):
         return decode_planes(data, _boxes(codec, arrays), width, is_float=is_float)
@@ -55,30 +82,43 @@ def decode_arrays(codec: str, data: bytes, arrays: Arrays, width: int, *, is_flo
         unzip(data, out)
         return out
     if codec != "zeros" or not is_float:
-        raise TerseFileError(f"unknown codec {codec!r} for arrays; a newer tersify may know it")
+        raise TerseFileError(
+            f"unknown codec {codec!r} for arrays; a newer tersify may know it"
+        )
     if len(data) < 5:
         raise TerseFileError("a group of arrays with zeros ends inside its header")
     method, length = struct.unpack_from("<BI", data)
     if len(data) < 5 + length or method >= len(METHODS):
-        raise TerseFileError(f"zeros claim method {method} and {length} bytes, {len(data) - 5} are there")
+        raise TerseFileError(
+            f"zeros claim method {method} and {length} bytes, {len(data) - 5} are there"
+        )
     codes = np.empty(sum(elements for _, elements in arrays), np.uint8)
-    decode_codes(METHODS[method], data[5 : 5 + length], boxes_of_arrays(arrays), 3, codes)
+    decode_codes(
+        METHODS[method], data[5 : 5 + length], boxes_of_arrays(arrays), 3, codes
+    )
     filled = np.where(codes == 1, _sign(width), _sign(width).dtype.type(0))
     others = _others(codes, arrays)
     if others:
-        rest = decode_planes(data[5 + length :], _boxes("pieces", others), width, is_float=True)
+        rest = decode_planes(
+            data[5 + length :], _boxes("pieces", others), width, is_float=True
+        )
         filled[codes == OTHER] = rest.view(f"<u{width}")
     elif len(data) != 5 + length:
-        raise TerseFileError("a group of arrays that are all zero has bytes behind its zeros")
+        raise TerseFileError(
+            "a group of arrays that are all zero has bytes behind its zeros"
+        )
     return filled.view(np.uint8)
 
 
 def _encode_zeros(data: Codes, arrays: Arrays, width: int) -> bytes:
     elements = data.view(f"<u{width}")
-    codes = np.where(elements == 0, 0, np.where(elements == _sign(width), 1, OTHER)).astype(np.uint8)
+    codes = np.where(
+        elements == 0, 0, np.where(elements == _sign(width), 1, OTHER)
+    ).astype(np.uint8)
     boxes = boxes_of_arrays(arrays)
     meaning = Meaning(
-        activity=np.tile(np.array([0, 0, 255], np.uint8), (len(boxes), 1)), order=np.arange(3, dtype=np.uint8)
+        activity=np.tile(np.array([0, 0, 255], np.uint8), (len(boxes), 1)),
+        order=np.arange(3, dtype=np.uint8),
     )
     method, coded = encode_codes(codes, boxes, 3, meaning)
     head = struct.pack("<BI", METHODS.index(method), len(coded)) + coded
@@ -90,19 +130,27 @@ def _encode_zeros(data: Codes, arrays: Arrays, width: int) -> bytes:
 
 
 def _boxes(codec: str, arrays: Arrays) -> list[Box]:
-    return boxes_of_arrays(arrays, piece_elements=PIECE_ELEMENTS if codec == "pieces" else BLOCK_ELEMENTS)
+    return boxes_of_arrays(
+        arrays, piece_elements=PIECE_ELEMENTS if codec == "pieces" else BLOCK_ELEMENTS
+    )
 
 
 def _others(codes: Codes, arrays: Arrays) -> list[tuple[str, int]]:
     """The arrays without their zeros; those that hold nothing else are left out."""
     ends = np.cumsum([elements for _, elements in arrays])
-    counts = [int(np.count_nonzero(part == OTHER)) for part in np.split(codes, ends[:-1])]
-    return [(kind, count) for (kind, _), count in zip(arrays, counts, strict=True) if count]
+    counts = [
+        int(np.count_nonzero(part == OTHER)) for part in np.split(codes, ends[:-1])
+    ]
+    return [
+        (kind, count) for (kind, _), count in zip(arrays, counts, strict=True) if count
+    ]
 
 
 def _has_zeros(elements: npt.NDArray[np.unsignedinteger], width: int) -> bool:
     sample = elements[:: max(1, elements.size // SAMPLE)]
-    return int(np.count_nonzero((sample & ~_sign(width)) == 0)) >= max(1, MIN_ZERO_SHARE * sample.size)
+    return int(np.count_nonzero((sample & ~_sign(width)) == 0)) >= max(
+        1, MIN_ZERO_SHARE * sample.size
+    )
 
 
 def _sign(width: int) -> np.unsignedinteger:

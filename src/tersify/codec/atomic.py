@@ -17,11 +17,13 @@ from tersify.regular import check_regular
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write: at `path` lies the old one or the whole new one, whenever the machine stops.
+    """A file to write: at `path` lies the old one or the whole new one, whenever the
+    machine stops.
 
-    The bytes go to a temporary file in the same folder, to the disk, and then under the final name; an
-    error on the way leaves the old file and nothing else. A symbolic link stays, and what it names is replaced.
-    The new file has the old one's mode and, where the system allows it, its owner.
+    The bytes go to a temporary file in the same folder, to the disk, and then under the
+    final name; an error on the way leaves the old file and nothing else. A symbolic
+    link stays, and what it names is replaced. The new file has the old one's mode and,
+    where the system allows it, its owner.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
@@ -39,7 +41,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if raw is not None and raw.failure is not None and isinstance(error, Exception):
-            raise OSError(raw.failure.errno, raw.failure.strerror, os.fspath(path)) from error
+            raise OSError(
+                raw.failure.errno, raw.failure.strerror, os.fspath(path)
+            ) from error
         raise
     _sync_folder(target.parent)
 
@@ -51,7 +55,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 class _Watched(io.FileIO):
-    """Remembers why a write failed: writers such as torch.save tell it in words of their own."""
+    """Remembers why a write failed: writers such as torch.save tell it in words of
+    their own.
+    """
 
     failure: OSError | None = None
 
@@ -74,17 +80,21 @@ def _facts(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def _create(temporary: str, old: os.stat_result | None) -> int:
-    """A new file with the rights of the old one; without one, with those that the umask leaves."""
+    """A new file with the rights of the old one; without one, with those that the umask
+    leaves.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     if old is None or not hasattr(os, "fchown"):
         return os.open(temporary, flags, 0o666)
-    descriptor = os.open(temporary, flags, 0o600)  # nobody else may open it before it has its own rights
+    # nobody else may open it before it has its own rights
+    descriptor = os.open(temporary, flags, 0o600)
     try:
         own = os.fstat(descriptor)
         if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
             with contextlib.suppress(PermissionError):  # only root may give files away
                 os.fchown(descriptor, old.st_uid, old.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))  # after the owner: a change of owner clears bits
+        # after the owner: a change of owner clears bits
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
     except BaseException:
         os.close(descriptor)
         raise
@@ -92,7 +102,8 @@ def _create(temporary: str, old: os.stat_result | None) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
+    # some file systems cannot sync a folder; the file itself is safe
+    with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,6 @@
-"""Blocks of codes: the encoder keeps the smallest of several codings, the file names it."""
+"""Blocks of codes: the encoder keeps the smallest of several codings, the file names
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,26 @@ import zstandard
 
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box
-from tersify.codec.native import Codes, decode_rans, encode_rans, pack_codes, unpack_codes
+from tersify.codec.native import (
+    Codes,
+    decode_rans,
+    encode_rans,
+    pack_codes,
+    unpack_codes,
+)
 from tersify.tensor import bits_for, bytes_for
 
-THOROUGH_BYTES = 1 << 18  # zstd tries hard up to this size, and beyond it where quicker tries come near
-QUICK_TRIES = ((3, 1.05), (12, 1.005))  # level, and the share of the best size that is near
+# zstd tries hard up to this size, and beyond it where quicker tries come near
+THOROUGH_BYTES = 1 << 18
+# level, and the share of the best size that is near
+QUICK_TRIES = ((3, 1.05), (12, 1.005))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """What the encoder may know about codes. It changes how small the result is, and nothing else."""
+    """What the encoder may know about codes. It changes how small the result is, and
+    nothing else.
+    """
 
     activity: Codes  # (boxes, levels): how far each level is from zero
     order: Codes  # the codes, sorted by level
@@ -36,7 +48,8 @@ def encode_codes(
 ) -> tuple[str, bytes]:
     """The codec's name and the bytes, for the flat codes of all boxes.
 
-    The entropy coder is tried where codes are `worth_coding`, and zstd where they may have `repeats`.
+    The entropy coder is tried where codes are `worth_coding`, and zstd where they may
+    have `repeats`.
     """
     bits = bits_for(levels)
     best = ("packed", b"")
@@ -51,7 +64,9 @@ def encode_codes(
     return best if best[0] == "rans" else ("packed", pack_codes(codes, bits))
 
 
-def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> None:
+def decode_codes(
+    codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes
+) -> None:
     """Decode into `out`, which has exactly one byte per code of the boxes."""
     if codec == "rans":
         decode_rans(data, boxes, levels, out)
@@ -65,8 +80,12 @@ def decode_codes(codec: str, data: bytes, boxes: Sequence[Box], levels: int, out
         raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")
 
 
-def zipped(codes: Codes, limit: int, *, thorough_bytes: int = THOROUGH_BYTES) -> bytes | None:
-    """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of single codes."""
+def zipped(
+    codes: Codes, limit: int, *, thorough_bytes: int = THOROUGH_BYTES
+) -> bytes | None:
+    """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of
+    single codes.
+    """
     for level, near in QUICK_TRIES if codes.size > thorough_bytes else ():
         quick = len(zstandard.ZstdCompressor(level=level).compress(codes.data))
         if quick > near * limit:
@@ -81,9 +100,13 @@ def unzip(frame: bytes, out: Codes) -> None:
     try:
         if zstandard.frame_content_size(frame) != out.size:
             raise TerseFileError(f"a zstd frame must hold {out.size} codes")
-        raw = zstandard.ZstdDecompressor().decompress(frame, max_output_size=out.size, allow_extra_data=False)
+        raw = zstandard.ZstdDecompressor().decompress(
+            frame, max_output_size=out.size, allow_extra_data=False
+        )
     except zstandard.ZstdError as problem:
         raise TerseFileError(f"codes cannot be unpacked: {problem}") from None
     if len(raw) != out.size:
-        raise TerseFileError(f"a zstd frame must hold {out.size} codes, it holds {len(raw)}")
+        raise TerseFileError(
+            f"a zstd frame must hold {out.size} codes, it holds {len(raw)}"
+        )
     out[:] = np.frombuffer(raw, np.uint8)

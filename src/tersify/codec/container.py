@@ -1,4 +1,6 @@
-"""The outermost layer of a `.terse` file: a safetensors file of byte sections, written atomically."""
+"""The outermost layer of a `.terse` file: a safetensors file of byte sections, written
+atomically.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MAX_HEADER_BYTES = 1 << 24
 VERSION_KEY = "terse"
 
 
-def write_sections(path: str | os.PathLike[str], sections: Mapping[str, bytes], version: str) -> int:
+def write_sections(
+    path: str | os.PathLike[str], sections: Mapping[str, bytes], version: str
+) -> int:
     """Write the sections in the order given, at once; returns the size of the file."""
     with replacing(path) as file:
         file.write(_header(sections, version))
@@ -35,7 +39,11 @@ def _header(sections: Mapping[str, bytes], version: str) -> bytes:
     header: dict[str, Any] = {"__metadata__": {VERSION_KEY: version}}
     end = 0
     for name, data in sections.items():
-        header[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [end, end + len(data)]}
+        header[name] = {
+            "dtype": "U8",
+            "shape": [len(data)],
+            "data_offsets": [end, end + len(data)],
+        }
         end += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -43,10 +51,13 @@ def _header(sections: Mapping[str, bytes], version: str) -> bytes:
 
 
 class Sections:
-    """The sections of an open file, read one at a time; every offset is checked before any read."""
+    """The sections of an open file, read one at a time; every offset is checked before
+    any read.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # The descriptor stays open, so that a file replaced in the meantime cannot mix with the old one.
+        # The descriptor stays open, so that a file replaced in the meantime cannot mix
+        # with the old one.
         self._file = open_regular(path)
         weakref.finalize(self, os.close, self._file)
         self.file_bytes = os.fstat(self._file).st_size
@@ -82,7 +93,9 @@ class Sections:
 
     def _read_header(self) -> tuple[dict[str, tuple[int, int]], str, int]:
         if self.file_bytes < 8:
-            raise TerseFileError(f"a .terse file has at least 8 bytes, got {self.file_bytes}")
+            raise TerseFileError(
+                f"a .terse file has at least 8 bytes, got {self.file_bytes}"
+            )
         (header_bytes,) = struct.unpack("<Q", self._read_at(0, 8))
         if header_bytes > min(MAX_HEADER_BYTES, self.file_bytes - 8):
             raise TerseFileError(
@@ -91,39 +104,62 @@ class Sections:
             )
         header = parse_json(self._read_at(8, header_bytes), "header")
         metadata = header.pop("__metadata__", None)
-        if not isinstance(metadata, dict) or not isinstance(metadata.get(VERSION_KEY), str):
-            raise TerseFileError("not a .terse file: the header's metadata has no 'terse' version")
+        if not isinstance(metadata, dict) or not isinstance(
+            metadata.get(VERSION_KEY), str
+        ):
+            raise TerseFileError(
+                "not a .terse file: the header's metadata has no 'terse' version"
+            )
         spans = {name: _span_of(name, entry) for name, entry in header.items()}
         end = 0
         for name, (begin, stop) in sorted(spans.items(), key=lambda item: item[1]):
             if begin != end:
-                raise TerseFileError(f"section {name!r} begins at {begin}, the one before it ends at {end}")
+                raise TerseFileError(
+                    f"section {name!r} begins at {begin}, the one before it ends at {end}"
+                )
             end = stop
         if 8 + header_bytes + end != self.file_bytes:
-            raise TerseFileError(f"the sections end at byte {8 + header_bytes + end}, the file at {self.file_bytes}")
+            raise TerseFileError(
+                f"the sections end at byte {8 + header_bytes + end}, the file at {self.file_bytes}"
+            )
         return spans, metadata[VERSION_KEY], 8 + header_bytes
 
 
 def _span_of(name: str, entry: Any) -> tuple[int, int]:
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(n) is int for n in offsets)):
+    if not (
+        isinstance(offsets, list)
+        and len(offsets) == 2
+        and all(type(n) is int for n in offsets)
+    ):
         raise TerseFileError(f"section {name!r} has no pair of offsets")
     begin, end = offsets
-    if not 0 <= begin <= end or entry.get("dtype") != "U8" or entry.get("shape") != [end - begin]:
+    if (
+        not 0 <= begin <= end
+        or entry.get("dtype") != "U8"
+        or entry.get("shape") != [end - begin]
+    ):
         raise TerseFileError(f"section {name!r} is not a run of bytes")
     return begin, end
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object, without the extensions of Python's parser and without duplicate keys."""
+    """A JSON object, without the extensions of Python's parser and without duplicate
+    keys.
+    """
     try:
-        parsed = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        parsed = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
         if b"\\u" in data:
-            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            # half a surrogate pair is no text
+            json.dumps(parsed, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as problem:
         raise TerseFileError(f"the {what} is not valid JSON: {problem}") from None
     if not isinstance(parsed, dict):
-        raise TerseFileError(f"the {what} must be a JSON object, got {type(parsed).__name__}")
+        raise TerseFileError(
+            f"the {what} must be a JSON object, got {type(parsed).__name__}"
+        )
     return parsed
 
 

@@ -1,4 +1,6 @@
-"""What a dense tensor really is: few levels, rows of few levels, many zeros, or just dense. Exact to the last bit."""
+"""What a dense tensor really is: few levels, rows of few levels, many zeros, or just
+dense. Exact to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,27 @@ MIN_SAVED_BITS = 8 * 64  # what a tensor must save before its kind changes
 MIN_ZERO_SHARE = 1 / 64
 ZERO_SAMPLE = 1 << 14
 MAX_TABLE_SHARE = 0.1
-FEW_LEVELS = 16  # up to here one table is the best there is; beyond, rows may have fewer levels each
+# up to here one table is the best there is; beyond, rows may have fewer levels each
+FEW_LEVELS = 16
 
-Form = tuple[float, Callable[[], CompressedTensor]]  # the bits it saves, about, and how it is made
+# the bits it saves, about, and how it is made
+Form = tuple[float, Callable[[], CompressedTensor]]
 
 
 def detect(tensor: Tensor, *, scales: bool = True) -> CompressedTensor | Tensor:
-    """The compressed form of a floating-point tensor where it saves space, and else the tensor itself.
+    """The compressed form of a floating-point tensor where it saves space, and else the
+    tensor itself.
 
     Rows that are whole steps of a scale are looked for if `scales`.
     """
-    wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1  # a plane holds an 8-bit float as well as codes do
+    # a plane holds an 8-bit float as well as codes do
+    wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1
     if not wide or tensor.numel() < MIN_ELEMENTS or tensor.layout != torch.strided:
         return tensor
     dense = tensor.detach().cpu().contiguous()
-    saved, make = max(_forms(dense, scales=scales), key=lambda form: form[0], default=(0.0, None))
+    saved, make = max(
+        _forms(dense, scales=scales), key=lambda form: form[0], default=(0.0, None)
+    )
     if make is None or saved < MIN_SAVED_BITS:
         return tensor
     made = make()
@@ -58,7 +66,11 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
         yield from _one_table(dense, whole)
         if whole.most <= FEW_LEVELS:
             return
-    by_axis = {axis: rows for axis in range(2) if dense.ndim > 1 and (rows := _rows_of(dense, axis)) is not None}
+    by_axis = {
+        axis: rows
+        for axis in range(2)
+        if dense.ndim > 1 and (rows := _rows_of(dense, axis)) is not None
+    }
     for axis, rows in by_axis.items():
         yield from _by_rows(dense, axis, rows, scales=scales)
     if whole is None:  # survivors of few levels are better off as levels
@@ -66,7 +78,9 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
 
 
 def _rather_repeats(dense: Tensor, made: CompressedTensor) -> bool:
-    """Whether zstd is smaller than a form that is mostly codebooks: rows that repeat look like rows of few levels."""
+    """Whether zstd is smaller than a form that is mostly codebooks: rows that repeat
+    look like rows of few levels.
+    """
     if made.values is not None:
         return _returning_values_are_shorter(dense, made.values)
     if made.codebook is None or made.levels is None:
@@ -79,7 +93,9 @@ def _rather_repeats(dense: Tensor, made: CompressedTensor) -> bool:
 
 
 def _returning_values_are_shorter(dense: Tensor, survivors: Tensor) -> bool:
-    """Whether zstd makes less of an array than of it without its zeros: they are values that return, too."""
+    """Whether zstd makes less of an array than of it without its zeros: they are values
+    that return, too.
+    """
     whole, rest = _bytes_of(dense), _bytes_of(survivors)
     if whole.size > SINGLES_BYTES or not has_few_values(whole, dense.dtype.itemsize):
         return False
@@ -109,21 +125,47 @@ def _rows_of(dense: Tensor, axis: int) -> Levels | None:
     return levels_of(dense.movedim(axis, 0).reshape(size, -1), limit)
 
 
-def _by_rows(dense: Tensor, axis: int, found: Levels, *, scales: bool) -> Iterator[Form]:
+def _by_rows(
+    dense: Tensor, axis: int, found: Levels, *, scales: bool
+) -> Iterator[Form]:
     """A scale or a codebook for each slice of an axis."""
     size = dense.shape[axis]
     dense_bits = found.dense_bits()
     scaled = _scaled(found) if scales else None
     if scaled is not None:
         steps, book, scale = scaled
-        saved = dense_bits - order0_bits(np.bincount(steps, weights=found.counts)) - _bits(book) - _bits(scale)
+        saved = (
+            dense_bits
+            - order0_bits(np.bincount(steps, weights=found.counts))
+            - _bits(book)
+            - _bits(scale)
+        )
         shape = [size if i == axis else 1 for i in range(dense.ndim)]
-        yield saved, lambda: _compressed(dense, found, steps, axis=axis, codebook=book, scale=scale.reshape(shape))
+        yield (
+            saved,
+            lambda: _compressed(
+                dense,
+                found,
+                steps,
+                axis=axis,
+                codebook=book,
+                scale=scale.reshape(shape),
+            ),
+        )
     tables = codebook_of(found)
     if tables is not None:
         new, books = tables
-        saved = dense_bits - order0_bits(np.bincount(new, weights=found.counts)) - _bits(books)
-        yield saved, lambda: _compressed(dense, found, new, axis=axis, codebook=books, own_rows=True)
+        saved = (
+            dense_bits
+            - order0_bits(np.bincount(new, weights=found.counts))
+            - _bits(books)
+        )
+        yield (
+            saved,
+            lambda: _compressed(
+                dense, found, new, axis=axis, codebook=books, own_rows=True
+            ),
+        )
 
 
 def _scaled(found: Levels) -> tuple[Ints, Tensor, Tensor] | None:
@@ -145,9 +187,12 @@ def _scaled(found: Levels) -> tuple[Ints, Tensor, Tensor] | None:
 
 
 def _pruned(dense: Tensor, found: Levels | None) -> Iterator[Form]:
-    """A mask and the survivors; −0.0 survives, for its sign. `found` holds the values, where rows have few."""
+    """A mask and the survivors; −0.0 survives, for its sign. `found` holds the values,
+    where rows have few.
+    """
     flat = dense.reshape(-1)
-    if flat.numel() > 4 * ZERO_SAMPLE:  # most tensors have no zeros at all, and need not be read to the end
+    # most tensors have no zeros at all, and need not be read to the end
+    if flat.numel() > 4 * ZERO_SAMPLE:
         sample = flat[:: flat.numel() // ZERO_SAMPLE | 1]
         if int((sample == 0).sum()) < sample.numel() * MIN_ZERO_SHARE / 4:
             return
@@ -156,13 +201,21 @@ def _pruned(dense: Tensor, found: Levels | None) -> Iterator[Form]:
     zeros = flat.numel() - int(kept.count_nonzero())
     if zeros < flat.numel() * MIN_ZERO_SHARE:
         return
-    # The mask costs what the zeros cost among the exponents; the other bits of a zero are saved.
+    # The mask costs what the zeros cost among the exponents; the other bits of a zero
+    # are saved.
     saved = zeros * 8.0 * (dense.dtype.itemsize - 1)
     if found is not None:
         mask = np.array([zeros, flat.numel() - zeros])
-        saved = found.dense_bits() - found.without_zero().dense_bits() - order0_bits(mask)
+        saved = (
+            found.dense_bits() - found.without_zero().dense_bits() - order0_bits(mask)
+        )
     codes = kept.to(torch.uint8).reshape(dense.shape)
-    yield saved, lambda: CompressedTensor(shape=tuple(dense.shape), codes=codes, values=flat[kept])
+    yield (
+        saved,
+        lambda: CompressedTensor(
+            shape=tuple(dense.shape), codes=codes, values=flat[kept]
+        ),
+    )
 
 
 def _compressed(
@@ -175,7 +228,11 @@ def _compressed(
     scale: Tensor | None = None,
     own_rows: bool = False,
 ) -> CompressedTensor:
-    moved = (dense.shape[axis], *dense.shape[:axis], *dense.shape[axis + 1 :]) if dense.ndim else ()
+    moved = (
+        (dense.shape[axis], *dense.shape[:axis], *dense.shape[axis + 1 :])
+        if dense.ndim
+        else ()
+    )
     codes = torch.from_numpy(found.relabelled(new)).reshape(moved)
     return CompressedTensor(
         shape=tuple(dense.shape),

@@ -1,4 +1,6 @@
-"""The directory of a `.terse` file: its tensors, its groups, and what else the file says about itself."""
+"""The directory of a `.terse` file: its tensors, its groups, and what else the file
+says about itself.
+"""
 
 from __future__ import annotations
 
@@ -41,31 +43,48 @@ def pack_directory(directory: Directory) -> bytes:
         if getattr(directory, key):
             plain[key] = getattr(directory, key)
     try:
-        text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(
+            plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
     except (TypeError, ValueError) as problem:
-        raise ValueError(f"metadata must be plain JSON (text, finite numbers, lists, mappings): {problem}") from None
+        raise ValueError(
+            f"metadata must be plain JSON (text, finite numbers, lists, mappings): {problem}"
+        ) from None
     if parse_json(text, "directory") != plain:
-        raise ValueError("metadata must survive JSON: keys that are text, lists instead of tuples")
+        raise ValueError(
+            "metadata must survive JSON: keys that are text, lists instead of tuples"
+        )
     if len(text) > MAX_DIRECTORY_BYTES:
-        raise ValueError(f"names and metadata take {len(text)} bytes, a .terse file allows {MAX_DIRECTORY_BYTES}")
+        raise ValueError(
+            f"names and metadata take {len(text)} bytes, a .terse file allows {MAX_DIRECTORY_BYTES}"
+        )
     return zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text)
 
 
 def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Directory:
     plain = parse_json(_unzip(data, max_bytes), "directory")
     groups = [_group(item) for item in typed(plain.get("groups"), list, "groups")]
-    entries = [entry_from_json(item, len(groups)) for item in typed(plain.get("tensors"), list, "tensors")]
+    entries = [
+        entry_from_json(item, len(groups))
+        for item in typed(plain.get("tensors"), list, "tensors")
+    ]
     names = {entry.name: entry for entry in entries}
     if len(names) != len(entries):
         raise TerseFileError("two tensors have the same name")
     for entry in entries:
         other = names.get(entry.same) if entry.same is not None else None
-        if entry.same is not None and (other is None or other.same is not None or other.shape != entry.shape):
-            raise TerseFileError(f"{entry.name!r} must equal a tensor of its shape that is there, got {entry.same!r}")
+        if entry.same is not None and (
+            other is None or other.same is not None or other.shape != entry.shape
+        ):
+            raise TerseFileError(
+                f"{entry.name!r} must equal a tensor of its shape that is there, got {entry.same!r}"
+            )
     aliases = typed(plain.get("aliases", {}), dict, "aliases")
     for alias, name in aliases.items():
         if not isinstance(name, str) or name not in names or alias in names:
-            raise TerseFileError(f"alias {alias!r} → {name!r} must map a new name to a tensor that is there")
+            raise TerseFileError(
+                f"alias {alias!r} → {name!r} must map a new name to a tensor that is there"
+            )
     recipe = plain.get("recipe")
     return Directory(
         entries=entries,
@@ -84,7 +103,9 @@ def _unzip(data: bytes, max_bytes: int) -> bytes:
             raise TerseFileError(
                 f"the directory claims {size} bytes, {min(max_bytes, MAX_DIRECTORY_BYTES)} are allowed"
             )
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
+        return zstandard.ZstdDecompressor().decompress(
+            data, max_output_size=size, allow_extra_data=False
+        )
     except zstandard.ZstdError as problem:
         raise TerseFileError(f"the directory cannot be unpacked: {problem}") from None
 
@@ -93,4 +114,7 @@ def _group(item: Any) -> Group:
     listed = typed(item, list, "a group")
     if len(listed) < 2:
         raise TerseFileError(f"a group is [codec, checksum, …], got {listed!r}")
-    return Group(codec=typed(listed[0], str, "a codec"), crc32=typed(listed[1], int, "a checksum"))
+    return Group(
+        codec=typed(listed[0], str, "a codec"),
+        crc32=typed(listed[1], int, "a checksum"),
+    )

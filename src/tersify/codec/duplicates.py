@@ -1,4 +1,6 @@
-"""Tensors that are equal bit for bit, such as the layers of an encoder that was made by copying one, stored once."""
+"""Tensors that are equal bit for bit, such as the layers of an encoder that was made by
+copying one, stored once.
+"""
 
 from __future__ import annotations
 

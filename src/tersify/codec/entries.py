@@ -1,4 +1,6 @@
-"""What the directory says about one tensor, checked in every number before anything believes it."""
+"""What the directory says about one tensor, checked in every number before anything
+believes it.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,21 @@ DTYPES: dict[str, torch.dtype] = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _COMPRESSED_KEYS = set("cbvmaf")
-PARTS = {"dense": "d", "codebook": "b", "values": "v", "scale": "m", "column_scale": "w"}  # the letter of its kind
+# the letter of its kind
+PARTS = {
+    "dense": "d",
+    "codebook": "b",
+    "values": "v",
+    "scale": "m",
+    "column_scale": "w",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A dense array: its shape, the dtype on disk, the dtype it is given back in, its first group."""
+    """A dense array: its shape, the dtype on disk, the dtype it is given back in, its
+    first group.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -58,7 +69,9 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One tensor: dense (`dense` alone), codes with a codebook or with values, or equal to another (`same` alone)."""
+    """One tensor: dense (`dense` alone), codes with a codebook or with values, or equal
+    to another (`same` alone).
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -83,7 +96,11 @@ class Entry:
 
     def parts(self) -> dict[str, Stored]:
         """The dense arrays by the name of the field that holds them."""
-        return {part: stored for part in PARTS if (stored := getattr(self, part)) is not None}
+        return {
+            part: stored
+            for part in PARTS
+            if (stored := getattr(self, part)) is not None
+        }
 
     @property
     def decoded_bytes(self) -> int:
@@ -92,7 +109,9 @@ class Entry:
 
 
 def kind_of(part: str, name: str) -> str:
-    """Arrays of one kind lie together in their group: the part's letter and the end of the dotted name."""
+    """Arrays of one kind lie together in their group: the part's letter and the end of
+    the dotted name.
+    """
     return PARTS[part] + name.rpartition(".")[2]
 
 
@@ -101,10 +120,15 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
     if entry.same is not None:
         return made | {"e": entry.same}
     for part, stored in entry.parts().items():
-        dtype = stored.dtype if stored.dtype == stored.given else f"{stored.dtype}>{stored.given}"
+        dtype = (
+            stored.dtype
+            if stored.dtype == stored.given
+            else f"{stored.dtype}>{stored.given}"
+        )
         sizes = {"dense": (), "codebook": (entry.levels,)}.get(part, stored.shape)
         reference = [dtype, stored.group, *sizes]
-        if part == "column_scale":  # a reader of 1.1 must not take the first scale for all of it
+        # a reader of 1.1 must not take the first scale for all of it
+        if part == "column_scale":
             made["m"] = [made["m"], reference]
         else:
             made[PARTS[part]] = reference
@@ -123,33 +147,56 @@ def entry_from_json(item: Any, groups: int) -> Entry:
     shape = _shape(plain.get("s"), name)
     if "e" in plain:
         _require(
-            not plain.keys() & {"d", *_COMPRESSED_KEYS}, f"{name!r} equals another tensor and has parts of its own"
+            not plain.keys() & {"d", *_COMPRESSED_KEYS},
+            f"{name!r} equals another tensor and has parts of its own",
         )
-        return Entry(name=name, shape=shape, same=typed(plain["e"], str, f"what {name!r} equals"))
+        return Entry(
+            name=name, shape=shape, same=typed(plain["e"], str, f"what {name!r} equals")
+        )
     if "d" in plain:
         dtypes, group, sizes = _reference(plain["d"], name)
         _require(not sizes, f"{name!r} has a dense part with sizes")
-        _require(not plain.keys() & _COMPRESSED_KEYS, f"{name!r} is dense and has keys of a compressed tensor")
-        return Entry(name=name, shape=shape, dense=_stored(dtypes, group, shape, groups, name))
+        _require(
+            not plain.keys() & _COMPRESSED_KEYS,
+            f"{name!r} is dense and has keys of a compressed tensor",
+        )
+        return Entry(
+            name=name, shape=shape, dense=_stored(dtypes, group, shape, groups, name)
+        )
     code_group = typed(plain.get("c"), int, f"the codes of {name!r}")
     _check_groups(code_group, box_of(shape), groups, name)
     axis = plain.get("a")
     if axis is not None:
-        _require(type(axis) is int and 0 <= axis < len(shape), f"{name!r} has axis {axis!r} and shape {shape}")
-    _require(("b" in plain) != ("v" in plain), f"{name!r} needs a codebook or values, not both and not neither")
+        _require(
+            type(axis) is int and 0 <= axis < len(shape),
+            f"{name!r} has axis {axis!r} and shape {shape}",
+        )
+    _require(
+        ("b" in plain) != ("v" in plain),
+        f"{name!r} needs a codebook or values, not both and not neither",
+    )
     codebook = values = None
     if "b" in plain:
         dtypes, group, sizes = _reference(plain["b"], name)
-        _require(len(sizes) == 1 and 1 <= sizes[0] <= 256, f"{name!r} has levels {sizes}, 1..256 are allowed")
+        _require(
+            len(sizes) == 1 and 1 <= sizes[0] <= 256,
+            f"{name!r} has levels {sizes}, 1..256 are allowed",
+        )
         rows = () if axis is None else (shape[axis],)
         codebook = _stored(dtypes, group, (*rows, *sizes), groups, name)
     else:
         dtypes, group, sizes = _reference(plain["v"], name)
-        _require(len(sizes) == 1 and sizes[0] <= math.prod(shape), f"{name!r} has values {sizes} and shape {shape}")
+        _require(
+            len(sizes) == 1 and sizes[0] <= math.prod(shape),
+            f"{name!r} has values {sizes} and shape {shape}",
+        )
         values = _stored(dtypes, group, sizes, groups, name)
     scale, column_scale = _scales(plain.get("m"), name, shape, groups)
     facts = typed(plain.get("f", {}), dict, f"the format of {name!r}")
-    _require(all(type(fact) is int for fact in facts.values()), f"the format of {name!r} must be whole numbers")
+    _require(
+        all(type(fact) is int for fact in facts.values()),
+        f"the format of {name!r} must be whole numbers",
+    )
     return Entry(
         name=name,
         shape=shape,
@@ -163,15 +210,24 @@ def entry_from_json(item: Any, groups: int) -> Entry:
     )
 
 
-def _scales(item: Any, name: str, shape: tuple[int, ...], groups: int) -> tuple[Stored | None, Stored | None]:
+def _scales(
+    item: Any, name: str, shape: tuple[int, ...], groups: int
+) -> tuple[Stored | None, Stored | None]:
     """`[dtype, group, *shape]` is one scale, and a list of two such lists two of them."""
     if item is None:
         return None, None
-    two = isinstance(item, list) and len(item) == 2 and all(isinstance(each, list) for each in item)
+    two = (
+        isinstance(item, list)
+        and len(item) == 2
+        and all(isinstance(each, list) for each in item)
+    )
     made = []
     for each in item if two else [item]:
         dtypes, group, sizes = _reference(each, name)
-        _require(_broadcasts(sizes, shape), f"{name!r} has a scale of shape {sizes} and shape {shape}")
+        _require(
+            _broadcasts(sizes, shape),
+            f"{name!r} has a scale of shape {sizes} and shape {shape}",
+        )
         made.append(_stored(dtypes, group, sizes, groups, name))
     return made[0], made[1] if two else None
 
@@ -181,16 +237,27 @@ def _reference(item: Any, name: str) -> tuple[str, int, tuple[int, ...]]:
     listed = typed(item, list, f"a part of {name!r}")
     _require(len(listed) >= 2, f"a part of {name!r} needs a dtype and a group")
     dtypes = typed(listed[0], str, f"the dtype of {name!r}")
-    return dtypes, typed(listed[1], int, f"the group of {name!r}"), _shape(listed[2:], name)
+    return (
+        dtypes,
+        typed(listed[1], int, f"the group of {name!r}"),
+        _shape(listed[2:], name),
+    )
 
 
-def _stored(dtypes: str, group: int, shape: tuple[int, ...], groups: int, name: str) -> Stored:
+def _stored(
+    dtypes: str, group: int, shape: tuple[int, ...], groups: int, name: str
+) -> Stored:
     dtype, arrow, given = dtypes.partition(">")
     if not arrow:
         given = dtype
     if dtype not in DTYPES or given not in DTYPES:
-        raise TerseFileError(f"{name!r} has the unknown dtype {dtypes!r}; a newer tersify may know it")
-    _require(math.prod(n for n in shape if n) <= MAX_ELEMENTS, f"{name!r} has a part of the shape {shape}")
+        raise TerseFileError(
+            f"{name!r} has the unknown dtype {dtypes!r}; a newer tersify may know it"
+        )
+    _require(
+        math.prod(n for n in shape if n) <= MAX_ELEMENTS,
+        f"{name!r} has a part of the shape {shape}",
+    )
     stored = Stored(shape=shape, dtype=dtype, given=given, group=group)
     _check_groups(group, stored.box, groups, name)
     return stored
@@ -206,15 +273,22 @@ def _check_groups(first: int, box: Box, groups: int, name: str) -> None:
 
 def _shape(item: Any, name: str) -> tuple[int, ...]:
     sizes = typed(item, list, f"the shape of {name!r}")
-    fine = len(sizes) <= MAX_DIMENSIONS and all(type(n) is int and 0 <= n <= MAX_ELEMENTS for n in sizes)
-    _require(fine and math.prod(n for n in sizes if n) <= MAX_ELEMENTS, f"{name!r} has an impossible shape")
+    fine = len(sizes) <= MAX_DIMENSIONS and all(
+        type(n) is int and 0 <= n <= MAX_ELEMENTS for n in sizes
+    )
+    _require(
+        fine and math.prod(n for n in sizes if n) <= MAX_ELEMENTS,
+        f"{name!r} has an impossible shape",
+    )
     return tuple(sizes)
 
 
 def _broadcasts(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     if len(small) > len(large):
         return False
-    return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
+    return all(
+        a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False)
+    )
 
 
 def _require(fine: bool, problem: str) -> None:
@@ -224,5 +298,7 @@ def _require(fine: bool, problem: str) -> None:
 
 def typed(item: Any, wanted: type, what: str) -> Any:
     if not isinstance(item, wanted) or (wanted is int and type(item) is bool):
-        raise TerseFileError(f"{what} must be a {wanted.__name__}, got {type(item).__name__}")
+        raise TerseFileError(
+            f"{what} must be a {wanted.__name__}, got {type(item).__name__}"
+        )
     return item

@@ -1,4 +1,6 @@
-"""Rows that are whole steps of their own scale: `value = whole number × scale`, exact to the last bit."""
+"""Rows that are whole steps of their own scale: `value = whole number × scale`, exact
+to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ CHUNK = 1 << 20
 
 
 def scales_of(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Per row of `values` a scale, and the whole numbers; `known` says which entries count.
+    """Per row of `values` a scale, and the whole numbers; `known` says which entries
+    count.
 
-    None where a row has no such scale. The largest value of a row is some number of steps; as its product was
-    rounded, the scale is its quotient or a neighbour of that.
+    None where a row has no such scale. The largest value of a row is some number of
+    steps; as its product was rounded, the scale is its quotient or a neighbour of that.
     """
     if not bool(values.isfinite().all()):
         return None
@@ -36,16 +39,24 @@ def scales_of(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor] | None:
     return scale, torch.where(known, _steps(values, scale[:, None]), 0)
 
 
-def _solve(values: Tensor, known: Tensor, scale: Tensor, rows: Tensor, numbers: Tensor) -> Tensor:
-    """Fill in `scale` for the rows whose largest value is one of `numbers` steps, and give the numbers met."""
+def _solve(
+    values: Tensor, known: Tensor, scale: Tensor, rows: Tensor, numbers: Tensor
+) -> Tensor:
+    """Fill in `scale` for the rows whose largest value is one of `numbers` steps, and
+    give the numbers met.
+    """
     met = [numbers[:0]]
     for some in rows.split(max(1, CHUNK // (3 * len(numbers) * values.shape[1]))):
         top = torch.where(known[some], values[some].abs(), 0).amax(1, keepdim=True)
         top = torch.where(top == 0, torch.ones_like(top), top)
         quotient = (top.double() / numbers).to(values.dtype)
-        tried = torch.stack([_neighbour(quotient, places) for places in (0, 1, -1)], 2).flatten(1)[:, :, None]
+        tried = torch.stack(
+            [_neighbour(quotient, places) for places in (0, 1, -1)], 2
+        ).flatten(1)[:, :, None]
         wanted = values[some][:, None]
-        fits = (_as_ints(_steps(wanted, tried) * tried) == _as_ints(wanted)) | ~known[some][:, None]
+        fits = (_as_ints(_steps(wanted, tried) * tried) == _as_ints(wanted)) | ~known[
+            some
+        ][:, None]
         solved = fits.all(2) & (tried[:, :, 0] > 0)
         first = solved.to(torch.uint8).argmax(1)
         found = solved.any(1)
@@ -63,7 +74,9 @@ def _neighbour(values: Tensor, places: int) -> Tensor:
 
 
 def _as_ints(values: Tensor) -> Tensor:
-    return values.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize])
+    return values.contiguous().view(
+        {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
+    )
 
 
 def _unsolved(scale: Tensor) -> Tensor:

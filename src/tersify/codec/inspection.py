@@ -1,4 +1,6 @@
-"""`inspect`: what is in a `.terse` file, tensor by tensor, with the bytes that each one takes on disk."""
+"""`inspect`: what is in a `.terse` file, tensor by tensor, with the bytes that each one
+takes on disk.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,14 @@ from tersify.tensor import CompressedTensor, entropy_bits, sparsity_percent
 from tersify.tensor.model import GRAPH
 
 
-def inspect(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> dict[str, Any]:
+def inspect(
+    path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES
+) -> dict[str, Any]:
     """Everything `tersify inspect` prints, as plain JSON.
 
-    The bytes of a group are shared out to its tensors in proportion to their elements, so that the
-    tensors' `bytes` and `overhead_bytes` (header and directory) add up to `file_bytes`.
+    The bytes of a group are shared out to its tensors in proportion to their elements,
+    so that the tensors' `bytes` and `overhead_bytes` (header and directory) add up to
+    `file_bytes`.
     """
     file = TerseFile(path, max_decoded_bytes=max_decoded_bytes)
     packed = file.read()
@@ -37,8 +42,13 @@ def inspect(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MA
             row["levels"] = tensor.levels
             row["sparsity"] = sparsity_percent([tensor])
             row["entropy_bits"] = entropy_bits([tensor])
-            # Bits of a code and of a table's word, and by how many bits words near zero are finer.
-            row |= {key: tensor.format[key] for key in ("n", "m", "k") if key in tensor.format}
+            # Bits of a code and of a table's word, and by how many bits words near zero
+            # are finer.
+            row |= {
+                key: tensor.format[key]
+                for key in ("n", "m", "k")
+                if key in tensor.format
+            }
         tensors.append(row)
     return {
         "file_bytes": file.file_bytes,
@@ -61,7 +71,11 @@ def _short(metadata: dict[str, Any]) -> dict[str, Any]:
     """Of a graph, how many operations it has."""
     graph = metadata.get(GRAPH)
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
-    return metadata | {GRAPH: {"operations": len(nodes)}} if isinstance(nodes, list) else metadata
+    return (
+        metadata | {GRAPH: {"operations": len(nodes)}}
+        if isinstance(nodes, list)
+        else metadata
+    )
 
 
 def _groups(file: TerseFile) -> list[dict[str, Any]]:
@@ -72,7 +86,9 @@ def _groups(file: TerseFile) -> list[dict[str, Any]]:
             {
                 "name": f"g{index}",
                 "coder": file.directory.groups[index].codec,
-                "holds": f"codes of {group.levels} levels" if isinstance(group, CodeGroup) else group.dtype,
+                "holds": f"codes of {group.levels} levels"
+                if isinstance(group, CodeGroup)
+                else group.dtype,
                 "elements": group.elements,
                 "bytes": file.group_bytes(index),
             }
@@ -81,7 +97,9 @@ def _groups(file: TerseFile) -> list[dict[str, Any]]:
 
 
 def _shares(file: TerseFile) -> dict[str, int]:
-    """Bytes on disk per tensor. Within a group the shares are cut so that they sum to the group's size."""
+    """Bytes on disk per tensor. Within a group the shares are cut so that they sum to
+    the group's size.
+    """
     shares = dict.fromkeys(file, 0)
     seen: dict[int, int] = {}  # per group: elements of the tensors so far
     for entry in file.directory.entries:
@@ -91,5 +109,7 @@ def _shares(file: TerseFile) -> dict[str, int]:
                 size = file.group_bytes(index)
                 before = seen.get(index, 0)
                 seen[index] = before + end - begin
-                shares[entry.name] += size * seen[index] // whole - size * before // whole
+                shares[entry.name] += (
+                    size * seen[index] // whole - size * before // whole
+                )
     return shares

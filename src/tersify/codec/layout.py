@@ -1,4 +1,6 @@
-"""How a tensor is seen by the coders: filters × channels × taps, cut into blocks of bounded size."""
+"""How a tensor is seen by the coders: filters × channels × taps, cut into blocks of
+bounded size.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ PIECE_ELEMENTS = 1 << 16
 
 
 class Box(NamedTuple):
-    """A run of `filters * channels * taps` codes in row-major order; `width` is that of a kernel's row."""
+    """A run of `filters * channels * taps` codes in row-major order; `width` is that of
+    a kernel's row.
+    """
 
     filters: int
     channels: int
@@ -50,20 +54,31 @@ def count_blocks(box: Box) -> int:
 
 
 def blocks_of(box: Box) -> list[Box]:
-    """The blocks a box is stored in, in row-major order; each has at most `BLOCK_ELEMENTS` elements."""
+    """The blocks a box is stored in, in row-major order; each has at most
+    `BLOCK_ELEMENTS` elements.
+    """
     filters, channels, taps, width = box
     if box.elements <= BLOCK_ELEMENTS:
         return [box] if box.elements else []
     if channels * taps <= BLOCK_ELEMENTS:
         step = BLOCK_ELEMENTS // (channels * taps)
-        return [Box(min(step, filters - f), channels, taps, width) for f in range(0, filters, step)]
+        return [
+            Box(min(step, filters - f), channels, taps, width)
+            for f in range(0, filters, step)
+        ]
     step = BLOCK_ELEMENTS // taps
-    row = [Box(1, min(step, channels - c), taps, width) for c in range(0, channels, step)]
+    row = [
+        Box(1, min(step, channels - c), taps, width) for c in range(0, channels, step)
+    ]
     return row * filters
 
 
-def boxes_of_arrays(arrays: Sequence[tuple[str, int]], *, piece_elements: int = BLOCK_ELEMENTS) -> list[Box]:
-    """The boxes of a group of arrays, given as (kind, elements); small arrays of a kind share one."""
+def boxes_of_arrays(
+    arrays: Sequence[tuple[str, int]], *, piece_elements: int = BLOCK_ELEMENTS
+) -> list[Box]:
+    """The boxes of a group of arrays, given as (kind, elements); small arrays of a kind
+    share one.
+    """
     boxes: list[Box] = []
     pooled_kind: str | None = None
     for kind, elements in arrays:

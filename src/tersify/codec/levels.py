@@ -1,4 +1,6 @@
-"""The few values that a tensor or its rows hold: found in one pass, bit by bit, and given codes."""
+"""The few values that a tensor or its rows hold: found in one pass, bit by bit, and
+given codes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """The values of every row, row after row: their bits, how often each occurs, and the code it was given."""
+    """The values of every row, row after row: their bits, how often each occurs, and
+    the code it was given.
+    """
 
     dtype: torch.dtype
     rows: int
@@ -47,13 +51,18 @@ class Levels:
         for levels in plane_levels(self.dtype.itemsize, is_float=True):
             shift -= levels.bit_length() - 1
             plane = (self.patterns >> np.uint64(shift)) & np.uint64(levels - 1)
-            bits += order0_bits(np.bincount(plane.astype(np.int64), weights=self.counts))
+            bits += order0_bits(
+                np.bincount(plane.astype(np.int64), weights=self.counts)
+            )
         return bits
 
     def without_zero(self) -> Levels:
         """The other values, for an estimate of what they take."""
         kept = self.patterns != 0
-        parts = {part: getattr(self, part)[kept] for part in ("row", "place", "patterns", "counts")}
+        parts = {
+            part: getattr(self, part)[kept]
+            for part in ("row", "place", "patterns", "counts")
+        }
         return replace(self, **parts)
 
     def relabelled(self, new: Ints) -> Codes:
@@ -69,7 +78,10 @@ def levels_of(rows: Tensor, limit: int = MAX_LEVELS) -> Levels | None:
     """The values of each row of a matrix, or None where a row holds more than `limit`."""
     codes = np.empty(rows.numel(), np.uint8)
     found = find_levels(
-        rows.contiguous().reshape(-1).view(torch.uint8).numpy(), rows.shape[0], min(limit, MAX_LEVELS), codes
+        rows.contiguous().reshape(-1).view(torch.uint8).numpy(),
+        rows.shape[0],
+        min(limit, MAX_LEVELS),
+        codes,
     )
     if found is None:
         return None
@@ -88,25 +100,35 @@ def levels_of(rows: Tensor, limit: int = MAX_LEVELS) -> Levels | None:
 
 
 def codebook_of(levels: Levels) -> tuple[Ints, Tensor] | None:
-    """A code for each value and the codebook, one row per row; None where that takes more than 256 codes.
+    """A code for each value and the codebook, one row per row; None where that takes
+    more than 256 codes.
 
-    Code 0 is zero where there is one. Then come the values in ascending order; those nearest to zero stand at the
-    same place in every row, so that codes mean the same in all of them.
+    Code 0 is zero where there is one. Then come the values in ascending order; those
+    nearest to zero stand at the same place in every row, so that codes mean the same in
+    all of them.
     """
     new, book = arrange(levels.patterns, levels.row, levels.rows, levels.dtype)
     return None if book.shape[1] > MAX_LEVELS else (new, from_bits(book, levels.dtype))
 
 
-def arrange(patterns: Bits, row: Ints, rows: int, dtype: torch.dtype) -> tuple[Ints, Bits]:
-    """A code for each pattern, no two of a row alike, and the patterns of the codebook (rows, K)."""
+def arrange(
+    patterns: Bits, row: Ints, rows: int, dtype: torch.dtype
+) -> tuple[Ints, Bits]:
+    """A code for each pattern, no two of a row alike, and the patterns of the codebook
+    (rows, K).
+    """
     sign = np.uint64(1 << (8 * dtype.itemsize - 1))
     negative = (patterns & sign) != 0
-    key = np.where(negative, ~patterns & (sign - np.uint64(1)), patterns | sign)  # ascending, −0.0 before 0.0
+    # ascending, −0.0 before 0.0
+    key = np.where(negative, ~patterns & (sign - np.uint64(1)), patterns | sign)
     has_zero = np.bincount(row[patterns == 0], minlength=rows) > 0
-    is_zero = (patterns == 0) | ((patterns == sign) & ~has_zero[row])  # −0.0 is code 0 only where 0.0 is missing
+    # −0.0 is code 0 only where 0.0 is missing
+    is_zero = (patterns == 0) | ((patterns == sign) & ~has_zero[row])
     negative &= ~is_zero
     positive = ~negative & ~is_zero
-    below, zeros, above = (np.bincount(row[part], minlength=rows) for part in (negative, is_zero, positive))
+    below, zeros, above = (
+        np.bincount(row[part], minlength=rows) for part in (negative, is_zero, positive)
+    )
     first = int(bool(is_zero.any()))
     order = np.lexsort((key, row))
     starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
@@ -119,19 +141,25 @@ def arrange(patterns: Bits, row: Ints, rows: int, dtype: torch.dtype) -> tuple[I
     nonzero = order[~is_zero[order]]
     fill = np.full(rows, patterns[nonzero[-1]] if len(nonzero) else 0, np.uint64)
     fill[row[nonzero]] = patterns[nonzero]
-    book[:, first:] = fill[:, None]  # codes that a row does not use; zero is code 0 alone
+    # codes that a row does not use; zero is code 0 alone
+    book[:, first:] = fill[:, None]
     book[row, new] = patterns
     return new, book
 
 
 def order0_bits(counts: npt.NDArray[np.float64] | Ints) -> float:
-    used = np.sort(counts[counts > 0].astype(np.float64))  # so that the sum is the same whoever counted
+    # so that the sum is the same whoever counted
+    used = np.sort(counts[counts > 0].astype(np.float64))
     return float((used * np.log2(used.sum() / used)).sum())
 
 
 def from_bits(patterns: Bits, dtype: torch.dtype) -> Tensor:
     width = dtype.itemsize
-    return torch.from_numpy(patterns.astype(f"<u{width}").view(np.uint8).copy()).view(dtype).reshape(patterns.shape)
+    return (
+        torch.from_numpy(patterns.astype(f"<u{width}").view(np.uint8).copy())
+        .view(dtype)
+        .reshape(patterns.shape)
+    )
 
 
 def to_bits(values: Tensor) -> Bits:

@@ -1,4 +1,6 @@
-"""What lies where: which blocks of which parts a group holds, and where a part is found in them."""
+"""What lies where: which blocks of which parts a group holds, and where a part is found
+in them.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,19 @@ class Contents:
         return sorted(self._groups)
 
     def groups_of(self, entry: Entry) -> list[int]:
-        return sorted({span[0] for part in parts_of(entry) for span in self.spans(entry, part)})
+        return sorted(
+            {span[0] for part in parts_of(entry) for span in self.spans(entry, part)}
+        )
 
     def decoded_bytes(self, groups: list[int]) -> int:
         return sum(self._groups[index].decoded_bytes for index in groups)
 
-    def take(self, decoded: dict[int, Codes], entry: Entry, part: str, *, copy: bool) -> Codes:
-        """The bytes of a part. A group that holds nothing else is handed over and leaves `decoded`."""
+    def take(
+        self, decoded: dict[int, Codes], entry: Entry, part: str, *, copy: bool
+    ) -> Codes:
+        """The bytes of a part. A group that holds nothing else is handed over and
+        leaves `decoded`.
+        """
         pieces = []
         for group, begin, end in self.spans(entry, part):
             alone = len(self._groups[group].places) == 1
@@ -86,8 +94,13 @@ class Contents:
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
 
     def spans(self, entry: Entry, part: str) -> list[tuple[int, int, int]]:
-        """Per block of a part: its group, and its first and last byte in the decoded group."""
-        return [self._spans[entry.name, part, block] for block in range(count_blocks(parts_of(entry)[part]))]
+        """Per block of a part: its group, and its first and last byte in the decoded
+        group.
+        """
+        return [
+            self._spans[entry.name, part, block]
+            for block in range(count_blocks(parts_of(entry)[part]))
+        ]
 
 
 def parts_of(entry: Entry) -> dict[str, Box]:
@@ -101,23 +114,40 @@ def contents_of(directory: Directory) -> Contents:
     for entry in directory.entries:
         if "codes" in parts_of(entry):
             for block, box in enumerate(blocks_of(entry.box)):
-                code_group = groups.setdefault(entry.code_group + block, CodeGroup(entry.levels))
-                if not isinstance(code_group, CodeGroup) or code_group.levels != entry.levels:
-                    raise TerseFileError(f"group {entry.code_group + block} mixes codes of different kinds")
+                code_group = groups.setdefault(
+                    entry.code_group + block, CodeGroup(entry.levels)
+                )
+                if (
+                    not isinstance(code_group, CodeGroup)
+                    or code_group.levels != entry.levels
+                ):
+                    raise TerseFileError(
+                        f"group {entry.code_group + block} mixes codes of different kinds"
+                    )
                 code_group.boxes.append(box)
                 code_group.places.append((entry.name, "codes", block))
         for part, stored in entry.parts().items():
             for block, box in enumerate(blocks_of(stored.box)):
-                array_group = groups.setdefault(stored.group + block, ArrayGroup(stored.dtype))
-                if not isinstance(array_group, ArrayGroup) or array_group.dtype != stored.dtype:
-                    raise TerseFileError(f"group {stored.group + block} mixes arrays of different kinds")
+                array_group = groups.setdefault(
+                    stored.group + block, ArrayGroup(stored.dtype)
+                )
+                if (
+                    not isinstance(array_group, ArrayGroup)
+                    or array_group.dtype != stored.dtype
+                ):
+                    raise TerseFileError(
+                        f"group {stored.group + block} mixes arrays of different kinds"
+                    )
                 array_group.arrays.append((kind_of(part, entry.name), box.elements))
                 array_group.places.append((entry.name, part, block))
     for index, group in groups.items():
         if group.elements > BLOCK_ELEMENTS:
-            raise TerseFileError(f"group {index} holds {group.elements} elements, {BLOCK_ELEMENTS} are allowed")
+            raise TerseFileError(
+                f"group {index} holds {group.elements} elements, {BLOCK_ELEMENTS} are allowed"
+            )
         if isinstance(group, ArrayGroup):
-            order = sorted(range(len(group.arrays)), key=lambda i, g=group: g.arrays[i][0].encode())  # type: ignore[misc]
+            names = [name.encode() for name, *_ in group.arrays]
+            order = sorted(range(len(names)), key=names.__getitem__)
             group.arrays = [group.arrays[i] for i in order]
             group.places = [group.places[i] for i in order]
     return Contents(groups)

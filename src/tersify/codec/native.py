@@ -1,4 +1,6 @@
-"""The compiled coders, or one clear warning and the reference decoder where they are missing."""
+"""The compiled coders, or one clear warning and the reference decoder where they are
+missing.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,14 @@ def extension() -> ModuleType | None:
     return _codec
 
 
-def encode_rans(codes: Codes, boxes: Sequence[Box], levels: int, activity: Codes, order: Codes) -> bytes | None:
-    """The stream of docs/reference/format.md, section 6; None where the extension is missing.
+def encode_rans(
+    codes: Codes, boxes: Sequence[Box], levels: int, activity: Codes, order: Codes
+) -> bytes | None:
+    """The stream of docs/reference/format.md, section 6; None where the extension is
+    missing.
 
-    It is read back before it is handed out: a stream that does not give the same codes again is none.
+    It is read back before it is handed out: a stream that does not give the same codes
+    again is none.
     """
     native = extension()
     if native is None:
@@ -56,7 +62,9 @@ def decode_rans(data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> N
     """Decode into `out`, which has exactly one byte per code of the boxes."""
     native = extension()
     if native is None:
-        out[:] = np.frombuffer(reference.decode_rans(data, [tuple(box) for box in boxes], levels), np.uint8)
+        out[:] = np.frombuffer(
+            reference.decode_rans(data, [tuple(box) for box in boxes], levels), np.uint8
+        )
         return
     try:
         native.decode_codes(data, _sizes(boxes), levels, out)
@@ -75,13 +83,19 @@ def pack_codes(codes: Codes, bits: int) -> bytes:
 
 
 def unpack_codes(data: bytes | Codes, levels: int, out: Codes) -> None:
-    """Packed codes into `out`; the length must be exact and the last byte filled up with zero bits."""
+    """Packed codes into `out`; the length must be exact and the last byte filled up
+    with zero bits.
+    """
     bits = bits_for(levels)
     if len(data) != bytes_for(out.size, bits):
-        raise TerseFileError(f"{out.size} codes of {bits} bits do not fill {len(data)} bytes")
+        raise TerseFileError(
+            f"{out.size} codes of {bits} bits do not fill {len(data)} bytes"
+        )
     used = out.size * bits % 8
     if used and data[-1] >> used:
-        raise TerseFileError(f"the last byte of {out.size} codes of {bits} bits is not filled up with zero bits")
+        raise TerseFileError(
+            f"the last byte of {out.size} codes of {bits} bits is not filled up with zero bits"
+        )
     raw = np.frombuffer(data, np.uint8)
     native = extension()
     if native is None:
@@ -90,19 +104,36 @@ def unpack_codes(data: bytes | Codes, levels: int, out: Codes) -> None:
         native.unpack_codes(raw, bits, out)
 
 
-def split_planes(data: Codes, width: int, levels: Sequence[int]) -> list[tuple[Codes, npt.NDArray[np.int64]]]:
-    """Each plane with one byte per element, and how often each of its codes occurs in a sample."""
+def split_planes(
+    data: Codes, width: int, levels: Sequence[int]
+) -> list[tuple[Codes, npt.NDArray[np.int64]]]:
+    """Each plane with one byte per element, and how often each of its codes occurs in a
+    sample.
+    """
     native = extension()
     if native is None:
         planes = reference_planes.split_planes(data.view(f"<u{width}"), levels)
-        return [(plane, np.bincount(plane, minlength=size)) for plane, size in zip(planes, levels, strict=True)]
+        return [
+            (plane, np.bincount(plane, minlength=size))
+            for plane, size in zip(planes, levels, strict=True)
+        ]
     planes = [np.empty(data.size // width, np.uint8) for _ in levels]
     counts = native.split_planes(data, width, len(levels) > width, planes)
-    return [(plane, np.array(each, np.int64)) for plane, each in zip(planes, counts, strict=True)]
+    return [
+        (plane, np.array(each, np.int64))
+        for plane, each in zip(planes, counts, strict=True)
+    ]
 
 
-def join_planes(coded: Sequence[tuple[str, Codes]], boxes: Sequence[Box], levels: Sequence[int], out: Codes) -> None:
-    """Decode planes (`packed`, `rans`, or `codes` as they are) and put their elements together in `out`."""
+def join_planes(
+    coded: Sequence[tuple[str, Codes]],
+    boxes: Sequence[Box],
+    levels: Sequence[int],
+    out: Codes,
+) -> None:
+    """Decode planes (`packed`, `rans`, or `codes` as they are) and put their elements
+    together in `out`.
+    """
     count = sum(box.elements for box in boxes)
     width = out.size // count if count else 1
     native = extension()
@@ -121,7 +152,14 @@ def join_planes(coded: Sequence[tuple[str, Codes]], boxes: Sequence[Box], levels
         return
     methods = [("packed", "rans", "codes").index(method) for method, _ in coded]
     try:
-        native.join_planes(methods, [data for _, data in coded], _sizes(boxes), width, len(levels) > width, out)
+        native.join_planes(
+            methods,
+            [data for _, data in coded],
+            _sizes(boxes),
+            width,
+            len(levels) > width,
+            out,
+        )
     except native.Malformed as problem:
         raise TerseFileError(f"a damaged plane: {problem}") from None
 
@@ -129,19 +167,26 @@ def join_planes(coded: Sequence[tuple[str, Codes]], boxes: Sequence[Box], levels
 def find_levels(
     data: Codes, rows: int, limit: int, codes: Codes
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-    """The bits of the values of each row, how often each occurs, how many a row has; None where one has over `limit`.
+    """The bits of the values of each row, how often each occurs, how many a row has;
+    None where one has over `limit`.
 
     `codes` gets the place of each element's value among those of its row.
     """
     width = data.size // codes.size
     native = extension()
     if native is None:
-        return reference_levels.find_levels(data.view(f"<u{width}").reshape(rows, -1), limit, codes)
+        return reference_levels.find_levels(
+            data.view(f"<u{width}").reshape(rows, -1), limit, codes
+        )
     found = native.find_levels(data, width, rows, limit, codes)
     if found is None:
         return None
     patterns, counts, per_row = found
-    return np.array(patterns, np.uint64), np.array(counts, np.int64), np.array(per_row, np.int64)
+    return (
+        np.array(patterns, np.uint64),
+        np.array(counts, np.int64),
+        np.array(per_row, np.int64),
+    )
 
 
 def relabel(codes: Codes, table: Codes) -> None:
@@ -156,7 +201,9 @@ def relabel(codes: Codes, table: Codes) -> None:
 
 
 def merge_split(codes: Codes, frequent: Codes, aside: Codes) -> None:
-    """Exchange codes by their `frequent` levels, and each mark (one code beyond these) by the next level `aside`."""
+    """Exchange codes by their `frequent` levels, and each mark (one code beyond these)
+    by the next level `aside`.
+    """
     native = extension()
     if native is None:
         marked = codes == len(frequent)

@@ -1,4 +1,6 @@
-"""`pack`: any network or state dict as a packed model, each weight in the smallest form that is exact."""
+"""`pack`: any network or state dict as a packed model, each weight in the smallest form
+that is exact.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +16,45 @@ from tersify.tensor.model import tied
 
 
 def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> CompressedModel:
-    """Find out what the weights of a network are, however they came about: few levels, rows of few levels, zeros.
+    """Find out what the weights of a network are, however they came about: few levels,
+    rows of few levels, zeros.
 
-    Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own. Weights that
-    torch.nn.utils.prune masks are packed as the network uses them, under their plain names.
+    Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
+    Weights that torch.nn.utils.prune masks are packed as the network uses them, under
+    their plain names.
 
     Args:
         model: a module, or its state dict.
     """
     state = model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     if not isinstance(state, Mapping):
-        raise ValueError(f"pack takes a network or its state_dict(), got a {type(state).__name__}")
+        raise ValueError(
+            f"pack takes a network or its state_dict(), got a {type(state).__name__}"
+        )
     _check_tensors(state)
-    dense = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    dense = {
+        name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)
+    }
     merged = merge_torch_masks(dense)
     if merged.keys() == dense.keys():
         return packed_losslessly(state)
-    return packed_losslessly({n: t for n, t in state.items() if n not in dense} | merged)
+    return packed_losslessly(
+        {n: t for n, t in state.items() if n not in dense} | merged
+    )
 
 
-def packed_losslessly(model: Mapping[str, CompressedTensor | Tensor], *, half: bool = False) -> CompressedModel:
-    """The same names and bits, with each dense tensor in its smallest form; `half` rounds 32-bit floats to 16 first."""
+def packed_losslessly(
+    model: Mapping[str, CompressedTensor | Tensor], *, half: bool = False
+) -> CompressedModel:
+    """The same names and bits, with each dense tensor in its smallest form; `half`
+    rounds 32-bit floats to 16 first.
+    """
     _check_tensors(model)
     tensors, more = tied(dict(model))  # type: ignore[arg-type]
-    aliases = {alias: more.get(name, name) for alias, name in getattr(model, "aliases", {}).items()}
+    aliases = {
+        alias: more.get(name, name)
+        for alias, name in getattr(model, "aliases", {}).items()
+    }
     return CompressedModel(
         {name: _smallest(name, tensor, half=half) for name, tensor in tensors.items()},
         aliases=aliases | more,
@@ -49,11 +66,15 @@ def packed_losslessly(model: Mapping[str, CompressedTensor | Tensor], *, half: b
 def halved(tensor: Tensor, name: str) -> Tensor:
     made = tensor.half()
     if not torch.equal(made.isinf(), tensor.isinf()):
-        raise ValueError(f"{name!r} has values beyond ±65504, the range of fp16; save with floats='as-is'")
+        raise ValueError(
+            f"{name!r} has values beyond ±65504, the range of fp16; save with floats='as-is'"
+        )
     return made
 
 
-def _smallest(name: str, tensor: CompressedTensor | Tensor, *, half: bool) -> CompressedTensor | Tensor:
+def _smallest(
+    name: str, tensor: CompressedTensor | Tensor, *, half: bool
+) -> CompressedTensor | Tensor:
     if isinstance(tensor, CompressedTensor):
         return tensor
     if half and tensor.dtype == torch.float32:
@@ -67,4 +88,6 @@ def _check_tensors(model: Mapping[str, object]) -> None:
         if not isinstance(name, str):
             raise ValueError(f"tensor names are text, got {name!r}")
         if not isinstance(tensor, (CompressedTensor, Tensor)):
-            raise ValueError(f"{name!r} must be a CompressedTensor or a Tensor, got {type(tensor).__name__}")
+            raise ValueError(
+                f"{name!r} must be a CompressedTensor or a Tensor, got {type(tensor).__name__}"
+            )

@@ -1,4 +1,6 @@
-"""Groups of arrays: sign, exponent and mantissa lie apart, and each plane is coded by what suits it."""
+"""Groups of arrays: sign, exponent and mantissa lie apart, and each plane is coded by
+what suits it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from tersify.codec.layout import Box
 from tersify.codec.native import Codes, join_planes, split_planes
 
 METHODS = ("packed", "rans", "zstd")
-NOISE_SHARE = 0.99  # of the bits of a plane: with more entropy than this it is stored as it is
+# of the bits of a plane: with more entropy than this it is stored as it is
+NOISE_SHARE = 0.99
 SAMPLE_MARK = 0x55  # repeats are looked for where the last plane has this code
 SAMPLE = 1 << 13
 REPEATED_SHARE = 1 / 64
@@ -27,7 +30,9 @@ def plane_levels(width: int, *, is_float: bool) -> list[int]:
     return [2, *[256] * (width - 1), 128] if is_float else [256] * width
 
 
-def encode_planes(data: Codes, boxes: Sequence[Box], width: int, *, is_float: bool) -> bytes:
+def encode_planes(
+    data: Codes, boxes: Sequence[Box], width: int, *, is_float: bool
+) -> bytes:
     """The planes of the elements of all boxes."""
     levels = plane_levels(width, is_float=is_float)
     planes = split_planes(data, width, levels)
@@ -39,12 +44,16 @@ def encode_planes(data: Codes, boxes: Sequence[Box], width: int, *, is_float: bo
             order=np.arange(size, dtype=np.uint8),
         )
         coded = plane.size <= THOROUGH_BYTES or not _is_noise(counts)
-        method, made = encode_codes(plane, boxes, size, meaning, worth_coding=coded, repeats=repeats)
+        method, made = encode_codes(
+            plane, boxes, size, meaning, worth_coding=coded, repeats=repeats
+        )
         out.append(struct.pack("<BI", METHODS.index(method), len(made)) + made)
     return b"".join(out)
 
 
-def decode_planes(data: bytes, boxes: Sequence[Box], width: int, *, is_float: bool) -> Codes:
+def decode_planes(
+    data: bytes, boxes: Sequence[Box], width: int, *, is_float: bool
+) -> Codes:
     """The bytes of all elements; every length is checked before it is believed."""
     count = sum(box.elements for box in boxes)
     levels = plane_levels(width, is_float=is_float)
@@ -56,7 +65,9 @@ def decode_planes(data: bytes, boxes: Sequence[Box], width: int, *, is_float: bo
         method, length = struct.unpack_from("<BI", data, at)
         plane = np.frombuffer(data, np.uint8)[at + 5 : at + 5 + length]
         if len(plane) != length or method >= len(METHODS):
-            raise TerseFileError(f"a plane claims method {method} and {length} bytes, {len(plane)} are there")
+            raise TerseFileError(
+                f"a plane claims method {method} and {length} bytes, {len(plane)} are there"
+            )
         at += 5 + length
         if METHODS[method] == "zstd":
             codes = np.empty(count, np.uint8)
@@ -72,7 +83,9 @@ def decode_planes(data: bytes, boxes: Sequence[Box], width: int, *, is_float: bo
 
 
 def may_repeat(data: Codes, width: int, low: Codes | None = None) -> bool:
-    """Whether it is worth looking for numbers that return. `low`: the last plane, where it is there already."""
+    """Whether it is worth looking for numbers that return. `low`: the last plane, where
+    it is there already.
+    """
     if len(data) <= THOROUGH_BYTES * width:
         return True
     low = data[::width] & np.uint8(0x7F) if low is None else low
@@ -82,11 +95,15 @@ def may_repeat(data: Codes, width: int, low: Codes | None = None) -> bool:
 def _is_noise(counts: npt.NDArray[np.int64]) -> bool:
     """Whether a plane is as even as the low bits of a mantissa are."""
     shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log2(shares)).sum()) >= NOISE_SHARE * np.log2(len(counts))
+    return float(-(shares * np.log2(shares)).sum()) >= NOISE_SHARE * np.log2(
+        len(counts)
+    )
 
 
 def has_few_values(data: Codes, width: int) -> bool:
-    """Whether wide elements return one by one, as in the matrix of a Fourier transform. Short ones always do."""
+    """Whether wide elements return one by one, as in the matrix of a Fourier transform.
+    Short ones always do.
+    """
     if width < MIN_WIDE_BYTES:
         return False
     elements = data.view(f"<u{width}").astype(np.uint64)
@@ -97,16 +114,23 @@ def has_few_values(data: Codes, width: int) -> bool:
 
 
 def _repeats(elements: npt.NDArray[np.unsignedinteger], low: Codes) -> bool:
-    """Whether runs of elements occur again, by a sample that finds them wherever they stand."""
+    """Whether runs of elements occur again, by a sample that finds them wherever they
+    stand.
+    """
     starts = np.flatnonzero(low[: elements.size - WINDOW + 1] == SAMPLE_MARK)
-    if len(starts) < 64:  # few or no such elements: they are not noise, and anything may be
+    # few or no such elements: they are not noise, and anything may be
+    if len(starts) < 64:
         return True
-    if len(starts) > 2 * SAMPLE:  # again by content, so that both of two equal runs are kept or neither
+    # again by content, so that both of two equal runs are kept or neither
+    if len(starts) > 2 * SAMPLE:
         next_codes = low[starts + 1]
         starts = starts[next_codes < 128 * SAMPLE // len(starts)]
-    # Products of odd numbers mix a window into one word; different windows meet in it once in 2^64.
+    # Products of odd numbers mix a window into one word; different windows meet in it
+    # once in 2^64.
     mixed = np.zeros(len(starts), np.uint64)
     for place in range(WINDOW):
-        mixed = (mixed ^ elements[starts + place].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ elements[starts + place].astype(np.uint64)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
         mixed ^= mixed >> np.uint64(29)
     return len(np.unique(mixed)) < len(starts) * (1 - REPEATED_SHARE)

@@ -40,9 +40,11 @@ def load(
     max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES,
     threads: int | None = None,
 ) -> Module:
-    """Fill a module with the file's weights, bit-equal, and leave the packed form on it.
+    """Fill a module with the file's weights, bit-equal, and leave the packed form on
+    it.
 
-    The module and the file may differ in that torch.nn.utils.prune has masks on the one and not on the other.
+    The module and the file may differ in that torch.nn.utils.prune has masks on the one
+    and not on the other.
 
     Args:
         path: a `.terse` file. It holds no code, and one that is damaged or hostile raises `TerseFileError`.
@@ -53,7 +55,8 @@ def load(
     _check_module(into)
     file = open(path, max_decoded_bytes=max_decoded_bytes)
     with _naming(path):
-        check_names(names_as_in(file.shapes(), into.state_dict()), into)  # before anything is decoded
+        # before anything is decoded
+        check_names(names_as_in(file.shapes(), into.state_dict()), into)
         try:
             read_facts(file.metadata.get(METADATA, {}), into)
         except ValueError as problem:
@@ -67,11 +70,19 @@ def load(
 
 def _check_module(given: object) -> None:
     if not isinstance(given, nn.Module):
-        told = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise ValueError(f"into must be a network, got {told}; give a fresh torch.nn.Module, such as MyNet()")
+        told = (
+            f"the class {given.__name__}"
+            if isinstance(given, type)
+            else f"a {type(given).__name__}"
+        )
+        raise ValueError(
+            f"into must be a network, got {told}; give a fresh torch.nn.Module, such as MyNet()"
+        )
 
 
-def open(path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES) -> TerseFile:
+def open(
+    path: str | os.PathLike[str], *, max_decoded_bytes: int = DEFAULT_MAX_DECODED_BYTES
+) -> TerseFile:
     """A lazy mapping `name → CompressedTensor | Tensor` over the file.
 
     Args:
@@ -87,12 +98,15 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
     def __init__(self, path: str | os.PathLike[str], *, max_decoded_bytes: int) -> None:
         self._path = path
         self._max_decoded_bytes = max_decoded_bytes
-        # Parsed JSON takes some twenty times its text, so that the text may take a small share only.
+        # Parsed JSON takes some twenty times its text, so that the text may take a
+        # small share only.
         directory_bytes = max(MIN_DIRECTORY_BYTES, max_decoded_bytes // 16)
         with _naming(path):
             self._sections = Sections(path)
             _check_version(self._sections.version)
-            self.directory: Directory = unpack_directory(self._sections.read("directory"), max_bytes=directory_bytes)
+            self.directory: Directory = unpack_directory(
+                self._sections.read("directory"), max_bytes=directory_bytes
+            )
             self.contents: Contents = contents_of(self.directory)
         self._entries = {entry.name: entry for entry in self.directory.entries}
         self._recent: dict[int, Codes] = {}
@@ -124,7 +138,12 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         """The coder of a tensor's codes, or of its values where it is dense."""
         entry = self._origin(entry)
         spans = self.contents.spans(entry, "codes" if entry.dense is None else "dense")
-        return "+".join(sorted({self.directory.groups[group].codec for group, _, _ in spans})) or "none"
+        return (
+            "+".join(
+                sorted({self.directory.groups[group].codec for group, _, _ in spans})
+            )
+            or "none"
+        )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape under every name, aliases too, without decoding anything."""
@@ -144,20 +163,31 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         entry = self._origin(self._entries[self.aliases.get(name, name)])
         groups = self.contents.groups_of(entry)
         with _naming(self._path):
-            self._allow(max(entry.decoded_bytes, self.contents.decoded_bytes(groups)), repr(entry.name))
-            decoded = {g: self._recent[g] if g in self._recent else self._decode(g) for g in groups}
+            self._allow(
+                max(entry.decoded_bytes, self.contents.decoded_bytes(groups)),
+                repr(entry.name),
+            )
+            decoded = {
+                g: self._recent[g] if g in self._recent else self._decode(g)
+                for g in groups
+            }
             tensor = self._tensor(entry, decoded, copy=True)
-        self._recent = decoded  # the pools among them: the next tensor is often in the same ones
+        # the pools among them: the next tensor is often in the same ones
+        self._recent = decoded
         return tensor
 
     def read(self, *, threads: int | None = None) -> CompressedModel:
-        """Every tensor, decoded by `threads` threads (as many as there are processors for this process)."""
+        """Every tensor, decoded by `threads` threads (as many as there are processors
+        for this process).
+        """
         with _naming(self._path):
             return self._read(threads)
 
     def _read(self, threads: int | None) -> CompressedModel:
         groups = self.contents.all_groups()
-        total = sum(self._origin(entry).decoded_bytes for entry in self._entries.values())
+        total = sum(
+            self._origin(entry).decoded_bytes for entry in self._entries.values()
+        )
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
         workers = min(threads or usable_cpus(), len(groups))
         if workers > 1:
@@ -174,15 +204,21 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
             name: stored[name] if entry.same is None else _copy(stored[entry.same])
             for name, entry in self._entries.items()
         }
-        return CompressedModel(tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata)
+        return CompressedModel(
+            tensors, aliases=self.aliases, recipe=self.recipe, metadata=self.metadata
+        )
 
     def _origin(self, entry: Entry) -> Entry:
         """The tensor that holds the content of this one."""
         return entry if entry.same is None else self._entries[entry.same]
 
-    def _tensor(self, entry: Entry, decoded: dict[int, Codes], *, copy: bool) -> CompressedTensor | Tensor:
+    def _tensor(
+        self, entry: Entry, decoded: dict[int, Codes], *, copy: bool
+    ) -> CompressedTensor | Tensor:
         parts = {
-            part: _array(self.contents.take(decoded, entry, part, copy=copy), stored, entry.name)
+            part: _array(
+                self.contents.take(decoded, entry, part, copy=copy), stored, entry.name
+            )
             for part, stored in entry.parts().items()
         }
         if entry.dense is not None:
@@ -204,14 +240,18 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         group = self.contents.group(index)
         data = self._sections.read(f"g{index}")
         if zlib.crc32(data) != self.directory.groups[index].crc32:
-            raise TerseFileError(f"group {index} is damaged: its checksum does not match")
+            raise TerseFileError(
+                f"group {index} is damaged: its checksum does not match"
+            )
         codec = self.directory.groups[index].codec
         if isinstance(group, CodeGroup):
             out = np.empty(group.elements, np.uint8)
             decode_group(codec, data, group.boxes, group.levels, out)
             return out
         dtype = DTYPES[group.dtype]
-        return decode_arrays(codec, data, group.arrays, dtype.itemsize, is_float=dtype.is_floating_point)
+        return decode_arrays(
+            codec, data, group.arrays, dtype.itemsize, is_float=dtype.is_floating_point
+        )
 
     def _allow(self, size_bytes: int, what: str) -> None:
         if size_bytes > self._max_decoded_bytes:
@@ -241,9 +281,16 @@ def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
         raise TerseFileError(f"{name!r} has a truth value other than 0 and 1")
     if raw.size == 0:
         return torch.empty(stored.shape, dtype=DTYPES[stored.given])
-    return torch.from_numpy(raw).view(DTYPES[stored.dtype]).reshape(stored.shape).to(DTYPES[stored.given])
+    return (
+        torch.from_numpy(raw)
+        .view(DTYPES[stored.dtype])
+        .reshape(stored.shape)
+        .to(DTYPES[stored.given])
+    )
 
 
 def _check_version(version: str) -> None:
     if version.partition(".")[0] != VERSION.partition(".")[0]:
-        raise TerseFileError(f"the file has format version {version}, this tersify reads {VERSION}; upgrade tersify")
+        raise TerseFileError(
+            f"the file has format version {version}, this tersify reads {VERSION}; upgrade tersify"
+        )

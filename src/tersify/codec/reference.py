@@ -1,7 +1,8 @@
-"""The `rans` codec of docs/reference/format.md, section 6, in plain Python: slow, and made to be read.
+"""The `rans` codec of docs/reference/format.md, section 6, in plain Python: slow, and
+made to be read.
 
-It follows the document sentence by sentence and shares nothing with the compiled decoder, which the
-tests compare with it.
+It follows the document sentence by sentence and shares nothing with the compiled
+decoder, which the tests compare with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ BoxSizes = tuple[int, ...]  # filters, channels, taps, width
 
 @dataclass(frozen=True)
 class StreamModel:
-    """What a stream says before its symbols: how codes form symbols, their contexts, and a table for each context."""
+    """What a stream says before its symbols: how codes form symbols, their contexts,
+    and a table for each context.
+    """
 
     lanes: int
     arity: int
@@ -45,16 +48,24 @@ def read_model(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> StreamMod
     lanes_log2, arity, flags, table_count = data[:4]
     side_bytes = int.from_bytes(data[4:8], "little")
     _must(lanes_log2 <= 5, "at most 32 lanes")
-    _must(1 <= arity <= 8 and levels**arity <= 256, "symbols of 1 to 8 codes with at most 256 values")
+    _must(
+        1 <= arity <= 8 and levels**arity <= 256,
+        "symbols of 1 to 8 codes with at most 256 values",
+    )
     _must(flags < 8, "known flags")
     _must(1 <= table_count <= 128, "1 to 128 tables")
     _must(side_bytes <= len(data) - 8, "side information inside the group")
     mirror, left, above = bool(flags & 1), bool(flags & 2), bool(flags & 4)
-    _must(not mirror or (levels == 3 and above), "mirroring only for ternary codes with a row above")
+    _must(
+        not mirror or (levels == 3 and above),
+        "mirroring only for ternary codes with a row above",
+    )
     symbols = levels**arity
 
     side = _Side(data[8 : 8 + side_bytes])
-    classes, class_of = _read_symbol_classes(side, symbols) if left or above else (0, [])
+    classes, class_of = (
+        _read_symbol_classes(side, symbols) if left or above else (0, [])
+    )
     chances = _DensityChances()
     densities = [_read_densities(side, chances, box, arity) for box in boxes]
     contexts = (classes + 1 if left else 1) * (classes + 1 if above else 1)
@@ -62,9 +73,18 @@ def read_model(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> StreamMod
     tables = _read_tables(side, table_count, symbols)
     side.words.finish([side.state])
     return StreamModel(
-        lanes=1 << lanes_log2, arity=arity, mirror=mirror, left=left, above=above, classes=classes, class_of=class_of,
-        densities=densities, table_of=table_of, tables=tables, stream_at=8 + side_bytes,
-    )  # fmt: skip
+        lanes=1 << lanes_log2,
+        arity=arity,
+        mirror=mirror,
+        left=left,
+        above=above,
+        classes=classes,
+        class_of=class_of,
+        densities=densities,
+        table_of=table_of,
+        tables=tables,
+        stream_at=8 + side_bytes,
+    )
 
 
 def decode_rans(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> bytes:
@@ -85,11 +105,27 @@ def decode_rans(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> bytes:
                 for lane, unit in enumerate(run):
                     done = units[unit]
                     has_left, has_above = row % up != 0, row >= up
-                    left_class = (class_of[done[row - 1]] if has_left else classes) if model.left else 0
-                    above_class = (class_of[done[row - up]] if has_above else classes) if model.above else 0
-                    context = (unit_density[unit] * model.left_states + left_class) * model.above_states + above_class
-                    symbol, states[lane] = model.tables[model.table_of[context]].read(states[lane], words)
-                    if model.mirror and has_above and first_nonzero(done[row - up], arity) == 2:
+                    left_class = (
+                        (class_of[done[row - 1]] if has_left else classes)
+                        if model.left
+                        else 0
+                    )
+                    above_class = (
+                        (class_of[done[row - up]] if has_above else classes)
+                        if model.above
+                        else 0
+                    )
+                    context = (
+                        unit_density[unit] * model.left_states + left_class
+                    ) * model.above_states + above_class
+                    symbol, states[lane] = model.tables[model.table_of[context]].read(
+                        states[lane], words
+                    )
+                    if (
+                        model.mirror
+                        and has_above
+                        and first_nonzero(done[row - up], arity) == 2
+                    ):
                         symbol = exchanged(symbol, arity)
                     done.append(symbol)
         _append_codes(out, units, levels, arity, run=channels if taps == 1 else taps)
@@ -122,7 +158,9 @@ class _Words:
 
     def finish(self, states: list[int]) -> None:
         _must(self._at == len(self._data), "no word left at its end")
-        _must(all(state == 1 << 16 for state in states), "every state at 65536 in the end")
+        _must(
+            all(state == 1 << 16 for state in states), "every state at 65536 in the end"
+        )
 
 
 def _advance(state: int, begin: int, width: int, words: _Words) -> int:
@@ -175,7 +213,9 @@ class _DensityChances:
         self.classes = [_chances(16) for _ in range(6)]
 
 
-def _read_densities(side: _Side, chances: _DensityChances, box: BoxSizes, arity: int) -> list[int]:
+def _read_densities(
+    side: _Side, chances: _DensityChances, box: BoxSizes, arity: int
+) -> list[int]:
     """The density of every unit of one box."""
     filters, channels, taps, _ = box
     units = -(-channels // arity) if taps == 1 else channels
@@ -212,12 +252,18 @@ class Table:
     def __init__(self, weights: list[int]) -> None:
         total = sum(weights)
         _must(total > 0, "a weight in each table")
-        self.widths = [max(1, (4096 * w + total // 2) // total) if w else 0 for w in weights]
+        self.widths = [
+            max(1, (4096 * w + total // 2) // total) if w else 0 for w in weights
+        ]
         while (missing := 4096 - sum(self.widths)) != 0:
             first = self.widths.index(max(self.widths))
-            self.widths[first] += missing if missing > 0 else -min(-missing, self.widths[first] // 2)
+            self.widths[first] += (
+                missing if missing > 0 else -min(-missing, self.widths[first] // 2)
+            )
         self.begins = [sum(self.widths[:s]) for s in range(len(weights))]
-        self.symbol_of_slot = [s for s, width in enumerate(self.widths) for _ in range(width)]
+        self.symbol_of_slot = [
+            s for s, width in enumerate(self.widths) for _ in range(width)
+        ]
 
     def read(self, state: int, words: _Words) -> tuple[int, int]:
         symbol = self.symbol_of_slot[state % 4096]
@@ -257,11 +303,17 @@ def exchanged(symbol: int, arity: int) -> int:
     return made
 
 
-def _append_codes(out: bytearray, units: list[list[int]], levels: int, arity: int, run: int) -> None:
-    """Symbols to codes; what lies beyond a run (a filter or a kernel) is padding and must be zero."""
+def _append_codes(
+    out: bytearray, units: list[list[int]], levels: int, arity: int, run: int
+) -> None:
+    """Symbols to codes; what lies beyond a run (a filter or a kernel) is padding and
+    must be zero.
+    """
     symbols = [symbol for unit in units for symbol in unit]
     step = -(-run // arity)
     for first in range(0, len(symbols), step):
-        codes = [c for s in symbols[first : first + step] for c in _digits(s, levels, arity)]
+        codes = [
+            c for s in symbols[first : first + step] for c in _digits(s, levels, arity)
+        ]
         _must(not any(codes[run:]), "only zeros as padding")
         out += bytes(codes[:run])

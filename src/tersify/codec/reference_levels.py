@@ -1,4 +1,6 @@
-"""Few values of an array found in numpy: slow, and only where the compiled coders are missing."""
+"""Few values of an array found in numpy: slow, and only where the compiled coders are
+missing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ SAMPLE = 1024
 def find_levels(
     rows: npt.NDArray[np.unsignedinteger], limit: int, codes: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint64], Ints, Ints] | None:
-    """The values of each row, how often each occurs, how many a row has; None where a row has more than `limit`."""
+    """The values of each row, how often each occurs, how many a row has; None where a
+    row has more than `limit`.
+    """
     patterns, counts, per_row = [], [], []
     for row, out in zip(rows, codes.reshape(rows.shape), strict=True):
         if len(np.unique(row[:SAMPLE])) > limit:

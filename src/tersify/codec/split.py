@@ -1,7 +1,9 @@
-"""Groups of codes, and the codec `split`: rare codes are set aside, so that each part has a short alphabet.
+"""Groups of codes, and the codec `split`: rare codes are set aside, so that each part
+has a short alphabet.
 
-The entropy coder gives every code that occurs at least 1/4096 of a table. Where one code takes nearly everything, or
-many codes are rarer than that, two streams are smaller: frequent codes and marks, and the codes behind the marks.
+The entropy coder gives every code that occurs at least 1/4096 of a table. Where one
+code takes nearly everything, or many codes are rarer than that, two streams are
+smaller: frequent codes and marks, and the codes behind the marks.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ GRAIN = 4096
 
 
 def encode_group(
-    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, *, depth: int = MAX_DEPTH
+    codes: Codes,
+    boxes: Sequence[Box],
+    levels: int,
+    meaning: Meaning,
+    *,
+    depth: int = MAX_DEPTH,
 ) -> tuple[str, bytes]:
     """The name and the bytes of the smallest coding."""
     best = encode_codes(codes, boxes, levels, meaning)
@@ -42,7 +49,13 @@ def encode_group(
 
 
 def decode_group(
-    codec: str, data: bytes, boxes: Sequence[Box], levels: int, out: Codes, *, depth: int = MAX_DEPTH
+    codec: str,
+    data: bytes,
+    boxes: Sequence[Box],
+    levels: int,
+    out: Codes,
+    *,
+    depth: int = MAX_DEPTH,
 ) -> None:
     """Decode into `out`, which has exactly one byte per code of the boxes."""
     if codec != "split":
@@ -55,7 +68,10 @@ def decode_group(
     if len(marks) < levels or marks[levels:].any():
         raise TerseFileError(f"split codes need {levels} marks, then zero bits")
     rare = marks[:levels].astype(bool)
-    frequent_levels, rare_levels = np.flatnonzero(~rare).astype(np.uint8), np.flatnonzero(rare).astype(np.uint8)
+    frequent_levels, rare_levels = (
+        np.flatnonzero(~rare).astype(np.uint8),
+        np.flatnonzero(rare).astype(np.uint8),
+    )
     if not len(frequent_levels) or not len(rare_levels):
         raise TerseFileError("split codes need rare levels and others")
     at = _decode_part(data, at, boxes, len(frequent_levels) + 1, out, depth)
@@ -68,26 +84,42 @@ def decode_group(
 
 
 def _encode_split(
-    codes: Codes, boxes: Sequence[Box], levels: int, meaning: Meaning, rare: np.ndarray, depth: int
+    codes: Codes,
+    boxes: Sequence[Box],
+    levels: int,
+    meaning: Meaning,
+    rare: np.ndarray,
+    depth: int,
 ) -> bytes:
     frequent = ~rare
-    label = np.where(rare, np.cumsum(rare) - 1, np.cumsum(frequent) - 1).astype(np.uint8)
+    label = np.where(rare, np.cumsum(rare) - 1, np.cumsum(frequent) - 1).astype(
+        np.uint8
+    )
     mark = int(frequent.sum())
     is_rare = rare[codes]
     main, aside = np.where(is_rare, np.uint8(mark), label[codes]), label[codes[is_rare]]
     kept = np.flatnonzero(frequent)
     behind = meaning.activity[:, rare].astype(np.uint16)
-    activity = np.concatenate([meaning.activity[:, kept], behind.mean(1, keepdims=True).astype(np.uint8)], 1)
-    order = np.concatenate([label[[code for code in meaning.order if frequent[code]]], [mark]]).astype(np.uint8)
+    activity = np.concatenate(
+        [meaning.activity[:, kept], behind.mean(1, keepdims=True).astype(np.uint8)], 1
+    )
+    order = np.concatenate(
+        [label[[code for code in meaning.order if frequent[code]]], [mark]]
+    ).astype(np.uint8)
     parts = [
         encode_codes(main, boxes, mark + 1, Meaning(activity=activity, order=order)),
         _encode_aside(aside, _boxes_behind(is_rare, boxes), levels - mark, depth - 1),
     ]
-    packed = [struct.pack("<BI", METHODS.index(codec), len(data)) + data for codec, data in parts]
+    packed = [
+        struct.pack("<BI", METHODS.index(codec), len(data)) + data
+        for codec, data in parts
+    ]
     return np.packbits(rare, bitorder="little").tobytes() + b"".join(packed)
 
 
-def _encode_aside(codes: Codes, boxes: Sequence[Box], levels: int, depth: int) -> tuple[str, bytes]:
+def _encode_aside(
+    codes: Codes, boxes: Sequence[Box], levels: int, depth: int
+) -> tuple[str, bytes]:
     order = np.arange(levels, dtype=np.uint8)
     meaning = Meaning(activity=np.zeros((len(boxes), levels), np.uint8), order=order)
     return encode_group(codes, boxes, levels, meaning, depth=depth)
@@ -100,13 +132,17 @@ def _boxes_behind(marks: np.ndarray, boxes: Sequence[Box]) -> list[Box]:
     return [flat_box(count) for count in counts if count]
 
 
-def _decode_part(data: bytes, at: int, boxes: Sequence[Box], levels: int, out: Codes, depth: int) -> int:
+def _decode_part(
+    data: bytes, at: int, boxes: Sequence[Box], levels: int, out: Codes, depth: int
+) -> int:
     if len(data) < at + 5:
         raise TerseFileError("split codes end inside a header")
     method, size = struct.unpack_from("<BI", data, at)
     part = data[at + 5 : at + 5 + size]
     if len(part) != size or method >= len(METHODS):
-        raise TerseFileError(f"a part of split codes claims method {method} and {size} bytes, {len(part)} are there")
+        raise TerseFileError(
+            f"a part of split codes claims method {method} and {size} bytes, {len(part)} are there"
+        )
     if out.size:
         decode_group(METHODS[method], part, boxes, levels, out, depth=depth - 1)
     elif size:
@@ -115,7 +151,9 @@ def _decode_part(data: bytes, at: int, boxes: Sequence[Box], levels: int, out: C
 
 
 def _choices(counts: np.ndarray) -> list[np.ndarray]:
-    """Sets of levels to set aside: all but the most frequent one, and those that the tables have no room for."""
+    """Sets of levels to set aside: all but the most frequent one, and those that the
+    tables have no room for.
+    """
     total, used = counts.sum(), counts > 0
     most = counts == counts.max()
     below = counts * GRAIN < total
@@ -123,7 +161,9 @@ def _choices(counts: np.ndarray) -> list[np.ndarray]:
     return [
         aside
         for i, aside in enumerate(sets)
-        if (aside & used).any() and not aside.all() and not any((aside == other).all() for other in sets[:i])
+        if (aside & used).any()
+        and not aside.all()
+        and not any((aside == other).all() for other in sets[:i])
     ]
 
 

@@ -1,4 +1,6 @@
-"""`save`: a packed model becomes groups of pooled codes and pooled arrays, and one directory."""
+"""`save`: a packed model becomes groups of pooled codes and pooled arrays, and one
+directory.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,11 @@ from tersify.tensor.model import GRAPH, check_names
 
 VERSION, SECOND_VERSION = "1.2", "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
-# A tensor of many levels needs tables of its own, and shares with others only what suits none of them.
+# A tensor of many levels needs tables of its own, and shares with others only what
+# suits none of them.
 MAX_SHARED_LEVELS, MIN_ALONE = 32, 1 << 14
-MIN_APART = 1 << 12  # elements of an array whose values return: among others, what suits it would be lost
+# elements of an array whose values return: among others, what suits it would be lost
+MIN_APART = 1 << 12
 PLAN = "plan"  # the section of the lowered network, which version 1.2 added
 
 
@@ -49,9 +53,11 @@ def save(
     example: Tensor | Sequence[Tensor] | None = None,
     plan_section: bytes | None = None,
 ) -> int:
-    """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns the file's bytes.
+    """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns
+    the file's bytes.
 
-    Lossless by default, and each dense tensor is stored in the smallest form that is exact, as `pack` finds it.
+    Lossless by default, and each dense tensor is stored in the smallest form that is
+    exact, as `pack` finds it.
 
     Args:
         model: what `session.pack()`, `compress_` or `pack` gave, or a state dict.
@@ -111,7 +117,9 @@ def encoded(
     plan = _Plan(half=half)
     same = equal_tensors(packed)
     entries = [
-        Entry(name=name, shape=tuple(tensor.shape), same=same[name]) if name in same else plan.add(name, tensor)
+        Entry(name=name, shape=tuple(tensor.shape), same=same[name])
+        if name in same
+        else plan.add(name, tensor)
         for name, tensor in packed.items()
     ]
     sections, groups = plan.encode()
@@ -127,29 +135,45 @@ def encoded(
     return Encoded(all_sections, _version(directory), groups, plan.groups)
 
 
-def _graph_of(network: nn.Module, example: Any, packed: CompressedModel) -> dict[str, Any]:
+def _graph_of(
+    network: nn.Module, example: Any, packed: CompressedModel
+) -> dict[str, Any]:
     from tersify.graph import recorded  # torch.export takes a second to import
 
     if example is None:
-        raise ValueError("a network is written down with an example of its input; give example=")
+        raise ValueError(
+            "a network is written down with an example of its input; give example="
+        )
     if packed.metadata.get(METADATA):
-        raise ValueError("a graph has no quantized activations, and this network does; save it without network=")
-    check_names({name: tuple(packed[name].shape) for name in (*packed, *packed.aliases)}, network)
+        raise ValueError(
+            "a graph has no quantized activations, and this network does; save it without network="
+        )
+    check_names(
+        {name: tuple(packed[name].shape) for name in (*packed, *packed.aliases)},
+        network,
+    )
     return recorded(network, example)
 
 
 def _version(directory: Directory) -> str:
-    """The first version that has all the file needs, so that older readers read what they can."""
+    """The first version that has all the file needs, so that older readers read what
+    they can.
+    """
     if any(entry.column_scale is not None for entry in directory.entries):
         return VERSION
     old = all(group.codec in FIRST_CODECS for group in directory.groups)
-    return FIRST_VERSION if old and all(entry.same is None for entry in directory.entries) else SECOND_VERSION
+    return (
+        FIRST_VERSION
+        if old and all(entry.same is None for entry in directory.entries)
+        else SECOND_VERSION
+    )
 
 
 def _provenance() -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "tersify": sys.modules["tersify"].__version__,  # an import would tie shipping to training
+        # an import would tie shipping to training
+        "tersify": sys.modules["tersify"].__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -161,7 +185,8 @@ class Pool:
     """A group in the making."""
 
     elements: int = 0
-    names: list[str] = field(default_factory=list)  # of the tensors behind the boxes, and where each begins there
+    # of the tensors behind the boxes, and where each begins there
+    names: list[str] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
     codes: list[Codes] = field(default_factory=list)
@@ -172,12 +197,16 @@ class Pool:
         codebooks = [_mean_levels(codebook, levels) for codebook in self.codebooks]
         return Meaning(
             activity=np.stack([_activity(codebook) for codebook in codebooks]),
-            order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(np.uint8),
+            order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(
+                np.uint8
+            ),
         )
 
 
 class _Plan:
-    """Decides which group each part goes to: small parts share one, a large part fills several."""
+    """Decides which group each part goes to: small parts share one, a large part fills
+    several.
+    """
 
     def __init__(self, *, half: bool) -> None:
         self._half = half
@@ -188,7 +217,11 @@ class _Plan:
     def add(self, name: str, tensor: CompressedTensor | Tensor) -> Entry:
         if isinstance(tensor, CompressedTensor):
             return self._add_compressed(name, tensor)
-        return Entry(name=name, shape=tuple(tensor.shape), dense=self._store(name, "dense", tensor))
+        return Entry(
+            name=name,
+            shape=tuple(tensor.shape),
+            dense=self._store(name, "dense", tensor),
+        )
 
     def _add_compressed(self, name: str, tensor: CompressedTensor) -> Entry:
         flat = tensor.codes.detach().cpu().contiguous().reshape(-1).numpy()
@@ -201,9 +234,17 @@ class _Plan:
             pool.boxes.append(box)
             pool.codes.append(flat[at : at + box.elements])
             pool.codebooks.append(tensor.codebook)
-        fields = {"codebook": tensor.codebook, "values": tensor.values, "scale": tensor.scale,
-                  "column_scale": tensor.column_scale}  # fmt: skip
-        parts: dict[str, Any] = {part: self._store(name, part, t) for part, t in fields.items() if t is not None}
+        fields = {
+            "codebook": tensor.codebook,
+            "values": tensor.values,
+            "scale": tensor.scale,
+            "column_scale": tensor.column_scale,
+        }
+        parts: dict[str, Any] = {
+            part: self._store(name, part, t)
+            for part, t in fields.items()
+            if t is not None
+        }
         return Entry(
             name=name,
             shape=tensor.shape,
@@ -215,7 +256,9 @@ class _Plan:
 
     def _store(self, name: str, part: str, tensor: Tensor) -> Stored:
         if tensor.dtype not in DTYPE_NAMES:
-            raise ValueError(f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPES)}")
+            raise ValueError(
+                f"{name!r} has dtype {tensor.dtype}; a .terse file holds {', '.join(DTYPES)}"
+            )
         plain = tensor.detach().cpu()
         if self._half and plain.dtype == torch.float32:
             plain = halved(plain, name)
@@ -223,19 +266,35 @@ class _Plan:
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         width = plain.dtype.itemsize
         apart = plain.numel() >= MIN_APART and has_few_values(data, width)
-        first, pieces = self._place(f"{dtype} of few values" if apart else dtype, flat_box(plain.numel()))
+        first, pieces = self._place(
+            f"{dtype} of few values" if apart else dtype, flat_box(plain.numel())
+        )
         for pool, box, at in pieces:
-            pool.arrays.append((kind_of(part, name), data[at * width : (at + box.elements) * width]))
-        return Stored(shape=tuple(tensor.shape), dtype=dtype, given=DTYPE_NAMES[tensor.dtype], group=first)
+            pool.arrays.append(
+                (kind_of(part, name), data[at * width : (at + box.elements) * width])
+            )
+        return Stored(
+            shape=tuple(tensor.shape),
+            dtype=dtype,
+            given=DTYPE_NAMES[tensor.dtype],
+            group=first,
+        )
 
-    def _place(self, key: int | str, whole: Box, *, alone: bool = False) -> tuple[int, list[tuple[Pool, Box, int]]]:
-        """The first group of a part, and for each of its blocks the pool, the box and its first element."""
+    def _place(
+        self, key: int | str, whole: Box, *, alone: bool = False
+    ) -> tuple[int, list[tuple[Pool, Box, int]]]:
+        """The first group of a part, and for each of its blocks the pool, the box and
+        its first element.
+        """
         blocks = blocks_of(whole)
         if not blocks:
             return 0, []
         pooled = len(blocks) == 1 and not alone
         index = self._open.get(key, -1) if pooled else -1
-        if index < 0 or self.groups[index][1].elements + whole.elements > BLOCK_ELEMENTS:
+        if (
+            index < 0
+            or self.groups[index][1].elements + whole.elements > BLOCK_ELEMENTS
+        ):
             index = len(self.groups)
             self.groups += [(key, Pool()) for _ in blocks]
             if pooled:
@@ -251,35 +310,59 @@ class _Plan:
 
     def encode(self) -> tuple[dict[str, bytes], list[Group]]:
         with ThreadPoolExecutor(max(1, min(usable_cpus(), len(self.groups)))) as pool:
-            coded = list(pool.map(_encode, *zip(*self.groups, strict=True))) if self.groups else []
+            coded = (
+                list(pool.map(_encode, *zip(*self.groups, strict=True)))
+                if self.groups
+                else []
+            )
         sections = {f"g{index}": data for index, (_, data) in enumerate(coded)}
-        return sections, [Group(codec=codec, crc32=zlib.crc32(data)) for codec, data in coded]
+        return sections, [
+            Group(codec=codec, crc32=zlib.crc32(data)) for codec, data in coded
+        ]
 
 
 def _encode(key: int | str, pool: Pool) -> tuple[str, bytes]:
-    return _encode_codes(pool, key) if isinstance(key, int) else _encode_arrays(pool, key.partition(" ")[0])
+    return (
+        _encode_codes(pool, key)
+        if isinstance(key, int)
+        else _encode_arrays(pool, key.partition(" ")[0])
+    )
 
 
 def _encode_codes(pool: Pool, levels: int) -> tuple[str, bytes]:
-    return encode_group(np.concatenate(pool.codes), pool.boxes, levels, pool.meaning(levels))
+    return encode_group(
+        np.concatenate(pool.codes), pool.boxes, levels, pool.meaning(levels)
+    )
 
 
 def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
-    """The level behind each code, over all rows of a codebook; a mask has the levels 0 and 1."""
+    """The level behind each code, over all rows of a codebook; a mask has the levels 0
+    and 1.
+    """
     if codebook is None:
         return np.array([0.0, 1.0])
     flat = codebook.detach().cpu().double().reshape(-1, levels).numpy()
-    return np.nan_to_num(flat.mean(0) if len(flat) else np.zeros(levels), posinf=0.0, neginf=0.0)
+    return np.nan_to_num(
+        flat.mean(0) if len(flat) else np.zeros(levels), posinf=0.0, neginf=0.0
+    )
 
 
 def _activity(levels: np.ndarray) -> Codes:
     sizes = np.abs(levels)
-    return np.round(sizes * (255.0 / sizes.max())).astype(np.uint8) if sizes.max() > 0 else sizes.astype(np.uint8)
+    return (
+        np.round(sizes * (255.0 / sizes.max())).astype(np.uint8)
+        if sizes.max() > 0
+        else sizes.astype(np.uint8)
+    )
 
 
 def _encode_arrays(pool: Pool, dtype: str) -> tuple[str, bytes]:
     arrays = sorted(pool.arrays, key=lambda array: array[0].encode())
     width = DTYPES[dtype].itemsize
     kinds = [(kind, len(data) // width) for kind, data in arrays]
-    joined = arrays[0][1] if len(arrays) == 1 else np.concatenate([data for _, data in arrays])
+    joined = (
+        arrays[0][1]
+        if len(arrays) == 1
+        else np.concatenate([data for _, data in arrays])
+    )
     return encode_arrays(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)

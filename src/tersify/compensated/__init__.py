@@ -1,4 +1,6 @@
-"""Post-training compression that compensates: what a rounded column does, the columns after it take over."""
+"""Post-training compression that compensates: what a rounded column does, the columns
+after it take over.
+"""
 
 from tersify.compensated.compensation import compensate_
 from tersify.compensated.settings import Compensation

@@ -1,4 +1,6 @@
-"""The walk over the matrices of a network: statistics, the constant of all steps, then matrix by matrix."""
+"""The walk over the matrices of a network: statistics, the constant of all steps, then
+matrix by matrix.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,12 @@ from tersify.tensor.model import tied
 
 HESSIAN_BYTES = 2 << 30  # of all matrices that one pass over the batches looks at
 STEP_BITS = 3.5  # that the step of a row or column takes in the file
-TRIED = 6  # matrices that are compensated to see what that adds to the bits of plain rounding
+# matrices that are compensated to see what that adds to the bits of plain rounding
+TRIED = 6
 HEAD_ROWS = 8  # times its columns: a linear layer of so many rows tells tokens apart
-EMBEDDING_SHARE = 0.4  # of what the rule says that rows of an embedding matter: most of them are tokens seldom met
+# of what the rule says that rows of an embedding matter: most of them are tokens seldom
+# met
+EMBEDDING_SHARE = 0.4
 FEWEST = 1e-3  # of the mean Fisher information: no row matters less
 
 
@@ -43,11 +48,14 @@ def compensate_(
     hessian_bytes: int = HESSIAN_BYTES,
     tell: Tell = lambda what, done, all_of_it: None,
 ) -> CompressedModel:
-    """Compress the matrices of a trained network in place, without training, and give its packed form.
+    """Compress the matrices of a trained network in place, without training, and give
+    its packed form.
 
-    Every matrix is rounded column by column, and the columns not yet rounded take over what that did to the outputs,
-    as the inputs of the calibration batches go together (GPTQ). Steps are c·U_jj/√F, with U_jj the spread of a column,
-    F the Fisher information of a row and one constant c for all matrices: so bits go where the loss needs them.
+    Every matrix is rounded column by column, and the columns not yet rounded take over
+    what that did to the outputs, as the inputs of the calibration batches go together
+    (GPTQ). Steps are c·U_jj/√F, with U_jj the spread of a column, F the Fisher
+    information of a row and one constant c for all matrices: so bits go where the loss
+    needs them.
 
     Args:
         model: any module of linear layers and embeddings, such as a causal language model of transformers.
@@ -60,16 +68,26 @@ def compensate_(
         tell: told what is done, and how much of it.
     """
     batches = Calibration.of(calibration)
-    matrices = [m for m in matrices_of(model) if settings.embeddings or m.embedding is None]
+    matrices = [
+        m for m in matrices_of(model) if settings.embeddings or m.embedding is None
+    ]
     with torch.no_grad(), Folder(folder, settings, matrices) as kept:
-        for part in in_parts([m for m in matrices if not kept.has_statistics(m)], hessian_bytes):
-            _measure(model, part, settings, batches, kept, frequencies, bf16=bf16, tell=tell)
-        constant = _constant(settings, matrices, kept) if settings.code == "steps" else 0.0
+        for part in in_parts(
+            [m for m in matrices if not kept.has_statistics(m)], hessian_bytes
+        ):
+            _measure(
+                model, part, settings, batches, kept, frequencies, bf16=bf16, tell=tell
+            )
+        constant = (
+            _constant(settings, matrices, kept) if settings.code == "steps" else 0.0
+        )
         made: dict[str, CompressedTensor] = {}
         for number, matrix in enumerate(matrices):
             packed = kept.packed(matrix)
             if packed is None:
-                packed = _compressed(settings, matrix, kept.statistics(matrix), constant)
+                packed = _compressed(
+                    settings, matrix, kept.statistics(matrix), constant
+                )
                 kept.put_packed(matrix, packed)
             made[matrix.name] = packed
             tell("matrices", number + 1, len(matrices))
@@ -96,7 +114,9 @@ def _measure(
         kept.put_statistics(matrix, rows, spread_of(hessian, settings.damping))
 
 
-def _importance(matrix: Matrix, found: Statistics, frequencies: Tensor | None) -> tuple[Tensor, Tensor]:
+def _importance(
+    matrix: Matrix, found: Statistics, frequencies: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """What each row matters to the loss, and the Hessian of a row of importance one."""
     if matrix.embedding is None:
         hessian = mirrored(found.hessian) / found.tokens
@@ -106,18 +126,26 @@ def _importance(matrix: Matrix, found: Statistics, frequencies: Tensor | None) -
         return rows.clamp(min=max(FEWEST * float(rows.mean()), 1e-30)), hessian
     assert found.counts is not None
     assert found.gram is not None
-    counts = (found.counts if frequencies is None else frequencies.to(found.counts.device)).float()
+    counts = (
+        found.counts if frequencies is None else frequencies.to(found.counts.device)
+    ).float()
     if counts.shape != found.counts.shape:
-        raise ValueError(f"frequencies must be one for each of {len(found.counts)} tokens, got {tuple(counts.shape)}")
+        raise ValueError(
+            f"frequencies must be one for each of {len(found.counts)} tokens, got {tuple(counts.shape)}"
+        )
     hessian = mirrored(found.gram) / found.counts.sum()
     if matrix.linear is not None:
-        hessian = hessian + mirrored(found.hessian) / found.tokens * (found.fisher.sum() / found.tokens)
+        hessian = hessian + mirrored(found.hessian) / found.tokens * (
+            found.fisher.sum() / found.tokens
+        )
     share = counts + 0.5  # a token that was not met can be met
     return EMBEDDING_SHARE * _flatter(share / share.sum()), hessian
 
 
 def _flatter(rows: Tensor) -> Tensor:
-    """The square root, with the same sum: what few batches say about tokens is believed half-way."""
+    """The square root, with the same sum: what few batches say about tokens is believed
+    half-way.
+    """
     root = rows.clamp(min=1e-30).sqrt()
     return root * (rows.sum() / root.sum())
 
@@ -125,8 +153,8 @@ def _flatter(rows: Tensor) -> Tensor:
 def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> float:
     """The constant of all steps that gives the wanted bits.
 
-    Plain rounding of some rows tells how the bits of each matrix depend on it; what compensation adds to them is seen
-    on a few matrices.
+    Plain rounding of some rows tells how the bits of each matrix depend on it; what
+    compensation adds to them is seen on a few matrices.
     """
     known = kept.constant()
     if known is not None:
@@ -141,27 +169,40 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
     steps = STEP_BITS * sum(sum(matrix.weight.shape) for matrix in matrices) / weights
 
     def bits_at(constant: float, added: float = 0.0) -> float:
-        total = sum(n * entropy_bits_by_scale(rounded(z / constant, settings.dead_zone)) for z, n in samples)
+        total = sum(
+            n * entropy_bits_by_scale(rounded(z / constant, settings.dead_zone))
+            for z, n in samples
+        )
         return total / weights + steps + added
 
     start = float(torch.stack([z.square().mean().sqrt() for z, _ in samples]).median())
     constant = constant_for(settings.bits, bits_at, start)
     tried = sorted({round(i * (len(matrices) - 1) / (TRIED - 1)) for i in range(TRIED)})
-    tried = [i for i in tried if len(matrices[i].weight) <= HEAD_ROWS * matrices[i].weight.shape[1]]
+    tried = [
+        i
+        for i in tried
+        if len(matrices[i].weight) <= HEAD_ROWS * matrices[i].weight.shape[1]
+    ]
     added = 0.0
     for i in tried:
-        packed = _compressed(settings, matrices[i], kept.statistics(matrices[i]), constant)
+        packed = _compressed(
+            settings, matrices[i], kept.statistics(matrices[i]), constant
+        )
         assert packed.codebook is not None
         wholes = packed.codebook[packed.codes.int()]
         wholes = wholes.T if matrices[i].transposed else wholes
-        plain = entropy_bits_by_scale(rounded(samples[i][0] / constant, settings.dead_zone))
+        plain = entropy_bits_by_scale(
+            rounded(samples[i][0] / constant, settings.dead_zone)
+        )
         added += (entropy_bits_by_scale(wholes) - plain) / len(tried)
     constant = constant_for(settings.bits - added, bits_at, constant)
     kept.put_constant(constant)
     return constant
 
 
-def _compressed(settings: Compensation, matrix: Matrix, found: Measured, constant: float) -> CompressedTensor:
+def _compressed(
+    settings: Compensation, matrix: Matrix, found: Measured, constant: float
+) -> CompressedTensor:
     code: Steps | Table | Pruned
     if settings.code == "steps":
         code = Steps(constant / found.rows.sqrt(), dead_zone=settings.dead_zone)
@@ -176,9 +217,16 @@ def _compressed(settings: Compensation, matrix: Matrix, found: Measured, constan
 
 
 def _network(
-    model: nn.Module, settings: Compensation, matrices: list[Matrix], made: dict[str, CompressedTensor]
+    model: nn.Module,
+    settings: Compensation,
+    matrices: list[Matrix],
+    made: dict[str, CompressedTensor],
 ) -> CompressedModel:
     tensors, aliases = tied(model.state_dict(keep_vars=True))
-    every: dict[str, CompressedTensor | Tensor] = {name: tensor.detach() for name, tensor in tensors.items()}
+    every: dict[str, CompressedTensor | Tensor] = {
+        name: tensor.detach() for name, tensor in tensors.items()
+    }
     every |= made
-    return CompressedModel(every, aliases=aliases, metadata={"compensation": settings.to_mapping()})
+    return CompressedModel(
+        every, aliases=aliases, metadata={"compensation": settings.to_mapping()}
+    )

@@ -1,4 +1,6 @@
-"""What a run has finished, on disk: it goes on there after it was stopped, and holds one matrix in memory at a time."""
+"""What a run has finished, on disk: it goes on there after it was stopped, and holds
+one matrix in memory at a time.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PARTS = ("codes", "codebook", "values", "scale", "column_scale")
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What is kept of a matrix's statistics: what each row matters, and U of its inputs."""
+    """What is kept of a matrix's statistics: what each row matters, and U of its
+    inputs.
+    """
 
     rows: Tensor
     upper: Tensor
@@ -33,20 +37,38 @@ class Measured:
 
 
 class Folder:
-    """The files of one run: `run.json` says which, and each matrix has its statistics and its packed form.
+    """The files of one run: `run.json` says which, and each matrix has its statistics
+    and its packed form.
 
-    Without a path the files live as long as the run. Statistics do not depend on the settings beyond their damping, so
-    that a folder serves many settings: only packed forms are made anew.
+    Without a path the files live as long as the run. Statistics do not depend on the
+    settings beyond their damping, so that a folder serves many settings: only packed
+    forms are made anew.
     """
 
-    def __init__(self, path: str | Path | None, settings: Compensation, matrices: Sequence[Matrix]) -> None:
-        self._own = tempfile.TemporaryDirectory(prefix="compensated-") if path is None else None
+    def __init__(
+        self,
+        path: str | Path | None,
+        settings: Compensation,
+        matrices: Sequence[Matrix],
+    ) -> None:
+        self._own = (
+            tempfile.TemporaryDirectory(prefix="compensated-") if path is None else None
+        )
         self._path = Path(self._own.name if self._own else path)  # type: ignore[arg-type]
         self._path.mkdir(parents=True, exist_ok=True)
         self._number = {matrix.name: i for i, matrix in enumerate(matrices)}
-        network = {m.name: [*m.weight.shape, float(m.weight.double().abs().sum())] for m in matrices}
-        self._check("network.json", {"damping": settings.damping, "matrices": network}, "another network or damping")
-        if (self._path / "run.json").exists() and self._read("run.json")["settings"] != settings.to_mapping():
+        network = {
+            m.name: [*m.weight.shape, float(m.weight.double().abs().sum())]
+            for m in matrices
+        }
+        self._check(
+            "network.json",
+            {"damping": settings.damping, "matrices": network},
+            "another network or damping",
+        )
+        if (self._path / "run.json").exists() and self._read("run.json")[
+            "settings"
+        ] != settings.to_mapping():
             for file in (*self._path.glob("*.packed"), self._path / "run.json"):
                 file.unlink()
         if not (self._path / "run.json").exists():
@@ -63,7 +85,9 @@ class Folder:
         if not (self._path / name).exists():
             self._write(name, facts)
         elif self._read(name) != facts:
-            raise ValueError(f"{self._path} holds a run of {what}; give another folder, or remove this one")
+            raise ValueError(
+                f"{self._path} holds a run of {what}; give another folder, or remove this one"
+            )
 
     def _read(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self._path / name).read_text())
@@ -85,10 +109,16 @@ class Folder:
         return self._file(matrix, "statistics").exists()
 
     def put_statistics(self, matrix: Matrix, rows: Tensor, upper: Tensor) -> None:
-        self._put(matrix, "statistics", {"rows": rows.cpu(), "upper": upper.float().cpu()})
+        self._put(
+            matrix, "statistics", {"rows": rows.cpu(), "upper": upper.float().cpu()}
+        )
 
     def statistics(self, matrix: Matrix) -> Measured:
-        found = torch.load(self._file(matrix, "statistics"), weights_only=True, map_location=matrix.parameter.device)
+        found = torch.load(
+            self._file(matrix, "statistics"),
+            weights_only=True,
+            map_location=matrix.parameter.device,
+        )
         return Measured(found["rows"], found["upper"])
 
     def put_packed(self, matrix: Matrix, packed: CompressedTensor) -> None:

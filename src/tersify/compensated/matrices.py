@@ -13,9 +13,11 @@ from tersify.tensor import CompressedTensor
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A weight whose rows are outputs and whose columns are inputs, and the modules that use it.
+    """A weight whose rows are outputs and whose columns are inputs, and the modules
+    that use it.
 
-    Rows of an embedding are tokens. Where a head shares its weight, both modules are there.
+    Rows of an embedding are tokens. Where a head shares its weight, both modules are
+    there.
     """
 
     name: str  # of the weight, the first of its names
@@ -44,8 +46,14 @@ class Matrix:
         """A packed form of rows × columns, as the parameter has it."""
         if not self.transposed:
             return packed
-        turned = {part: t if t is None else t.T.contiguous() for part, t in (
-            ("codes", packed.codes), ("scale", packed.scale), ("column_scale", packed.column_scale))}  # fmt: skip
+        turned = {
+            part: t if t is None else t.T.contiguous()
+            for part, t in (
+                ("codes", packed.codes),
+                ("scale", packed.scale),
+                ("column_scale", packed.column_scale),
+            )
+        }
         if packed.values is not None:
             dense = packed.to_dense().T.contiguous()
             turned["values"] = dense[dense != 0]
@@ -61,20 +69,28 @@ def matrices_of(model: nn.Module) -> list[Matrix]:
         weight = module.weight
         assert isinstance(weight, Tensor)
         if weight.dtype != torch.float32:
-            raise ValueError(f"'{prefix}.weight' is {weight.dtype}; compensation needs a network in float32: .float()")
+            raise ValueError(
+                f"'{prefix}.weight' is {weight.dtype}; compensation needs a network in float32: .float()"
+            )
         embedding = module if isinstance(module, nn.Embedding) else None
         linear = None if embedding is not None else module
         known = found.get(id(weight))
         if known is None:
-            found[id(weight)] = Matrix(f"{prefix}.weight" if prefix else "weight", linear, embedding)
+            found[id(weight)] = Matrix(
+                f"{prefix}.weight" if prefix else "weight", linear, embedding
+            )
         else:
             if (linear and known.linear) or (embedding and known.embedding):
                 raise ValueError(
                     f"{known.name!r} is the weight of several layers; compensation needs the inputs of one"
                 )
-            found[id(weight)] = Matrix(known.name, known.linear or linear, known.embedding or embedding)
+            found[id(weight)] = Matrix(
+                known.name, known.linear or linear, known.embedding or embedding
+            )
     if not found:
-        raise ValueError(f"{type(model).__name__} has no linear layer or embedding to compress")
+        raise ValueError(
+            f"{type(model).__name__} has no linear layer or embedding to compress"
+        )
     return list(found.values())
 
 
@@ -86,7 +102,9 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def in_parts(matrices: list[Matrix], limit_bytes: int) -> Iterator[list[Matrix]]:
-    """Runs of matrices whose Hessians (columns², fp32) take at most so many bytes together, one matrix at least."""
+    """Runs of matrices whose Hessians (columns², fp32) take at most so many bytes
+    together, one matrix at least.
+    """
     part: list[Matrix] = []
     taken = 0
     for matrix in matrices:

@@ -1,4 +1,6 @@
-"""The bits that codes will take, from the statistics of rows and columns, before anything is coded."""
+"""The bits that codes will take, from the statistics of rows and columns, before
+anything is coded.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,31 @@ HALVINGS = 24
 
 
 def entropy_bits_by_scale(wholes: Tensor) -> float:
-    """The entropy of the codes of a matrix, each in the context of its row's and column's size; a mean over weights."""
+    """The entropy of the codes of a matrix, each in the context of its row's and
+    column's size; a mean over weights.
+    """
     sizes = wholes.abs().float()
-    rows, columns = sizes.mean(1, keepdim=True) + 1e-3, sizes.mean(0, keepdim=True) + 1e-3
+    rows, columns = (
+        sizes.mean(1, keepdim=True) + 1e-3,
+        sizes.mean(0, keepdim=True) + 1e-3,
+    )
     size = (rows * columns / (sizes.mean() + 1e-3)).log2()
-    classes = (CLASSES_AN_OCTAVE * (size - size.mean())).round().clamp(-MOST_CLASSES // 2, MOST_CLASSES // 2 - 1)
+    classes = (
+        (CLASSES_AN_OCTAVE * (size - size.mean()))
+        .round()
+        .clamp(-MOST_CLASSES // 2, MOST_CLASSES // 2 - 1)
+    )
     low = int(wholes.min())
     levels = int(wholes.max()) - low + 1
     joint = (classes.long() + MOST_CLASSES // 2) * levels + (wholes.long() - low)
-    counts = torch.bincount(joint.flatten(), minlength=MOST_CLASSES * levels).view(MOST_CLASSES, levels).double()
-    return float((_n_log_n(counts.sum(1)).sum() - _n_log_n(counts).sum()) / wholes.numel())
+    counts = (
+        torch.bincount(joint.flatten(), minlength=MOST_CLASSES * levels)
+        .view(MOST_CLASSES, levels)
+        .double()
+    )
+    return float(
+        (_n_log_n(counts.sum(1)).sum() - _n_log_n(counts).sum()) / wholes.numel()
+    )
 
 
 def _n_log_n(counts: Tensor) -> Tensor:
@@ -32,11 +49,15 @@ def _n_log_n(counts: Tensor) -> Tensor:
 
 def sample_of(weight: Tensor) -> Tensor:
     """Which rows stand for all of them."""
-    return torch.linspace(0, len(weight) - 1, min(SAMPLE_ROWS, len(weight))).round().long()
+    return (
+        torch.linspace(0, len(weight) - 1, min(SAMPLE_ROWS, len(weight))).round().long()
+    )
 
 
 def constant_for(bits: float, bits_at: Callable[[float], float], start: float) -> float:
-    """The constant at which `bits_at`, which falls with it, gives as many bits; found by halving in octaves."""
+    """The constant at which `bits_at`, which falls with it, gives as many bits; found
+    by halving in octaves.
+    """
     low, high = start, start
     for _ in range(60):
         if bits_at(low) >= bits:

@@ -1,4 +1,6 @@
-"""Recipes of compensation: a TOML file with a table [compensation], or a ready one by its name."""
+"""Recipes of compensation: a TOML file with a table [compensation], or a ready one by
+its name.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ def load_compensation(source: str | Path) -> Compensation:
     document = read_toml(path.read_text(encoding="utf-8"), path.name)
     for key in document:
         if key not in ("description", "compensation"):
-            raise ValueError(f"{path.name}: a recipe of compensation has no key {key!r}; it has [compensation]")
+            raise ValueError(
+                f"{path.name}: a recipe of compensation has no key {key!r}; it has [compensation]"
+            )
     table = document.get("compensation")
     if not isinstance(table, dict):
-        raise ValueError(f"{path.name}: a recipe of compensation needs a table [compensation]")
+        raise ValueError(
+            f"{path.name}: a recipe of compensation needs a table [compensation]"
+        )
     try:
         return Compensation.of(table)
     except ValueError as error:

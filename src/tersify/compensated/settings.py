@@ -37,12 +37,16 @@ class Compensation:
         check_choice("code", self.code, CODES)
         check_range("bits", self.bits, low=0.5, high=8.0)
         if self.code == "table" and self.bits not in TABLE_BITS:
-            raise ValueError(f"bits of a table must be one of 2, 3, 4, 5, 6, got {self.bits}")
+            raise ValueError(
+                f"bits of a table must be one of 2, 3, 4, 5, 6, got {self.bits}"
+            )
         check_range("dead_zone", self.dead_zone, low=0.0, high=0.5)
         check_range("sparsity", self.sparsity, low=0.0, high=1.0, high_open=True)
         check_range("damping", self.damping, low=1e-6, high=1.0)
         if not isinstance(self.embeddings, bool):
-            raise ValueError(f"embeddings must be true or false, got {self.embeddings!r}")
+            raise ValueError(
+                f"embeddings must be true or false, got {self.embeddings!r}"
+            )
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Compensation:

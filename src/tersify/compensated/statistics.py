@@ -1,4 +1,6 @@
-"""What calibration batches say about each matrix: which outputs matter to the loss, and how its inputs go together."""
+"""What calibration batches say about each matrix: which outputs matter to the loss, and
+how its inputs go together.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tersify.calibration import Calibration
 from tersify.compensated.matrices import Matrix
 from tersify.modes import eval_mode
 
-TOKEN_SHARE = 0.5  # of a token's weight that its own gradient decides; one text tells too little to trust it alone
+# of a token's weight that its own gradient decides; one text tells too little to trust
+# it alone
+TOKEN_SHARE = 0.5
 COLUMNS_AT_ONCE = 512
 
 
@@ -23,9 +27,10 @@ COLUMNS_AT_ONCE = 512
 class Statistics:
     """Sums over tokens for one matrix.
 
-    `fisher` is Σ g² for each row, with g the gradient of the loss for that output; `hessian` is Σ w·x·xᵀ over inputs x,
-    a token counted by w, its share of the squared gradients. An embedding's inputs are its tokens: `counts`
-    holds how often each was met, and `gram` is Σ g·gᵀ of the gradients that reach its outputs.
+    `fisher` is Σ g² for each row, with g the gradient of the loss for that output;
+    `hessian` is Σ w·x·xᵀ over inputs x, a token counted by w, its share of the squared
+    gradients. An embedding's inputs are its tokens: `counts` holds how often each was
+    met, and `gram` is Σ g·gᵀ of the gradients that reach its outputs.
     """
 
     fisher: Tensor
@@ -50,7 +55,9 @@ class Statistics:
 
 
 def add_gram_(total: Tensor, x: Tensor) -> None:
-    """Add xᵀx to the upper triangle of `total`, block row by block row; `mirrored` gives the whole."""
+    """Add xᵀx to the upper triangle of `total`, block row by block row; `mirrored`
+    gives the whole.
+    """
     for first in range(0, x.shape[1], COLUMNS_AT_ONCE):
         end = first + COLUMNS_AT_ONCE
         total[first:end, first:].addmm_(x[:, first:end].T, x[:, first:])
@@ -63,7 +70,9 @@ def mirrored(upper: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class _Taps:
-    """Hooks on the modules of some matrices, which add to their statistics during backward."""
+    """Hooks on the modules of some matrices, which add to their statistics during
+    backward.
+    """
 
     made: dict[str, Statistics] = field(default_factory=dict)
     hooks: list[Any] = field(default_factory=list)
@@ -74,27 +83,46 @@ class _Taps:
         own = Statistics(fisher=zeros(rows), hessian=zeros(columns, columns))
         self.made[matrix.name] = own
         if matrix.linear is not None:
-            self.hooks.append(matrix.linear.register_forward_hook(_on_backward(own.add)))
+            self.hooks.append(
+                matrix.linear.register_forward_hook(_on_backward(own.add))
+            )
         if matrix.embedding is not None:
             own.counts, own.gram = zeros(rows).long(), zeros(columns, columns)
-            self.hooks.append(matrix.embedding.register_forward_hook(_on_backward(own.add_embedded)))
+            self.hooks.append(
+                matrix.embedding.register_forward_hook(_on_backward(own.add_embedded))
+            )
 
 
-def _on_backward(add: Callable[[Tensor, Tensor], None]) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+def _on_backward(
+    add: Callable[[Tensor, Tensor], None],
+) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
     def forward(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
         given = args[0].detach()
-        rows = given.flatten() if isinstance(module, nn.Embedding) else given.reshape(-1, given.shape[-1]).float()
+        rows = (
+            given.flatten()
+            if isinstance(module, nn.Embedding)
+            else given.reshape(-1, given.shape[-1]).float()
+        )
         if out.requires_grad:
-            out.register_hook(lambda g: add(rows, g.detach().reshape(-1, g.shape[-1]).float()))
+            out.register_hook(
+                lambda g: add(rows, g.detach().reshape(-1, g.shape[-1]).float())
+            )
 
     return forward
 
 
 @contextlib.contextmanager
 def _only_activations(model: nn.Module, matrices: Sequence[Matrix]) -> Iterator[None]:
-    """Gradients flow to activations alone: no weight keeps one, and outputs that need none so far begin the chain."""
+    """Gradients flow to activations alone: no weight keeps one, and outputs that need
+    none so far begin the chain.
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    first = [module for matrix in matrices for module in (matrix.linear, matrix.embedding) if module is not None]
+    first = [
+        module
+        for matrix in matrices
+        for module in (matrix.linear, matrix.embedding)
+        if module is not None
+    ]
     hooks = []
     try:
         for parameter in trained:
@@ -122,7 +150,9 @@ def statistics_of(
     bf16: bool = False,
     tell: Callable[[str, int, int], None] = lambda what, done, all_of_it: None,
 ) -> dict[str, Statistics]:
-    """One forward and backward pass a batch; memory is that of one batch and of the Hessians."""
+    """One forward and backward pass a batch; memory is that of one batch and of the
+    Hessians.
+    """
     taps = _Taps()
     device = next(model.parameters()).device
     try:
@@ -143,11 +173,17 @@ def statistics_of(
     for name, own in taps.made.items():
         seen = own.tokens if own.counts is None else int(own.counts.sum())
         if not seen:
-            raise ValueError(f"no calibration batch reached {name!r}; give batches that use all of the network")
+            raise ValueError(
+                f"no calibration batch reached {name!r}; give batches that use all of the network"
+            )
     return taps.made
 
 
 def next_token_loss(outputs: Any, ids: Tensor) -> Tensor:
-    """The summed cross-entropy of each token behind those before it, for a causal language model."""
+    """The summed cross-entropy of each token behind those before it, for a causal
+    language model.
+    """
     logits = outputs.logits if hasattr(outputs, "logits") else outputs
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="sum")
+    return F.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="sum"
+    )

@@ -1,4 +1,6 @@
-"""Codes of few levels for each matrix: a table of levels, or three of them, with a scale for each row."""
+"""Codes of few levels for each matrix: a table of levels, or three of them, with a
+scale for each row.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,24 @@ from tersify.methods.lookup.optimal import Moments, optimal_table
 from tersify.tensor import CompressedTensor
 from tersify.tensor.table import TableFormat
 
-WORD_BITS = 8  # levels of a table are whole numbers of so many bits, times the row's scale
+# levels of a table are whole numbers of so many bits, times the row's scale
+WORD_BITS = 8
 TERNARY_ROUNDS = 8
 SCALE_TRIES = 24
 
 
 def short(scale: Tensor) -> Tensor:
-    """Numbers of eight significant bits: the rest would double what scales take in the file, and tells nothing."""
+    """Numbers of eight significant bits: the rest would double what scales take in the
+    file, and tells nothing.
+    """
     return scale.to(torch.bfloat16).float()
 
 
 class Table:
     """The nearest of 2^bits levels, with a scale for each row.
 
-    The levels are the best there are for the matrix as it was: a column counts by 1/U_jj², the damage of its errors,
-    and a row by its Fisher information.
+    The levels are the best there are for the matrix as it was: a column counts by
+    1/U_jj², the damage of its errors, and a row by its Fisher information.
     """
 
     def __init__(self, bits: int, fisher: Tensor) -> None:
@@ -41,21 +46,37 @@ class Table:
             self._fit_scale(weight, matters)
             self.levels = self._fitted(weight, matters)
         self.scale = short(self.scale)
-        self._codes = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device)
+        self._codes = torch.empty(
+            weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device
+        )
 
     def _fitted(self, weight: Tensor, matters: Tensor) -> Tensor:
         """The best levels of the scaled matrix: exact, on the grid of the words."""
         scaled = (weight / self.scale[:, None]).double().cpu().numpy().ravel()
-        counted = (matters[None] * (self._fisher * self.scale.square())[:, None]).double().cpu().numpy().ravel()
+        counted = (
+            (matters[None] * (self._fisher * self.scale.square())[:, None])
+            .double()
+            .cpu()
+            .numpy()
+            .ravel()
+        )
         form = TableFormat(n=self.bits, m=WORD_BITS, integer_bits=WORD_BITS - 1)
         reach = float(2 ** (WORD_BITS - 1))
         moments = Moments(scaled, counted / counted.mean(), form.step / 2, reach)
-        _, levels = optimal_table([moments], form, range(1), ratio=None, force_zero=True)
+        _, levels = optimal_table(
+            [moments], form, range(1), ratio=None, force_zero=True
+        )
         whole = np.unique(levels[0])
-        return torch.from_numpy(np.concatenate([[0.0], whole[whole != 0]])).float().to(weight.device)
+        return (
+            torch.from_numpy(np.concatenate([[0.0], whole[whole != 0]]))
+            .float()
+            .to(weight.device)
+        )
 
     def _fit_scale(self, weight: Tensor, matters: Tensor) -> None:
-        """For each row the scale, of some around what it has, at which its rounding does least damage."""
+        """For each row the scale, of some around what it has, at which its rounding
+        does least damage.
+        """
         best = torch.full_like(self.scale, torch.inf)
         chosen = self.scale.clone()
         for factor in torch.linspace(0.5, 1.15, SCALE_TRIES):
@@ -63,7 +84,10 @@ class Table:
             near = self._nearest(weight / scale[:, None]) * scale[:, None]
             damage = ((weight - near).square() * matters).sum(1)
             better = damage < best
-            best, chosen = torch.where(better, damage, best), torch.where(better, scale, chosen)
+            best, chosen = (
+                torch.where(better, damage, best),
+                torch.where(better, scale, chosen),
+            )
         self.scale = chosen
 
     def _codes_of(self, values: Tensor) -> Tensor:
@@ -84,11 +108,18 @@ class Table:
 
     def packed(self) -> CompressedTensor:
         codes = self._codes.T.contiguous()
-        return CompressedTensor(shape=tuple(codes.shape), codes=codes, codebook=self.levels, scale=self.scale[:, None])
+        return CompressedTensor(
+            shape=tuple(codes.shape),
+            codes=codes,
+            codebook=self.levels,
+            scale=self.scale[:, None],
+        )
 
 
 class Ternary(Table):
-    """−, 0 and + a scale for each row, the one at which its rounding does least damage (TWN, eq. 3, with weights)."""
+    """−, 0 and + a scale for each row, the one at which its rounding does least damage
+    (TWN, eq. 3, with weights).
+    """
 
     def __init__(self) -> None:
         super().__init__(1, torch.empty(0))
@@ -99,13 +130,18 @@ class Ternary(Table):
         self.scale = weight.abs().mean(1).clamp(min=1e-12)
         for _ in range(TERNARY_ROUNDS):
             kept = (weight.abs() > self.scale[:, None] / 2) * matters
-            self.scale = ((weight.abs() * kept).sum(1) / kept.sum(1).clamp(min=1e-30)).clamp(min=1e-12)
+            self.scale = (
+                (weight.abs() * kept).sum(1) / kept.sum(1).clamp(min=1e-30)
+            ).clamp(min=1e-12)
         self.scale = short(self.scale)
-        self._codes = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device)
+        self._codes = torch.empty(
+            weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device
+        )
 
 
 class Pruned:
-    """Zeros where they do least damage, block of columns by block of columns; the others stay (SparseGPT).
+    """Zeros where they do least damage, block of columns by block of columns; the
+    others stay (SparseGPT).
 
     Args:
         sparsity: the share of zeros in each block of columns.
@@ -117,8 +153,12 @@ class Pruned:
         self._weight = torch.empty(0)
 
     def begin(self, weight: Tensor, spread: Tensor) -> None:
-        self._kept = torch.ones(weight.shape[1], weight.shape[0], dtype=torch.bool, device=weight.device)
-        self._weight = torch.empty(weight.shape[1], weight.shape[0], device=weight.device)
+        self._kept = torch.ones(
+            weight.shape[1], weight.shape[0], dtype=torch.bool, device=weight.device
+        )
+        self._weight = torch.empty(
+            weight.shape[1], weight.shape[0], device=weight.device
+        )
 
     def block(self, weight: Tensor, spread: Tensor, columns: slice) -> None:
         damage = (weight[:, columns] / spread[columns]).square()
@@ -135,4 +175,6 @@ class Pruned:
     def packed(self) -> CompressedTensor:
         dense = self._weight.T.contiguous()
         kept = dense != 0
-        return CompressedTensor(shape=tuple(dense.shape), codes=kept.to(torch.uint8), values=dense[kept])
+        return CompressedTensor(
+            shape=tuple(dense.shape), codes=kept.to(torch.uint8), values=dense[kept]
+        )

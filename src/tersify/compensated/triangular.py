@@ -1,4 +1,6 @@
-"""Triangular compensation: what rounding a column does to the outputs is taken over by the columns after it."""
+"""Triangular compensation: what rounding a column does to the outputs is taken over by
+the columns after it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BLOCK_COLUMNS = 128  # columns that are rounded before the rest of the matrix hears of it
+# columns that are rounded before the rest of the matrix hears of it
+BLOCK_COLUMNS = 128
 
 
 class ColumnCode(Protocol):
-    """How one column becomes codes. A code sees the columns in their order, each as the ones before left it."""
+    """How one column becomes codes. A code sees the columns in their order, each as the
+    ones before left it.
+    """
 
     def begin(self, weight: Tensor, spread: Tensor) -> None:
         """The whole matrix, and for each column the spread of its rounding error: U_jj."""
@@ -24,12 +29,15 @@ class ColumnCode(Protocol):
 
 
 def spread_of(hessian: Tensor, damping: float) -> Tensor:
-    """U, upper triangular, with UᵀU the inverse of the damped Hessian (GPTQ, algorithm 1); double precision.
+    """U, upper triangular, with UᵀU the inverse of the damped Hessian (GPTQ, algorithm
+    1); double precision.
 
     A column whose inputs are always zero is independent of the others.
     """
     if not bool(hessian.isfinite().all()):
-        raise ValueError("the inputs of a layer are not finite; calibrate with batches that the network can stand")
+        raise ValueError(
+            "the inputs of a layer are not finite; calibrate with batches that the network can stand"
+        )
     damped = hessian.double().clone()
     diagonal = damped.diagonal()
     mean = diagonal.mean().clamp(min=1e-30)
@@ -42,15 +50,18 @@ def spread_of(hessian: Tensor, damping: float) -> Tensor:
             if not failed:
                 return upper
         diagonal += damping * mean  # too few tokens for so many columns: more damping
-    raise ValueError("the inputs of a layer have no usable covariance; give more calibration tokens or more damping")
+    raise ValueError(
+        "the inputs of a layer have no usable covariance; give more calibration tokens or more damping"
+    )
 
 
 @torch.no_grad()
 def compensate(weight: Tensor, upper: Tensor, code: ColumnCode) -> Tensor:
-    """The rounded weight (rows × columns), each column rounded by `code` after the errors of those before it.
+    """The rounded weight (rows × columns), each column rounded by `code` after the
+    errors of those before it.
 
-    `upper` is what `spread_of` gave. Errors within a block are passed on column by column, and to the rest of the
-    matrix block by block.
+    `upper` is what `spread_of` gave. Errors within a block are passed on column by
+    column, and to the rest of the matrix block by block.
     """
     rest = weight.detach().to(torch.float32).clone()
     made = torch.empty_like(rest)

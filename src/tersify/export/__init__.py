@@ -1,1 +1,3 @@
-"""Hand a compressed network over: a folder for an FPGA engineer, an ONNX file, dense safetensors."""
+"""Hand a compressed network over: a folder for an FPGA engineer, an ONNX file, dense
+safetensors.
+"""

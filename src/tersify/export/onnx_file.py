@@ -14,7 +14,9 @@ def onnx_module() -> Any:
         import onnx.helper
         import onnx.numpy_helper
     except ImportError:
-        raise ValueError("writing ONNX needs the package onnx; pip install 'tersify[onnx]'") from None
+        raise ValueError(
+            "writing ONNX needs the package onnx; pip install 'tersify[onnx]'"
+        ) from None
     return onnx
 
 

@@ -1,4 +1,6 @@
-"""A compressed network as ONNX: compressed weights are codes → Gather(table), the rest is as torch exports it."""
+"""A compressed network as ONNX: compressed weights are codes → Gather(table), the rest
+is as torch exports it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,16 @@ OPSET = 21  # the first with 4-bit tensors
 
 
 def export_onnx(
-    model: nn.Module, packed: Mapping[str, CompressedTensor | Tensor], example: Tensor, path: Path
+    model: nn.Module,
+    packed: Mapping[str, CompressedTensor | Tensor],
+    example: Tensor,
+    path: Path,
 ) -> dict[str, int]:
-    """Write `model`, which must hold the weights of `packed`; returns how many weights are tables and how many dense.
+    """Write `model`, which must hold the weights of `packed`; returns how many weights
+    are tables and how many dense.
 
-    Codes of up to 16 levels are UINT4, others uint8. Pruned weights without a codebook stay dense.
+    Codes of up to 16 levels are UINT4, others uint8. Pruned weights without a codebook
+    stay dense.
     """
     onnx = onnx_module()
     traced = _trace(model, example)
@@ -49,20 +56,32 @@ def export_onnx(
     document.opset_import.append(onnx.helper.make_opsetid("", OPSET))
     document.ir_version, document.producer_name = 10, "tersify"
     save_checked(document, path)
-    return {"tables": tables, "dense": len(kept) - sum(1 for k in kept if k.name.startswith("tersify/"))}
+    return {
+        "tables": tables,
+        "dense": len(kept) - sum(1 for k in kept if k.name.startswith("tersify/")),
+    }
 
 
 def _trace(model: nn.Module, example: Tensor) -> bytes:
-    """Torch's own export, with the weights under their names: no folding, no fusing of batch norms into them."""
+    """Torch's own export, with the weights under their names: no folding, no fusing of
+    batch norms into them.
+    """
     buffer = io.BytesIO()
     try:
         with eval_mode(model), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the trace-based exporter is the one that keeps names, and is deprecated
+            # the trace-based exporter is the one that keeps names, and is deprecated
+            warnings.simplefilter("ignore")
             torch.onnx.export(
-                model, (example,), buffer, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE,  # type: ignore[arg-type]
-                do_constant_folding=False, input_names=["x"], output_names=["y"],
+                model,
+                (example,),
+                buffer,  # type: ignore[arg-type]
+                dynamo=False,
+                training=torch.onnx.TrainingMode.PRESERVE,
+                do_constant_folding=False,
+                input_names=["x"],
+                output_names=["y"],
                 dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
-            )  # fmt: skip
+            )
     except (RuntimeError, IndexError) as error:
         size = "×".join(map(str, example.shape))
         raise ValueError(
@@ -72,7 +91,9 @@ def _trace(model: nn.Module, example: Tensor) -> bytes:
     return buffer.getvalue()
 
 
-def _lookup(onnx: Any, name: str, tensor: CompressedTensor) -> tuple[list[Any], list[Any]]:
+def _lookup(
+    onnx: Any, name: str, tensor: CompressedTensor
+) -> tuple[list[Any], list[Any]]:
     helper, from_array = onnx.helper, onnx.numpy_helper.from_array
     assert tensor.codebook is not None
     stem = f"tersify/{name}"
@@ -87,14 +108,24 @@ def _lookup(onnx: Any, name: str, tensor: CompressedTensor) -> tuple[list[Any], 
         from_array(tensor.codebook.cpu().numpy(), f"{stem}/table"),
         _codes(onnx, f"{stem}/codes", codes, tensor),
     ]
-    nodes = [helper.make_node("Cast", [f"{stem}/codes"], [f"{stem}/index"], to=onnx.TensorProto.INT32)]
+    nodes = [
+        helper.make_node(
+            "Cast", [f"{stem}/codes"], [f"{stem}/index"], to=onnx.TensorProto.INT32
+        )
+    ]
     steps: list[tuple[str, list[str], dict[str, Any]]] = []
     if per_row:
         assert tensor.axis is not None
-        steps.append(("GatherElements", [f"{stem}/table", f"{stem}/index"], {"axis": 1}))
+        steps.append(
+            ("GatherElements", [f"{stem}/table", f"{stem}/index"], {"axis": 1})
+        )
         constants.append(from_array(np.array(rows_shape, np.int64), f"{stem}/shape"))
         steps.append(("Reshape", [f"{stem}/shape"], {}))
-        order = [*range(1, tensor.axis + 1), 0, *range(tensor.axis + 1, len(tensor.shape))]
+        order = [
+            *range(1, tensor.axis + 1),
+            0,
+            *range(tensor.axis + 1, len(tensor.shape)),
+        ]
         steps.append(("Transpose", [], {"perm": order}))
     else:
         steps.append(("Gather", [f"{stem}/table", f"{stem}/index"], {}))
@@ -105,7 +136,11 @@ def _lookup(onnx: Any, name: str, tensor: CompressedTensor) -> tuple[list[Any], 
     value = ""
     for number, (kind, inputs, attributes) in enumerate(steps, 1):
         output = name if number == len(steps) else f"{stem}/value{number}"
-        nodes.append(helper.make_node(kind, [value, *inputs] if value else inputs, [output], **attributes))
+        nodes.append(
+            helper.make_node(
+                kind, [value, *inputs] if value else inputs, [output], **attributes
+            )
+        )
         value = output
     return constants, nodes
 
@@ -117,4 +152,6 @@ def _codes(onnx: Any, name: str, codes: Any, tensor: CompressedTensor) -> Any:
     flat = codes.reshape(-1)
     flat = np.append(flat, np.uint8(0)) if len(flat) % 2 else flat
     packed = (flat[::2] | (flat[1::2] << 4)).astype(np.uint8)
-    return onnx.helper.make_tensor(name, onnx.TensorProto.UINT4, codes.shape, packed.tobytes(), raw=True)
+    return onnx.helper.make_tensor(
+        name, onnx.TensorProto.UINT4, codes.shape, packed.tobytes(), raw=True
+    )

@@ -1,4 +1,6 @@
-"""A network as plain data: a graph of torch's own operations, which a file can hold and nobody has to trust."""
+"""A network as plain data: a graph of torch's own operations, which a file can hold and
+nobody has to trust.
+"""
 
 from tersify.graph.network import GraphNetwork, network_of
 from tersify.graph.record import recorded

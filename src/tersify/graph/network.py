@@ -1,4 +1,6 @@
-"""A graph becomes a module again, under the same names of its weights. Nothing is run that the graph does not list."""
+"""A graph becomes a module again, under the same names of its weights. Nothing is run
+that the graph does not list.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from tersify.graph.operations import makes_tensors, operation
-from tersify.graph.values import Json, dtype_of, from_json, is_shape, names_in, tensor_from_json
+from tersify.graph.values import (
+    Json,
+    dtype_of,
+    from_json,
+    is_shape,
+    names_in,
+    tensor_from_json,
+)
 
 MOST_VALUE_BYTES = 1 << 33  # of one value in between, for a batch of two
 
@@ -36,40 +45,65 @@ class Node:
 @dataclass(frozen=True)
 class Graph:
     inputs: list[Input]
-    state: dict[str, tuple[torch.dtype, bool]]  # by name: its kind, and whether it is a parameter
+    # by name: its kind, and whether it is a parameter
+    state: dict[str, tuple[torch.dtype, bool]]
     constants: dict[str, Tensor]
     nodes: list[Node]
     output: Json
 
 
 def parsed(given: Json) -> Graph:
-    """The graph of a file's metadata, checked: a wrong one raises ValueError here, and nothing has run."""
+    """The graph of a file's metadata, checked: a wrong one raises ValueError here, and
+    nothing has run.
+    """
     try:
-        inputs = [Input(name, tuple(shape), dtype_of(kind)) for name, shape, kind in given["inputs"]]
-        state = {name: (dtype_of(kind), bool(learned)) for name, kind, learned in given["state"]}
-        constants = {name: tensor_from_json(each) for name, each in given["constants"].items()}
+        inputs = [
+            Input(name, tuple(shape), dtype_of(kind))
+            for name, shape, kind in given["inputs"]
+        ]
+        state = {
+            name: (dtype_of(kind), bool(learned))
+            for name, kind, learned in given["state"]
+        }
+        constants = {
+            name: tensor_from_json(each) for name, each in given["constants"].items()
+        }
         listed = [(name, op, args, kwargs) for name, op, args, kwargs in given["nodes"]]
         output = given["output"]
     except (KeyError, TypeError, AttributeError, IndexError) as problem:
-        raise ValueError(f"the graph is not as it should be ({type(problem).__name__}: {problem})") from None
+        raise ValueError(
+            f"the graph is not as it should be ({type(problem).__name__}: {problem})"
+        ) from None
     for each in inputs:
         if not is_shape([1 if n is None else n for n in each.shape]):
-            raise ValueError(f"an input of the graph has the shape {list(each.shape)!r}")
-    known = [*(each.name for each in inputs), *(f"state.{name}" for name in state), *constants]
+            raise ValueError(
+                f"an input of the graph has the shape {list(each.shape)!r}"
+            )
+    known = [
+        *(each.name for each in inputs),
+        *(f"state.{name}" for name in state),
+        *constants,
+    ]
     names = [*known, *(name for name, *_ in listed)]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(
+        names
+    ):
         raise ValueError("the names of a graph's values must be texts, no two the same")
     return Graph(inputs, state, constants, _nodes(listed, set(known), output), output)
 
 
-def _nodes(listed: list[tuple[str, Any, Any, Any]], known: set[str], output: Json) -> list[Node]:
+def _nodes(
+    listed: list[tuple[str, Any, Any, Any]], known: set[str], output: Json
+) -> list[Node]:
     last: dict[str, int] = {}
     for index, (name, _, args, kwargs) in enumerate(listed):
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise ValueError(f"the arguments of {name!r} are no list and object")
         for read in names_in([args, list(kwargs.values())]):
             if read not in known:
-                raise ValueError(f"{name!r} reads {read!r}, which does not come before it")
+                raise ValueError(
+                    f"{name!r} reads {read!r}, which does not come before it"
+                )
             last[read] = index
         known.add(name)
     kept = set(_outputs(output))
@@ -84,7 +118,16 @@ def _nodes(listed: list[tuple[str, Any, Any, Any]], known: set[str], output: Jso
         compute = operation(op) if isinstance(op, str) else None
         if compute is None:
             raise ValueError(f"the graph names the operation {op!r}, which it may not")
-        nodes.append(Node(name, compute, args, kwargs, makes_tensors(op), tuple(spent.get(index, ()))))
+        nodes.append(
+            Node(
+                name,
+                compute,
+                args,
+                kwargs,
+                makes_tensors(op),
+                tuple(spent.get(index, ())),
+            )
+        )
     return nodes
 
 
@@ -99,10 +142,14 @@ def _outputs(output: Json) -> list[str]:
     return names
 
 
-def network_of(given: Json, shapes: Mapping[str, tuple[int, ...]], *, max_bytes: int) -> GraphNetwork:
-    """The network of a file's graph, with weights yet to come; `shapes` are those of the file's tensors.
+def network_of(
+    given: Json, shapes: Mapping[str, tuple[int, ...]], *, max_bytes: int
+) -> GraphNetwork:
+    """The network of a file's graph, with weights yet to come; `shapes` are those of
+    the file's tensors.
 
-    It runs once without memory, so that a graph that cannot run, or takes far more of it than it should, is refused.
+    It runs once without memory, so that a graph that cannot run, or takes far more of
+    it than it should, is refused.
     """
     try:
         graph = parsed(given)
@@ -110,23 +157,36 @@ def network_of(given: Json, shapes: Mapping[str, tuple[int, ...]], *, max_bytes:
         raise ValueError("the graph is nested too deeply") from None
     if graph.state.keys() != shapes.keys():
         raise ValueError("the graph and the file name different tensors")
-    total = sum(math.prod(shapes[name]) * kind.itemsize for name, (kind, _) in graph.state.items())
+    total = sum(
+        math.prod(shapes[name]) * kind.itemsize
+        for name, (kind, _) in graph.state.items()
+    )
     if total > max_bytes:
-        raise ValueError(f"its weights take {total:,} bytes, max_decoded_bytes allows {max_bytes:,}")
+        raise ValueError(
+            f"its weights take {total:,} bytes, max_decoded_bytes allows {max_bytes:,}"
+        )
     try:
         with torch.device("meta"):
             network = _class_for(graph)(graph, shapes)
-            examples = [torch.empty([2 if n is None else n for n in i.shape], dtype=i.dtype) for i in graph.inputs]
+            examples = [
+                torch.empty([2 if n is None else n for n in i.shape], dtype=i.dtype)
+                for i in graph.inputs
+            ]
         with torch.no_grad():
             network.run(examples, most_bytes=min(max_bytes, MOST_VALUE_BYTES))
-    except Exception as problem:  # whatever an operation raises for arguments it was not made for
+    except Exception as problem:
+        # whatever an operation raises for arguments it was not made for
         why = " ".join(str(problem).split())[:200]
-        raise ValueError(f"the graph does not run ({type(problem).__name__}: {why})") from None
+        raise ValueError(
+            f"the graph does not run ({type(problem).__name__}: {why})"
+        ) from None
     return network.to_empty(device="cpu").restored().eval()
 
 
 class GraphNetwork(nn.Module):
-    """Runs a graph. Its weights have the names that they had in the network the graph was made of."""
+    """Runs a graph. Its weights have the names that they had in the network the graph
+    was made of.
+    """
 
     def __init__(self, graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -140,12 +200,16 @@ class GraphNetwork(nn.Module):
                 home = home._modules[part]  # type: ignore[assignment]
             tensor = torch.zeros(shapes[name], dtype=kind)
             if learned:
-                home.register_parameter(leaf, nn.Parameter(tensor, requires_grad=kind.is_floating_point))
+                home.register_parameter(
+                    leaf, nn.Parameter(tensor, requires_grad=kind.is_floating_point)
+                )
             else:
                 home.register_buffer(leaf, tensor)
         for index, constant in enumerate(graph.constants.values()):
             self.register_buffer(
-                f"_constant{index}", constant.to(torch.get_default_device(), copy=True), persistent=False
+                f"_constant{index}",
+                constant.to(torch.get_default_device(), copy=True),
+                persistent=False,
             )
 
     def restored(self) -> GraphNetwork:
@@ -156,12 +220,20 @@ class GraphNetwork(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         if len(inputs) != len(self._graph.inputs):
-            raise ValueError(f"the network takes {len(self._graph.inputs)} inputs, got {len(inputs)}")
+            raise ValueError(
+                f"the network takes {len(self._graph.inputs)} inputs, got {len(inputs)}"
+            )
         for given, wanted in zip(inputs, self._graph.inputs, strict=True):
-            # Of floats any kind goes, as with other modules: it must be that of the weights, and torch says so.
+            # Of floats any kind goes, as with other modules: it must be that of the
+            # weights, and torch says so.
             floats = given.is_floating_point() and wanted.dtype.is_floating_point
-            fits = len(given.shape) == len(wanted.shape) and (floats or given.dtype == wanted.dtype)
-            if not fits or any(n is not None and n != m for n, m in zip(wanted.shape, given.shape, strict=True)):
+            fits = len(given.shape) == len(wanted.shape) and (
+                floats or given.dtype == wanted.dtype
+            )
+            if not fits or any(
+                n is not None and n != m
+                for n, m in zip(wanted.shape, given.shape, strict=True)
+            ):
                 shape = "×".join("N" if n is None else str(n) for n in wanted.shape)
                 raise ValueError(
                     f"the network was written down for inputs {shape} of {wanted.dtype}, got "
@@ -171,13 +243,24 @@ class GraphNetwork(nn.Module):
 
     def run(self, inputs: list[Tensor], *, most_bytes: int | None = None) -> Any:
         graph = self._graph
-        values: dict[str, Any] = {each.name: given for each, given in zip(graph.inputs, inputs, strict=True)}
-        values |= {f"state.{name}": tensor for name, tensor in self.state_dict(keep_vars=True).items()}
-        values |= {name: getattr(self, f"_constant{index}") for index, name in enumerate(graph.constants)}
+        values: dict[str, Any] = {
+            each.name: given for each, given in zip(graph.inputs, inputs, strict=True)
+        }
+        values |= {
+            f"state.{name}": tensor
+            for name, tensor in self.state_dict(keep_vars=True).items()
+        }
+        values |= {
+            name: getattr(self, f"_constant{index}")
+            for index, name in enumerate(graph.constants)
+        }
         device = inputs[0].device
         for node in graph.nodes:
             arguments = from_json(node.args, values, device)
-            settings = {key: from_json(value, values, device) for key, value in node.kwargs.items()}
+            settings = {
+                key: from_json(value, values, device)
+                for key, value in node.kwargs.items()
+            }
             if node.makes_tensors:
                 settings["device"] = device
             result = node.compute(*arguments, **settings)

@@ -1,6 +1,8 @@
-"""The operations that a stored graph may name: arithmetic on tensors and sizes, and nothing else.
+"""The operations that a stored graph may name: arithmetic on tensors and sizes, and
+nothing else.
 
-A file from elsewhere chooses among these alone. None reads a file, writes to its arguments or calls back.
+A file from elsewhere chooses among these alone. None reads a file, writes to its
+arguments or calls back.
 """
 
 from __future__ import annotations
@@ -35,11 +37,17 @@ zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full arang
 scalar_tensor lift_fresh_copy sym_size
 """
 _NAMES = frozenset(_LISTED.split())
-_MAKERS = ("zeros", "ones", "full", "arange", "linspace", "eye", "scalar_tensor")  # of tensors from nothing
+# of tensors from nothing
+_MAKERS = ("zeros", "ones", "full", "arange", "linspace", "eye", "scalar_tensor")
 _SIZES: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
-    "neg": operator.neg, "getitem": operator.getitem,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "neg": operator.neg,
+    "getitem": operator.getitem,
+}
 LARGEST_SIZE = 1 << 62
 
 

@@ -1,4 +1,6 @@
-"""A module becomes a graph: torch.export writes down its operations, and the result is compared with the module."""
+"""A module becomes a graph: torch.export writes down its operations, and the result is
+compared with the module.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,21 @@ _NORM = torch.ops.aten._native_batch_norm_legit_no_training.default
 
 
 def recorded(model: nn.Module, example: Tensor | Sequence[Tensor]) -> dict[str, Json]:
-    """The graph of a module in eval mode, for any batch where torch.export can follow that, else for the example's.
+    """The graph of a module in eval mode, for any batch where torch.export can follow
+    that, else for the example's.
 
-    `example` is an input, or one for each argument. A module that torch.export does not follow is refused.
+    `example` is an input, or one for each argument. A module that torch.export does not
+    follow is refused.
     """
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     if not inputs or not all(isinstance(each, Tensor) for each in inputs):
-        raise ValueError("an example is a tensor, or a tensor for each argument of the network")
+        raise ValueError(
+            "an example is a tensor, or a tensor for each argument of the network"
+        )
     if any(parametrize.is_parametrized(module) for module in model.modules()):
-        raise ValueError("the network is in a session; end that with session.bake_(), or give a fresh network")
+        raise ValueError(
+            "the network is in a session; end that with session.bake_(), or give a fresh network"
+        )
     inputs = tuple(each.detach() for each in inputs)
     with eval_mode(model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -42,32 +50,47 @@ def recorded(model: nn.Module, example: Tensor | Sequence[Tensor]) -> dict[str, 
             return _checked(model, _exported(model, inputs, None), [inputs])
         except Exception as error:
             why = " ".join(str(error or problem).split())[:200]
-            raise ValueError(f"{type(model).__name__} cannot be written down as a graph: {why}") from error
+            raise ValueError(
+                f"{type(model).__name__} cannot be written down as a graph: {why}"
+            ) from error
 
 
 def _for_any_batch(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Json]:
     if any(not each.ndim or not len(each) for each in inputs):
         raise ValueError("without a batch")
-    several = tuple(torch.cat([each, each, each]) for each in inputs)  # torch.export takes a size of 1 for a constant
+    # torch.export takes a size of 1 for a constant
+    several = tuple(torch.cat([each, each, each]) for each in inputs)
     free = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
     few = [tuple(each[:count] for each in several) for count in (1, 3)]
     return _checked(model, _exported(model, several, free), few)
 
 
 def _exported(model: nn.Module, inputs: tuple[Tensor, ...], free: Any) -> Any:
-    return torch.export.export(model, inputs, dynamic_shapes=free).run_decompositions({})
+    return torch.export.export(model, inputs, dynamic_shapes=free).run_decompositions(
+        {}
+    )
 
 
-def _checked(model: nn.Module, program: Any, examples: list[tuple[Tensor, ...]]) -> dict[str, Json]:
+def _checked(
+    model: nn.Module, program: Any, examples: list[tuple[Tensor, ...]]
+) -> dict[str, Json]:
     """The graph, which gives on the examples what the module gives."""
     graph = _graph(program, examples[0])
-    network = GraphNetwork(parsed(graph), {name: tuple(t.shape) for name, t in model.state_dict().items()})
+    network = GraphNetwork(
+        parsed(graph), {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    )
     network.load_state_dict(model.state_dict())
     for inputs in examples:
-        for ours, theirs in zip(_leaves(network(*inputs)), _leaves(model(*inputs)), strict=True):
+        for ours, theirs in zip(
+            _leaves(network(*inputs)), _leaves(model(*inputs)), strict=True
+        ):
             scale = float(theirs.abs().max()) if theirs.numel() else 0.0
             if ours.shape != theirs.shape or not torch.allclose(
-                ours.double(), theirs.double(), rtol=0, atol=TOLERANCE * max(scale, 1e-30), equal_nan=True
+                ours.double(),
+                theirs.double(),
+                rtol=0,
+                atol=TOLERANCE * max(scale, 1e-30),
+                equal_nan=True,
             ):
                 raise ValueError("the graph does not give what the network gives")
     return graph
@@ -82,7 +105,10 @@ def _graph(program: Any, example: tuple[Tensor, ...]) -> dict[str, Json]:
     constants: dict[str, Json] = {}
     inputs: list[str] = []
     for spec in signature.input_specs:
-        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target in program.state_dict:
+        if (
+            spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
+            and spec.target in program.state_dict
+        ):
             places[spec.arg.name] = f"state.{spec.target}"
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             constants[spec.arg.name] = tensor_to_json(program.constants[spec.target])
@@ -91,20 +117,34 @@ def _graph(program: Any, example: tuple[Tensor, ...]) -> dict[str, Json]:
         else:
             raise ValueError(f"it has an input {spec.arg.name!r} that is no tensor")
     if sum(len(each["data"]) for each in constants.values()) > MOST_CONSTANT_BYTES:
-        raise ValueError("its constants are too large; register them as buffers that are saved")
+        raise ValueError(
+            "its constants are too large; register them as buffers that are saved"
+        )
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
         raise ValueError("its forward changes its own state")
     nodes, output = _nodes(program, places)
-    declared = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    declared = {
+        node.name: node.meta["val"]
+        for node in program.graph.nodes
+        if node.op == "placeholder"
+    }
     return {
-        "inputs": [[name, [n if isinstance(n, int) else None for n in declared[name].shape],
-                    dtype_name(declared[name].dtype)] for name in inputs],
-        "state": [[name, dtype_name(tensor.dtype), isinstance(tensor, nn.Parameter)]
-                  for name, tensor in program.state_dict.items()],
+        "inputs": [
+            [
+                name,
+                [n if isinstance(n, int) else None for n in declared[name].shape],
+                dtype_name(declared[name].dtype),
+            ]
+            for name in inputs
+        ],
+        "state": [
+            [name, dtype_name(tensor.dtype), isinstance(tensor, nn.Parameter)]
+            for name, tensor in program.state_dict.items()
+        ],
         "constants": constants,
         "nodes": nodes,
         "output": _tree(program.call_spec.out_spec, iter(output)),
-    }  # fmt: skip
+    }
 
 
 def _nodes(program: Any, places: dict[str, str]) -> tuple[list[Json], list[Json]]:
@@ -116,17 +156,30 @@ def _nodes(program: Any, places: dict[str, str]) -> tuple[list[Json], list[Json]
     for node in program.graph.nodes:
         if node.op == "output":
             output = [to_json(each, named) for each in node.args[0]]
-        elif node.op != "call_function" or (not node.users and node.target is not _NORM):
+        elif node.op != "call_function" or (
+            not node.users and node.target is not _NORM
+        ):
             continue
         elif node.target is _NORM:
             image, weight, bias, mean, var, momentum, eps = node.args
             args = [image, weight, bias, mean, var, False, momentum, eps, False]
-            nodes.append([node.name, "aten.batch_norm.default", to_json(args, named), {}])
-        elif getattr(node.args[0] if node.args else None, "target", None) is _NORM and node.args[1] == 0:
-            places[node.name] = named(node.args[0])  # of three results, of which the others are empty
+            nodes.append(
+                [node.name, "aten.batch_norm.default", to_json(args, named), {}]
+            )
+        elif (
+            getattr(node.args[0] if node.args else None, "target", None) is _NORM
+            and node.args[1] == 0
+        ):
+            # of three results, of which the others are empty
+            places[node.name] = named(node.args[0])
         else:
-            # Which strides a view meets may differ from machine to machine; a reshape copies where it must.
-            name = "aten.reshape.default" if node.target is torch.ops.aten.view.default else name_of(node.target)
+            # Which strides a view meets may differ from machine to machine; a reshape
+            # copies where it must.
+            name = (
+                "aten.reshape.default"
+                if node.target is torch.ops.aten.view.default
+                else name_of(node.target)
+            )
             if name is None:
                 raise ValueError(f"it uses {node.target}, which a graph may not name")
             kwargs = {key: to_json(value, named) for key, value in node.kwargs.items()}
@@ -141,5 +194,12 @@ def _tree(spec: Any, leaves: Any) -> Json:
     if spec.type in (tuple, list):
         return [_tree(child, leaves) for child in spec.children()]
     if spec.type is dict:
-        return {"names": {key: _tree(child, leaves) for key, child in zip(spec.context, spec.children(), strict=True)}}
-    raise ValueError(f"its forward returns a {spec.type.__name__}; return a tensor, a tuple or a dict")
+        return {
+            "names": {
+                key: _tree(child, leaves)
+                for key, child in zip(spec.context, spec.children(), strict=True)
+            }
+        }
+    raise ValueError(
+        f"its forward returns a {spec.type.__name__}; return a tensor, a tuple or a dict"
+    )

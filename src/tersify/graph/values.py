@@ -1,4 +1,6 @@
-"""Arguments of operations as JSON, and back: numbers and text as they are, the rest as objects of one key."""
+"""Arguments of operations as JSON, and back: numbers and text as they are, the rest as
+objects of one key.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,23 @@ from torch import Tensor
 
 _DTYPES = {
     str(kind).removeprefix("torch."): kind
-    for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
-                 torch.int8, torch.uint8, torch.bool)
-}  # fmt: skip
-_MEMORY = {"contiguous_format": torch.contiguous_format, "preserve_format": torch.preserve_format}
+    for kind in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
+_MEMORY = {
+    "contiguous_format": torch.contiguous_format,
+    "preserve_format": torch.preserve_format,
+}
 Json = Any
 
 
@@ -28,7 +43,9 @@ def dtype_name(kind: torch.dtype) -> str:
 
 def dtype_of(name: Any) -> torch.dtype:
     if not isinstance(name, str) or name not in _DTYPES:
-        raise ValueError(f"the graph names a kind of numbers that is not known, {name!r}")
+        raise ValueError(
+            f"the graph names a kind of numbers that is not known, {name!r}"
+        )
     return _DTYPES[name]
 
 
@@ -80,7 +97,11 @@ def names_in(given: Json) -> list[str]:
     """The values that an argument refers to."""
     if isinstance(given, list):
         return [name for entry in given for name in names_in(entry)]
-    return [given["value"]] if isinstance(given, dict) and isinstance(given.get("value"), str) else []
+    return (
+        [given["value"]]
+        if isinstance(given, dict) and isinstance(given.get("value"), str)
+        else []
+    )
 
 
 def tensor_to_json(tensor: Tensor) -> Json:
@@ -88,20 +109,38 @@ def tensor_to_json(tensor: Tensor) -> Json:
     flat = tensor.detach().cpu().contiguous()
     raw = flat.reshape(-1).view(torch.uint8).numpy().tobytes() if flat.numel() else b""
     data = base64.b64encode(raw).decode()
-    return {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), "data": data}
+    return {
+        "dtype": dtype_name(tensor.dtype),
+        "shape": list(tensor.shape),
+        "data": data,
+    }
 
 
 def tensor_from_json(given: Json) -> Tensor:
-    if not isinstance(given, dict) or not isinstance(given.get("data"), str) or not is_shape(given.get("shape")):
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("data"), str)
+        or not is_shape(given.get("shape"))
+    ):
         raise ValueError("a constant of the graph is not {dtype, shape, data}")
     kind, shape = dtype_of(given.get("dtype")), given["shape"]
     raw = bytearray(base64.b64decode(given["data"], validate=True))
     if len(raw) != math.prod(shape) * kind.itemsize:
-        raise ValueError(f"a constant of the graph has {len(raw)} bytes, its shape {shape} takes others")
+        raise ValueError(
+            f"a constant of the graph has {len(raw)} bytes, its shape {shape} takes others"
+        )
     if kind is torch.bool and any(byte > 1 for byte in raw):
         raise ValueError("a constant of the graph has a truth value other than 0 and 1")
-    return torch.frombuffer(raw, dtype=kind).reshape(shape) if raw else torch.empty(shape, dtype=kind)
+    return (
+        torch.frombuffer(raw, dtype=kind).reshape(shape)
+        if raw
+        else torch.empty(shape, dtype=kind)
+    )
 
 
 def is_shape(given: Any) -> bool:
-    return isinstance(given, list) and len(given) <= 32 and all(type(n) is int and 0 <= n < 1 << 48 for n in given)
+    return (
+        isinstance(given, list)
+        and len(given) <= 32
+        and all(type(n) is int and 0 <= n < 1 << 48 for n in given)
+    )

@@ -1,1 +1,3 @@
-"""One line for training loops of others: `hf` (the Trainer), `lightning` and `accelerate`, each with its library."""
+"""One line for training loops of others: `hf` (the Trainer), `lightning` and
+`accelerate`, each with its library.
+"""

@@ -1,4 +1,6 @@
-"""Accelerate: `session = attach(accelerator, model, "ternary-target", steps=1000)`, and the loop stays as it is."""
+"""Accelerate: `session = attach(accelerator, model, "ternary-target", steps=1000)`, and
+the loop stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +40,28 @@ def attach(
     example: Example | None = None,
     **settings: Any,
 ) -> Session:
-    """Bind a recipe to a model before its optimizer is made and `accelerator.prepare` is called.
+    """Bind a recipe to a model before its optimizer is made and `accelerator.prepare`
+    is called.
 
-    From then on the loop drives the session: it moves on at the first forward pass of training after each step of the
-    optimizer, the recipe's own term joins the gradients, and `save_state` and `load_state` have it with the rest. Call
-    neither `session.step` nor `session.penalty`. Steps are those of the optimizer. At the end `session.pack()` gives
-    what was made. The other arguments are those of `tersify.attach`.
+    From then on the loop drives the session: it moves on at the first forward pass of
+    training after each step of the optimizer, the recipe's own term joins the
+    gradients, and `save_state` and `load_state` have it with the rest. Call neither
+    `session.step` nor `session.penalty`. Steps are those of the optimizer. At the end
+    `session.pack()` gives what was made. The other arguments are those of
+    `tersify.attach`.
     """
     refuse_cut_weights(accelerator.distributed_type)
     chosen = Recipe.load(recipe).with_settings(settings)
     refuse_searches(chosen)
     session = tersify.attach(
-        model, chosen, epochs=epochs, steps_per_epoch=steps_per_epoch, steps=steps, calibration=calibration,
+        model,
+        chosen,
+        epochs=epochs,
+        steps_per_epoch=steps_per_epoch,
+        steps=steps,
+        calibration=calibration,
         example=example,
-    )  # fmt: skip
+    )
     if accelerator.scaler is not None:
         refuse_scaled_penalty(session, "fp16")
     accelerator.register_for_checkpointing(_Driver(accelerator, session))
@@ -59,7 +69,9 @@ def attach(
 
 
 class _Driver:
-    """Moves a session on as the loop of somebody else goes, of which it sees forward passes and optimizer steps."""
+    """Moves a session on as the loop of somebody else goes, of which it sees forward
+    passes and optimizer steps.
+    """
 
     def __init__(self, accelerator: Accelerator, session: Session) -> None:
         self._accelerator, self._session = accelerator, session
@@ -77,7 +89,9 @@ class _Driver:
         self._session.step()
 
     def _optimizer(self) -> Optimizer:
-        """The one that trains the model, which does not exist before the first forward pass."""
+        """The one that trains the model, which does not exist before the first forward
+        pass.
+        """
         prepared = [wrapper.optimizer for wrapper in self._accelerator._optimizers]
         if len(prepared) != 1:
             raise ValueError(

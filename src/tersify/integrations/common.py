@@ -1,4 +1,6 @@
-"""What the integrations share: a recipe that waits for its model, and an optimizer that another program made."""
+"""What the integrations share: a recipe that waits for its model, and an optimizer that
+another program made.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _CUT_UP = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")  # Accelerate's names
 
 
 class Compression:
-    """A recipe, from the model to the file. A mistake in it is told at birth, not after hours of training."""
+    """A recipe, from the model to the file. A mistake in it is told at birth, not after
+    hours of training.
+    """
 
     def __init__(
         self,
@@ -41,33 +45,50 @@ class Compression:
         self._example = example
         self._is_over = False
         if self.out is not None and (self.out.is_dir() or not self.out.parent.is_dir()):
-            raise ValueError(f"out must be a file in a folder that is there, got {str(out)!r}; make the folder first")
+            raise ValueError(
+                f"out must be a file in a folder that is there, got {str(out)!r}; make the folder first"
+            )
         if not gives_batches:
             refuse_searches(self.recipe)
 
     def attach(self, model: nn.Module) -> Session:
         """The session of the model; its length is told when training begins."""
         if self._is_over:
-            raise ValueError("this training is over and its weights are final; go on with a new callback")
+            raise ValueError(
+                "this training is over and its weights are final; go on with a new callback"
+            )
         if self.session is None:
             self.session = Session(
-                model, self.recipe, epochs=1, steps_per_epoch=1, calibration=self._calibration, example=self._example
+                model,
+                self.recipe,
+                epochs=1,
+                steps_per_epoch=1,
+                calibration=self._calibration,
+                example=self._example,
             )
         elif self.session.model is not model:
-            raise ValueError("this callback is at work on another model; give every model a callback of its own")
+            raise ValueError(
+                "this callback is at work on another model; give every model a callback of its own"
+            )
         return self.session
 
     @property
     def running(self) -> Session:
         """The session, where training cannot be without one."""
         if self.session is None:
-            raise ValueError("no recipe is bound to the model; give the callback to the trainer when that is made")
+            raise ValueError(
+                "no recipe is bound to the model; give the callback to the trainer when that is made"
+            )
         return self.session
 
     def begin(self, steps: int, stored: dict[str, Any] | None) -> Session:
-        """Training of so many steps of the optimizer begins, or goes on from what a checkpoint `stored`."""
+        """Training of so many steps of the optimizer begins, or goes on from what a
+        checkpoint `stored`.
+        """
         session = self.running
-        session.epochs, session.steps_per_epoch = training_length(self.recipe, None, None, steps)
+        session.epochs, session.steps_per_epoch = training_length(
+            self.recipe, None, None, steps
+        )
         if stored is not None:
             session.load_state_dict(stored)
         elif done := session.state_dict()["steps_done"]:
@@ -78,7 +99,9 @@ class Compression:
         return session
 
     def finish(self, *, writes: bool) -> CompressedModel:
-        """Pack and, on the rank that `writes`, save; the model is a plain one again, with its final weights."""
+        """Pack and, on the rank that `writes`, save; the model is a plain one again,
+        with its final weights.
+        """
         session = self.running
         done, steps = session.state_dict()["steps_done"], session.steps
         if self.recipe.needs_length and done < steps:
@@ -103,16 +126,24 @@ def refuse_searches(recipe: Recipe) -> None:
 
 
 def refuse_cut_weights(kind: object) -> None:
-    """`kind` is Accelerate's word for how the ranks share the work, whether a script or a launcher chose it."""
+    """`kind` is Accelerate's word for how the ranks share the work, whether a script or
+    a launcher chose it.
+    """
     name = getattr(kind, "name", "")
     if name in _CUT_UP:
-        raise ValueError(f"{name} cuts weights up, and a recipe needs them whole; train with DDP instead")
+        raise ValueError(
+            f"{name} cuts weights up, and a recipe needs them whole; train with DDP instead"
+        )
 
 
 def refuse_scaled_penalty(session: Session, precision: str) -> None:
-    """The scaler divides all gradients by its factor, and those of the methods' own term were never multiplied."""
+    """The scaler divides all gradients by its factor, and those of the methods' own
+    term were never multiplied.
+    """
     if session.penalty().requires_grad:
-        raise ValueError(f"{precision} scales the loss, and the recipe has a term of its own in it; use bf16")
+        raise ValueError(
+            f"{precision} scales the loss, and the recipe has a term of its own in it; use bf16"
+        )
 
 
 def remove_hooks(hooks: list[Any]) -> None:
@@ -141,13 +172,16 @@ def check_optimizer(optimizer: Optimizer, session: Session) -> None:
 
 
 def spare_learned_(optimizer: Optimizer, session: Session) -> list[Any]:
-    """Levels, scores and thresholds do not decay, whatever groups the optimizer was made with.
+    """Levels, scores and thresholds do not decay, whatever groups the optimizer was
+    made with.
 
-    They stand in groups of their own during a step alone, so that its schedulers and checkpoints see what they know.
-    Returns the hooks; `remove()` takes each off.
+    They stand in groups of their own during a step alone, so that its schedulers and
+    checkpoints see what they know. Returns the hooks; `remove()` takes each off.
     """
     learned = {id(p) for p in learned_by(session)}
-    if not learned or not any(group.get("weight_decay") for group in optimizer.param_groups):
+    if not learned or not any(
+        group.get("weight_decay") for group in optimizer.param_groups
+    ):
         return []
     kept: list[list[Any]] = []
 
@@ -157,18 +191,25 @@ def spare_learned_(optimizer: Optimizer, session: Session) -> list[Any]:
             spared = [p for p in group["params"] if id(p) in learned]
             if spared and group.get("weight_decay"):
                 group["params"] = [p for p in group["params"] if id(p) not in learned]
-                optimizer.param_groups.append({**group, "params": spared, "weight_decay": 0.0})
+                optimizer.param_groups.append(
+                    {**group, "params": spared, "weight_decay": 0.0}
+                )
 
     def join(*_: Any) -> None:
         del optimizer.param_groups[len(kept) :]
         for group, params in zip(optimizer.param_groups, kept, strict=True):
             group["params"] = params
 
-    return [optimizer.register_step_pre_hook(split), optimizer.register_step_post_hook(join)]
+    return [
+        optimizer.register_step_pre_hook(split),
+        optimizer.register_step_post_hook(join),
+    ]
 
 
 def add_penalty_(session: Session) -> None:
-    """The methods' own term adds its gradient to that of the loss; once for every step of the optimizer."""
+    """The methods' own term adds its gradient to that of the loss; once for every step
+    of the optimizer.
+    """
     term = session.penalty()
     if term.requires_grad:
         term.backward()

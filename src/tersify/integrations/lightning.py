@@ -40,13 +40,16 @@ _AVERAGES = ("WeightAveraging", "StochasticWeightAveraging")
 
 
 class TersifyCallback(Callback):
-    """Train under a recipe: bound when `fit` begins, moved on before each step, packed when `fit` ends.
+    """Train under a recipe: bound when `fit` begins, moved on before each step, packed
+    when `fit` ends.
 
-    The length is the Trainer's own, `max_steps` or `max_epochs`. In a checkpoint the module's weights are plain, as the
-    compressed network uses them, so that `load_from_checkpoint` and `test(ckpt_path=…)` find what they look for; what
-    `fit(ckpt_path=…)` needs to go on is the callback's own part. When `fit` ends, `packed` is what was made, in the
-    file `out` too, and the module is a plain one with the compressed weights. `settings`, `calibration` and `example`
-    are those of `tersify.attach`; batch norms get their statistics anew from `calibration`.
+    The length is the Trainer's own, `max_steps` or `max_epochs`. In a checkpoint the
+    module's weights are plain, as the compressed network uses them, so that
+    `load_from_checkpoint` and `test(ckpt_path=…)` find what they look for; what
+    `fit(ckpt_path=…)` needs to go on is the callback's own part. When `fit` ends,
+    `packed` is what was made, in the file `out` too, and the module is a plain one with
+    the compressed weights. `settings`, `calibration` and `example` are those of
+    `tersify.attach`; batch norms get their statistics anew from `calibration`.
     """
 
     def __init__(
@@ -59,7 +62,12 @@ class TersifyCallback(Callback):
         **settings: Any,
     ) -> None:
         self._compression = Compression(
-            recipe, settings, out=out, calibration=calibration, example=example, gives_batches=True
+            recipe,
+            settings,
+            out=out,
+            calibration=calibration,
+            example=example,
+            gives_batches=True,
         )
         self._hooks: list[Any] = []
         self._sparing: list[Any] = []
@@ -81,7 +89,9 @@ class TersifyCallback(Callback):
         """Before Lightning makes the optimizer and reads a checkpoint."""
         if stage != "fit":
             return
-        if not _is_kind(trainer.strategy, _WHOLE_WEIGHTS) or _is_kind(trainer.strategy, _CUT_WEIGHTS):
+        if not _is_kind(trainer.strategy, _WHOLE_WEIGHTS) or _is_kind(
+            trainer.strategy, _CUT_WEIGHTS
+        ):
             raise ValueError(
                 f"{type(trainer.strategy).__name__} cuts weights up, and a recipe needs them whole; "
                 "train on one device, or with strategy='ddp'"
@@ -93,30 +103,44 @@ class TersifyCallback(Callback):
                 )
         if not self._hooks:  # an interrupted fit has left them
             # Before those of the session, which refuse plain weights.
-            self._hooks = [pl_module.register_load_state_dict_pre_hook(self._accept_plain)]
+            self._hooks = [
+                pl_module.register_load_state_dict_pre_hook(self._accept_plain)
+            ]
         session = self._compression.attach(pl_module)
         if trainer.precision == "16-mixed":
             refuse_scaled_penalty(session, "16-mixed")
 
-    def _accept_plain(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        """Our checkpoints have plain weights here; the latents, which come with the callback's part, stay till then."""
+    def _accept_plain(
+        self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any
+    ) -> None:
+        """Our checkpoints have plain weights here; the latents, which come with the
+        callback's part, stay till then.
+        """
         if self.session is None:
             return
-        own = {prefix + name: value for name, value in _beside_plain(self.session).items()}
+        own = {
+            prefix + name: value for name, value in _beside_plain(self.session).items()
+        }
         self._lacks_latents = bool(own) and not own.keys() & state.keys()
         if self._lacks_latents:
             state.update(own)
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
         if self._lacks_latents:
-            raise ValueError("the checkpoint was written without TersifyCallback; load its weights before fit instead")
+            raise ValueError(
+                "the checkpoint was written without TersifyCallback; load its weights before fit instead"
+            )
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         steps = trainer.estimated_stepping_batches
         if not math.isfinite(steps) or steps < 1:
-            raise ValueError("how long training takes is not known; give the Trainer max_steps, or max_epochs")
+            raise ValueError(
+                "how long training takes is not known; give the Trainer max_steps, or max_epochs"
+            )
         if len(trainer.optimizers) != 1:
-            raise ValueError(f"a recipe moves on with one optimizer, the module has {len(trainer.optimizers)}; use one")
+            raise ValueError(
+                f"a recipe moves on with one optimizer, the module has {len(trainer.optimizers)}; use one"
+            )
         stored, self._stored = self._stored, None
         session = self._compression.begin(int(steps), stored)
         (optimizer,) = trainer.optimizers
@@ -124,14 +148,18 @@ class TersifyCallback(Callback):
         remove_hooks(self._sparing)
         self._sparing = spare_learned_(optimizer, session)
 
-    def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int
+    ) -> None:
         """Batches whose gradients add up are one step."""
         if self._is_due:
             pair = isinstance(batch, (tuple, list)) and len(batch) == 2
             self._compression.running.step(*(batch if pair else ()))
             self._is_due = False
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: nn.Module, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Any, pl_module: nn.Module, optimizer: Optimizer
+    ) -> None:
         add_penalty_(self._compression.running)
         self._is_due = True
 
@@ -140,7 +168,9 @@ class TersifyCallback(Callback):
         remove_hooks(self._hooks)
         remove_hooks(self._sparing)
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: nn.Module, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Any, pl_module: nn.Module, checkpoint: dict[str, Any]
+    ) -> None:
         if self.session is not None:
             for name in _beside_plain(self.session):
                 del checkpoint["state_dict"][name]
@@ -148,19 +178,31 @@ class TersifyCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         if self.session is None:
             return {}
-        return {"session": self.session.state_dict(), "latents": _beside_plain(self.session), "is_due": self._is_due}
+        return {
+            "session": self.session.state_dict(),
+            "latents": _beside_plain(self.session),
+            "is_due": self._is_due,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self.session is None or not state_dict:
             return  # not for training
         self.session.model.load_state_dict(state_dict["latents"], strict=False)
-        self._stored, self._is_due, self._lacks_latents = state_dict["session"], state_dict["is_due"], False
+        self._stored, self._is_due, self._lacks_latents = (
+            state_dict["session"],
+            state_dict["is_due"],
+            False,
+        )
 
 
 def _beside_plain(session: Session) -> dict[str, Tensor]:
     """What the session added to the module's state."""
     plain = set(session.names)
-    return {name: tensor for name, tensor in session.model.state_dict().items() if name not in plain}
+    return {
+        name: tensor
+        for name, tensor in session.model.state_dict().items()
+        if name not in plain
+    }
 
 
 def _is_kind(thing: object, names: tuple[str, ...]) -> bool:

@@ -1,6 +1,14 @@
 """The lab: reference networks, data sets, training, and the papers' experiments."""
 
-from tersify.lab.data import Augmentation, Data, Split, augment, dataset, normalize, stream
+from tersify.lab.data import (
+    Augmentation,
+    Data,
+    Split,
+    augment,
+    dataset,
+    normalize,
+    stream,
+)
 from tersify.lab.metrics import topk_accuracy
 from tersify.lab.networks import network, networks
 from tersify.lab.seeds import set_seed

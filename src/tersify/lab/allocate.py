@@ -1,4 +1,6 @@
-"""Mixed precision that finds itself: measure each layer alone, then fill a budget by the knapsack."""
+"""Mixed precision that finds itself: measure each layer alone, then fill a budget by
+the knapsack.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FINE_POINTS = 60  # plans among which a drop in quality is searched
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Either the bytes that codes and tables may take together, or how far the quality may fall."""
+    """Either the bytes that codes and tables may take together, or how far the quality
+    may fall.
+    """
 
     bytes: int | None = None
     drop: float | None = None
@@ -33,12 +37,16 @@ class Budget:
         if (self.bytes is None) == (self.drop is None):
             raise ValueError("a budget is bytes or a drop in quality, one of them")
         if (self.bytes or 0) < 0 or (self.drop or 0.0) < 0:
-            raise ValueError(f"a budget must not be negative, got {self.bytes if self.drop is None else self.drop}")
+            raise ValueError(
+                f"a budget must not be negative, got {self.bytes if self.drop is None else self.drop}"
+            )
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to store one weight: its method, its bytes, and how much it alone moves the outputs."""
+    """One way to store one weight: its method, its bytes, and how much it alone moves
+    the outputs.
+    """
 
     method: Method
     size_bytes: int
@@ -60,17 +68,28 @@ class Plan:
         return sum(choice.damage for choice in self.choices.values())
 
     def recipe(self) -> Recipe:
-        """One rule for all the weights that share a method; weights without a choice stay as they are."""
+        """One rule for all the weights that share a method; weights without a choice
+        stay as they are.
+        """
         together: dict[Method, list[str]] = {}
         for name, choice in self.choices.items():
             together.setdefault(choice.method, []).append(name)
-        rules = [Rule(weights=tuple(names), methods=(method,)) for method, names in together.items()]
-        return Recipe(rules=tuple(rules), description=f"Allocated: {self.size_bytes:,} bytes of codes and tables")
+        rules = [
+            Rule(weights=tuple(names), methods=(method,))
+            for method, names in together.items()
+        ]
+        return Recipe(
+            rules=tuple(rules),
+            description=f"Allocated: {self.size_bytes:,} bytes of codes and tables",
+        )
 
 
 def candidates() -> list[Method]:
     """Optimal tables of 2 to 6 bits, and 8-bit fixed point."""
-    return [*(Lookup(n=n) for n in (2, 3, 4, 5, 6)), Lookup(n=8, placement="uniform", fit="nearest", shift=False)]
+    return [
+        *(Lookup(n=n) for n in (2, 3, 4, 5, 6)),
+        Lookup(n=8, placement="uniform", fit="nearest", shift=False),
+    ]
 
 
 @torch.no_grad()
@@ -80,7 +99,8 @@ def measure(
     methods: Sequence[Method],
     tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, list[Choice]]:
-    """For each weight of two dimensions or more, what each method costs and does, all other weights untouched.
+    """For each weight of two dimensions or more, what each method costs and does, all
+    other weights untouched.
 
     Damage is the mean squared change of the outputs relative to their variance.
     """
@@ -94,17 +114,28 @@ def measure(
         original = site.latent.detach().clone()
         table[site.name] = []
         for method in methods:
-            if isinstance(method, Lookup) and method.placement != "uniform" and original.numel() < 2**method.n:
+            if (
+                isinstance(method, Lookup)
+                and method.placement != "uniform"
+                and original.numel() < 2**method.n
+            ):
                 continue
-            packed = tersify.compress_(model, Recipe(rules=(Rule(weights=site.name, methods=(method,)),)))
+            packed = tersify.compress_(
+                model, Recipe(rules=(Rule(weights=site.name, methods=(method,)),))
+            )
             changed = torch.cat([model(x) for x in inputs])
             damage = float((changed - reference).square().mean()) / spread
             compressed = packed[site.name]
             assert isinstance(compressed, CompressedTensor)
             stored = Table.of(compressed)
-            table[site.name].append(Choice(method, stored.code_bytes() + stored.table_bytes(), damage))
+            table[site.name].append(
+                Choice(method, stored.code_bytes() + stored.table_bytes(), damage)
+            )
             site.latent.copy_(original)
-        tell(f"{site.name}: " + ", ".join(f"{c.size_bytes:,} B {c.damage:.2g}" for c in table[site.name]))
+        tell(
+            f"{site.name}: "
+            + ", ".join(f"{c.size_bytes:,} B {c.damage:.2g}" for c in table[site.name])
+        )
     if not table:
         raise ValueError("the network has no weight of two dimensions or more")
     return table
@@ -114,8 +145,11 @@ def knapsack(table: dict[str, list[Choice]], limit_bytes: int) -> Plan:
     """The plan with the least total damage within the limit."""
     least = sum(min(c.size_bytes for c in choices) for choices in table.values())
     if least > limit_bytes:
-        raise ValueError(f"the smallest choices take {least:,} bytes, the budget is {limit_bytes:,}; give it more")
-    # Sizes are rounded up to cells, so no plan exceeds the limit; one just above the least may fit only the least.
+        raise ValueError(
+            f"the smallest choices take {least:,} bytes, the budget is {limit_bytes:,}; give it more"
+        )
+    # Sizes are rounded up to cells, so no plan exceeds the limit; one just above the
+    # least may fit only the least.
     cell = max(limit_bytes / CELLS, 1.0)
     capacity = int(limit_bytes // cell)
     best = np.zeros(capacity + 1)
@@ -130,7 +164,12 @@ def knapsack(table: dict[str, list[Choice]], limit_bytes: int) -> Plan:
         picks.append(reached.argmin(0))
         best = reached.min(0)
     if not np.isfinite(best[capacity]):
-        return Plan({name: min(table[name], key=lambda c: (c.size_bytes, c.damage)) for name in names})
+        return Plan(
+            {
+                name: min(table[name], key=lambda c: (c.size_bytes, c.damage))
+                for name in names
+            }
+        )
     left, chosen = capacity, {}
     for name, pick in zip(reversed(names), reversed(picks), strict=True):
         choice = table[name][int(pick[left])]
@@ -144,15 +183,25 @@ def trade_off(table: dict[str, list[Choice]], points: int = 12) -> list[Plan]:
     least = sum(min(c.size_bytes for c in choices) for choices in table.values())
     most = sum(max(c.size_bytes for c in choices) for choices in table.values())
     plans = [knapsack(table, int(limit)) for limit in np.geomspace(least, most, points)]
-    return [plan for i, plan in enumerate(plans) if i == 0 or plan.size_bytes > plans[i - 1].size_bytes]
+    return [
+        plan
+        for i, plan in enumerate(plans)
+        if i == 0 or plan.size_bytes > plans[i - 1].size_bytes
+    ]
 
 
-def smallest_within(plans: Sequence[Plan], quality: Callable[[Plan], float], floor: float) -> tuple[Plan, float]:
-    """The smallest plan whose measured quality is at least `floor`, by bisection over plans of growing size."""
+def smallest_within(
+    plans: Sequence[Plan], quality: Callable[[Plan], float], floor: float
+) -> tuple[Plan, float]:
+    """The smallest plan whose measured quality is at least `floor`, by bisection over
+    plans of growing size.
+    """
     low, high = 0, len(plans) - 1
     found = plans[high], quality(plans[high])
     if found[1] < floor:
-        raise ValueError(f"even {plans[high].size_bytes:,} bytes reach only {found[1]:.2f}, {floor:.2f} was asked for")
+        raise ValueError(
+            f"even {plans[high].size_bytes:,} bytes reach only {found[1]:.2f}, {floor:.2f} was asked for"
+        )
     while low < high:
         middle = (low + high) // 2
         value = quality(plans[middle])
@@ -165,7 +214,9 @@ def smallest_within(plans: Sequence[Plan], quality: Callable[[Plan], float], flo
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """The plan that was chosen among `plans`, and the accuracy before and after it, in percent."""
+    """The plan that was chosen among `plans`, and the accuracy before and after it, in
+    percent.
+    """
 
     chosen: Plan
     plans: Sequence[Plan]
@@ -175,9 +226,16 @@ class Allocation:
 
 
 def allocate_on(
-    model: nn.Module, data: Data, wanted: Budget, *, images: int, tell: Callable[[str], None] = lambda line: None
+    model: nn.Module,
+    data: Data,
+    wanted: Budget,
+    *,
+    images: int,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Allocation:
-    """Sensitivity on `images` training images; accuracies, and with a drop the choice, on others of them."""
+    """Sensitivity on `images` training images; accuracies, and with a drop the choice,
+    on others of them.
+    """
     check_fits(model, data)
     if images >= len(data.train):
         raise ValueError(
@@ -191,7 +249,9 @@ def allocate_on(
     split = Split(data.train.images[held], data.train.labels[held])
 
     def accuracy(changed: nn.Module) -> float:
-        return evaluate(changed, data, split, device=torch.device("cpu"), amp=False)["accuracy"]
+        return evaluate(changed, data, split, device=torch.device("cpu"), amp=False)[
+            "accuracy"
+        ]
 
     def quality(plan: Plan) -> float:
         changed = copy.deepcopy(model)
@@ -204,5 +264,13 @@ def allocate_on(
         after = quality(chosen)
     else:
         assert wanted.drop is not None
-        chosen, after = smallest_within(trade_off(table, FINE_POINTS), quality, before - wanted.drop)
-    return Allocation(chosen=chosen, plans=trade_off(table), before=before, after=after, held_out=len(held))
+        chosen, after = smallest_within(
+            trade_off(table, FINE_POINTS), quality, before - wanted.drop
+        )
+    return Allocation(
+        chosen=chosen,
+        plans=trade_off(table),
+        before=before,
+        after=after,
+        held_out=len(held),
+    )

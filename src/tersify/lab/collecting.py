@@ -1,4 +1,6 @@
-"""A collection from names: the network, its weights, a calibration batch and what is known of them."""
+"""A collection from names: the network, its weights, a calibration batch and what is
+known of them.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ from tersify.sparse import Collection
 class Source:
     """Which network, with which weights, pruned by which recipe, runs on which batch.
 
-    `target` is a name, or a .terse file. Without `data` the batch is random, of the size `shape`. With `evaluate` the
-    accuracy on the test set of `data` goes into the collection.
+    `target` is a name, or a .terse file. Without `data` the batch is random, of the
+    size `shape`. With `evaluate` the accuracy on the test set of `data` goes into the
+    collection.
     """
 
     target: str
@@ -60,8 +63,12 @@ class Source:
         return ":".join(part for part in (stem, Path(function).name) if part)
 
 
-def collect_from(source: Source, out: Path, *, name: str | None = None, **settings: Any) -> Collection:
-    """Run the network on its batch and write the collection; `settings` are those of `tersify.collect`."""
+def collect_from(
+    source: Source, out: Path, *, name: str | None = None, **settings: Any
+) -> Collection:
+    """Run the network on its batch and write the collection; `settings` are those of
+    `tersify.collect`.
+    """
     net, facts = _network(source)
     example, calibration = _example(net, source, facts.pop("input", None))
     if source.recipe is not None:
@@ -69,13 +76,21 @@ def collect_from(source: Source, out: Path, *, name: str | None = None, **settin
         facts["accuracy"] = None  # it was that of the weights before
     if source.evaluate:
         loaded = dataset(str(source.data), root=source.data_root)
-        facts |= evaluate(net, loaded, loaded.test, device=torch.device("cpu"), amp=False)
+        facts |= evaluate(
+            net, loaded, loaded.test, device=torch.device("cpu"), amp=False
+        )
     metadata = {"target": source.target, "calibration": calibration}
     metadata |= {key: value for key, value in facts.items() if key == "checkpoint"}
     return tersify.collect(
-        net, example, out=out, name=name or source.name, recipe=source.recipe, accuracy=facts.get("accuracy"),
-        metadata=metadata, **settings,
-    )  # fmt: skip
+        net,
+        example,
+        out=out,
+        name=name or source.name,
+        recipe=source.recipe,
+        accuracy=facts.get("accuracy"),
+        metadata=metadata,
+        **settings,
+    )
 
 
 def _network(source: Source) -> tuple[nn.Module, dict[str, Any]]:
@@ -86,28 +101,50 @@ def _network(source: Source) -> tuple[nn.Module, dict[str, Any]]:
     if file is None:
         return resolve_target(source.target, **source.options).eval(), {}
     if file.suffix == ".terse":
-        remedy = f"name it and its file: tersify collect file.py:function --weights {file}"
+        remedy = (
+            f"name it and its file: tersify collect file.py:function --weights {file}"
+        )
         known = None if is_file else source.target
-        net = load_network(file, target=known, options=source.options, remedy=remedy, **limit)
+        net = load_network(
+            file, target=known, options=source.options, remedy=remedy, **limit
+        )
         stored = codec.open(file, **limit).metadata
     else:
-        net, stored = load_weights(resolve_target(source.target, **source.options), file, **limit).eval(), {}
+        net, stored = (
+            load_weights(
+                resolve_target(source.target, **source.options), file, **limit
+            ).eval(),
+            {},
+        )
     measured = stored.get("measured")
     metrics = file.parent / "metrics.json"
     if file.name == "model.terse" and metrics.is_file():
         measured = json.loads(metrics.read_text(encoding="utf-8"))
     accuracy = measured.get("accuracy") if isinstance(measured, dict) else None
-    checkpoint = {"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
-    return net, {"checkpoint": checkpoint, "accuracy": accuracy, "input": stored.get("input")}
+    checkpoint = {
+        "name": file.name,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+    return net, {
+        "checkpoint": checkpoint,
+        "accuracy": accuracy,
+        "input": stored.get("input"),
+    }
 
 
 def _example(net: nn.Module, source: Source, stored: Any) -> tuple[Tensor, str]:
-    """One batch, and where it comes from: training images, random token numbers, or noise of a known shape."""
+    """One batch, and where it comes from: training images, random token numbers, or
+    noise of a known shape.
+    """
     if source.data is not None:
         loaded = dataset(source.data, root=source.data_root)
         check_fits(net, loaded)
-        chosen = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(0))[: source.batch]
-        return normalize(loaded.train.images[chosen], loaded), f"{len(chosen)} training samples of {source.data}"
+        chosen = torch.randperm(
+            len(loaded.train), generator=torch.Generator().manual_seed(0)
+        )[: source.batch]
+        return normalize(
+            loaded.train.images[chosen], loaded
+        ), f"{len(chosen)} training samples of {source.data}"
     example = random_input(net, stored, source.shape, source.batch, other="--data, or ")
     kind = "normal" if example.is_floating_point() else "token"
     return example, f"{'×'.join(map(str, example.shape))} random {kind} numbers"

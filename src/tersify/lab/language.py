@@ -1,4 +1,6 @@
-"""Causal language models of transformers: read, cut into windows, measured, and stored with their tokenizer."""
+"""Causal language models of transformers: read, cut into windows, measured, and stored
+with their tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +18,46 @@ from tersify.compensated import next_token_loss
 from tersify.modes import eval_mode
 from tersify.tensor import CompressedModel
 
-METADATA = "language_model"  # in the metadata of a file: the configuration and the tokenizer
+# in the metadata of a file: the configuration and the tokenizer
+METADATA = "language_model"
 LENGTH = 512
 
 
 def language_model(path: str | Path) -> tuple[Any, Any]:
-    """A causal model in float32 and its tokenizer, from a folder of transformers or a GGUF file."""
+    """A causal model in float32 and its tokenizer, from a folder of transformers or a
+    GGUF file.
+    """
     transformers = _transformers()
     path = Path(path)
     if path.suffix == ".gguf" and path.is_file():
-        where: dict[str, Any] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+        where: dict[str, Any] = {
+            "pretrained_model_name_or_path": str(path.parent),
+            "gguf_file": path.name,
+        }
     elif (path / "config.json").is_file():
         where = {"pretrained_model_name_or_path": str(path)}
     else:
-        raise ValueError(f"{str(path)!r} is no folder with a config.json and no GGUF file; give a downloaded model")
+        raise ValueError(
+            f"{str(path)!r} is no folder with a config.json and no GGUF file; give a downloaded model"
+        )
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            **where, dtype=torch.float32
+        )
         return model.eval(), transformers.AutoTokenizer.from_pretrained(**where)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{str(path)!r} holds no causal model: {str(error).splitlines()[0]}") from None
+        raise ValueError(
+            f"{str(path)!r} holds no causal model: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError("language models need the package transformers; pip install 'tersify[hf]'") from None
+        raise ValueError(
+            "language models need the package transformers; pip install 'tersify[hf]'"
+        ) from None
     return transformers
 
 
@@ -52,10 +68,14 @@ def tokens_of(tokenizer: Any, text: str) -> Tensor:
 
 
 def windows_of(ids: Tensor, count: int, length: int = LENGTH) -> Tensor:
-    """`count` windows (count × length), evenly from the whole text; fewer where it is short."""
+    """`count` windows (count × length), evenly from the whole text; fewer where it is
+    short.
+    """
     whole = len(ids) // length
     if not whole:
-        raise ValueError(f"a text of {len(ids)} tokens has no window of {length}; give more text or shorter windows")
+        raise ValueError(
+            f"a text of {len(ids)} tokens has no window of {length}; give more text or shorter windows"
+        )
     picked = torch.linspace(0, whole - 1, min(count, whole)).round().long()
     return ids[: whole * length].view(whole, length)[picked]
 
@@ -65,45 +85,72 @@ def perplexity(model: nn.Module, windows: Tensor) -> float:
     """Of each token behind those before it in its window."""
     device = next(model.parameters()).device
     with eval_mode(model):
-        losses = [float(next_token_loss(model(w[None].to(device)), w[None].to(device))) for w in windows]
+        losses = [
+            float(next_token_loss(model(w[None].to(device)), w[None].to(device)))
+            for w in windows
+        ]
     return math.exp(sum(losses) / (len(windows) * (windows.shape[1] - 1)))
 
 
 def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedModel:
     """The packed model with what `load_language_model` needs beside the weights."""
-    config = {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
+    config = {
+        key: value
+        for key, value in model.config.to_dict().items()
+        if key != "quantization_config"
+    }
     about = {
         "config": json.loads(json.dumps(config, default=str)),
-        "tokenizer": json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")),
-        "special_tokens": {key: str(value) for key, value in tokenizer.special_tokens_map.items()},
+        "tokenizer": json.dumps(
+            json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")
+        ),
+        "special_tokens": {
+            key: str(value) for key, value in tokenizer.special_tokens_map.items()
+        },
         "chat_template": tokenizer.chat_template,
     }
     return CompressedModel(
-        dict(packed), aliases=packed.aliases, recipe=packed.recipe, metadata={**packed.metadata, METADATA: about}
+        dict(packed),
+        aliases=packed.aliases,
+        recipe=packed.recipe,
+        metadata={**packed.metadata, METADATA: about},
     )
 
 
 def described(metadata: Mapping[str, Any], path: str | Path) -> tuple[Any, Any]:
-    """The configuration and the tokenizer that a file's metadata tell of; no code is run."""
+    """The configuration and the tokenizer that a file's metadata tell of; no code is
+    run.
+    """
     about = metadata.get(METADATA)
-    if not isinstance(about, dict) or not {"config", "tokenizer", "special_tokens"} <= set(about):
-        raise ValueError(f"{path} holds no language model; tersify compress-lm writes such files")
+    if not isinstance(about, dict) or not {
+        "config",
+        "tokenizer",
+        "special_tokens",
+    } <= set(about):
+        raise ValueError(
+            f"{path} holds no language model; tersify compress-lm writes such files"
+        )
     transformers = _transformers()
     import tokenizers
 
     settings = dict(about["config"])
     config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer.from_str(about["tokenizer"]), **about["special_tokens"]
+        tokenizer_object=tokenizers.Tokenizer.from_str(about["tokenizer"]),
+        **about["special_tokens"],
     )
     tokenizer.chat_template = about.get("chat_template")
     return config, tokenizer
 
 
 def load_language_model(file: str | Path) -> tuple[Any, Any]:
-    """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its tokenizer."""
+    """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its
+    tokenizer.
+    """
     config, tokenizer = described(tersify.open(file).metadata, file)
-    model = _transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = _transformers().AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32
+    )
     return tersify.load(file, into=model).eval(), tokenizer
 
 

@@ -1,4 +1,6 @@
-"""What a prediction is worth: accuracy of the first k, perplexity of a language model, F1."""
+"""What a prediction is worth: accuracy of the first k, perplexity of a language model,
+F1.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def topk_accuracy(logits: Tensor, labels: Tensor, ks: Sequence[int] = (1, 3, 5)) -> dict[int, float]:
+def topk_accuracy(
+    logits: Tensor, labels: Tensor, ks: Sequence[int] = (1, 3, 5)
+) -> dict[int, float]:
     """Percent of rows whose label ranks among the k largest logits, for every k.
 
-    Equal logits rank by class number, so the figure is the same on every device; a NaN is never right.
+    Equal logits rank by class number, so the figure is the same on every device; a NaN
+    is never right.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise ValueError(
@@ -23,21 +28,31 @@ def topk_accuracy(logits: Tensor, labels: Tensor, ks: Sequence[int] = (1, 3, 5))
             f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
         )
     own = logits.gather(1, labels[:, None])
-    smaller_class = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
+    smaller_class = (
+        torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
+    )
     # `not <=` rather than `>`: it holds for NaN on either side.
     rank = (~(logits <= own) | ((logits == own) & smaller_class)).sum(1)
     return {k: 100.0 * int((rank < k).sum()) / len(labels) for k in ks}
 
 
 def perplexity(logits: Tensor, targets: Tensor) -> float:
-    """exp of the mean cross-entropy: among how many tokens the model might as well have guessed evenly."""
-    return float(F.cross_entropy(logits.flatten(0, -2).double(), targets.flatten()).exp())
+    """exp of the mean cross-entropy: among how many tokens the model might as well have
+    guessed evenly.
+    """
+    return float(
+        F.cross_entropy(logits.flatten(0, -2).double(), targets.flatten()).exp()
+    )
 
 
 def f1(predicted: Tensor, labels: Tensor, classes: int | None = None) -> float:
-    """Percent: the harmonic mean of precision and recall, of each class, averaged over the classes that occur."""
+    """Percent: the harmonic mean of precision and recall, of each class, averaged over
+    the classes that occur.
+    """
     scores = []
-    for each in range(int(max(predicted.max(), labels.max())) + 1 if classes is None else classes):
+    for each in range(
+        int(max(predicted.max(), labels.max())) + 1 if classes is None else classes
+    ):
         right = int(((predicted == each) & (labels == each)).sum())
         given, there = int((predicted == each).sum()), int((labels == each).sum())
         if given + there:
@@ -46,12 +61,15 @@ def f1(predicted: Tensor, labels: Tensor, classes: int | None = None) -> float:
 
 
 def answer_f1(answer: str, truths: Sequence[str]) -> float:
-    """Percent of words shared by an answer to a question and the nearest of its true ones, as F1 (SQuAD's rule).
+    """Percent of words shared by an answer to a question and the nearest of its true
+    ones, as F1 (SQuAD's rule).
 
     Case, punctuation and articles do not count.
     """
     if not truths:
-        raise ValueError("a question needs at least one true answer; give [''] where it has none")
+        raise ValueError(
+            "a question needs at least one true answer; give [''] where it has none"
+        )
     given = _words(answer)
     return max(_overlap(given, _words(truth)) for truth in truths)
 

@@ -6,7 +6,12 @@ from collections.abc import Iterable
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name outside `known`: it names the nearest, or else all there are."""
-    from tersify.methods import nearest  # training, which those who only load a network do not need
+    """The error for a name outside `known`: it names the nearest, or else all there
+    are.
+    """
+    # training, which those who only load a network do not need
+    from tersify.methods import nearest
 
-    return ValueError(f"unknown {kind} {name!r}; {nearest(name.lower(), sorted(known))}")
+    return ValueError(
+        f"unknown {kind} {name!r}; {nearest(name.lower(), sorted(known))}"
+    )

@@ -1,4 +1,6 @@
-"""What goes into a network when nobody gives a batch: random inputs of the size that it takes."""
+"""What goes into a network when nobody gives a batch: random inputs of the size that it
+takes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from tersify.lab.stored_networks import load_network
 from tersify.tensor.model import GRAPH
 
 TOKENS = 32
-MAX_INPUT = 1 << 26  # numbers in one input: a file from elsewhere must not choose how much memory is taken
+# numbers in one input: a file from elsewhere must not choose how much memory is taken
+MAX_INPUT = 1 << 26
 
 
 def network_and_input(
@@ -28,8 +31,16 @@ def network_and_input(
     batch: int,
     max_decoded_bytes: int = codec.DEFAULT_MAX_DECODED_BYTES,
 ) -> tuple[nn.Module, Tensor]:
-    """The network of a .terse file in eval mode, and `batch` random inputs of the size that it takes."""
-    net = load_network(file, target=target, options=options, trust=trust, max_decoded_bytes=max_decoded_bytes)
+    """The network of a .terse file in eval mode, and `batch` random inputs of the size
+    that it takes.
+    """
+    net = load_network(
+        file,
+        target=target,
+        options=options,
+        trust=trust,
+        max_decoded_bytes=max_decoded_bytes,
+    )
     metadata = codec.open(file, max_decoded_bytes=max_decoded_bytes).metadata
     stored = metadata.get("input")
     if stored is None and target is None and GRAPH in metadata:
@@ -38,30 +49,49 @@ def network_and_input(
 
 
 def _input_of_graph(graph: Any) -> list[int] | None:
-    """The size of one input where the graph takes a single tensor of floats and leaves no size but the batch free."""
+    """The size of one input where the graph takes a single tensor of floats and leaves
+    no size but the batch free.
+    """
     match graph:
-        case {"inputs": [[_, [_, *sizes], "float32"]]} if sizes and all(type(size) is int for size in sizes):
+        case {"inputs": [[_, [_, *sizes], "float32"]]} if sizes and all(
+            type(size) is int for size in sizes
+        ):
             return sizes
     return None
 
 
-def random_input(net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = "") -> Tensor:
-    """`batch` inputs, always the same: token numbers where the network looks them up, else normal numbers.
+def random_input(
+    net: nn.Module, stored: Any, shape: str | None, batch: int, *, other: str = ""
+) -> Tensor:
+    """`batch` inputs, always the same: token numbers where the network looks them up,
+    else normal numbers.
 
-    One has the size of the flag `shape`, else the `stored` one of its file, else what the network itself says;
-    `other` is a flag of the command that would do instead.
+    One has the size of the flag `shape`, else the `stored` one of its file, else what
+    the network itself says; `other` is a flag of the command that would do instead.
     """
     generator = torch.Generator().manual_seed(0)
-    table = next((module for module in net.modules() if isinstance(module, nn.Embedding)), None)
+    table = next(
+        (module for module in net.modules() if isinstance(module, nn.Embedding)), None
+    )
     if stored is None:
         own = getattr(net, "input_shape", None)
-        stored = list(own) if isinstance(own, (list, tuple)) else None if table is None else [TOKENS]
+        stored = (
+            list(own)
+            if isinstance(own, (list, tuple))
+            else None
+            if table is None
+            else [TOKENS]
+        )
     if stored is None and shape is None:
-        raise ValueError(f"what goes into the network is not known; give {other}--shape such as 3,32,32")
+        raise ValueError(
+            f"what goes into the network is not known; give {other}--shape such as 3,32,32"
+        )
     sizes = checked_shape(stored, shape)
     if table is not None and len(sizes) == 1:
         lowest = min(1, table.num_embeddings - 1)  # 0 is what texts are padded with
-        return torch.randint(lowest, table.num_embeddings, (batch, *sizes), generator=generator)
+        return torch.randint(
+            lowest, table.num_embeddings, (batch, *sizes), generator=generator
+        )
     return torch.randn(batch, *sizes, generator=generator)
 
 
@@ -71,8 +101,12 @@ def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
         try:
             stored = [int(n) for n in shape.split(",")]
         except ValueError:
-            raise ValueError(f"--shape takes the size of one input such as 3,32,32, got {shape!r}") from None
+            raise ValueError(
+                f"--shape takes the size of one input such as 3,32,32, got {shape!r}"
+            ) from None
     fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
     if not fits or math.prod(stored) > MAX_INPUT:
-        raise ValueError(f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32")
+        raise ValueError(
+            f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32"
+        )
     return tuple(stored)

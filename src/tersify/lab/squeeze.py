@@ -1,4 +1,6 @@
-"""The price of a bit that a wanted drop of accuracy allows, found on images that training could have seen."""
+"""The price of a bit that a wanted drop of accuracy allows, found on images that
+training could have seen.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ CALIBRATION_BATCH = 16
 
 @dataclass(frozen=True)
 class Squeezed:
-    """A network with the price that was found, and its accuracy on the held-out images, before and after."""
+    """A network with the price that was found, and its accuracy on the held-out images,
+    before and after.
+    """
 
     packed: CompressedModel
     price: float
@@ -42,12 +46,14 @@ def squeeze(
 ) -> Squeezed:
     """The network in as few bytes as a drop of `drop` points allows, without training.
 
-    Sensitivities and batch norms come from `images` training images, the price from `held_out` others; the test images
-    are not looked at.
+    Sensitivities and batch norms come from `images` training images, the price from
+    `held_out` others; the test images are not looked at.
     """
     check_range("drop", drop, low=0.0, high=100.0)
     chosen = data.for_choosing()
-    picked = torch.randperm(len(chosen.train), generator=torch.Generator().manual_seed(0))[:images]
+    picked = torch.randperm(
+        len(chosen.train), generator=torch.Generator().manual_seed(0)
+    )[:images]
     batches = [
         (normalize(chosen.train.images[some], data), chosen.train.labels[some])
         for some in picked.split(CALIBRATION_BATCH)
@@ -61,7 +67,9 @@ def squeeze(
         price = (low * high) ** 0.5
         packed = squeezer.at(price)
         accuracy = _accuracy(load_state(packed, copy.deepcopy(model)), data, held)
-        tell(f"price {price:.4f}: {accuracy:.2f} % of the held-out images, {before:.2f} % before")
+        tell(
+            f"price {price:.4f}: {accuracy:.2f} % of the held-out images, {before:.2f} % before"
+        )
         if accuracy >= before - drop:
             low, found = price, Squeezed(packed, price, accuracy, before)
         else:
@@ -75,4 +83,6 @@ def squeeze(
 
 
 def _accuracy(model: nn.Module, data: Data, split: Split) -> float:
-    return evaluate(model, data, split, device=torch.device("cpu"), amp=False)["accuracy"]
+    return evaluate(model, data, split, device=torch.device("cpu"), amp=False)[
+        "accuracy"
+    ]

@@ -1,4 +1,6 @@
-"""Language models by their files: a folder of transformers, a GGUF or a `.terse` file → a decoder and its tokenizer."""
+"""Language models by their files: a folder of transformers, a GGUF or a `.terse` file →
+a decoder and its tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,17 @@ from tersify.runtime import compile as compile_model
 from tersify.runtime.decode.compile import from_tensors
 from tersify.runtime.decode.language_model import LanguageModel
 
-UNFINISHED = "�"  # what a tokenizer writes for a character whose last bytes are still to come
+# what a tokenizer writes for a character whose last bytes are still to come
+UNFINISHED = "�"
 
 
 def open_text_model(
-    path: Path, *, precision: str, threads: int | None, context: int | None, **limits: Any
+    path: Path,
+    *,
+    precision: str,
+    threads: int | None,
+    context: int | None,
+    **limits: Any,
 ) -> tuple[LanguageModel, Any]:
     """The decoder and the tokenizer; a model without kernels is refused.
 
@@ -25,9 +33,13 @@ def open_text_model(
     if path.suffix == ".terse":
         file = codec.open(path, **limits)
         config, tokenizer = described(file.metadata, path)
-        return from_tensors(file, config, precision=precision, threads=threads, context=context), tokenizer
+        return from_tensors(
+            file, config, precision=precision, threads=threads, context=context
+        ), tokenizer
     model, tokenizer = language_model(path)
-    made = compile_model(model, precision=precision, threads=threads, context=context, strict=True)
+    made = compile_model(
+        model, precision=precision, threads=threads, context=context, strict=True
+    )
     assert isinstance(made, LanguageModel)
     return made, tokenizer
 
@@ -42,7 +54,9 @@ def ends_of(model: LanguageModel, tokenizer: Any) -> list[int]:
 
 
 def pieces(tokens: Iterator[int], tokenizer: Any) -> Iterator[str]:
-    """The text of the tokens as it grows; a character is told when all its bytes are there."""
+    """The text of the tokens as it grows; a character is told when all its bytes are
+    there.
+    """
     seen: list[int] = []
     told = 0
     for token in tokens:

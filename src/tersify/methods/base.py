@@ -1,4 +1,6 @@
-"""The three words every method is written in: Site (a weight), Transform (its state), Method (the plan)."""
+"""The three words every method is written in: Site (a weight), Transform (its state),
+Method (the plan).
+"""
 
 from __future__ import annotations
 
@@ -19,26 +21,34 @@ from tersify.units import UnitGroup
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Slices of a tensor that belong to units, such as filters, which several tensors may share by the group's name."""
+    """Slices of a tensor that belong to units, such as filters, which several tensors
+    may share by the group's name.
+    """
 
     group: str
     dim: int
     unit: Tensor  # for each index along `dim` its unit, or -1
     count: int  # units of the group
-    scored: bool = True  # whether the tensor has a say in what a unit is worth, or only loses its slices with it
+    # whether the tensor has a say in what a unit is worth, or only loses its slices
+    # with it
+    scored: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One weight of the network, with every place that holds it (tied weights have several)."""
+    """One weight of the network, with every place that holds it (tied weights have
+    several).
+    """
 
     name: str
     owners: tuple[tuple[nn.Module, str], ...]
     aliases: tuple[str, ...]
     latent: nn.Parameter
     chain: list[Transform] = field(default_factory=list)
-    sensitivity: Tensor | None = None  # mean squared gradients over the calibration batches, where there are any
-    input_norm: Tensor | None = None  # of the input each weight meets in those batches, where a method asks for it
+    # mean squared gradients over the calibration batches, where there are any
+    sensitivity: Tensor | None = None
+    # of the input each weight meets in those batches, where a method asks for it
+    input_norm: Tensor | None = None
     units: tuple[Units, ...] = ()  # for structured methods
 
     @torch.no_grad()
@@ -54,7 +64,9 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The whole model, every site in it and, where an example told, the units that can go."""
+    """The whole model, every site in it and, where an example told, the units that can
+    go.
+    """
 
     model: nn.Module
     sites: Sequence[Site]
@@ -69,12 +81,16 @@ class Step:
     model: nn.Module
     inputs: Any = None
     targets: Any = None
-    without_training: bool = False  # not a batch: every schedule shall be at its end, be there training or not
-    packed: Callable[[], Mapping[str, CompressedTensor | Tensor]] | None = None  # the network to be saved
+    # not a batch: every schedule shall be at its end, be there training or not
+    without_training: bool = False
+    # the network to be saved
+    packed: Callable[[], Mapping[str, CompressedTensor | Tensor]] | None = None
 
 
 class Transform(nn.Module):
-    """How training uses one latent tensor. Whatever changes lives here, in buffers and parameters."""
+    """How training uses one latent tensor. Whatever changes lives here, in buffers and
+    parameters.
+    """
 
     def forward(self, latent: Tensor) -> Tensor:
         """The weight that training uses for `latent`, with a gradient that reaches it."""
@@ -82,7 +98,9 @@ class Transform(nn.Module):
 
     @property
     def is_exact(self) -> bool:
-        """Whether every value it gives is the same number in any floating type, as −1, 0 and 1 are."""
+        """Whether every value it gives is the same number in any floating type, as −1,
+        0 and 1 are.
+        """
         return False
 
     @property
@@ -91,11 +109,15 @@ class Transform(nn.Module):
         return False
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        """What the weight is in eval mode; `upstream` is the latent or what the transform before made."""
+        """What the weight is in eval mode; `upstream` is the latent or what the
+        transform before made.
+        """
         raise NotImplementedError
 
     def start_(self, latent: Tensor) -> None:
-        """Change `latent` for training, such as its size; called once, when the whole recipe is attached."""
+        """Change `latent` for training, such as its size; called once, when the whole
+        recipe is attached.
+        """
 
     def project_(self, latent: Tensor) -> None:
         """Pull `latent`, or own parameters, back into their allowed set before a batch."""
@@ -122,20 +144,27 @@ class Bound:
 
     def buffers(self, name: str) -> list[Tensor]:
         """The buffer that each transform holds under this name."""
-        # Past the module's own look-up, which would be the slower half of what is done with them in a step.
-        return cast("list[Tensor]", [transform._buffers[name] for transform in self.transforms])
+        # Past the module's own look-up, which would be the slower half of what is done
+        # with them in a step.
+        return cast(
+            "list[Tensor]", [transform._buffers[name] for transform in self.transforms]
+        )
 
     def entering(self) -> list[Tensor]:
         """What enters each transform now."""
-        return [site.entering(transform) for site, transform in zip(self.sites, self.transforms, strict=True)]
+        return [
+            site.entering(transform)
+            for site, transform in zip(self.sites, self.transforms, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A frozen description of what a weight should become.
 
-    A subclass sets `quantizes` (it makes codes with a codebook) and `keeps_zeros` (a zero that comes in
-    stays zero), which decide what it may be chained with, and implements `transform`.
+    A subclass sets `quantizes` (it makes codes with a codebook) and `keeps_zeros` (a
+    zero that comes in stays zero), which decide what it may be chained with, and
+    implements `transform`.
     """
 
     name: ClassVar[str]
@@ -159,16 +188,22 @@ class Method:
 
     @property
     def needs_units(self) -> bool:
-        """Whether it works on filters, neurons or heads, with all tensors that belong to them."""
+        """Whether it works on filters, neurons or heads, with all tensors that belong
+        to them.
+        """
         return False
 
     @property
     def needs_batches(self) -> bool:
-        """Whether its update looks at the batch, so that `session.step` must be given inputs and targets."""
+        """Whether its update looks at the batch, so that `session.step` must be given
+        inputs and targets.
+        """
         return False
 
     def gather(self, sites: Sequence[Site], network: Network) -> Sequence[Site]:
-        """The sites it works on: `sites`, then others of `network` that change with them, such as a filter's bias."""
+        """The sites it works on: `sites`, then others of `network` that change with
+        them, such as a filter's bias.
+        """
         return sites
 
     def transform(self, site: Site) -> Transform:
@@ -176,29 +211,39 @@ class Method:
         raise NotImplementedError
 
     def bind(self, sites: Sequence[Site]) -> Bound:
-        """The method at work on `sites`; a method with state that they share makes it here."""
+        """The method at work on `sites`; a method with state that they share makes it
+        here.
+        """
         return Bound(sites, [self.transform(site) for site in sites])
 
     def project_(self, bound: Bound) -> None:
-        """Before each batch: every transform of `bound` pulls its latent back. A method may do all at once."""
+        """Before each batch: every transform of `bound` pulls its latent back. A method
+        may do all at once.
+        """
         for site, transform in zip(bound.sites, bound.transforms, strict=True):
             transform.project_(site.latent)
 
     def update(self, bound: Bound, step: Step) -> None:
-        """Move schedules and searches of `bound` on; called before each batch, which `step` describes."""
+        """Move schedules and searches of `bound` on; called before each batch, which
+        `step` describes.
+        """
 
     def penalty(self, bound: Bound) -> Tensor | None:
         """A term for the loss of all the sites of `bound` together, or None."""
         return None
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
-        """All its weights for the coming forward pass at once: `forward` of each transform, end to end in one vector.
+    def prepare(
+        self, bound: Bound, weights: FlatWeights
+    ) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
+        """All its weights for the coming forward pass at once: `forward` of each
+        transform, end to end in one vector.
 
-        Called for `bound` at the end of every step. `weights.values` is what enters the transforms. Where they have
-        parameters to learn, torch records what happens here and differentiates it, unless a `Prepared` brings its own
-        way back. Where they have none, a gradient passes to `weights.values` as it comes; return (weights, gain) to
-        multiply it, or keep it where `gain` is true.
-        None: each transform computes its weight when its module reads it, which is always right and slower.
+        Called for `bound` at the end of every step. `weights.values` is what enters the
+        transforms. Where they have parameters to learn, torch records what happens here
+        and differentiates it, unless a `Prepared` brings its own way back. Where they
+        have none, a gradient passes to `weights.values` as it comes; return (weights,
+        gain) to multiply it, or keep it where `gain` is true. None: each transform
+        computes its weight when its module reads it, which is always right and slower.
         """
         return None
 
@@ -207,7 +252,9 @@ class Method:
         return {}
 
     def to_table(self) -> dict[str, Any]:
-        """The method as a TOML table: its name and every field that differs from the default."""
+        """The method as a TOML table: its name and every field that differs from the
+        default.
+        """
         return table_of(self)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Method:
@@ -218,7 +265,11 @@ class Method:
 
 
 def table_of(method: Any) -> dict[str, Any]:
-    changed = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
+    changed = {
+        f.name: getattr(method, f.name)
+        for f in fields(method)
+        if getattr(method, f.name) != f.default
+    }
     return {"method": method.name, **changed}
 
 
@@ -235,7 +286,9 @@ def register(name: str) -> Callable[[MethodT], MethodT]:
 
     def add(cls: MethodT) -> MethodT:
         if _METHODS.get(name, cls).__qualname__ != cls.__qualname__:
-            raise ValueError(f"a method named {name!r} is registered already: {_METHODS[name].__qualname__}")
+            raise ValueError(
+                f"a method named {name!r} is registered already: {_METHODS[name].__qualname__}"
+            )
         cls.name = name
         _METHODS[name] = cls
         return cls
@@ -254,19 +307,29 @@ def from_table(table: Mapping[str, Any]) -> Method:
     return method
 
 
-def made_from_table(table: Mapping[str, Any], known_methods: Mapping[str, Any], what: str) -> Any:
+def made_from_table(
+    table: Mapping[str, Any], known_methods: Mapping[str, Any], what: str
+) -> Any:
     settings = dict(table)
     name = settings.pop("method", None)
-    if isinstance(name, str) and name not in known_methods and known_methods is _METHODS:
+    if (
+        isinstance(name, str)
+        and name not in known_methods
+        and known_methods is _METHODS
+    ):
         _take_offered(name)
     if not isinstance(name, str) or name not in known_methods:
         others = offered() if known_methods is _METHODS else ()
-        raise ValueError(f"unknown {what} {name!r}; {nearest(str(name), [*known_methods, *others])}")
+        raise ValueError(
+            f"unknown {what} {name!r}; {nearest(str(name), [*known_methods, *others])}"
+        )
     cls = known_methods[name]
     known = [f.name for f in fields(cls)]
     for key in settings:
         if key not in known:
-            raise ValueError(f"method {name!r} has no setting {key!r}; {nearest(key, known)}")
+            raise ValueError(
+                f"method {name!r} has no setting {key!r}; {nearest(key, known)}"
+            )
     for key, value in settings.items():
         _check_setting(cls, key, value)
     return cls(**settings)
@@ -278,7 +341,9 @@ def _take_offered(name: str) -> None:
     if found is None or name in _METHODS:  # its module may have registered it
         return
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ValueError(f"the entry point {name!r} of {GROUP} must name a subclass of Method, got {found!r}")
+        raise ValueError(
+            f"the entry point {name!r} of {GROUP} must name a subclass of Method, got {found!r}"
+        )
     register(name)(found)
 
 
@@ -289,12 +354,19 @@ def _check_setting(method: Any, name: str, value: object) -> None:
 
 
 def _check_type(what: str, annotation: str, value: object) -> None:
-    """A value from TOML against a field's annotation: text, whole numbers, numbers and yes or no are all there is."""
+    """A value from TOML against a field's annotation: text, whole numbers, numbers and
+    yes or no are all there is.
+    """
     kinds = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-    if (value is None and "None" in annotation) or (callable(value) and "Callable" in annotation):
+    if (value is None and "None" in annotation) or (
+        callable(value) and "Callable" in annotation
+    ):
         return  # in Python only
     wanted = [kind for kind in annotation.split(" | ") if kind in kinds]
-    fits = any(isinstance(value, kinds[k]) and (k == "bool" or not isinstance(value, bool)) for k in wanted)
+    fits = any(
+        isinstance(value, kinds[k]) and (k == "bool" or not isinstance(value, bool))
+        for k in wanted
+    )
     if wanted and not fits:
         raise ValueError(f"{what} must be {' or '.join(wanted)}, got {value!r}")
 
@@ -313,7 +385,11 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def dense(upstream: Tensor | CompressedTensor) -> Tensor:
-    return upstream.to_dense() if isinstance(upstream, CompressedTensor) else upstream.detach()
+    return (
+        upstream.to_dense()
+        if isinstance(upstream, CompressedTensor)
+        else upstream.detach()
+    )
 
 
 def pack_kept(upstream: Tensor | CompressedTensor, keep: Tensor) -> CompressedTensor:
@@ -321,13 +397,21 @@ def pack_kept(upstream: Tensor | CompressedTensor, keep: Tensor) -> CompressedTe
     weight = dense(upstream)
     if isinstance(upstream, CompressedTensor):
         keep = keep & upstream.codes.bool()
-    return CompressedTensor(shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep])
+    return CompressedTensor(
+        shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep]
+    )
 
 
-def straight_through(value: Tensor, latent: Tensor, gain: Tensor | float = 1.0) -> Tensor:
-    """Exactly `value` forward; backward the latent gets the gradient times `gain`, `value` gets it too."""
+def straight_through(
+    value: Tensor, latent: Tensor, gain: Tensor | float = 1.0
+) -> Tensor:
+    """Exactly `value` forward; backward the latent gets the gradient times `gain`,
+    `value` gets it too.
+    """
     passed = latent - latent.detach()
-    return value + (passed if isinstance(gain, float) and gain == 1.0 else passed * gain)
+    return value + (
+        passed if isinstance(gain, float) and gain == 1.0 else passed * gain
+    )
 
 
 def scale_gradient(x: Tensor, gain: Tensor | float) -> Tensor:
@@ -338,7 +422,9 @@ def scale_gradient(x: Tensor, gain: Tensor | float) -> Tensor:
 def over_channels(x: Tensor, per_channel: bool) -> list[int]:
     """The dimensions a statistic reduces: all, or all but the output channels (axis 0)."""
     if per_channel and x.ndim < 2:
-        raise ValueError("per_channel needs a weight of two dimensions or more; give a bias its own rule")
+        raise ValueError(
+            "per_channel needs a weight of two dimensions or more; give a bias its own rule"
+        )
     return list(range(1 if per_channel else 0, x.ndim))
 
 
@@ -350,10 +436,18 @@ def ternary_codes(pattern: Tensor) -> Tensor:
 TERNARY_LEVELS = (0.0, 1.0, -1.0)
 
 
-def ternary_tensor(pattern: Tensor, *, scale: Tensor | None = None, levels: Tensor | None = None) -> CompressedTensor:
+def ternary_tensor(
+    pattern: Tensor, *, scale: Tensor | None = None, levels: Tensor | None = None
+) -> CompressedTensor:
     """A CompressedTensor from a pattern of −1/0/+1; `levels` replaces (0, +1, −1)."""
-    codebook = torch.tensor(TERNARY_LEVELS, dtype=pattern.dtype, device=pattern.device) if levels is None else levels
+    codebook = (
+        torch.tensor(TERNARY_LEVELS, dtype=pattern.dtype, device=pattern.device)
+        if levels is None
+        else levels
+    )
     return CompressedTensor(
-        shape=tuple(pattern.shape), codes=ternary_codes(pattern), codebook=codebook.detach(),
+        shape=tuple(pattern.shape),
+        codes=ternary_codes(pattern),
+        codebook=codebook.detach(),
         scale=None if scale is None else scale.detach(),
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""BinaryConnect: weights of −1 and +1 (Courbariaux et al. 2015); with a scale XNOR-Net's (Rastegari et al. 2016)."""
+"""BinaryConnect: weights of −1 and +1 (Courbariaux et al. 2015); with a scale
+XNOR-Net's (Rastegari et al. 2016).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_choice
-from tersify.methods.base import Bound, Method, Site, Transform, dense, over_channels, register, straight_through
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Transform,
+    dense,
+    over_channels,
+    register,
+    straight_through,
+)
 from tersify.methods.flat_weights import FlatWeights, clip_
 from tersify.tensor import CompressedTensor
 
@@ -17,9 +28,11 @@ from tersify.tensor import CompressedTensor
 @register("binary")
 @dataclass(frozen=True, kw_only=True)
 class BinaryConnect(Method):
-    """sign(w); in training, `stochastic` draws +1 with probability clip((w + 1)/2, 0, 1) instead.
+    """sign(w); in training, `stochastic` draws +1 with probability clip((w + 1)/2, 0,
+    1) instead.
 
-    `scale` = "channel" gives each output channel the mean magnitude of its latents as a factor (XNOR-Net, eq. 6).
+    `scale` = "channel" gives each output channel the mean magnitude of its latents as a
+    factor (XNOR-Net, eq. 6).
     """
 
     keeps_zeros: ClassVar[bool] = False
@@ -46,7 +59,9 @@ class BinaryConnect(Method):
         signs = torch.where(positive, 1.0, -1.0).to(weights.values.dtype)
         if self.scale == "none":
             return signs
-        factor = weights.norms(weights.values, 1, per_channel=True) / weights.members(per_channel=True)
+        factor = weights.norms(weights.values, 1, per_channel=True) / weights.members(
+            per_channel=True
+        )
         return signs * weights.spread(factor, per_channel=True)
 
 
@@ -68,16 +83,23 @@ class BinaryTransform(Transform):
         drawn = self.stochastic and self.training
         positive = drawn_positive(fixed) if drawn else fixed >= 0
         signs = torch.where(positive, 1.0, -1.0).to(latent.dtype)
-        return straight_through(signs * self.factor(fixed) if self.scaled else signs, latent.clamp(-1.0, 1.0))
+        return straight_through(
+            signs * self.factor(fixed) if self.scaled else signs,
+            latent.clamp(-1.0, 1.0),
+        )
 
     def factor(self, latent: Tensor) -> Tensor:
         dims = over_channels(latent, per_channel=True)
-        return torch.linalg.vector_norm(latent, 1, dims, keepdim=True) / (latent.numel() // len(latent))
+        return torch.linalg.vector_norm(latent, 1, dims, keepdim=True) / (
+            latent.numel() // len(latent)
+        )
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         weight = dense(upstream)
         codebook = torch.tensor([1.0, -1.0], dtype=weight.dtype, device=weight.device)
         return CompressedTensor(
-            shape=tuple(weight.shape), codes=(weight < 0).to(torch.uint8), codebook=codebook,
+            shape=tuple(weight.shape),
+            codes=(weight < 0).to(torch.uint8),
+            codebook=codebook,
             scale=self.factor(weight) if self.scaled else None,
-        )  # fmt: skip
+        )

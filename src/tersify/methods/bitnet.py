@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Transform,
+    dense,
+    register,
+    straight_through,
+    ternary_tensor,
+)
 from tersify.methods.flat_weights import FlatWeights
 from tersify.tensor import CompressedTensor
 
@@ -23,7 +32,11 @@ class BitNet(Method):
         return BitNetTransform()
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
-        scale = weights.spread((weights.norms(weights.values, 1) / weights.members()).clamp(min=LEAST_SCALE))
+        scale = weights.spread(
+            (weights.norms(weights.values, 1) / weights.members()).clamp(
+                min=LEAST_SCALE
+            )
+        )
         return rounded(weights.values, scale) * scale
 
 
@@ -33,7 +46,9 @@ def rounded(latent: Tensor, scale: Tensor) -> Tensor:
 
 class BitNetTransform(Transform):
     def pattern_and_scale(self, latent: Tensor) -> tuple[Tensor, Tensor]:
-        scale = (torch.linalg.vector_norm(latent, 1) / latent.numel()).clamp(min=LEAST_SCALE)
+        scale = (torch.linalg.vector_norm(latent, 1) / latent.numel()).clamp(
+            min=LEAST_SCALE
+        )
         return rounded(latent, scale), scale
 
     def forward(self, latent: Tensor) -> Tensor:

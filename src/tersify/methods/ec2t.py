@@ -1,4 +1,6 @@
-"""Entropy-constrained trained ternarization: codes chosen by distance and by cost in bits (Marban et al. 2020)."""
+"""Entropy-constrained trained ternarization: codes chosen by distance and by cost in
+bits (Marban et al. 2020).
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,37 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, ternary_tensor
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    dense,
+    register,
+    ternary_tensor,
+)
 from tersify.methods.flat_weights import FlatWeights, Prepared
-from tersify.methods.relative_levels import AllLevels, RelativeLevels, keep_positive_, levels_of
+from tersify.methods.relative_levels import (
+    AllLevels,
+    RelativeLevels,
+    keep_positive_,
+    levels_of,
+)
 from tersify.methods.threshold import is_measured_at
-from tersify.methods.ttq import all_signed_levels, side_means, signed_codebook, signed_levels
+from tersify.methods.ttq import (
+    all_signed_levels,
+    side_means,
+    signed_codebook,
+    signed_levels,
+)
 from tersify.tensor import CompressedTensor
 
-LEAST_SHARE_OF_ZERO = 0.5  # in P: a bit between zero and the levels, so that λ always pulls towards zero
+# in P: a bit between zero and the levels, so that λ always pulls towards zero
+LEAST_SHARE_OF_ZERO = 0.5
 LEAST_PART = 0.1  # of λ, for a layer of few weights
-# λ moves by the share of zeros that is missing. That share answers to λ with a slope of 0.2 to 0.3, so each measurement
-# closes about a quarter of the gap, without swinging.
+# λ moves by the share of zeros that is missing. That share answers to λ with a slope of
+# 0.2 to 0.3, so each measurement closes about a quarter of the gap, without swinging.
 LAMBDA_PER_MISSING_SHARE = 1.0
 MOVES_WITHOUT_TRAINING = 100
 MOVES_UNTIL = 0.75  # of training
@@ -29,14 +51,17 @@ DEFAULT_LAMBDA = 0.1
 @register("ec2t")
 @dataclass(frozen=True, kw_only=True)
 class EntropyConstrainedTernary(Method):
-    """argmin over −Wn/0/+Wp of (w − level)² / mean level² − λ·log2 P(level) (paper 1, eq. 4).
+    """argmin over −Wn/0/+Wp of (w − level)² / mean level² − λ·log2 P(level) (paper 1,
+    eq. 4).
 
-    P counts the nearest levels, without λ: shares that λ itself has moved would move it on until a level is
-    empty. The distance is taken relative to the layer's squared levels, so one λ fits every layer, and a small layer,
-    whose zeros save little, has a smaller share of it. `warmup` is the share of training over which λ rises
-    linearly from 0. `sparsity` replaces λ: it is led, over the same time, to where that share of these weights is zero.
-    In the last quarter of training P and λ stand: codes that flip with them would find no time to be learned around.
-    With `plain` the cost is eq. 4 as printed: squared distances as they are, one λ for all, and P counts the codes.
+    P counts the nearest levels, without λ: shares that λ itself has moved would move it
+    on until a level is empty. The distance is taken relative to the layer's squared
+    levels, so one λ fits every layer, and a small layer, whose zeros save little, has a
+    smaller share of it. `warmup` is the share of training over which λ rises linearly
+    from 0. `sparsity` replaces λ: it is led, over the same time, to where that share of
+    these weights is zero. In the last quarter of training P and λ stand: codes that
+    flip with them would find no time to be learned around. With `plain` the cost is eq.
+    4 as printed: squared distances as they are, one λ for all, and P counts the codes.
     """
 
     lam: float = DEFAULT_LAMBDA
@@ -46,11 +71,22 @@ class EntropyConstrainedTernary(Method):
 
     def __post_init__(self) -> None:
         check_range("lam (λ)", self.lam, low=0.0, high=100.0)
-        check_range("warmup (λ stands from there on)", self.warmup, low=0.0, high=MOVES_UNTIL)
+        check_range(
+            "warmup (λ stands from there on)", self.warmup, low=0.0, high=MOVES_UNTIL
+        )
         if self.sparsity is not None:
-            check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
+            check_range(
+                "sparsity",
+                self.sparsity,
+                low=0.0,
+                high=1.0,
+                low_open=True,
+                high_open=True,
+            )
             if self.lam != DEFAULT_LAMBDA:
-                raise ValueError(f"lam (λ = {self.lam}) and sparsity both set the number of zeros; give one of them")
+                raise ValueError(
+                    f"lam (λ = {self.lam}) and sparsity both set the number of zeros; give one of them"
+                )
 
     def transform(self, site: Site) -> Transform:
         return Ec2tTransform(site.entering(), plain=self.plain)
@@ -61,7 +97,9 @@ class EntropyConstrainedTernary(Method):
             return bound
         largest = max(site.latent.numel() for site in sites)
         for site, transform in zip(sites, bound.each(Ec2tTransform), strict=True):
-            transform.part.fill_((site.latent.numel() / largest + LEAST_PART) / (1 + LEAST_PART))
+            transform.part.fill_(
+                (site.latent.numel() / largest + LEAST_PART) / (1 + LEAST_PART)
+            )
         return bound
 
     def update(self, bound: Bound, step: Step) -> None:
@@ -69,7 +107,9 @@ class EntropyConstrainedTernary(Method):
         if standing or not is_measured_at(step.progress):
             return
         transforms, latents = bound.each(Ec2tTransform), bound.entering()
-        nearest = torch.stack([t.count_(latent) for t, latent in zip(transforms, latents, strict=True)]).sum()
+        nearest = torch.stack(
+            [t.count_(latent) for t, latent in zip(transforms, latents, strict=True)]
+        ).sum()
         rise = min(step.progress.share / self.warmup, 1.0) if self.warmup else 1.0
         if self.sparsity is None:
             set_lambda(transforms, self.lam * rise)
@@ -77,9 +117,17 @@ class EntropyConstrainedTernary(Method):
         weights = sum(latent.numel() for latent in latents)
         wanted = nearest / weights + (self.sparsity - nearest / weights) * rise
         for _ in range(MOVES_WITHOUT_TRAINING if step.without_training else 1):
-            zeros = torch.stack([(t.pattern(x) == 0).sum() for t, x in zip(transforms, latents, strict=True)]).sum()
+            zeros = torch.stack(
+                [
+                    (t.pattern(x) == 0).sum()
+                    for t, x in zip(transforms, latents, strict=True)
+                ]
+            ).sum()
             missing = wanted - zeros / weights
-            set_lambda(transforms, (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0))
+            set_lambda(
+                transforms,
+                (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0),
+            )
 
     def project_(self, bound: Bound) -> None:
         keep_positive_(levels_of(bound, "levels"))
@@ -87,13 +135,20 @@ class EntropyConstrainedTernary(Method):
     @torch.no_grad()
     def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
         levels = AllLevels(levels_of(bound, "levels"), weights)
-        priors, lam, part = bound.buffers("prior"), bound.buffers("lam"), bound.buffers("part")
+        priors, lam, part = (
+            bound.buffers("prior"),
+            bound.buffers("lam"),
+            bound.buffers("part"),
+        )
 
         def bits_of_each_weight() -> list[Tensor]:
-            bits = level_bits(torch.stack(priors), (torch.stack(lam) * torch.stack(part))[:, None])
+            bits = level_bits(
+                torch.stack(priors), (torch.stack(lam) * torch.stack(part))[:, None]
+            )
             return [weights.spread(each) for each in bits.unbind(1)]
 
-        # They change only where λ and P are measured, and not at all in the last quarter of training.
+        # They change only where λ and P are measured, and not at all in the last
+        # quarter of training.
         bits = weights.remembered("bits", [*priors, *lam, *part], bits_of_each_weight)
         plus, minus = levels.values.view(-1, 2).unbind(1)
         unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
@@ -120,7 +175,13 @@ def level_bits(prior: Tensor, lam: Tensor) -> Tensor:
 
 
 def cheapest_level(
-    latent: Tensor, plus: Tensor, minus: Tensor, unit: Tensor, bits_0: Tensor, bits_plus: Tensor, bits_minus: Tensor
+    latent: Tensor,
+    plus: Tensor,
+    minus: Tensor,
+    unit: Tensor,
+    bits_0: Tensor,
+    bits_plus: Tensor,
+    bits_minus: Tensor,
 ) -> Tensor:  # eq. 4
     zero = latent.square().div_(unit).add_(bits_0)
     up = (latent - plus).square_().div_(unit).add_(bits_plus)
@@ -137,11 +198,19 @@ class Ec2tTransform(Transform):
     def __init__(self, latent: Tensor, *, plain: bool = False) -> None:
         super().__init__()
         self.plain = plain
-        start = torch.where(latent.abs() > 0.7 * latent.abs().mean(), latent.sign(), 0.0)
+        start = torch.where(
+            latent.abs() > 0.7 * latent.abs().mean(), latent.sign(), 0.0
+        )
         self.levels = RelativeLevels(side_means(latent, start), members=latent.numel())
-        self.register_buffer("lam", torch.zeros((), dtype=latent.dtype, device=latent.device))
-        self.register_buffer("part", torch.ones((), dtype=latent.dtype, device=latent.device))
-        self.register_buffer("prior", torch.full((3,), 1 / 3, dtype=latent.dtype, device=latent.device))
+        self.register_buffer(
+            "lam", torch.zeros((), dtype=latent.dtype, device=latent.device)
+        )
+        self.register_buffer(
+            "part", torch.ones((), dtype=latent.dtype, device=latent.device)
+        )
+        self.register_buffer(
+            "prior", torch.full((3,), 1 / 3, dtype=latent.dtype, device=latent.device)
+        )
 
     def pattern(self, latent: Tensor) -> Tensor:
         plus, minus = self.levels().detach().unbind()
@@ -151,15 +220,21 @@ class Ec2tTransform(Transform):
 
     @torch.no_grad()
     def count_(self, latent: Tensor) -> Tensor:
-        """Measure P from the level nearest to each weight, zero as at least half of it; the number nearest to zero."""
+        """Measure P from the level nearest to each weight, zero as at least half of it;
+        the number nearest to zero.
+        """
         plus, minus = self.levels().unbind()
         sides = torch.stack([(latent > plus / 2).sum(), (latent < -minus / 2).sum()])
         if self.plain:
             codes = self.pattern(latent)
-            shares = torch.stack([(codes > 0).sum(), (codes < 0).sum()]) / latent.numel()
+            shares = (
+                torch.stack([(codes > 0).sum(), (codes < 0).sum()]) / latent.numel()
+            )
         else:
             shares = sides / latent.numel()
-            shares *= ((1 - LEAST_SHARE_OF_ZERO) / shares.sum().clamp(min=1e-6)).clamp(max=1.0)
+            shares *= ((1 - LEAST_SHARE_OF_ZERO) / shares.sum().clamp(min=1e-6)).clamp(
+                max=1.0
+            )
         self.prior.copy_(torch.cat([(1 - shares.sum()).reshape(1), shares]))
         return latent.numel() - sides.sum()
 
@@ -168,4 +243,6 @@ class Ec2tTransform(Transform):
         return signed_levels(self.pattern(latent.detach()), (plus, minus), latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        return ternary_tensor(self.pattern(dense(upstream)), levels=signed_codebook(self.levels()))
+        return ternary_tensor(
+            self.pattern(dense(upstream)), levels=signed_codebook(self.levels())
+        )

@@ -1,4 +1,6 @@
-"""Methods that installed packages offer by the entry point `tersify.methods`, imported when a recipe names them."""
+"""Methods that installed packages offer by the entry point `tersify.methods`, imported
+when a recipe names them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def load_offered(name: str) -> Any:
         return None
     if len(entries) > 1:
         packages = " and ".join(sorted(_package(entry) for entry in entries.values()))
-        raise ValueError(f"method {name!r} is offered by {packages}; uninstall all but one")
+        raise ValueError(
+            f"method {name!r} is offered by {packages}; uninstall all but one"
+        )
     (entry,) = entries.values()
     try:
         return entry.load()

@@ -1,7 +1,7 @@
 """Many tensors end to end in one vector, so that one call serves all of them.
 
-An eager step of a small network is bound by its host: by calls, not by arithmetic. A method that computes on the
-vector makes as many calls for fifty layers as for one.
+An eager step of a small network is bound by its host: by calls, not by arithmetic. A
+method that computes on the vector makes as many calls for fifty layers as for one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-# Between the dimensions as they are named and as they lie in memory, for torch's channels-last layouts.
+# Between the dimensions as they are named and as they lie in memory, for torch's
+# channels-last layouts.
 _LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -31,13 +32,17 @@ class Remembered(NamedTuple):
     stamps: list[tuple[int, int]]
     made: Any
 
-    def holds_for(self, sources: Sequence[Tensor], stamps: list[tuple[int, int]]) -> bool:
+    def holds_for(
+        self, sources: Sequence[Tensor], stamps: list[tuple[int, int]]
+    ) -> bool:
         # By identity: comparing tensors would compare their numbers.
         return stamps == self.stamps and all(map(operator.is_, sources, self.sources))
 
 
 class Learned(NamedTuple):
-    """Parameters in one vector, one (or none) for each tensor, and how a gradient of the vector falls apart."""
+    """Parameters in one vector, one (or none) for each tensor, and how a gradient of
+    the vector falls apart.
+    """
 
     vector: Tensor
     parameters: Sequence[nn.Parameter | None]
@@ -45,27 +50,36 @@ class Learned(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """All weights of a method that learns, with its own backward pass: half of the calls that torch would record.
+    """All weights of a method that learns, with its own backward pass: half of the
+    calls that torch would record.
 
-    The latents get the gradient as it comes, or times `gain`; what is learned gets `gradient` of it.
+    The latents get the gradient as it comes, or times `gain`; what is learned gets
+    `gradient` of it.
     """
 
     value: Tensor
     gain: Tensor | None
-    gradient: Callable[[Tensor], Tensor]  # of the weights → of the vector that `FlatWeights.learn` gave
+    # of the weights → of the vector that `FlatWeights.learn` gave
+    gradient: Callable[[Tensor], Tensor]
 
 
 class FlatWeights:
     """The tensors that enter a method's transforms, as one vector `values`.
 
-    Each tensor lies in the order of its own memory, so that a convolution in channels-last layout gets its weight in
-    that layout. Statistics are those of torch's own reductions of each tensor, to the bit on a CPU.
+    Each tensor lies in the order of its own memory, so that a convolution in
+    channels-last layout gets its weight in that layout. Statistics are those of torch's
+    own reductions of each tensor, to the bit on a CPU.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], constants: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], constants: dict[str, Any] | None = None
+    ) -> None:
         self.tensors = tensors
         self._last = [_is_channels_last(t) for t in tensors]
-        self._molds = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
+        self._molds = [
+            _as_in_memory(t) if last else t
+            for t, last in zip(tensors, self._last, strict=True)
+        ]
         self._constants = {} if constants is None else constants
         self.values = self.flatten(tensors)
         self.learned: list[Learned] = []
@@ -73,37 +87,63 @@ class FlatWeights:
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the same shapes as one vector, in the same order."""
         if any(self._last):
-            tensors = [_as_in_memory(t) if last else t for t, last in zip(tensors, self._last, strict=True)]
+            tensors = [
+                _as_in_memory(t) if last else t
+                for t, last in zip(tensors, self._last, strict=True)
+            ]
         return _flatten_dense_tensors(tensors)
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
         """The vector's parts in the shapes and layouts of the tensors."""
         if all(mold.ndim == 1 for mold in self._molds):
-            return list(flat.split(self.sizes))  # a third of the time, since nothing is given a shape
+            # a third of the time, since nothing is given a shape
+            return list(flat.split(self.sizes))
         parts = _unflatten_dense_tensors(flat, self._molds)
         if any(self._last):
-            return [_from_memory(p) if last else p for p, last in zip(parts, self._last, strict=True)]
+            return [
+                _from_memory(p) if last else p
+                for p, last in zip(parts, self._last, strict=True)
+            ]
         return list(parts)
 
     def learn(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """A parameter of each tensor, all as one vector through which their gradients go back to them."""
+        """A parameter of each tensor, all as one vector through which their gradients
+        go back to them.
+        """
         with torch.no_grad():
             vector = _flatten_dense_tensors(parameters)
-        return self._learn(Learned(vector, parameters, lambda flat: _unflatten_dense_tensors(flat, parameters)))
+        return self._learn(
+            Learned(
+                vector,
+                parameters,
+                lambda flat: _unflatten_dense_tensors(flat, parameters),
+            )
+        )
 
     def learn_scores(self, scores: Sequence[nn.Parameter | None]) -> Tensor:
-        """The same for parameters of the tensors' own shapes; zeros stand where a tensor has none."""
+        """The same for parameters of the tensors' own shapes; zeros stand where a
+        tensor has none.
+        """
         each = zip(scores, self.tensors, strict=True)
         with torch.no_grad():
-            vector = self.flatten([torch.zeros_like(t) if score is None else score for score, t in each])
+            vector = self.flatten(
+                [torch.zeros_like(t) if score is None else score for score, t in each]
+            )
         return self._learn(Learned(vector, scores, self.pieces))
 
     def learn_lines(self, lines: Sequence[nn.Parameter | None], dim: int) -> Tensor:
-        """Parameters with one number for each index of a dimension, as a vector that is zero and brings gradients."""
+        """Parameters with one number for each index of a dimension, as a vector that is
+        zero and brings gradients.
+        """
 
         def split(flat: Tensor) -> Sequence[Tensor]:
             each = self.pieces(flat)
-            return [p.sum([at for at in range(p.ndim) if at != dim], keepdim=True) if p.ndim > 1 else p for p in each]
+            return [
+                p.sum([at for at in range(p.ndim) if at != dim], keepdim=True)
+                if p.ndim > 1
+                else p
+                for p in each
+            ]
 
         return self._learn(Learned(torch.zeros_like(self.values), lines, split))
 
@@ -128,17 +168,32 @@ class FlatWeights:
             runs = self.runs(per_channel=per_channel)
             parts = flat.split([size * count for size, count in runs])
             each = zip(parts, runs, strict=True)
-            return torch.cat([torch.linalg.vector_norm(part.view(count, -1), order, 1) for part, (_, count) in each])
-        if per_channel:  # a sum's last bit depends on how it is added up, so each tensor by itself
+            return torch.cat(
+                [
+                    torch.linalg.vector_norm(part.view(count, -1), order, 1)
+                    for part, (_, count) in each
+                ]
+            )
+        # a sum's last bit depends on how it is added up, so each tensor by itself
+        if per_channel:
             parts = zip(flat.split(self.sizes), self.rows, strict=True)
-            return torch.cat([torch.linalg.vector_norm(p.view(rows, -1), order, 1) for p, rows in parts])
+            return torch.cat(
+                [
+                    torch.linalg.vector_norm(p.view(rows, -1), order, 1)
+                    for p, rows in parts
+                ]
+            )
         return torch.stack(torch._foreach_norm(flat.split(self.sizes), order))
 
     def runs(self, *, per_channel: bool = False) -> list[tuple[int, int]]:
-        """The number of weights of each tensor (or output channel), with how many of that size follow each other."""
+        """The number of weights of each tensor (or output channel), with how many of
+        that size follow each other.
+        """
         name = "runs of channels" if per_channel else "runs of tensors"
         runs = groupby(self.counts(per_channel))
-        return self.remembered(name, (), lambda: [(size, len(list(same))) for size, same in runs])
+        return self.remembered(
+            name, (), lambda: [(size, len(list(same))) for size, same in runs]
+        )
 
     def spread(self, numbers: Tensor, *, per_channel: bool = False) -> Tensor:
         """One number for each tensor (or output channel) → one for each weight."""
@@ -148,7 +203,9 @@ class FlatWeights:
         return _Spread.apply(numbers, owners, self.members(per_channel=per_channel))
 
     def sums(self, numbers: Tensor) -> Tensor:
-        """The sum over each tensor's weights, of one number for each or of a row of them."""
+        """The sum over each tensor's weights, of one number for each or of a row of
+        them.
+        """
         return _segment_sums(numbers, self.members())
 
     def members(self, *, per_channel: bool = False) -> Tensor:
@@ -157,11 +214,15 @@ class FlatWeights:
         return self.constant(name, lambda: torch.tensor(self.counts(per_channel)))
 
     def owners(self, *, per_channel: bool = False) -> Tensor:
-        """For each weight the index of its tensor, or of its output channel among all of them."""
+        """For each weight the index of its tensor, or of its output channel among all
+        of them.
+        """
 
         def numbered() -> Tensor:
             counts = torch.tensor(self.counts(per_channel))
-            return torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
+            return torch.arange(len(counts), dtype=torch.int32).repeat_interleave(
+                counts
+            )
 
         return self.constant("channels" if per_channel else "tensors", numbered)
 
@@ -169,7 +230,11 @@ class FlatWeights:
         """The same as plain numbers, without a look at the device."""
         if not per_channel:
             return self.sizes
-        return [size // rows for size, rows in zip(self.sizes, self.rows, strict=True) for _ in range(rows)]
+        return [
+            size // rows
+            for size, rows in zip(self.sizes, self.rows, strict=True)
+            for _ in range(rows)
+        ]
 
     def constant(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         """What stays the same from step to step, made once."""
@@ -178,10 +243,14 @@ class FlatWeights:
             found = self._constants[name] = make().to(self.values.device)
         return found
 
-    def remembered(self, name: str, sources: Sequence[Tensor], make: Callable[[], Made]) -> Made:
-        """What is made of `sources` and of nothing else: made again only after one of them has changed.
+    def remembered(
+        self, name: str, sources: Sequence[Tensor], make: Callable[[], Made]
+    ) -> Made:
+        """What is made of `sources` and of nothing else: made again only after one of
+        them has changed.
 
-        Torch counts the edits of a tensor in place; what a replayed CUDA graph writes it does not count.
+        Torch counts the edits of a tensor in place; what a replayed CUDA graph writes
+        it does not count.
         """
         stamps = [(tensor._version, tensor.data_ptr()) for tensor in sources]
         found = self._constants.get(name)
@@ -206,15 +275,19 @@ class _Spread(torch.autograd.Function):
 def _segment_sums(numbers: Tensor, members: Tensor) -> Tensor:
     """Each part summed up by itself: a scattered sum differs from run to run on a GPU.
 
-    In double precision, since the sum of a segment goes from its first element to its last.
+    In double precision, since the sum of a segment goes from its first element to its
+    last.
     """
-    return torch.segment_reduce(numbers.double(), "sum", lengths=members, unsafe=True).to(numbers.dtype)
+    return torch.segment_reduce(
+        numbers.double(), "sum", lengths=members, unsafe=True
+    ).to(numbers.dtype)
 
 
 def clip_(tensors: list[Tensor]) -> None:
     """Pull every number into [-1, 1]."""
     if tensors[0].is_cpu and sum(t.numel() for t in tensors) > LARGE * len(tensors):
-        for tensor in tensors:  # where launches cost little, a second pass through memory does not
+        # where launches cost little, a second pass through memory does not
+        for tensor in tensors:
             tensor.clamp_(-1.0, 1.0)
         return
     torch._foreach_clamp_min_(tensors, -1.0)
@@ -222,12 +295,17 @@ def clip_(tensors: list[Tensor]) -> None:
 
 
 def signs_beyond(values: Tensor, limit: Tensor) -> Tensor:
-    """sign(x) where |x| > limit, else 0, without a choice, which takes several times as long as arithmetic.
+    """sign(x) where |x| > limit, else 0, without a choice, which takes several times as
+    long as arithmetic.
 
-    A quotient of a half is rounded to the even zero, and with it the limit itself. A limit of zero parts zero from the
-    rest by the smallest normal number.
+    A quotient of a half is rounded to the even zero, and with it the limit itself. A
+    limit of zero parts zero from the rest by the smallest normal number.
     """
-    return (values / (2 * limit).clamp(min=torch.finfo(values.dtype).tiny)).round_().sign_()
+    return (
+        (values / (2 * limit).clamp(min=torch.finfo(values.dtype).tiny))
+        .round_()
+        .sign_()
+    )
 
 
 def _is_channels_last(tensor: Tensor) -> bool:

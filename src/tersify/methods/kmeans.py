@@ -1,4 +1,6 @@
-"""Weights share a few values found by k-means, which training then moves (Han et al., Deep Compression)."""
+"""Weights share a few values found by k-means, which training then moves (Han et al.,
+Deep Compression).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range, check_whole
-from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    dense,
+    register,
+    straight_through,
+)
 from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.pruning.schedule import first_step
 from tersify.methods.relative_levels import AllLevels, RelativeLevels, levels_of
@@ -20,10 +31,12 @@ ITERATIONS = 60
 @register("kmeans")
 @dataclass(frozen=True, kw_only=True)
 class KMeans(Method):
-    """At the share `begin` of training each tensor's nonzero weights fall into 2^bits − 1 clusters; zero stays zero.
+    """At the share `begin` of training each tensor's nonzero weights fall into 2^bits −
+    1 clusters; zero stays zero.
 
-    The clusters start evenly spaced between the smallest and the largest weight. From then on a weight keeps its
-    cluster, and with `learn` the cluster's value is trained by the sum of its members' gradients.
+    The clusters start evenly spaced between the smallest and the largest weight. From
+    then on a weight keeps its cluster, and with `learn` the cluster's value is trained
+    by the sum of its members' gradients.
     """
 
     bits: int = 5
@@ -42,8 +55,12 @@ class KMeans(Method):
         return SharedTransform(self, site.entering())
 
     def update(self, bound: Bound, step: Step) -> None:
-        if step.without_training or step.progress.step == first_step(self.begin, step.progress):
-            for site, transform in zip(bound.sites, bound.each(SharedTransform), strict=True):
+        if step.without_training or step.progress.step == first_step(
+            self.begin, step.progress
+        ):
+            for site, transform in zip(
+                bound.sites, bound.each(SharedTransform), strict=True
+            ):
                 if not (step.without_training and bool(transform.clustered)):
                     transform.cluster_(site.entering(transform))
 
@@ -52,22 +69,38 @@ class KMeans(Method):
         latents, count = weights.values, 2**self.bits
         codes, clustered = bound.buffers("codes"), bound.buffers("clustered")
         levels = AllLevels(levels_of(bound, "levels"), weights)
-        codebooks = torch.nn.functional.pad(levels.values.view(len(codes), -1), (1, 0))  # code 0 is zero
-        places = weights.remembered("codes", codes, lambda: weights.flatten(codes) + weights.owners() * count)
+        # code 0 is zero
+        codebooks = torch.nn.functional.pad(levels.values.view(len(codes), -1), (1, 0))
+        places = weights.remembered(
+            "codes", codes, lambda: weights.flatten(codes) + weights.owners() * count
+        )
         learns = latents != 0
-        # All tensors form their clusters in the same step, so from there on there is nothing to choose.
-        if weights.remembered("all formed", clustered, lambda: bool(torch.stack(clustered).all())):
+        # All tensors form their clusters in the same step, so from there on there is
+        # nothing to choose.
+        if weights.remembered(
+            "all formed", clustered, lambda: bool(torch.stack(clustered).all())
+        ):
             formed = None
         else:
             formed = torch.stack(clustered)[weights.owners()]
             learns &= formed
-        shared = torch.where(latents != 0, codebooks.view(-1).index_select(0, places), 0.0)
+        shared = torch.where(
+            latents != 0, codebooks.view(-1).index_select(0, places), 0.0
+        )
 
         def gradient(given: Tensor) -> Tensor:
-            sums = torch.zeros_like(codebooks).view(-1).index_add_(0, places, torch.where(learns, given, 0.0))
+            sums = (
+                torch.zeros_like(codebooks)
+                .view(-1)
+                .index_add_(0, places, torch.where(learns, given, 0.0))
+            )
             return levels.to_factors(sums.view_as(codebooks)[:, 1:])
 
-        return Prepared(shared if formed is None else torch.where(formed, shared, latents), None, gradient)
+        return Prepared(
+            shared if formed is None else torch.where(formed, shared, latents),
+            None,
+            gradient,
+        )
 
 
 class SharedTransform(Transform):
@@ -79,16 +112,24 @@ class SharedTransform(Transform):
     def __init__(self, method: KMeans, weight: Tensor) -> None:
         super().__init__()
         clusters = 2**method.bits - 1
-        self.levels = RelativeLevels(weight.new_zeros(clusters), members=weight.numel() // clusters)
+        self.levels = RelativeLevels(
+            weight.new_zeros(clusters), members=weight.numel() // clusters
+        )
         self.levels.factor.requires_grad_(method.learn)
         self.register_buffer("codes", torch.zeros_like(weight, dtype=torch.uint8))
-        self.register_buffer("clustered", torch.zeros((), dtype=torch.bool, device=weight.device))
+        self.register_buffer(
+            "clustered", torch.zeros((), dtype=torch.bool, device=weight.device)
+        )
 
     @torch.no_grad()
     def cluster_(self, weight: Tensor) -> None:
         centres = nearest_means(weight[weight != 0], len(self.levels.start))
         edges = (centres[1:] + centres[:-1]) / 2
-        self.codes.copy_(torch.where(weight == 0, 0, torch.bucketize(weight, edges) + 1).to(torch.uint8))
+        self.codes.copy_(
+            torch.where(weight == 0, 0, torch.bucketize(weight, edges) + 1).to(
+                torch.uint8
+            )
+        )
         self.levels.start.copy_(centres)
         self.levels.factor.fill_(1.0)
         self.clustered.fill_(True)
@@ -98,24 +139,35 @@ class SharedTransform(Transform):
         return torch.cat([levels.new_zeros(1), levels])
 
     def forward(self, latent: Tensor) -> Tensor:
-        shared = self.codebook().index_select(0, self.codes.reshape(-1).int()).view(latent.shape)
-        shared = torch.where(latent.detach() == 0, 0.0, shared)  # a pruner may go on after the clustering
+        shared = (
+            self.codebook()
+            .index_select(0, self.codes.reshape(-1).int())
+            .view(latent.shape)
+        )
+        # a pruner may go on after the clustering
+        shared = torch.where(latent.detach() == 0, 0.0, shared)
         return torch.where(self.clustered, straight_through(shared, latent), latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         if bool(self.clustered):
             codes = torch.where(dense(upstream) == 0, 0, self.codes).to(torch.uint8)
-            return CompressedTensor(shape=tuple(codes.shape), codes=codes, codebook=self.codebook().detach())
+            return CompressedTensor(
+                shape=tuple(codes.shape), codes=codes, codebook=self.codebook().detach()
+            )
         if isinstance(upstream, CompressedTensor):
             return upstream
         weight = dense(upstream)
         return CompressedTensor(
-            shape=tuple(weight.shape), codes=torch.ones_like(weight, dtype=torch.uint8), values=weight.flatten()
+            shape=tuple(weight.shape),
+            codes=torch.ones_like(weight, dtype=torch.uint8),
+            values=weight.flatten(),
         )
 
 
 def nearest_means(values: Tensor, clusters: int) -> Tensor:
-    """Ascending centres: Lloyd's steps from an even grid; a cluster that nobody joins stays where it is."""
+    """Ascending centres: Lloyd's steps from an even grid; a cluster that nobody joins
+    stays where it is.
+    """
     if not values.numel():
         return values.new_zeros(clusters)
     ordered = values.flatten().double().sort().values

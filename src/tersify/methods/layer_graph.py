@@ -8,17 +8,25 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Not into modules without parameters either: they hold no layer, and may ask for sizes."""
-        return super().is_leaf_module(m, module_qualified_name) or next(m.parameters(), None) is None
+        """Not into modules without parameters either: they hold no layer, and may ask
+        for sizes.
+        """
+        return (
+            super().is_leaf_module(m, module_qualified_name)
+            or next(m.parameters(), None) is None
+        )
 
 
 class Graph:
-    """Which module takes whose output, found without data by tracing the forward method."""
+    """Which module takes whose output, found without data by tracing the forward
+    method.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         try:
             graph = _Tracer().trace(model)
-        except Exception as error:  # tracing runs the user's forward with stand-ins; anything may come of it
+        except Exception as error:
+            # tracing runs the user's forward with stand-ins; anything may come of it
             why = str(error).partition("\n")[0]
             raise ValueError(
                 f"which layer follows which cannot be told for {type(model).__name__}, and a search that drops units "
@@ -35,7 +43,9 @@ class Graph:
         return self._modules[str(node.target)]
 
     def norm_behind(self, layer: nn.Module) -> _BatchNorm | None:
-        """The BatchNorm with γ and β that alone takes the layer's output, and takes nothing else."""
+        """The BatchNorm with γ and β that alone takes the layer's output, and takes
+        nothing else.
+        """
         uses = self._calls.get(layer, [])
         takers = [user for node in uses for user in node.users]
         if not takers or any(node.op != "call_module" for node in takers):
@@ -43,12 +53,15 @@ class Graph:
         norm = self._module(takers[0])
         if not isinstance(norm, _BatchNorm) or not norm.affine:
             return None
-        # Each use of the layer has one taker, and the norm is called nowhere else: else its γ and β mean more.
+        # Each use of the layer has one taker, and the norm is called nowhere else: else
+        # its γ and β mean more.
         alone = len(takers) == len(uses) and set(takers) == set(self._calls[norm])
         return norm if alone else None
 
     def may_lose_units(self, layer: nn.Module) -> bool:
-        """Whether the layer is used, and every path from it to the output leads through another layer of weights."""
+        """Whether the layer is used, and every path from it to the output leads through
+        another layer of weights.
+        """
         tail = self.norm_behind(layer) or layer
         uses = self._calls.get(tail, [])
         return bool(uses) and not any(self._reaches_output(node) for node in uses)
@@ -60,7 +73,9 @@ class Graph:
             node = ahead.pop()
             if node.op == "output":
                 return True
-            mixes = node.op == "call_module" and any(p.ndim >= 2 for p in self._module(node).parameters())
+            mixes = node.op == "call_module" and any(
+                p.ndim >= 2 for p in self._module(node).parameters()
+            )
             if node not in seen and not mixes:
                 ahead += node.users
             seen.add(node)

@@ -1,4 +1,6 @@
-"""How far the latents of each layer spread, so that one threshold leaves small layers more of their weights."""
+"""How far the latents of each layer spread, so that one threshold leaves small layers
+more of their weights.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,24 @@ _NORMAL = NormalDist()
 
 
 def layer_spreads(shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-    """For each weight the factor of its latents' spread, which bell-shaped latents and one threshold turn into shares.
+    """For each weight the factor of its latents' spread, which bell-shaped latents and
+    one threshold turn into shares.
 
-    The densities are in the ratio of the Erdős-Rényi kernel (Evci et al., RigL): a layer keeps weights in number
-    like its inputs and outputs, not like their product, so that a small classifier is not emptied with the rest.
+    The densities are in the ratio of the Erdős-Rényi kernel (Evci et al., RigL): a
+    layer keeps weights in number like its inputs and outputs, not like their product,
+    so that a small classifier is not emptied with the rest.
     """
     wanted = _quantile(1.0 - sparsity)
-    return [wanted / _quantile(density) for density in layer_densities(shapes, 1.0 - sparsity)]
+    return [
+        wanted / _quantile(density)
+        for density in layer_densities(shapes, 1.0 - sparsity)
+    ]
 
 
 def layer_densities(shapes: Sequence[Sequence[int]], density: float) -> list[float]:
-    """Each layer's share of weights that stay, none above the most, for this share of all of them."""
+    """Each layer's share of weights that stay, none above the most, for this share of
+    all of them.
+    """
     most = max(MOST_DENSE, density)
     sizes = [math.prod(shape) for shape in shapes]
     ratios = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
@@ -30,13 +39,18 @@ def layer_densities(shapes: Sequence[Sequence[int]], density: float) -> list[flo
         rest = [i for i in range(len(sizes)) if i not in full]
         if not rest:
             return [most] * len(sizes)
-        factor = (kept - most * sum(sizes[i] for i in full)) / sum(ratios[i] * sizes[i] for i in rest)
+        factor = (kept - most * sum(sizes[i] for i in full)) / sum(
+            ratios[i] * sizes[i] for i in rest
+        )
         over = {i for i in rest if factor * ratios[i] > most}
         if not over:
-            return [most if i in full else factor * ratios[i] for i in range(len(sizes))]
+            return [
+                most if i in full else factor * ratios[i] for i in range(len(sizes))
+            ]
         full |= over
 
 
 def _quantile(density: float) -> float:
     """The magnitude beyond which this share of a standard normal distribution lies."""
-    return max(_NORMAL.inv_cdf(1.0 - density / 2.0), 1e-6)  # almost no zeros: a ratio of the two must exist
+    # almost no zeros: a ratio of the two must exist
+    return max(_NORMAL.inv_cdf(1.0 - density / 2.0), 1e-6)

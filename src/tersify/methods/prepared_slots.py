@@ -12,17 +12,30 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 
 class Slot:
-    """A weight that was computed before it is read, and that holds while nothing it was made of has changed.
+    """A weight that was computed before it is read, and that holds while nothing it was
+    made of has changed.
 
-    What it was made of are the latent and every parameter and buffer of its transforms. Torch counts the edits in
-    place of each of them, be they the optimizer's, `load_state_dict`'s or the user's; a tensor put in another's place
-    is another object, or lies elsewhere. An edit through `.data` passes unseen, as it does by autograd.
+    What it was made of are the latent and every parameter and buffer of its transforms.
+    Torch counts the edits in place of each of them, be they the optimizer's,
+    `load_state_dict`'s or the user's; a tensor put in another's place is another
+    object, or lies elsewhere. An edit through `.data` passes unseen, as it does by
+    autograd.
 
-    `castable` says that only layers read the weight that autocast casts for, and that it is exact in any type: then
-    it is made at once in the type that autocast made of the last one, `cast`, which spares a cast for each.
+    `castable` says that only layers read the weight that autocast casts for, and that
+    it is exact in any type: then it is made at once in the type that autocast made of
+    the last one, `cast`, which spares a cast for each.
     """
 
-    __slots__ = ("_asked", "_latent", "_made_in", "_seen", "_sources", "_weight", "cast", "castable")
+    __slots__ = (
+        "_asked",
+        "_latent",
+        "_made_in",
+        "_seen",
+        "_sources",
+        "_weight",
+        "cast",
+        "castable",
+    )
 
     def __init__(self) -> None:
         self._sources: list[tuple[dict[str, Any], str]] = []
@@ -38,15 +51,20 @@ class Slot:
         """From here on the weight is made of all that this chain holds."""
         self._sources = [
             (held, key)
-            for module in chain.modules() for held in (module._parameters, module._buffers)
-            for key, tensor in held.items() if tensor is not None
-        ]  # fmt: skip
+            for module in chain.modules()
+            for held in (module._parameters, module._buffers)
+            for key, tensor in held.items()
+            if tensor is not None
+        ]
 
     def fill(self, weight: Tensor, latent: Tensor) -> None:
         self._weight, self._latent = weight, latent
         # A weight that is the latent itself is never out of date.
         sources = () if weight is latent else self._sources
-        self._seen = [(held, key, t := held[key], t._version, t.data_ptr()) for held, key in sources]
+        self._seen = [
+            (held, key, t := held[key], t._version, t.data_ptr())
+            for held, key in sources
+        ]
         self._made_in = None if weight.dtype is latent.dtype else weight.dtype
 
     def clear(self) -> None:
@@ -58,7 +76,9 @@ class Slot:
         return asked
 
     def read(self, latent: Tensor | None) -> Tensor | None:
-        """The weight, if it is ready and true for this latent. Every layer asks in every step: each look counts."""
+        """The weight, if it is ready and true for this latent. Every layer asks in
+        every step: each look counts.
+        """
         self._asked = True
         weight = self._weight
         if weight is None or latent is not self._latent:
@@ -66,7 +86,11 @@ class Slot:
                 self.cast = _autocast_type(latent)
             return None
         for held, key, tensor, version, pointer in self._seen:
-            if held[key] is not tensor or tensor._version != version or tensor.data_ptr() != pointer:
+            if (
+                held[key] is not tensor
+                or tensor._version != version
+                or tensor.data_ptr() != pointer
+            ):
                 self._weight = None
                 return None
         if self.castable:
@@ -85,20 +109,26 @@ class Slot:
 
 def _autocast_type(tensor: Tensor) -> torch.dtype | None:
     device = tensor.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(
+        device
+    ):
         return None
     return torch.get_autocast_dtype(device)
 
 
 def forget_prepared(model: nn.Module) -> None:
-    """Every weight of the model is computed anew when it is read: something else than a tensor has changed."""
+    """Every weight of the model is computed anew when it is read: something else than a
+    tensor has changed.
+    """
     for module in model.modules():
         if isinstance(module, SlottedChain):
             module.slot.clear()
 
 
 class SlottedChain(ParametrizationList):
-    """Torch's list of a weight's parametrizations, which gives the prepared weight where there is one."""
+    """Torch's list of a weight's parametrizations, which gives the prepared weight
+    where there is one.
+    """
 
     slot: Slot
 

@@ -1,4 +1,6 @@
-"""Learned levels, kept relative to where they start so that one learning rate fits every layer."""
+"""Learned levels, kept relative to where they start so that one learning rate fits
+every layer.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from tersify.methods.flat_weights import FlatWeights
 class RelativeLevels(nn.Module):
     """`start × factor` with a learned factor that begins at 1.
 
-    A level's gradient is a sum over the `members` weights that use it; dividing by √members keeps
-    it comparable with a weight's own gradient (without it the codes can collapse to one level).
+    A level's gradient is a sum over the `members` weights that use it; dividing by
+    √members keeps it comparable with a weight's own gradient (without it the codes can
+    collapse to one level).
     """
 
     start: Tensor
@@ -37,16 +40,24 @@ LEAST_FACTOR = 1e-3
 
 def levels_of(bound: Bound, name: str) -> list[RelativeLevels]:
     """Those that each transform holds under this name."""
-    # Past the modules' own look-ups, here and below, which would be half of the time a step takes for them.
-    return [cast("RelativeLevels", transform._modules[name]) for transform in bound.transforms]
+    # Past the modules' own look-ups, here and below, which would be half of the time a
+    # step takes for them.
+    return [
+        cast("RelativeLevels", transform._modules[name])
+        for transform in bound.transforms
+    ]
 
 
 def keep_positive_(every: Sequence[RelativeLevels]) -> None:
-    torch._foreach_clamp_min_([cast("Tensor", levels._parameters["factor"]) for levels in every], LEAST_FACTOR)
+    torch._foreach_clamp_min_(
+        [cast("Tensor", levels._parameters["factor"]) for levels in every], LEAST_FACTOR
+    )
 
 
 class AllLevels:
-    """The levels of all of them end to end, and the way back from a level's gradient to its factor's."""
+    """The levels of all of them end to end, and the way back from a level's gradient to
+    its factor's.
+    """
 
     def __init__(self, every: Sequence[RelativeLevels], weights: FlatWeights) -> None:
         self._starts, self._gains, factor = _starts_gains_and_factors(every, weights)
@@ -62,9 +73,16 @@ def all_levels(every: Sequence[RelativeLevels], weights: FlatWeights) -> Tensor:
     return start * scale_gradient(factor, gains)
 
 
-def _starts_gains_and_factors(every: Sequence[RelativeLevels], weights: FlatWeights) -> tuple[Tensor, Tensor, Tensor]:
-    gains = weights.constant("gains", lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]))
+def _starts_gains_and_factors(
+    every: Sequence[RelativeLevels], weights: FlatWeights
+) -> tuple[Tensor, Tensor, Tensor]:
+    gains = weights.constant(
+        "gains",
+        lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]),
+    )
     starts = [cast("Tensor", e._buffers["start"]) for e in every]
     start = weights.remembered("starts", starts, lambda: _flatten_dense_tensors(starts))
-    factor = weights.learn([cast("nn.Parameter", e._parameters["factor"]) for e in every])
+    factor = weights.learn(
+        [cast("nn.Parameter", e._parameters["factor"]) for e in every]
+    )
     return start, gains.to(factor.dtype), factor

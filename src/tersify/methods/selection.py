@@ -1,7 +1,9 @@
-"""The k-th smallest of many numbers in two passes: exact, linear in their count, and summable over shards.
+"""The k-th smallest of many numbers in two passes: exact, linear in their count, and
+summable over shards.
 
-A quickselect copies what it searches and needs it in one place. Here each pass counts 16 bits of the numbers' order,
-chunk by chunk; where a tensor is spread over ranks the counts are added up, and every rank finds the same number.
+A quickselect copies what it searches and needs it in one place. Here each pass counts
+16 bits of the numbers' order, chunk by chunk; where a tensor is spread over ranks the
+counts are added up, and every rank finds the same number.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ BINS = 1 << 16
 Reduce = Callable[[Tensor], Tensor]  # counts of this shard → counts of all
 
 
-def kth_smallest(scores: Tensor, k: int, reduce: Reduce = lambda counts: counts) -> Tensor:
-    """The k-th smallest (from 1) of float32 scores of any shape; NaN counts as larger than all."""
+def kth_smallest(
+    scores: Tensor, k: int, reduce: Reduce = lambda counts: counts
+) -> Tensor:
+    """The k-th smallest (from 1) of float32 scores of any shape; NaN counts as larger
+    than all.
+    """
     flat = scores.detach().reshape(-1)
     counts = torch.zeros(BINS, dtype=torch.int64, device=flat.device)
     for chunk in flat.split(CHUNK):
@@ -29,7 +35,9 @@ def kth_smallest(scores: Tensor, k: int, reduce: Reduce = lambda counts: counts)
         near = keys[(keys >> 16) == high - BINS // 2]
         counts += torch.bincount(near & (BINS - 1), minlength=BINS)
     low, _ = _bin_of(reduce(counts), k)
-    key = torch.tensor([((high - BINS // 2) << 16) | low], dtype=torch.int32, device=flat.device)
+    key = torch.tensor(
+        [((high - BINS // 2) << 16) | low], dtype=torch.int32, device=flat.device
+    )
     return _flipped(key).view(torch.float32)[0]
 
 
@@ -41,8 +49,11 @@ def _bin_of(counts: Tensor, k: int) -> tuple[int, int]:
 
 
 def _ordered(values: Tensor) -> Tensor:
-    """Integers in the order of the floats: the bits, with those of negative numbers the other way round."""
-    return _flipped((values + 0.0).view(torch.int32))  # + 0.0 makes −0.0 and 0.0 one number
+    """Integers in the order of the floats: the bits, with those of negative numbers the
+    other way round.
+    """
+    # + 0.0 makes −0.0 and 0.0 one number
+    return _flipped((values + 0.0).view(torch.int32))
 
 
 def _flipped(bits: Tensor) -> Tensor:

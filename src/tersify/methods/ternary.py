@@ -30,12 +30,14 @@ DEFAULT_CAP = 0.9
 class Ternary(Method):
     """−1/0/+1 by a threshold Δ = min(Δ0 + Δ0·M·f(epoch), Δf).
 
-    `regime` is f: fixed, linear, square, exp, log, log10, or a function of the epoch. `over` is the number
-    of epochs the regime was chosen for; a run of another length stretches it. `sparsity` ends the growth in place
-    of Δf: Δ follows the regime until that share of all these weights is zero, and then the latents, which are not
-    clipped. `spread` rescales the latents to that standard deviation at attach (Δ0 = 0.1 wants about 0.2), for
-    networks whose own initialisation is smaller. `scale` gives each tensor or output channel a learned factor,
-    which a network needs where no BatchNorm absorbs it.
+    `regime` is f: fixed, linear, square, exp, log, log10, or a function of the epoch.
+    `over` is the number of epochs the regime was chosen for; a run of another length
+    stretches it. `sparsity` ends the growth in place of Δf: Δ follows the regime until
+    that share of all these weights is zero, and then the latents, which are not
+    clipped. `spread` rescales the latents to that standard deviation at attach (Δ0 =
+    0.1 wants about 0.2), for networks whose own initialisation is smaller. `scale`
+    gives each tensor or output channel a learned factor, which a network needs where no
+    BatchNorm absorbs it.
     """
 
     regime: str | Callable[[float], float] = "fixed"
@@ -49,17 +51,30 @@ class Ternary(Method):
     scale: str = "none"
 
     def __post_init__(self) -> None:
-        if not callable(self.regime) and not (isinstance(self.regime, str) and names_function(self.regime)):
+        if not callable(self.regime) and not (
+            isinstance(self.regime, str) and names_function(self.regime)
+        ):
             check_choice("regime", self.regime, [*REGIMES, "file.py:function"])
         check_range("delta0 (Δ0)", self.delta0, low=0.0, high=1.0, low_open=True)
         check_range("speed (M)", self.speed, low=0.0, high=1e6)
         check_range("cap (Δf)", self.cap, low=0.0, high=1.0, low_open=True)
         if self.cap < self.delta0:
-            raise ValueError(f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}")
+            raise ValueError(
+                f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}"
+            )
         if self.sparsity is not None:
-            check_range("sparsity", self.sparsity, low=0.0, high=1.0, low_open=True, high_open=True)
+            check_range(
+                "sparsity",
+                self.sparsity,
+                low=0.0,
+                high=1.0,
+                low_open=True,
+                high_open=True,
+            )
             if self.cap != DEFAULT_CAP:
-                raise ValueError(f"cap (Δf = {self.cap}) and sparsity both end the growth; give one of them")
+                raise ValueError(
+                    f"cap (Δf = {self.cap}) and sparsity both end the growth; give one of them"
+                )
         if self.over is not None:
             check_whole("over", self.over, low=1)
         check_latent_settings(self.spread, self.scale)
@@ -69,7 +84,9 @@ class Ternary(Method):
         f = _regime(self.regime)
         cap = self.cap if self.sparsity is None else math.inf
         stretch = 1.0 if self.over is None else (self.over - 1) / max(epochs - 1, 1)
-        return growth(self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), cap)
+        return growth(
+            self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), cap
+        )
 
     @property
     def needs_length(self) -> bool:
@@ -77,7 +94,9 @@ class Ternary(Method):
 
     @property
     def _clips(self) -> bool:
-        """Clipped latents meet at the border, where no threshold can part them for a share of zeros."""
+        """Clipped latents meet at the border, where no threshold can part them for a
+        share of zeros.
+        """
         return self.clip and self.sparsity is None
 
     def transform(self, site: Site) -> Transform:
@@ -104,10 +123,14 @@ class Ternary(Method):
         if self.sparsity is not None:
             if not is_measured_at(step.progress):
                 return
-            threshold = min(threshold, float(magnitude_quantile(bound.entering(), self.sparsity)))
+            threshold = min(
+                threshold, float(magnitude_quantile(bound.entering(), self.sparsity))
+            )
         bound.set_thresholds_(threshold)
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+    def prepare(
+        self, bound: Bound, weights: FlatWeights
+    ) -> Tensor | tuple[Tensor, Tensor] | None:
         assert isinstance(bound, TernaryBound)
         return bound.ternarized(weights)
 

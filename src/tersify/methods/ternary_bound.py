@@ -17,9 +17,12 @@ from tersify.methods.threshold import TernaryTransform
 
 @dataclass(frozen=True, eq=False)
 class TernaryBound(Bound):
-    """Transforms that share their settings and, as long as nobody edits one of them, their threshold."""
+    """Transforms that share their settings and, as long as nobody edits one of them,
+    their threshold.
+    """
 
-    _equal_at: list[int] = field(default_factory=list)  # the thresholds' versions when they were known to be equal
+    # the thresholds' versions when they were known to be equal
+    _equal_at: list[int] = field(default_factory=list)
 
     def clip_(self) -> None:
         clip_([ranks.own_part(site.latent) for site in self.sites])
@@ -28,17 +31,26 @@ class TernaryBound(Bound):
         thresholds = self.buffers("threshold")
         thresholds[0].fill_(threshold)
         if len(thresholds) > 1:
-            torch._foreach_copy_(thresholds[1:], [thresholds[0]] * (len(thresholds) - 1))
+            torch._foreach_copy_(
+                thresholds[1:], [thresholds[0]] * (len(thresholds) - 1)
+            )
         self._equal_at[:] = [each._version for each in thresholds]
 
     def densities(self) -> list[Tensor]:
         """Of each weight the share that is not zero."""
         transforms = self.each(TernaryTransform)
-        return [t.density(latent) for t, latent in zip(transforms, self.entering(), strict=True)]
+        return [
+            t.density(latent)
+            for t, latent in zip(transforms, self.entering(), strict=True)
+        ]
 
     def keep_sizes_(self, before: Sequence[Tensor]) -> None:
-        """Scales grow as zeros come: each weight keeps the root mean square that it had with these densities."""
-        for transform, density, now in zip(self.each(TernaryTransform), before, self.densities(), strict=True):
+        """Scales grow as zeros come: each weight keeps the root mean square that it had
+        with these densities.
+        """
+        for transform, density, now in zip(
+            self.each(TernaryTransform), before, self.densities(), strict=True
+        ):
             if transform.factor is not None:
                 transform.factor.start.mul_((density / now).sqrt())
 
@@ -59,10 +71,15 @@ class TernaryBound(Bound):
         transforms = self.each(TernaryTransform)
         first, latents = transforms[0], weights.values.detach()
         pattern = signs_beyond(latents, threshold)
-        outside = first.saturate and not first.clip  # a clipped latent is inside, where all gradients pass (eq. 2)
+        # a clipped latent is inside, where all gradients pass (eq. 2)
+        outside = first.saturate and not first.clip
         if first.factor is None:
             return (pattern, latents.abs() <= 1.0) if outside else pattern
-        factors = all_levels([t.factor for t in transforms if t.factor is not None], weights)
+        factors = all_levels(
+            [t.factor for t in transforms if t.factor is not None], weights
+        )
         passed = weights.values.clamp(-1.0, 1.0) if outside else weights.values
         per_channel = first.factor.start.ndim > 0
-        return straight_through(pattern, passed) * weights.spread(factors, per_channel=per_channel)
+        return straight_through(pattern, passed) * weights.spread(
+            factors, per_channel=per_channel
+        )

@@ -1,4 +1,6 @@
-"""Ternary training towards a wanted share of zeros: the threshold follows the spreading latents."""
+"""Ternary training towards a wanted share of zeros: the threshold follows the spreading
+latents.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,22 @@ from tersify.methods.base import Bound, Method, Site, Step, Transform, register
 from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.layer_spreads import layer_spreads
 from tersify.methods.ternary_bound import TernaryBound
-from tersify.methods.threshold import TernaryTransform, check_latent_settings, is_measured_at, magnitude_quantile
+from tersify.methods.threshold import (
+    TernaryTransform,
+    check_latent_settings,
+    is_measured_at,
+    magnitude_quantile,
+)
 from tersify.schedules import Progress, cubic_ramp
 
-# An optimizer moves a latent by about its rate in a step, wherever the others are. Levels do not depend on the
-# latents' size, since the threshold is a share of them, so a shorter run gets a smaller size. Smaller than the least,
-# the first step alone would reorder the weights of a trained network.
+# An optimizer moves a latent by about its rate in a step, wherever the others are.
+# Levels do not depend on the latents' size, since the threshold is a share of them, so
+# a shorter run gets a smaller size. Smaller than the least, the first step alone would
+# reorder the weights of a trained network.
 STEPS_OF_FULL_SPREAD = 1000
 LEAST_OF_SPREAD = 0.08
-LEAST_START_OF_SHORT_RUNS = 0.6  # fewer zeros at once would leave too many for the steps that follow
+# fewer zeros at once would leave too many for the steps that follow
+LEAST_START_OF_SHORT_RUNS = 0.6
 
 
 @register("ternary-target")
@@ -28,12 +37,14 @@ LEAST_START_OF_SHORT_RUNS = 0.6  # fewer zeros at once would leave too many for 
 class TernaryTarget(Method):
     """−1/0/+1 like 'ternary', with Δ such that a share of all these weights is zero.
 
-    The share rises from `start`, or less where less is wanted, to `sparsity` by a cubic between the shares `begin` and
-    `end` of training. One Δ serves all weights of the rule, so each layer finds its own share. Latents are not
-    clipped: many would meet at the border, where no threshold can part them. `spread` and `scale` are those of
-    'ternary'. With `spread`, a run of fewer than 1,000 steps is helped along: latents are brought closer together, so
-    that they can change places before it ends; those of small layers less, so that these keep more of their weights;
-    scales grow as zeros come, since there is no time to learn them; and the share begins at 0.6 at least.
+    The share rises from `start`, or less where less is wanted, to `sparsity` by a cubic
+    between the shares `begin` and `end` of training. One Δ serves all weights of the
+    rule, so each layer finds its own share. Latents are not clipped: many would meet at
+    the border, where no threshold can part them. `spread` and `scale` are those of
+    'ternary'. With `spread`, a run of fewer than 1,000 steps is helped along: latents
+    are brought closer together, so that they can change places before it ends; those of
+    small layers less, so that these keep more of their weights; scales grow as zeros
+    come, since there is no time to learn them; and the share begins at 0.6 at least.
     """
 
     sparsity: float = 0.9
@@ -45,16 +56,30 @@ class TernaryTarget(Method):
 
     def __post_init__(self) -> None:
         for name in ("sparsity", "start"):
-            check_range(name, getattr(self, name), low=0.0, high=1.0, low_open=True, high_open=True)
+            check_range(
+                name,
+                getattr(self, name),
+                low=0.0,
+                high=1.0,
+                low_open=True,
+                high_open=True,
+            )
         check_range("begin", self.begin, low=0.0, high=1.0)
         check_range("end", self.end, low=0.0, high=1.0)
         if self.end <= self.begin:
-            raise ValueError(f"end must lie behind begin ({self.begin}), got {self.end}")
+            raise ValueError(
+                f"end must lie behind begin ({self.begin}), got {self.end}"
+            )
         check_latent_settings(self.spread, self.scale)
 
     def transform(self, site: Site) -> Transform:
         return TernaryTransform(
-            site.latent, threshold=0.1, clip=False, saturate=False, spread=self.spread, scale=self.scale
+            site.latent,
+            threshold=0.1,
+            clip=False,
+            saturate=False,
+            spread=self.spread,
+            scale=self.scale,
         )
 
     def bind(self, sites: Sequence[Site]) -> TernaryBound:
@@ -67,27 +92,39 @@ class TernaryTarget(Method):
         assert isinstance(bound, TernaryBound)
         if not is_measured_at(step.progress):
             return
-        is_short = step.progress.steps < STEPS_OF_FULL_SPREAD and not step.without_training
+        is_short = (
+            step.progress.steps < STEPS_OF_FULL_SPREAD and not step.without_training
+        )
         if self.spread is not None and is_short:
             self._move_on_quickly(bound, step.progress)
         else:
-            bound.set_thresholds_(magnitude_quantile(bound.entering(), self._share(self.start, step.progress)))
+            bound.set_thresholds_(
+                magnitude_quantile(
+                    bound.entering(), self._share(self.start, step.progress)
+                )
+            )
 
     def _share(self, start: float, progress: Progress) -> float:
-        return cubic_ramp(min(start, self.sparsity), self.sparsity, self.begin, self.end)(progress)
+        return cubic_ramp(
+            min(start, self.sparsity), self.sparsity, self.begin, self.end
+        )(progress)
 
     def _move_on_quickly(self, bound: TernaryBound, progress: Progress) -> None:
         densities = bound.densities()
         if progress.step == 0:
             near = max(progress.steps / STEPS_OF_FULL_SPREAD, LEAST_OF_SPREAD)
-            spreads = layer_spreads([site.latent.shape for site in bound.sites], self.sparsity)
+            spreads = layer_spreads(
+                [site.latent.shape for site in bound.sites], self.sparsity
+            )
             for site, spread in zip(bound.sites, spreads, strict=True):
                 site.latent.mul_(near * spread)
         share = self._share(max(self.start, LEAST_START_OF_SHORT_RUNS), progress)
         bound.set_thresholds_(magnitude_quantile(bound.entering(), share))
         bound.keep_sizes_(densities)
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+    def prepare(
+        self, bound: Bound, weights: FlatWeights
+    ) -> Tensor | tuple[Tensor, Tensor] | None:
         assert isinstance(bound, TernaryBound)
         return bound.ternarized(weights)
 

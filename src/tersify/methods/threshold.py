@@ -1,4 +1,6 @@
-"""The transform behind every unscaled or scaled ternary method with an explicit threshold."""
+"""The transform behind every unscaled or scaled ternary method with an explicit
+threshold.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
-# A threshold for a share of zeros is found from at most this many latents, every 16 steps (oftener in a short
-# run): the cost stays the same for a network of any size, and the share is met within about 0.1 points.
+# A threshold for a share of zeros is found from at most this many latents, every 16
+# steps (oftener in a short run): the cost stays the same for a network of any size, and
+# the share is met within about 0.1 points.
 SAMPLED_LATENTS = 1 << 20
 MOST_STEPS_BETWEEN = 16
 
@@ -27,13 +30,17 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 def is_measured_at(progress: Progress) -> bool:
-    """Whether a share of zeros is measured before this step: now and then, and before the last one."""
+    """Whether a share of zeros is measured before this step: now and then, and before
+    the last one.
+    """
     between = max(1, min(MOST_STEPS_BETWEEN, progress.steps // 50))
     return progress.step % between == 0 or progress.step + 1 >= progress.steps
 
 
 def magnitude_quantile(latents: Sequence[Tensor], share: float) -> Tensor:
-    """The magnitude below which `share` of the latents lie, from an even sample of them."""
+    """The magnitude below which `share` of the latents lie, from an even sample of
+    them.
+    """
     stride = -(-sum(t.numel() for t in latents) // SAMPLED_LATENTS)
     sample = torch.cat([t.reshape(-1)[::stride].abs() for t in latents])
     return sample.kthvalue(max(1, round(share * sample.numel()))).values
@@ -54,19 +61,23 @@ class TernaryTransform(Transform):
     ) -> None:
         super().__init__()
         self.clip, self.saturate = clip, saturate
-        self.register_buffer("threshold", torch.tensor(threshold, dtype=latent.dtype, device=latent.device))
+        self.register_buffer(
+            "threshold",
+            torch.tensor(threshold, dtype=latent.dtype, device=latent.device),
+        )
         with torch.no_grad():
             size = latent.std(correction=0)
             self._stretch = spread / size if spread is not None and size > 0 else None
             self.factor = None
             if scale != "none":
                 stretched = latent if self._stretch is None else latent * self._stretch
-                # The quantized weight starts with the root mean square of the one it replaces.
-                # A weight of zeros must be able to learn, too.
+                # The quantized weight starts with the root mean square of the one it
+                # replaces. A weight of zeros must be able to learn, too.
                 start = (size / self.density(stretched).sqrt()).clamp(min=1e-3)
                 per_channel = (latent.shape[0], *[1] * (latent.ndim - 1))
                 self.factor = RelativeLevels(
-                    start.expand(per_channel if scale == "channel" else ()), members=latent.numel()
+                    start.expand(per_channel if scale == "channel" else ()),
+                    members=latent.numel(),
                 )
 
     @property
@@ -79,19 +90,23 @@ class TernaryTransform(Transform):
             latent.mul_(self._stretch)
 
     def density(self, latent: Tensor) -> Tensor:
-        """The share of weights that are not zero, or a hundredth: a scale must not follow it to none at all."""
+        """The share of weights that are not zero, or a hundredth: a scale must not
+        follow it to none at all.
+        """
         return (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)
 
     def pattern(self, latent: Tensor) -> Tensor:  # eq. 5
         return torch.where(latent.abs() > self.threshold, latent.sign(), 0.0)
 
     def forward(self, latent: Tensor) -> Tensor:
-        # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does, since a clipped
-        # latent could otherwise never come back.
+        # The clamp is eq. 2: outside [-1, 1] no gradient passes. On the border it does,
+        # since a clipped latent could otherwise never come back.
         passed = latent.clamp(-1.0, 1.0) if self.saturate else latent
         value = straight_through(self.pattern(latent.detach()), passed)
         return value if self.factor is None else value * self.factor()
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         pattern = self.pattern(dense(upstream))
-        return ternary_tensor(pattern, scale=None if self.factor is None else self.factor())
+        return ternary_tensor(
+            pattern, scale=None if self.factor is None else self.factor()
+        )

@@ -1,4 +1,6 @@
-"""Ternary residual quantization: a binary stem plus a binary residual, both with one learned α (Li et al. 2021)."""
+"""Ternary residual quantization: a binary stem plus a binary residual, both with one
+learned α (Li et al. 2021).
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Transform,
+    dense,
+    register,
+    straight_through,
+    ternary_tensor,
+)
 from tersify.methods.flat_weights import FlatWeights, Prepared, signs_beyond
-from tersify.methods.relative_levels import AllLevels, RelativeLevels, keep_positive_, levels_of
+from tersify.methods.relative_levels import (
+    AllLevels,
+    RelativeLevels,
+    keep_positive_,
+    levels_of,
+)
 from tersify.tensor import CompressedTensor
 
 
 @register("trq")
 @dataclass(frozen=True, kw_only=True)
 class TernaryResidual(Method):
-    """α·sign(w) + α·sign(w − α·sign(w)): 0 where |w| ≤ α, else ±2α. α starts at mean|w|."""
+    """α·sign(w) + α·sign(w − α·sign(w)): 0 where |w| ≤ α, else ±2α. α starts at
+    mean|w|.
+    """
 
     def transform(self, site: Site) -> Transform:
         return TrqTransform(site.entering())
@@ -29,7 +47,11 @@ class TernaryResidual(Method):
         levels = AllLevels(levels_of(bound, "alpha"), weights)
         alpha = weights.spread(levels.values)
         doubled = signs_beyond(weights.values, alpha).mul_(2.0)
-        return Prepared(doubled * alpha, None, lambda g: levels.to_factors(weights.sums(g * doubled)))
+        return Prepared(
+            doubled * alpha,
+            None,
+            lambda g: levels.to_factors(weights.sums(g * doubled)),
+        )
 
 
 def stem_plus_residual(latent: Tensor, alpha: Tensor) -> Tensor:
@@ -40,13 +62,19 @@ def stem_plus_residual(latent: Tensor, alpha: Tensor) -> Tensor:
 class TrqTransform(Transform):
     def __init__(self, latent: Tensor) -> None:
         super().__init__()
-        self.alpha = RelativeLevels(latent.abs().mean().clamp(min=1e-8), members=latent.numel())
+        self.alpha = RelativeLevels(
+            latent.abs().mean().clamp(min=1e-8), members=latent.numel()
+        )
 
     def forward(self, latent: Tensor) -> Tensor:
         alpha = self.alpha()
-        return straight_through(stem_plus_residual(latent.detach(), alpha.detach()) * alpha, latent)
+        return straight_through(
+            stem_plus_residual(latent.detach(), alpha.detach()) * alpha, latent
+        )
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         pattern = stem_plus_residual(dense(upstream), self.alpha().detach())
-        levels = torch.tensor([0.0, 2.0, -2.0], dtype=pattern.dtype, device=pattern.device)
+        levels = torch.tensor(
+            [0.0, 2.0, -2.0], dtype=pattern.dtype, device=pattern.device
+        )
         return ternary_tensor(pattern, levels=levels, scale=self.alpha())

@@ -8,9 +8,23 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import Bound, Method, Site, Transform, dense, register, straight_through, ternary_tensor
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Transform,
+    dense,
+    register,
+    straight_through,
+    ternary_tensor,
+)
 from tersify.methods.flat_weights import FlatWeights, Prepared, signs_beyond
-from tersify.methods.relative_levels import AllLevels, RelativeLevels, keep_positive_, levels_of
+from tersify.methods.relative_levels import (
+    AllLevels,
+    RelativeLevels,
+    keep_positive_,
+    levels_of,
+)
 from tersify.tensor import CompressedTensor
 
 
@@ -33,8 +47,12 @@ class TrainedTernary(Method):
     @torch.no_grad()
     def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
         latents, levels = weights.values, AllLevels(levels_of(bound, "levels"), weights)
-        pattern = signs_beyond(latents, weights.spread(self.t * weights.norms(latents, torch.inf)))
-        plus, minus = (weights.spread(each) for each in levels.values.view(-1, 2).unbind(1))
+        pattern = signs_beyond(
+            latents, weights.spread(self.t * weights.norms(latents, torch.inf))
+        )
+        plus, minus = (
+            weights.spread(each) for each in levels.values.view(-1, 2).unbind(1)
+        )
         return all_signed_levels(pattern, plus, minus, levels, weights)
 
 
@@ -42,7 +60,9 @@ class TtqTransform(Transform):
     def __init__(self, t: float, latent: Tensor) -> None:
         super().__init__()
         self.t = t
-        self.levels = RelativeLevels(side_means(latent, self.pattern(latent)), members=latent.numel())
+        self.levels = RelativeLevels(
+            side_means(latent, self.pattern(latent)), members=latent.numel()
+        )
 
     def pattern(self, latent: Tensor) -> Tensor:
         size = latent.abs()
@@ -54,15 +74,21 @@ class TtqTransform(Transform):
         return signed_levels(pattern, (plus, minus), latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        return ternary_tensor(self.pattern(dense(upstream)), levels=signed_codebook(self.levels()))
+        return ternary_tensor(
+            self.pattern(dense(upstream)), levels=signed_codebook(self.levels())
+        )
 
 
 def side_means(latent: Tensor, pattern: Tensor) -> Tensor:
-    """Mean magnitude of the weights coded +1 and of those coded −1; 1 where a side is empty."""
+    """Mean magnitude of the weights coded +1 and of those coded −1; 1 where a side is
+    empty.
+    """
     means = []
     for sign in (1.0, -1.0):
         side = latent[pattern == sign].abs()
-        means.append(side.mean() if side.numel() else torch.ones_like(latent.flatten()[0]))
+        means.append(
+            side.mean() if side.numel() else torch.ones_like(latent.flatten()[0])
+        )
     return torch.stack(means)
 
 
@@ -72,21 +98,34 @@ def signed_codebook(levels: Tensor) -> Tensor:
 
 
 def all_signed_levels(
-    pattern: Tensor, plus: Tensor, minus: Tensor, levels: AllLevels, weights: FlatWeights
+    pattern: Tensor,
+    plus: Tensor,
+    minus: Tensor,
+    levels: AllLevels,
+    weights: FlatWeights,
 ) -> Prepared:
-    """The weights of all tensors, with Wp and Wn as each weight has them, out of `levels`."""
-    # The numbers of `signed_levels` without its choices, which take several times as long as products.
+    """The weights of all tensors, with Wp and Wn as each weight has them, out of
+    `levels`.
+    """
+    # The numbers of `signed_levels` without its choices, which take several times as
+    # long as products.
     up, down = pattern.clamp(min=0.0), pattern.clamp(max=0.0)
     value = up * plus + down * minus
 
     def gradient(given: Tensor) -> Tensor:
-        return levels.to_factors(weights.sums(torch.stack([given * up, given * down], 1)))
+        return levels.to_factors(
+            weights.sums(torch.stack([given * up, given * down], 1))
+        )
 
     return Prepared(value, value.abs() + (1.0 - pattern.abs()), gradient)
 
 
-def signed_levels(pattern: Tensor, levels: tuple[Tensor, Tensor], latent: Tensor) -> Tensor:
-    """The weight, with gradients for the levels and, scaled by a weight's own level, for the latent."""
+def signed_levels(
+    pattern: Tensor, levels: tuple[Tensor, Tensor], latent: Tensor
+) -> Tensor:
+    """The weight, with gradients for the levels and, scaled by a weight's own level,
+    for the latent.
+    """
     plus, minus = levels
     value = torch.where(pattern > 0, plus, torch.where(pattern < 0, -minus, 0.0))
     gain = torch.where(pattern > 0, plus, torch.where(pattern < 0, minus, 1.0)).detach()

@@ -26,9 +26,11 @@ from tersify.tensor import CompressedTensor
 @register("twn")
 @dataclass(frozen=True, kw_only=True)
 class TernaryWeightNetwork(Method):
-    """α·(−1/0/+1): Δ = factor · mean|w|, α the mean magnitude above Δ; per tensor or output channel.
+    """α·(−1/0/+1): Δ = factor · mean|w|, α the mean magnitude above Δ; per tensor or
+    output channel.
 
-    With `exact` Δ leaves the least squared error (eq. 5), of which 0.7 means is an approximation (eq. 6).
+    With `exact` Δ leaves the least squared error (eq. 5), of which 0.7 means is an
+    approximation (eq. 6).
     """
 
     factor: float = 0.7
@@ -38,7 +40,9 @@ class TernaryWeightNetwork(Method):
     def __post_init__(self) -> None:
         check_range("factor", self.factor, low=0.0, high=10.0, low_open=True)
         if self.exact and self.factor != 0.7:
-            raise ValueError(f"factor ({self.factor:g}) and exact both set the threshold; give one of them")
+            raise ValueError(
+                f"factor ({self.factor:g}) and exact both set the threshold; give one of them"
+            )
 
     def transform(self, site: Site) -> Transform:
         return TwnTransform(None if self.exact else self.factor, self.per_channel)
@@ -49,12 +53,22 @@ class TernaryWeightNetwork(Method):
             return None  # the transform says what is wrong
         size = weights.values.abs()
         if self.exact:
-            least = torch.cat([_least_kept_magnitude(t.detach().abs(), each).reshape(-1) for t in weights.tensors])
+            least = torch.cat(
+                [
+                    _least_kept_magnitude(t.detach().abs(), each).reshape(-1)
+                    for t in weights.tensors
+                ]
+            )
             kept = size >= weights.spread(least, per_channel=each)
             pattern = torch.where(kept, weights.values.sign(), 0.0)
         else:
-            limit = self.factor * (weights.norms(size, 1, per_channel=each) / weights.members(per_channel=each))
-            pattern = signs_beyond(weights.values, weights.spread(limit, per_channel=each))
+            limit = self.factor * (
+                weights.norms(size, 1, per_channel=each)
+                / weights.members(per_channel=each)
+            )
+            pattern = signs_beyond(
+                weights.values, weights.spread(limit, per_channel=each)
+            )
         count = weights.norms(pattern, 1, per_channel=each).clamp(min=1)
         scale = weights.norms(pattern * size, 1, per_channel=each) / count
         return pattern * weights.spread(scale, per_channel=each)
@@ -91,7 +105,9 @@ class TwnTransform(Transform):
 
 
 def _least_kept_magnitude(size: Tensor, per_channel: bool) -> Tensor:  # TWN, eq. 5
-    """Of the largest k magnitudes with sum s, the k with the largest s²/k leaves the least squared error."""
+    """Of the largest k magnitudes with sum s, the k with the largest s²/k leaves the
+    least squared error.
+    """
     rows = size.reshape(size.shape[0] if per_channel else 1, -1)
     ordered = rows.double().sort(1, descending=True).values
     counts = torch.arange(1, rows.shape[1] + 1, device=size.device)

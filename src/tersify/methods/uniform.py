@@ -25,11 +25,13 @@ from tersify.tensor import CompressedTensor
 @register("uniform")
 @dataclass(frozen=True, kw_only=True)
 class Uniform(Method):
-    """S·(round(w/S)) on 2^bits − 1 symmetric levels, or on 2^bits levels that span min…max.
+    """S·(round(w/S)) on 2^bits − 1 symmetric levels, or on 2^bits levels that span
+    min…max.
 
-    S follows the weights in every step. The asymmetric range always includes zero, so zero is a level. `clip` is the
-    share of the range that the levels span; what lies beyond is clipped. With `printed` the symmetric S is that of eq.
-    1, (β − α)/(2^bits − 1) over the range α = −β, with one level more below zero than above.
+    S follows the weights in every step. The asymmetric range always includes zero, so
+    zero is a level. `clip` is the share of the range that the levels span; what lies
+    beyond is clipped. With `printed` the symmetric S is that of eq. 1, (β − α)/(2^bits
+    − 1) over the range α = −β, with one level more below zero than above.
     """
 
     bits: int = 8
@@ -43,7 +45,9 @@ class Uniform(Method):
             raise ValueError(f"bits must be 2..8, got {self.bits!r}")
         check_range("clip", self.clip, low=0.0, high=1.0, low_open=True)
         if self.printed and not self.symmetric:
-            raise ValueError("printed is about the symmetric scale, and symmetric is false; leave one of them out")
+            raise ValueError(
+                "printed is about the symmetric scale, and symmetric is false; leave one of them out"
+            )
 
     def transform(self, site: Site) -> Transform:
         return UniformTransform(self)
@@ -53,22 +57,35 @@ class Uniform(Method):
         if each and any(t.ndim < 2 for t in weights.tensors):
             return None  # the transform says what is wrong
         if self.symmetric:
-            scale, low, top = self.symmetric_grid(weights.norms(values, torch.inf, per_channel=each))
+            scale, low, top = self.symmetric_grid(
+                weights.norms(values, torch.inf, per_channel=each)
+            )
         else:
             lowest = -weights.norms(values.clamp(max=0), torch.inf, per_channel=each)
             highest = weights.norms(values.clamp(min=0), torch.inf, per_channel=each)
             scale, low, top = self.asymmetric_grid(lowest, highest)
-        scale, low, top = (weights.spread(x, per_channel=each) for x in (scale, low, top))
+        scale, low, top = (
+            weights.spread(x, per_channel=each) for x in (scale, low, top)
+        )
         return (values / scale).round().clamp(low, top) * scale
 
     def symmetric_grid(self, largest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scale, and the lowest and highest integer, each of the shape of `largest`, the greatest magnitudes."""
+        """Scale, and the lowest and highest integer, each of the shape of `largest`,
+        the greatest magnitudes.
+        """
         top = torch.full_like(largest, 2.0 ** (self.bits - 1) - 1)
-        reach = largest if self.clip == 1 else self.clip * largest  # a call less in every step
-        scale, low = (2 * reach / (2.0**self.bits - 1), -top - 1) if self.printed else (reach / top, -top)
+        # a call less in every step
+        reach = largest if self.clip == 1 else self.clip * largest
+        scale, low = (
+            (2 * reach / (2.0**self.bits - 1), -top - 1)
+            if self.printed
+            else (reach / top, -top)
+        )
         return torch.where(scale > 0, scale, 1.0), low, top
 
-    def asymmetric_grid(self, lowest: Tensor, highest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def asymmetric_grid(
+        self, lowest: Tensor, highest: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The same for a range that includes zero."""
         steps = 2.0**self.bits - 1
         scale = self.clip * (highest - lowest) / steps
@@ -84,11 +101,16 @@ class UniformTransform(Transform):
 
     def grid(self, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scale, and the lowest and highest integer, each () or one per channel."""
-        keep, dims = self.method.per_channel, over_channels(latent, self.method.per_channel)
+        keep, dims = (
+            self.method.per_channel,
+            over_channels(latent, self.method.per_channel),
+        )
         if self.method.symmetric:
             return self.method.symmetric_grid(latent.abs().amax(dims, keepdim=keep))
         lowest = latent.amin(dims, keepdim=keep).clamp(max=0)
-        return self.method.asymmetric_grid(lowest, latent.amax(dims, keepdim=keep).clamp(min=0))
+        return self.method.asymmetric_grid(
+            lowest, latent.amax(dims, keepdim=keep).clamp(min=0)
+        )
 
     def integers(self, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale, low, top = self.grid(latent)
@@ -101,12 +123,18 @@ class UniformTransform(Transform):
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         integers, scale, low = self.integers(dense(upstream))
         levels = 2**self.method.bits
-        # Codes are the integers modulo 2^bits, so that code 0 is zero; a level is the one integer of
-        # [low, low + 2^bits) that a code stands for.
+        # Codes are the integers modulo 2^bits, so that code 0 is zero; a level is the
+        # one integer of [low, low + 2^bits) that a code stands for.
         codes = integers.long().remainder(levels).to(torch.uint8)
-        codebook = low.reshape(-1, 1) + (torch.arange(levels, device=low.device) - low.reshape(-1, 1)).remainder(levels)
+        codebook = low.reshape(-1, 1) + (
+            torch.arange(levels, device=low.device) - low.reshape(-1, 1)
+        ).remainder(levels)
         shared = self.method.symmetric or not self.method.per_channel
         return CompressedTensor(
-            shape=tuple(integers.shape), codes=codes, codebook=codebook[0] if shared else codebook,
-            scale=scale, axis=None if shared else 0, format={"n": self.method.bits},
-        )  # fmt: skip
+            shape=tuple(integers.shape),
+            codes=codes,
+            codebook=codebook[0] if shared else codebook,
+            scale=scale,
+            axis=None if shared else 0,
+            format={"n": self.method.bits},
+        )

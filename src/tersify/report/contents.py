@@ -1,4 +1,6 @@
-"""What is in a run's model.terse: the facts of `codec.inspect`, and how often each level occurs."""
+"""What is in a run's model.terse: the facts of `codec.inspect`, and how often each
+level occurs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tersify.tensor import CompressedTensor, code_counts
 
 @dataclass(frozen=True, kw_only=True)
 class CodeHistogram:
-    """The codes of all tensors with equally many levels, ordered by the value they stand for."""
+    """The codes of all tensors with equally many levels, ordered by the value they
+    stand for.
+    """
 
     title: str
     labels: list[str]
@@ -30,7 +34,10 @@ class Contents:
 
 
 def read_contents(path: Path) -> Contents:
-    return Contents(facts=codec.inspect(path), codes=code_histograms(codec.open(path).read().compressed()))
+    return Contents(
+        facts=codec.inspect(path),
+        codes=code_histograms(codec.open(path).read().compressed()),
+    )
 
 
 def code_histograms(tensors: dict[str, CompressedTensor]) -> list[CodeHistogram]:
@@ -45,7 +52,9 @@ def _pooled(levels: int | None, group: list[CompressedTensor]) -> CodeHistogram:
     for tensor in group:
         counts += code_counts(tensor)[_ascending(tensor)]
     title = "Zeros and survivors" if levels is None else f"Codes of {levels} levels"
-    return CodeHistogram(title=title, labels=_labels(levels, group), counts=counts.tolist())
+    return CodeHistogram(
+        title=title, labels=_labels(levels, group), counts=counts.tolist()
+    )
 
 
 def _values(tensor: CompressedTensor) -> Tensor:
@@ -63,7 +72,10 @@ def _labels(levels: int | None, group: list[CompressedTensor]) -> list[str]:
     if levels is None:
         return ["0", "kept"]
     books = [_values(tensor).sort().values for tensor in group]
-    if all(tensor.axis is None and torch.equal(book, books[0]) for tensor, book in zip(group, books, strict=True)):
+    if all(
+        tensor.axis is None and torch.equal(book, books[0])
+        for tensor, book in zip(group, books, strict=True)
+    ):
         return [short(value) for value in books[0].tolist()]
     if levels == 3 and all(book[1] == 0 for book in books):
         return ["−", "0", "+"]

@@ -1,4 +1,6 @@
-"""Which figures a set of runs has: over the epochs, and in the planes of accuracy against sparsity and entropy."""
+"""Which figures a set of runs has: over the epochs, and in the planes of accuracy
+against sparsity and entropy.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tersify.report.svg import Drawing
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """`key` names the figure in the page and its file; the note says what the eye cannot see."""
+    """`key` names the figure in the page and its file; the note says what the eye
+    cannot see.
+    """
 
     key: str
     title: str
@@ -33,17 +37,27 @@ _UNDRAWN = ("epoch", "seconds", "test_loss", "top3", "top5", "train_accuracy")
 
 
 def dense_accuracy(run: Run, runs: Sequence[Run]) -> float | None:
-    """The dense twin's accuracy: as the run gives it, else of a dense run of the same network in the page."""
+    """The dense twin's accuracy: as the run gives it, else of a dense run of the same
+    network in the page.
+    """
     own = run.figure("dense_accuracy")
     if own is not None or not run.is_compressed or not run.network:
         return own
-    twins = [r for r in runs if not r.is_compressed and r.is_finished and r.twin_key() == run.twin_key()]
+    twins = [
+        r
+        for r in runs
+        if not r.is_compressed and r.is_finished and r.twin_key() == run.twin_key()
+    ]
     return twins[0].figure("accuracy") if twins else None
 
 
 def epoch_figures(runs: Sequence[Run]) -> list[Figure]:
-    """Accuracy, then what the methods told of themselves (Δ), then the rest, each where a run has it."""
-    found = dict.fromkeys(key for run in runs for row in run.history for key in row if key not in _UNDRAWN)
+    """Accuracy, then what the methods told of themselves (Δ), then the rest, each where
+    a run has it.
+    """
+    found = dict.fromkeys(
+        key for run in runs for row in run.history for key in row if key not in _UNDRAWN
+    )
     told = [key for key in found if key not in _OVER_EPOCHS]
     order = ["accuracy", *told, *(key for key in _OVER_EPOCHS if key != "accuracy")]
     return [_over_epochs(runs, key) for key in order if key in found]
@@ -59,49 +73,93 @@ def _over_epochs(runs: Sequence[Run], key: str) -> Figure:
     ]
     note, level = "", None
     if key == "accuracy":
-        known = {twin for run in runs if (twin := dense_accuracy(run, runs)) is not None}
+        known = {
+            twin for run in runs if (twin := dense_accuracy(run, runs)) is not None
+        }
         level = ("dense twin", known.pop()) if len(known) == 1 else None
         if len(series) == 1:
             run = next(run for run in runs if run.column("accuracy")[0])
             xs, ys = run.column("train_accuracy")
             if xs:
-                series.append(Line(name="training batches", run=series[0].run, xs=xs, ys=ys, faint=True))
+                series.append(
+                    Line(
+                        name="training batches",
+                        run=series[0].run,
+                        xs=xs,
+                        ys=ys,
+                        faint=True,
+                    )
+                )
                 note = "The thin line is the accuracy on the training batches."
     # A method may call its figures anything, and a key becomes a file's name.
-    name = key if key in _OVER_EPOCHS else "delta" if key == "Δ" else f"method-{sorted(_told(runs)).index(key)}"
+    name = (
+        key
+        if key in _OVER_EPOCHS
+        else "delta"
+        if key == "Δ"
+        else f"method-{sorted(_told(runs)).index(key)}"
+    )
     return Figure(
         key=f"epochs-{name}",
         title=title,
         note=note,
-        drawing=lines(f"epochs-{name}", series, unit=unit, level=level, skip_start=key in ("accuracy", "loss")),
+        drawing=lines(
+            f"epochs-{name}",
+            series,
+            unit=unit,
+            level=level,
+            skip_start=key in ("accuracy", "loss"),
+        ),
     )
 
 
 def _told(runs: Sequence[Run]) -> set[str]:
-    return {key for run in runs for row in run.history for key in row} - _OVER_EPOCHS.keys() - set(_UNDRAWN)
+    return (
+        {key for run in runs for row in run.history for key in row}
+        - _OVER_EPOCHS.keys()
+        - set(_UNDRAWN)
+    )
 
 
 def plane_figures(runs: Sequence[Run]) -> list[Figure]:
-    """Accuracy against sparsity and against entropy; published points where a run used their data."""
+    """Accuracy against sparsity and against entropy; published points where a run used
+    their data.
+    """
     if not any(run.is_compressed for run in runs):
         return []
-    tables = [table for table in published_tables() if any(run.data == table.data for run in runs)]
+    tables = [
+        table
+        for table in published_tables()
+        if any(run.data == table.data for run in runs)
+    ]
     sources = "; ".join(table.source for table in tables)
-    planes = {"sparsity": ("zeros, %", 0.0), "entropy_bits": ("entropy, bits per weight", None)}
+    planes = {
+        "sparsity": ("zeros, %", 0.0),
+        "entropy_bits": ("entropy, bits per weight", None),
+    }
     figures = []
     for key, (x_label, dense) in planes.items():
-        points = _measured(runs, key, dense) + [p for table in tables for p in _published(table, key)]
+        points = _measured(runs, key, dense) + [
+            p for table in tables for p in _published(table, key)
+        ]
         if points:
             title = f"Accuracy against {'sparsity' if key == 'sparsity' else 'entropy'}"
-            # The first steps are wild: beside other points they would cover them, alone they only stretch the plot.
+            # The first steps are wild: beside other points they would cover them, alone
+            # they only stretch the plot.
             part, share = (
-                ("training after its first tenth", 0.1) if len(points) == 1 else ("second half of training", 0.5)
+                ("training after its first tenth", 0.1)
+                if len(points) == 1
+                else ("second half of training", 0.5)
             )
             note = f"The thin line is the way through the {part}." + (
                 f" Hollow: published, {sources}." if sources else ""
             )
-            drawing = scatter(f"plane-{key}", points, _trails(runs, key, skip=share), x_label=x_label)
-            figures.append(Figure(key=f"plane-{key}", title=title, note=note, drawing=drawing))
+            drawing = scatter(
+                f"plane-{key}", points, _trails(runs, key, skip=share), x_label=x_label
+            )
+            figures.append(
+                Figure(key=f"plane-{key}", title=title, note=note, drawing=drawing)
+            )
     return figures
 
 
@@ -123,7 +181,9 @@ def _measured(runs: Sequence[Run], key: str, dense: float | None) -> list[Point]
     for index, run in enumerate(runs):
         x, y = run.figure(key) if run.is_compressed else dense, run.figure("accuracy")
         if x is not None and y is not None:
-            points.append(Point(name=run.name, x=x, y=y, run=index, tip=_tip(run.name, y, key, x)))
+            points.append(
+                Point(name=run.name, x=x, y=y, run=index, tip=_tip(run.name, y, key, x))
+            )
     return points
 
 
@@ -133,10 +193,24 @@ def _published(table: PublishedTable, key: str) -> list[Point]:
         x = row.sparsity if key == "sparsity" else row.entropy_bits
         if isinstance(x, tuple):
             tip = f"{row.name}, published\n{percent(row.accuracy)} at {x[0]:g}–{x[1]:g} % zeros"
-            points.append(Point(name=row.name, x=sum(x) / 2, y=row.accuracy, low=x[0], high=x[1], tip=tip))
+            points.append(
+                Point(
+                    name=row.name,
+                    x=sum(x) / 2,
+                    y=row.accuracy,
+                    low=x[0],
+                    high=x[1],
+                    tip=tip,
+                )
+            )
         elif x is not None:
             points.append(
-                Point(name=row.name, x=x, y=row.accuracy, tip=_tip(f"{row.name}, published", row.accuracy, key, x))
+                Point(
+                    name=row.name,
+                    x=x,
+                    y=row.accuracy,
+                    tip=_tip(f"{row.name}, published", row.accuracy, key, x),
+                )
             )
     return points
 

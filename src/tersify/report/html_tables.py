@@ -10,7 +10,9 @@ from tersify.report.svg import clean
 
 @dataclass(frozen=True)
 class Cell:
-    """`value` sorts and is copied with full precision; `share` (0..1) draws a bar behind the text."""
+    """`value` sorts and is copied with full precision; `share` (0..1) draws a bar
+    behind the text.
+    """
 
     text: str
     value: float | None = None
@@ -26,7 +28,11 @@ def table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> st
         for text, number in zip(heads, numeric, strict=True)
     )
     body = "".join(
-        "<tr>" + "".join(_cell(cell, number) for cell, number in zip(row, numeric, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(
+            _cell(cell, number) for cell, number in zip(row, numeric, strict=True)
+        )
+        + "</tr>"
         for row in rows
     )
     return (
@@ -42,6 +48,14 @@ def _right(number: bool) -> str:
 
 def _cell(cell: Cell, number: bool) -> str:
     value = "" if cell.value is None else f' data-value="{cell.value!r}"'
-    bar = "" if cell.share is None else f' style="--share:{100 * min(max(cell.share, 0), 1):.1f}%"'
-    swatch = "" if cell.swatch is None else f'<i class="swatch" style="background:var(--s{cell.swatch})"></i>'
+    bar = (
+        ""
+        if cell.share is None
+        else f' style="--share:{100 * min(max(cell.share, 0), 1):.1f}%"'
+    )
+    swatch = (
+        ""
+        if cell.swatch is None
+        else f'<i class="swatch" style="background:var(--s{cell.swatch})"></i>'
+    )
     return f"<td{_right(number)}{value}{bar}>{swatch}{clean(cell.text)}</td>"

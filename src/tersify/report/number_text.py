@@ -23,7 +23,11 @@ def size(value: float | None) -> str:
         if abs(value) < 1000 or unit == "GB":
             break
         value /= 1000
-    return f"{value:,.0f} B" if unit == "B" else f"{value:,.{1 if value >= 100 else 2}f} {unit}"
+    return (
+        f"{value:,.0f} B"
+        if unit == "B"
+        else f"{value:,.{1 if value >= 100 else 2}f} {unit}"
+    )
 
 
 def bits(value: float | None) -> str:
@@ -53,12 +57,16 @@ def short(value: float) -> str:
     """A value on an axis or in a hover: four significant digits, thousands as k, M, G."""
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= factor:
-            return f"{value / (1e3 if unit == 'k' else factor):.4g} {unit}".replace("-", "−")
+            return f"{value / (1e3 if unit == 'k' else factor):.4g} {unit}".replace(
+                "-", "−"
+            )
     return f"{value:.4g}".replace("-", "−")
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """About `wanted` round values (1, 2, 2.5 or 5 times a power of ten) inside [low, high]."""
+    """About `wanted` round values (1, 2, 2.5 or 5 times a power of ten) inside [low,
+    high].
+    """
     span = high - low
     if not span > 0:
         return [low]
@@ -67,4 +75,7 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     # Twelve digits, so that 3 · 0.1 is 0.3.
-    return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [
+        float(f"{i * step:.12g}")
+        for i in range(first, math.floor(high / step + 1e-9) + 1)
+    ]

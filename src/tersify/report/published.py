@@ -10,14 +10,17 @@ from typing import Any
 
 from tersify.toml import read_toml
 
-# The experiments hold what was published. They are read as data: a report needs nothing of the lab's code.
+# The experiments hold what was published. They are read as data: a report needs nothing
+# of the lab's code.
 _EXPERIMENTS = Path(__file__).parent.parent / "lab" / "experiments"
 _IN_REPORTS = ("ternary-table2",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """Shares and accuracies in percent; a sparsity that the paper gives as a range is one here too."""
+    """Shares and accuracies in percent; a sparsity that the paper gives as a range is
+    one here too.
+    """
 
     name: str
     accuracy: float
@@ -42,10 +45,13 @@ def _table(path: Path) -> PublishedTable:
     points: dict[Published, str] = {}
     for row in found["rows"]:
         figures = row.get("published", {})
-        if "accuracy" in figures:  # several rows of ours may stand beside one of the paper; the first names it
+        # several rows of ours may stand beside one of the paper; the first names it
+        if "accuracy" in figures:
             points.setdefault(_point("", figures), row["name"])
     named = (_point(name, vars(point)) for point, name in points.items())
-    return PublishedTable(source=found["source"], data=found["data"], points=tuple(named))
+    return PublishedTable(
+        source=found["source"], data=found["data"], points=tuple(named)
+    )
 
 
 def _point(name: str, figures: Mapping[str, Any]) -> Published:

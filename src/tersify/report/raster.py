@@ -1,4 +1,6 @@
-"""SVG figures as PNG files, drawn by a browser: the only program here that draws them just as the page shows them."""
+"""SVG figures as PNG files, drawn by a browser: the only program here that draws them
+just as the page shows them.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,31 @@ def write_png(svg: Path, *, scale: int = 2) -> Path:
         )
     size = _SIZE.search(svg.read_text(encoding="utf-8"))
     if size is None:
-        raise ValueError(f"{svg} gives no width and height in whole numbers; only figures of ours can be drawn")
+        raise ValueError(
+            f"{svg} gives no width and height in whole numbers; only figures of ours can be drawn"
+        )
     png = svg.with_suffix(".png")
     with tempfile.TemporaryDirectory() as folder:
         drawn = Path(folder) / "drawn.png"
         command = [
-            browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-            "--disable-background-networking", f"--user-data-dir={folder}/profile",
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--disable-background-networking",
+            f"--user-data-dir={folder}/profile",
             f"--force-device-scale-factor={scale}",
-            f"--window-size={size[1]},{size[2]}", f"--screenshot={drawn}", svg.resolve().as_uri(),
-        ]  # fmt: skip
+            f"--window-size={size[1]},{size[2]}",
+            f"--screenshot={drawn}",
+            svg.resolve().as_uri(),
+        ]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=60)
         except subprocess.SubprocessError as error:
-            raise ValueError(f"{browser} could not draw {svg} ({type(error).__name__}); use the SVG") from error
+            raise ValueError(
+                f"{browser} could not draw {svg} ({type(error).__name__}); use the SVG"
+            ) from error
         with replacing(png) as file:
             file.write(drawn.read_bytes())
     return png

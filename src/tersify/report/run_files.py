@@ -1,4 +1,6 @@
-"""Run: what lies in a run directory, read as files; whatever is missing or damaged is left out."""
+"""Run: what lies in a run directory, read as files; whatever is missing or damaged is
+left out.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Run:
     notes: tuple[str, ...] = ()
 
     def figure(self, key: str) -> float | None:
-        """A figure of the finished run, else of its last epoch, else of its file; bytes are always the file's own."""
+        """A figure of the finished run, else of its last epoch, else of its file; bytes
+        are always the file's own.
+        """
         of_file = self._file_figures()
         sources = (self.metrics, self.history[-1] if self.history else {}, of_file)
         # The file may have been written again since, by a machine with other coders.
@@ -44,7 +48,9 @@ class Run:
 
     def _file_figures(self) -> dict[str, float]:
         facts = self.contents.facts if self.contents else {}
-        known: dict[str, float] = {key: facts[key] for key in ("file_bytes", "dense_bytes") if key in facts}
+        known: dict[str, float] = {
+            key: facts[key] for key in ("file_bytes", "dense_bytes") if key in facts
+        }
         if self.contents and self.contents.codes:
             known |= {key: facts[key] for key in ("sparsity", "entropy_bits")}
         return known
@@ -67,10 +73,14 @@ class Run:
         return str(target.get("name", "")) if isinstance(target, dict) else ""
 
     def twin_key(self) -> str:
-        """Equal for runs of the same network on the same data; how its weights began makes no other network."""
+        """Equal for runs of the same network on the same data; how its weights began
+        makes no other network.
+        """
         target = self.metadata.get("target")
         if isinstance(target, dict) and isinstance(target.get("options"), dict):
-            target = target | {"options": {k: v for k, v in target["options"].items() if k != "init"}}
+            target = target | {
+                "options": {k: v for k, v in target["options"].items() if k != "init"}
+            }
         return json.dumps([target, self.data], sort_keys=True, default=str)
 
     @property
@@ -97,11 +107,15 @@ class Run:
 
 
 def find_runs(directories: Iterable[Path]) -> list[Run]:
-    """The runs in these directories, or in the ones below them, each under a name of its own."""
+    """The runs in these directories, or in the ones below them, each under a name of
+    its own.
+    """
     paths: dict[Path, None] = {}
     for directory in directories:
         if not directory.is_dir():
-            raise ValueError(f"{directory} is no directory; give a run directory, or one that holds some")
+            raise ValueError(
+                f"{directory} is no directory; give a run directory, or one that holds some"
+            )
         found = list(_search(directory, _DEPTH))
         if not found:
             raise ValueError(
@@ -120,7 +134,9 @@ def _search(directory: Path, depth: int) -> Iterable[Path]:
         if any((twin / mark).is_file() for mark in _MARKS):
             yield twin
     elif depth:
-        for child in sorted(p for p in directory.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        for child in sorted(
+            p for p in directory.iterdir() if p.is_dir() and not p.name.startswith(".")
+        ):
             yield from _search(child, depth - 1)
 
 
@@ -174,7 +190,9 @@ def _json(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _history(path: Path) -> list[dict[str, float]]:
-    """The rows that are whole: a run that is still being written may end in half a line."""
+    """The rows that are whole: a run that is still being written may end in half a
+    line.
+    """
     rows = []
     for line in _text(path).splitlines():
         try:
@@ -191,5 +209,11 @@ def _numbers(table: dict[str, Any]) -> dict[str, float]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """A figure that can be drawn: not NaN, not infinite, and not of a size that only damage has."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
+    """A figure that can be drawn: not NaN, not infinite, and not of a size that only
+    damage has.
+    """
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and -_LARGEST < value < _LARGEST
+    )

@@ -1,4 +1,6 @@
-"""The figures of one run: layer by layer, codes and latents, the file's make-up, speed beside its peers."""
+"""The figures of one run: layer by layer, codes and latents, the file's make-up, speed
+beside its peers.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,25 @@ LAYERS = "layers, first to last"
 
 
 def layers(run: Run) -> list[dict[str, Any]]:
-    """What is compressed, and dense tensors of two or more dimensions; with its time where that was measured."""
+    """What is compressed, and dense tensors of two or more dimensions; with its time
+    where that was measured.
+    """
     if run.contents is None:
         return []
-    timed = {row["name"]: row["ms"] for row in _bench_rows(run, "layers", "ms") if isinstance(row.get("name"), str)}
-    found = [dict(row) for row in run.contents.facts["tensors"] if row["kind"] != "dense" or len(row["shape"]) > 1]
+    timed = {
+        row["name"]: row["ms"]
+        for row in _bench_rows(run, "layers", "ms")
+        if isinstance(row.get("name"), str)
+    }
+    found = [
+        dict(row)
+        for row in run.contents.facts["tensors"]
+        if row["kind"] != "dense" or len(row["shape"]) > 1
+    ]
     for row in found:
-        milliseconds = timed.get(row["name"], timed.get(row["name"].removesuffix(".weight")))
+        milliseconds = timed.get(
+            row["name"], timed.get(row["name"].removesuffix(".weight"))
+        )
         if milliseconds is not None:
             row["ms"] = milliseconds
     return found
@@ -40,18 +54,31 @@ def layer_figures(run: Run, index: int, prefix: str) -> list[Figure]:
     figures = []
     for key, (title, written) in _PER_LAYER.items():
         bars = [
-            Bar(name=row["name"], value=row[key], tip=f"{row['name']}\n{written(row[key])}")
+            Bar(
+                name=row["name"],
+                value=row[key],
+                tip=f"{row['name']}\n{written(row[key])}",
+            )
             for row in layers(run)
             if key in row
         ]
         if bars:
-            drawing = columns(bars, hue=color(index), top=100 if key == "sparsity" else None, x_label=LAYERS)
+            drawing = columns(
+                bars,
+                hue=color(index),
+                top=100 if key == "sparsity" else None,
+                x_label=LAYERS,
+            )
             note = (
                 "Layers whose codes are coded together share their bytes by the number of weights."
                 if key == "bytes"
                 else ""
             )
-            figures.append(Figure(key=f"{prefix}layer-{key}", title=title, note=note, drawing=drawing))
+            figures.append(
+                Figure(
+                    key=f"{prefix}layer-{key}", title=title, note=note, drawing=drawing
+                )
+            )
     return figures
 
 
@@ -61,17 +88,38 @@ def value_figures(run: Run, index: int, prefix: str) -> list[Figure]:
     for number, codes in enumerate(run.contents.codes if run.contents else ()):
         total = sum(codes.counts) or 1
         bars = [
-            Bar(name=name, value=100 * n / total, tip=f"{name}\n{n:,} weights · {100 * n / total:.2f} %")
+            Bar(
+                name=name,
+                value=100 * n / total,
+                tip=f"{name}\n{n:,} weights · {100 * n / total:.2f} %",
+            )
             for name, n in zip(codes.labels, codes.counts, strict=True)
         ]
-        drawing = columns(bars, hue=color(index), named=len(bars) <= 16, x_label="value of the code")
-        figures.append(Figure(key=f"{prefix}codes-{number}", title=f"{codes.title}, % of weights", drawing=drawing))
+        drawing = columns(
+            bars, hue=color(index), named=len(bars) <= 16, x_label="value of the code"
+        )
+        figures.append(
+            Figure(
+                key=f"{prefix}codes-{number}",
+                title=f"{codes.title}, % of weights",
+                drawing=drawing,
+            )
+        )
     pooled = pooled_latents(run.latents)
     if pooled:
         threshold = run.history[-1].get("Δ") if run.history else None
-        drawing = steps(*pooled, hue=color(index), x_label="latent value", threshold=threshold)
+        drawing = steps(
+            *pooled, hue=color(index), x_label="latent value", threshold=threshold
+        )
         note = "" if threshold is None else "Between −Δ and Δ (pale) a weight is zero."
-        figures.append(Figure(key=f"{prefix}latents", title="Latents at the end", note=note, drawing=drawing))
+        figures.append(
+            Figure(
+                key=f"{prefix}latents",
+                title="Latents at the end",
+                note=note,
+                drawing=drawing,
+            )
+        )
     return figures
 
 
@@ -81,9 +129,16 @@ def latent_figures(run: Run, index: int, prefix: str) -> list[Figure]:
     threshold = run.history[-1].get("Δ") if run.history else None
     for number, (name, histogram) in enumerate(run.latents.items()):
         if _is_histogram(histogram):
-            drawing = steps(histogram["edges"], histogram["counts"], hue=color(index), threshold=threshold,
-                            tips=False)  # fmt: skip
-            figures.append(Figure(key=f"{prefix}latents-{number}", title=name, drawing=drawing))
+            drawing = steps(
+                histogram["edges"],
+                histogram["counts"],
+                hue=color(index),
+                threshold=threshold,
+                tips=False,
+            )
+            figures.append(
+                Figure(key=f"{prefix}latents-{number}", title=name, drawing=drawing)
+            )
     return figures
 
 
@@ -92,7 +147,9 @@ def pooled_latents(latents: dict[str, Any]) -> tuple[list[float], list[float]] |
     histograms = [h for h in latents.values() if _is_histogram(h)]
     if not histograms or any(h["edges"] != histograms[0]["edges"] for h in histograms):
         return None
-    return histograms[0]["edges"], [sum(column) for column in zip(*(h["counts"] for h in histograms), strict=True)]
+    return histograms[0]["edges"], [
+        sum(column) for column in zip(*(h["counts"] for h in histograms), strict=True)
+    ]
 
 
 def _is_histogram(value: Any) -> bool:
@@ -115,10 +172,17 @@ def file_parts(run: Run) -> list[dict[str, Any]]:
     alike: dict[tuple[str, str], dict[str, Any]] = {}
     for row in facts["groups"]:
         names = (_part_name(row["holds"]), row["coder"])
-        part = alike.setdefault(names, {"part": names[0], "coder": names[1], "elements": 0, "bytes": 0})
+        part = alike.setdefault(
+            names, {"part": names[0], "coder": names[1], "elements": 0, "bytes": 0}
+        )
         part["elements"] += row["elements"]
         part["bytes"] += row["bytes"]
-    rest = {"part": "header and directory", "coder": "", "elements": None, "bytes": facts["overhead_bytes"]}
+    rest = {
+        "part": "header and directory",
+        "coder": "",
+        "elements": None,
+        "bytes": facts["overhead_bytes"],
+    }
     return [*alike.values(), rest]
 
 
@@ -126,13 +190,23 @@ def file_figure(run: Run, prefix: str) -> list[Figure]:
     parts = file_parts(run)
     if not parts:
         return []
-    bars = [Bar(name=p["part"], value=p["bytes"], tip=f"{p['part']}\n{p['bytes']:,} B") for p in parts]
+    bars = [
+        Bar(name=p["part"], value=p["bytes"], tip=f"{p['part']}\n{p['bytes']:,} B")
+        for p in parts
+    ]
     drawing = divided(bars, total=sum(bar.value for bar in bars))
-    return [Figure(key=f"{prefix}file", title="What the file is made of", drawing=drawing)]
+    return [
+        Figure(key=f"{prefix}file", title="What the file is made of", drawing=drawing)
+    ]
 
 
 def _part_name(holds: str) -> str:
-    known = {"F32": "32-bit floats", "F16": "16-bit floats", "BF16": "bfloat16", "I64": "64-bit integers"}
+    known = {
+        "F32": "32-bit floats",
+        "F16": "16-bit floats",
+        "BF16": "bfloat16",
+        "I64": "64-bit integers",
+    }
     return known.get(holds, holds)
 
 
@@ -140,17 +214,31 @@ def speed_figures(run: Run, prefix: str) -> list[Figure]:
     """One figure for each batch size and thread count that was timed."""
     settings: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in speed_rows(run):
-        settings.setdefault((str(row.get("batch", "?")), str(row.get("threads", "?"))), []).append(row)
+        settings.setdefault(
+            (str(row.get("batch", "?")), str(row.get("threads", "?"))), []
+        ).append(row)
     figures = []
     for number, ((batch, threads), timed) in enumerate(settings.items()):
         timed = sorted(timed, key=lambda row: row["median_ms"])
         bars = [
-            Bar(name=str(row["peer"]), value=row["median_ms"], tip=f"{row['peer']}\n{row['median_ms']:.3f} ms, median")
+            Bar(
+                name=str(row["peer"]),
+                value=row["median_ms"],
+                tip=f"{row['peer']}\n{row['median_ms']:.3f} ms, median",
+            )
             for row in timed
         ]
-        hues = [color(0) if bar.name.startswith("tersify") else color(7) for bar in bars]
+        hues = [
+            color(0) if bar.name.startswith("tersify") else color(7) for bar in bars
+        ]
         title = f"Batch of {batch}, {threads} thread{'' if threads == '1' else 's'}, ms"
-        figures.append(Figure(key=f"{prefix}speed-{number}", title=title, drawing=rows(bars, hues=hues)))
+        figures.append(
+            Figure(
+                key=f"{prefix}speed-{number}",
+                title=title,
+                drawing=rows(bars, hues=hues),
+            )
+        )
     return figures
 
 
@@ -160,7 +248,9 @@ def speed_rows(run: Run) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Tersify's median, and how many times the speed of the fastest other engine it is, where there was one."""
+    """Tersify's median, and how many times the speed of the fastest other engine it is,
+    where there was one.
+    """
 
     milliseconds: float
     factor: float | None
@@ -172,24 +262,41 @@ class Speed:
 def speed_beside_peers(run: Run) -> Speed | None:
     """At the smallest batch that was timed."""
     rows = speed_rows(run)
-    own = [row for row in rows if row["peer"] == "tersify" and is_number(row.get("batch"))]
+    own = [
+        row for row in rows if row["peer"] == "tersify" and is_number(row.get("batch"))
+    ]
     if not own:
         return None
     first = min(own, key=lambda row: (row["batch"], row["median_ms"]))
-    alike = [row for row in rows if all(row.get(key) == first.get(key) for key in ("batch", "threads"))]
+    alike = [
+        row
+        for row in rows
+        if all(row.get(key) == first.get(key) for key in ("batch", "threads"))
+    ]
     peers = [row for row in alike if not str(row["peer"]).startswith("tersify")]
     best = min(peers, key=lambda row: row["median_ms"], default=None)
-    factor = best["median_ms"] / first["median_ms"] if best and first["median_ms"] else None
-    return Speed(milliseconds=first["median_ms"], factor=factor, peer=str(best["peer"]) if best else "",
-                 batch=first["batch"], threads=first.get("threads", "?"))  # fmt: skip
+    factor = (
+        best["median_ms"] / first["median_ms"] if best and first["median_ms"] else None
+    )
+    return Speed(
+        milliseconds=first["median_ms"],
+        factor=factor,
+        peer=str(best["peer"]) if best else "",
+        batch=first["batch"],
+        threads=first.get("threads", "?"),
+    )
 
 
 def _bench_rows(run: Run, key: str, figure: str) -> list[dict[str, Any]]:
     """The measured rows of bench.json; a peer that was missing has no figure.
 
-    The file holds `rows` (peer, batch, threads, median_ms, best_ms, spread_ms), `layers` (name, ms) and `machine`,
-    each of them where it was measured.
+    The file holds `rows` (peer, batch, threads, median_ms, best_ms, spread_ms),
+    `layers` (name, ms) and `machine`, each of them where it was measured.
     """
     found = run.bench.get(key)
-    wanted = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    wanted = (
+        [row for row in found if isinstance(row, dict)]
+        if isinstance(found, list)
+        else []
+    )
     return [row for row in wanted if is_number(row.get(figure))]

@@ -1,4 +1,6 @@
-"""A sweep's figures from its sweep.json: the front, parallel coordinates, importance, and the front as a table."""
+"""A sweep's figures from its sweep.json: the front, parallel coordinates, importance,
+and the front as a table.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,13 @@ from tersify.report.svg import HEIGHT, WIDTH, Drawing, Plot, color, label, short
 
 RESULTS = "sweep.json"
 MOST_RUNS = 6  # of the front whose own sections the page shows
-_NAMES = {"accuracy": "accuracy, %", "sparsity": "zeros, %", "entropy_bits": "entropy, bits per weight",
-          "file_bytes": "bytes on disk", "latency_ms": "latency, ms"}  # fmt: skip
+_NAMES = {
+    "accuracy": "accuracy, %",
+    "sparsity": "zeros, %",
+    "entropy_bits": "entropy, bits per weight",
+    "file_bytes": "bytes on disk",
+    "latency_ms": "latency, ms",
+}
 
 
 @dataclass(frozen=True)
@@ -39,26 +46,44 @@ class SweepResults:
     def runs(self) -> list[Path]:
         """The run directories of the front, best first."""
         sign = -1 if self.objectives[0]["direction"] == "maximize" else 1
-        best = sorted((t for t in self.trials if t["number"] in self.front), key=lambda t: sign * t["values"][0])
+        best = sorted(
+            (t for t in self.trials if t["number"] in self.front),
+            key=lambda t: sign * t["values"][0],
+        )
         found = [self.path / "trials" / f"{t['number']:04d}" for t in best]
         return [path for path in found if path.is_dir()][:MOST_RUNS]
 
 
 def read_sweep(directory: Path) -> SweepResults | None:
-    """The sweep in this directory; None where there is none, or nothing that could be drawn."""
+    """The sweep in this directory; None where there is none, or nothing that could be
+    drawn.
+    """
     try:
         found = json.loads(read_regular(directory / RESULTS))
         count = len(found["objectives"])
         complete = [
-            t for t in found["trials"]
-            if t["state"] == "complete" and len(t["values"]) == count and all(map(is_number, t["values"]))
-        ]  # fmt: skip
+            t
+            for t in found["trials"]
+            if t["state"] == "complete"
+            and len(t["values"]) == count
+            and all(map(is_number, t["values"]))
+        ]
         states = [str(t["state"]) for t in found["trials"]]
         told = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-        return SweepResults(
-            directory, str(found["name"]), found["objectives"], found["space"], complete, found["front"],
-            found.get("importance", {}), told,
-        ) if complete else None  # fmt: skip
+        return (
+            SweepResults(
+                directory,
+                str(found["name"]),
+                found["objectives"],
+                found["space"],
+                complete,
+                found["front"],
+                found.get("importance", {}),
+                told,
+            )
+            if complete
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -67,10 +92,18 @@ def sweep_figures(sweep: SweepResults, prefix: str = "sweep") -> list[Figure]:
     figures = _fronts(sweep, prefix)
     note = "One line a trial; those of the front in colour. Each axis runs from its least value, below, to its largest."
     figures.append(
-        Figure(key=f"{prefix}-parallel", title="Parallel coordinates", note=note, drawing=_parallel(sweep))
-    )  # fmt: skip
+        Figure(
+            key=f"{prefix}-parallel",
+            title="Parallel coordinates",
+            note=note,
+            drawing=_parallel(sweep),
+        )
+    )
     for index, (name, shares) in enumerate(sweep.importance.items()):
-        bars = [Bar(name=field, value=100 * s, tip=f"{field}\n{100 * s:.1f} %") for field, s in shares.items()]
+        bars = [
+            Bar(name=field, value=100 * s, tip=f"{field}\n{100 * s:.1f} %")
+            for field, s in shares.items()
+        ]
         if bars:
             drawing = rows(bars, hues=[color(index)] * len(bars))
             note = "How far each field tells the best quarter of the trials from all of them, in percent (PED-ANOVA)."
@@ -104,26 +137,50 @@ def sweep_table(sweep: SweepResults) -> str:
 def _fronts(sweep: SweepResults, prefix: str) -> list[Figure]:
     """The first objective against each other one, or over the trials where it is alone."""
     first = sweep.objectives[0]["name"]
-    others = [(o["name"], i) for i, o in enumerate(sweep.objectives) if i] or [("trial", -1)]
+    others = [(o["name"], i) for i, o in enumerate(sweep.objectives) if i] or [
+        ("trial", -1)
+    ]
     figures = []
     for place, (name, index) in enumerate(others):
-        points = [(t["number"] if index < 0 else t["values"][index], t["values"][0], t) for t in sweep.trials]
+        points = [
+            (t["number"] if index < 0 else t["values"][index], t["values"][0], t)
+            for t in sweep.trials
+        ]
         title = (
             f"The front: {_word(first)} against {_word(name)}"
             if index > 0
             else f"The front: {_word(first)} of each trial"
         )
-        figures.append(Figure(key=f"{prefix}-front-{place}", title=title, drawing=_points(sweep, points, name)))
+        figures.append(
+            Figure(
+                key=f"{prefix}-front-{place}",
+                title=title,
+                drawing=_points(sweep, points, name),
+            )
+        )
     return figures
 
 
-def _points(sweep: SweepResults, points: Sequence[tuple[float, float, dict[str, Any]]], x_name: str) -> Drawing:
+def _points(
+    sweep: SweepResults,
+    points: Sequence[tuple[float, float, dict[str, Any]]],
+    x_name: str,
+) -> Drawing:
     plot = Plot(_room([x for x, _, _ in points]), _room([y for _, y, _ in points]))
     marks = [plot.axes(x_label=_NAMES.get(x_name, x_name))]
     for x, y, trial in sorted(points, key=lambda p: p[2]["number"] in sweep.front):
         leads = trial["number"] in sweep.front
-        hue, radius, opacity = (color(0), 5.0, 1.0) if leads else ("var(--muted)", 3.5, 0.5)
-        dot = tag("circle", cx=plot.x(x), cy=plot.y(y), r=radius, fill=hue, fill_opacity=opacity)
+        hue, radius, opacity = (
+            (color(0), 5.0, 1.0) if leads else ("var(--muted)", 3.5, 0.5)
+        )
+        dot = tag(
+            "circle",
+            cx=plot.x(x),
+            cy=plot.y(y),
+            r=radius,
+            fill=hue,
+            fill_opacity=opacity,
+        )
         marks.append(tag("g", dot, data_tip=_tip(sweep, trial)))
     return Drawing("".join(marks))
 
@@ -134,24 +191,58 @@ def _parallel(sweep: SweepResults) -> Drawing:
     left, right, top, bottom = 30.0, WIDTH - 30.0, 26.0, HEIGHT - 36.0
     xs = [left + (right - left) * i / max(len(axes) - 1, 1) for i in range(len(axes))]
     marks = []
-    for number, trial in sorted(enumerate(sweep.trials), key=lambda pair: pair[1]["number"] in sweep.front):
+    for number, trial in sorted(
+        enumerate(sweep.trials), key=lambda pair: pair[1]["number"] in sweep.front
+    ):
         leads = trial["number"] in sweep.front
         path = "M" + "L".join(
             f"{x:.1f} {bottom - (bottom - top) * places[number]:.1f}"
             for x, (places, _, _) in zip(xs, columns, strict=True)
         )
-        line = tag("path", d=path, fill="none", stroke=color(0) if leads else "var(--muted)",
-                   stroke_width=2 if leads else 1, stroke_opacity=0.9 if leads else 0.3)  # fmt: skip
+        line = tag(
+            "path",
+            d=path,
+            fill="none",
+            stroke=color(0) if leads else "var(--muted)",
+            stroke_width=2 if leads else 1,
+            stroke_opacity=0.9 if leads else 0.3,
+        )
         marks.append(tag("g", line, data_tip=_tip(sweep, trial)))
-    for index, (x, name, (_, low, high)) in enumerate(zip(xs, axes, columns, strict=True)):
-        marks.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, stroke="var(--ink)", stroke_opacity=0.6))
-        anchor = "start" if index == 0 else "end" if index == len(axes) - 1 else "middle"
+    for index, (x, name, (_, low, high)) in enumerate(
+        zip(xs, axes, columns, strict=True)
+    ):
+        marks.append(
+            tag(
+                "line",
+                x1=x,
+                x2=x,
+                y1=top,
+                y2=bottom,
+                stroke="var(--ink)",
+                stroke_opacity=0.6,
+            )
+        )
+        anchor = (
+            "start" if index == 0 else "end" if index == len(axes) - 1 else "middle"
+        )
         edge = {"start": x - 18, "end": x + 18}.get(anchor, x)
-        marks.append(label(edge, top - 8, shorten(high, 12), text_anchor=anchor, font_size=9))
-        marks.append(label(edge, bottom + 12, shorten(low, 12), text_anchor=anchor, font_size=9))
+        marks.append(
+            label(edge, top - 8, shorten(high, 12), text_anchor=anchor, font_size=9)
+        )
+        marks.append(
+            label(edge, bottom + 12, shorten(low, 12), text_anchor=anchor, font_size=9)
+        )
         name = shorten(name.rpartition(".")[2], 14)
-        marks.append(label(edge, bottom + (25 if index % 2 else 33), name, text_anchor=anchor, fill="var(--ink)",
-                           font_size=10))  # fmt: skip
+        marks.append(
+            label(
+                edge,
+                bottom + (25 if index % 2 else 33),
+                name,
+                text_anchor=anchor,
+                fill="var(--ink)",
+                font_size=10,
+            )
+        )
     return Drawing("".join(marks))
 
 
@@ -165,10 +256,16 @@ def _column(sweep: SweepResults, name: str, index: int) -> tuple[list[float], st
     if spec.get("kind") == "categorical":
         choices = [str(choice) for choice in spec["choices"]]
         places = [
-            choices.index(str(value)) / max(len(choices) - 1, 1) if str(value) in choices else 0.0 for value in raw
+            choices.index(str(value)) / max(len(choices) - 1, 1)
+            if str(value) in choices
+            else 0.0
+            for value in raw
         ]
         return places, choices[0], choices[-1]
-    return _scaled([float(value) if is_number(value) else 0.0 for value in raw], log=spec.get("kind") == "log")
+    return _scaled(
+        [float(value) if is_number(value) else 0.0 for value in raw],
+        log=spec.get("kind") == "log",
+    )
 
 
 def _scaled(values: Sequence[float], *, log: bool) -> tuple[list[float], str, str]:
@@ -185,6 +282,12 @@ def _room(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _tip(sweep: SweepResults, trial: dict[str, Any]) -> str:
-    figures = [f"{o['name']} {short(v)}" for o, v in zip(sweep.objectives, trial["values"], strict=True)]
-    params = [f"{name} {short(v) if is_number(v) else v}" for name, v in trial["params"].items()]
+    figures = [
+        f"{o['name']} {short(v)}"
+        for o, v in zip(sweep.objectives, trial["values"], strict=True)
+    ]
+    params = [
+        f"{name} {short(v) if is_number(v) else v}"
+        for name, v in trial["params"].items()
+    ]
     return "\n".join([f"trial {trial['number']}", *figures, *params])

@@ -7,4 +7,13 @@ from tersify.runtime.op_profile import OpTime
 from tersify.runtime.plan import Plan
 from tersify.runtime.reference import run_reference
 
-__all__ = ["BenchRow", "CompiledModule", "OpTime", "Plan", "bench", "compile", "run_reference", "speedup"]
+__all__ = [
+    "BenchRow",
+    "CompiledModule",
+    "OpTime",
+    "Plan",
+    "bench",
+    "compile",
+    "run_reference",
+    "speedup",
+]

@@ -1,4 +1,6 @@
-"""A network timed against other engines: each in a process of its own, in turn, in repeated rounds."""
+"""A network timed against other engines: each in a process of its own, in turn, in
+repeated rounds.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +27,34 @@ from tersify.runtime import peers
 from tersify.runtime.inputs import check_runs
 from tersify.runtime.peer_files import write_models
 
-# Peers that want an environment of their own, and the variable that names its interpreter.
-OWN_PYTHON = {"deepsparse": "TERSIFY_DEEPSPARSE_PYTHON", peers.LLAMA: "TERSIFY_LLAMA_PYTHON"}
+# Peers that want an environment of their own, and the variable that names its
+# interpreter.
+OWN_PYTHON = {
+    "deepsparse": "TERSIFY_DEEPSPARSE_PYTHON",
+    peers.LLAMA: "TERSIFY_LLAMA_PYTHON",
+}
 
 
 @dataclass(kw_only=True)
 class BenchRow:
-    """Times of one engine at one batch size, in milliseconds over all rounds; `missing` says why there are none."""
+    """Times of one engine at one batch size, in milliseconds over all rounds; `missing`
+    says why there are none.
+    """
 
     peer: str
     batch: int
     threads: int
     times: list[float] = field(default_factory=list, repr=False)
-    cpu_times: list[float] = field(default_factory=list, repr=False)  # of the whole process, a call's mean by round
+    # of the whole process, a call's mean by round
+    cpu_times: list[float] = field(default_factory=list, repr=False)
     round_medians: list[float] = field(default_factory=list, repr=False)
     missing: str = ""
 
     @property
     def median_ms(self) -> float:
-        """Of the rounds' medians: a round that a neighbour disturbed counts as one, however few its calls."""
+        """Of the rounds' medians: a round that a neighbour disturbed counts as one,
+        however few its calls.
+        """
         return statistics.median(self.round_medians)
 
     @property
@@ -64,20 +75,32 @@ class BenchRow:
 
 
 def speedup(ours: BenchRow, theirs: BenchRow) -> float:
-    """How many times faster ours is: the median over the rounds, in each of which both were timed."""
+    """How many times faster ours is: the median over the rounds, in each of which both
+    were timed.
+    """
     pairs = zip(ours.round_medians, theirs.round_medians, strict=True)
     return statistics.median(other / own for own, other in pairs)
 
 
 class _Worker:
-    """A peer's process. It is stopped while others are timed: idle engines may spin for work."""
+    """A peer's process. It is stopped while others are timed: idle engines may spin for
+    work.
+    """
 
     def __init__(self, peer: str, folder: Path, threads: int) -> None:
         python = os.environ.get(OWN_PYTHON.get(peer, ""), sys.executable)
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "NM_DISABLE_ANALYTICS": "True"}
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "NM_DISABLE_ANALYTICS": "True",
+        }
         # oneDNN's AMX kernels die where a virtual machine hides CPUID leaf 0x1D.
         env.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
-        env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p) if python == sys.executable else ""
+        env["PYTHONPATH"] = (
+            os.pathsep.join(p for p in sys.path if p)
+            if python == sys.executable
+            else ""
+        )
         self._log = open(folder / f"{peer}.log", "w")  # noqa: SIM115  (lives as long as the process)
         self._process = subprocess.Popen(
             [python, peers.__file__, peer, str(folder), str(threads)],
@@ -126,10 +149,12 @@ def bench(
     seconds: float = 0.3,
     errors: dict[str, float] | None = None,
 ) -> list[BenchRow]:
-    """Time `model` in every peer. `example` holds images for calibration and for the errors.
+    """Time `model` in every peer. `example` holds images for calibration and for the
+    errors.
 
-    `errors` is filled with each peer's largest deviation from the float64 result, relative to that result's
-    largest value. A peer that is not installed gives rows whose `missing` says so.
+    `errors` is filled with each peer's largest deviation from the float64 result,
+    relative to that result's largest value. A peer that is not installed gives rows
+    whose `missing` says so.
     """
     check_threads(threads)
     with eval_mode(model):
@@ -139,7 +164,11 @@ def bench(
         write_models(model, example, folder, wanted=peers)
         workers = {peer: _Worker(peer, folder, threads) for peer in peers}
         try:
-            rows = {(p, b): BenchRow(peer=p, batch=b, threads=threads) for p in peers for b in batches}
+            rows = {
+                (p, b): BenchRow(peer=p, batch=b, threads=threads)
+                for p in peers
+                for b in batches
+            }
             if errors is not None:
                 _measure_errors(model, example, folder, workers, batches, errors)
             for _ in range(rounds):
@@ -169,7 +198,8 @@ def _measure_errors(
     errors: dict[str, float],
 ) -> None:
     exact = _exact(model, example)
-    # In batches of a size that will be timed: every further one would be built for nothing.
+    # In batches of a size that will be timed: every further one would be built for
+    # nothing.
     batch = max((b for b in batches if len(example) % b == 0), default=len(example))
     for peer, worker in workers.items():
         if "error" not in worker.ask(do="outputs", batch=batch):
@@ -179,5 +209,6 @@ def _measure_errors(
 
 def _exact(model: nn.Module, example: Tensor) -> Any:
     with torch.no_grad():
-        exact = example.double() if example.is_floating_point() else example  # the numbers of words stay
+        # the numbers of words stay
+        exact = example.double() if example.is_floating_point() else example
         return copy.deepcopy(model).double()(exact).numpy()

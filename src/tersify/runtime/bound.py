@@ -1,4 +1,6 @@
-"""A network bound to one set of input sizes: captured, planned, checked against its module, ready to run."""
+"""A network bound to one set of input sizes: captured, planned, checked against its
+module, ready to run.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,14 @@ from tersify.runtime.nested import map_leaves
 from tersify.runtime.network import Network
 from tersify.runtime.planner import Planner
 
-MAX_RETURNS = 8  # nodes that are sent back to torch one by one; after that all of them are
+# nodes that are sent back to torch one by one; after that all of them are
+MAX_RETURNS = 8
 
 
 class Bound:
-    """One graph and the network that runs it. Inputs and state that the forward changes are changed here, too."""
+    """One graph and the network that runs it. Inputs and state that the forward changes
+    are changed here, too.
+    """
 
     def __init__(self, graph: Graph, network: Network) -> None:
         self.graph = graph
@@ -40,11 +45,18 @@ class Bound:
         self.returns_one_tensor = type(graph.outputs) is Ref
         self._names = graph.results
         self.depends_on_strides = graph.depends_on_strides
-        self.module: nn.Module | None = None  # runs instead of the network, where it is faster
-        self._plain = self.returns_one_tensor and not graph.written and len(self._names) == 1
+        # runs instead of the network, where it is faster
+        self.module: nn.Module | None = None
+        self._plain = (
+            self.returns_one_tensor and not graph.written and len(self._names) == 1
+        )
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """What the module returns: by calling it, or by the network, which takes positional tensors only."""
+    def call(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})
+    ) -> Any:
+        """What the module returns: by calling it, or by the network, which takes
+        positional tensors only.
+        """
         if self.module is None:
             return self.run(args)
         if not torch.is_grad_enabled():
@@ -61,39 +73,59 @@ class Bound:
         return made[0] if self._plain else self.like_the_module(made)
 
     def run_flat(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors of the plan's outputs, after the module's changes to inputs and state."""
+        """The tensors of the plan's outputs, after the module's changes to inputs and
+        state.
+        """
         made = self.network.run([*self.laid_out(inputs), *self.graph.state.values()])
         if self.graph.written:
             values = dict(zip(self._names, made, strict=True))
-            places = dict(zip(self.graph.inputs, inputs, strict=True)) | dict(self.graph.state)
+            places = dict(zip(self.graph.inputs, inputs, strict=True)) | dict(
+                self.graph.state
+            )
             with torch.no_grad():
                 for place, name in self.graph.written.items():
                     places[place].copy_(values[name])
         return made
 
     def laid_out(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The inputs as the capture had them: one number behind the other, unless it kept their strides."""
+        """The inputs as the capture had them: one number behind the other, unless it
+        kept their strides.
+        """
         return inputs if self.depends_on_strides else [in_order(x) for x in inputs]
 
     def like_the_module(self, made: Sequence[Tensor]) -> Any:
         values = dict(zip(self._names, made, strict=True))
-        return map_leaves(self.graph.outputs, lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf)
+        return map_leaves(
+            self.graph.outputs,
+            lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf,
+        )
 
     @property
     def is_only_torch(self) -> bool:
-        """Every call is torch's, and none of them changes anything or draws a random number."""
-        still = not self.graph.written and not self.graph.state and not self.graph.random
+        """Every call is torch's, and none of them changes anything or draws a random
+        number.
+        """
+        still = (
+            not self.graph.written and not self.graph.state and not self.graph.random
+        )
         return still and not self.depends_on_strides and self.network.is_only_torch
 
     def only_segment(self) -> Segment | None:
-        """Where the whole network is one C++ call of floats with one result, however they are laid out."""
+        """Where the whole network is one C++ call of floats with one result, however
+        they are laid out.
+        """
         simple = self._plain and not self.graph.state and not self.depends_on_strides
         segment = self.network.only_segment() if simple else None
         return segment if segment is not None and segment.takes_only_floats else None
 
 
 def bind(
-    captured: Captured, inputs: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
+    captured: Captured,
+    inputs: Sequence[Tensor],
+    planner: Planner,
+    kernels: Kernels | None,
+    *,
+    strict: bool,
 ) -> Bound:
     """The network for these sizes, whose kernels agree with the module on these inputs."""
     try:
@@ -108,7 +140,12 @@ def bind(
 
 
 def _bound(
-    captured: Captured, inputs: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
+    captured: Captured,
+    inputs: Sequence[Tensor],
+    planner: Planner,
+    kernels: Kernels | None,
+    *,
+    strict: bool,
 ) -> Bound:
     graph = captured.graph
     given = [*inputs, *graph.state.values()]
@@ -125,7 +162,9 @@ def _bound(
 
 
 def _keeps_enough(lost: float, precision: str) -> bool:
-    """Rounding is what was asked for; that little is left of the outputs is not. "auto" then takes fp32."""
+    """Rounding is what was asked for; that little is left of the outputs is not. "auto"
+    then takes fp32.
+    """
     if lost > MOST_LOST and precision == "int8":
         warnings.warn(
             f"with precision='int8' the outputs are {100 * lost:.0f} % off: some activations span more than 8 bits can "
@@ -137,7 +176,12 @@ def _keeps_enough(lost: float, precision: str) -> bool:
 
 
 def _agreeing(
-    captured: Captured, given: Sequence[Tensor], planner: Planner, kernels: Kernels | None, *, strict: bool
+    captured: Captured,
+    given: Sequence[Tensor],
+    planner: Planner,
+    kernels: Kernels | None,
+    *,
+    strict: bool,
 ) -> Network:
     """The fp32 network. What disagrees with torch goes back to torch, node by node."""
     graph = captured.graph
@@ -147,7 +191,11 @@ def _agreeing(
         apart = 0.0 if graph.random else largest_difference(network, given, captured)
         if apart <= FP32_TOLERANCE:
             return network
-        wrong = None if kernels is None else first_wrong_node(network.plan, kernels, graph, given)
+        wrong = (
+            None
+            if kernels is None
+            else first_wrong_node(network.plan, kernels, graph, given)
+        )
         if wrong is not None and attempt < MAX_RETURNS:
             node, error = wrong
             parameter = getattr(node.op, "parameter", "") or node.name
@@ -163,15 +211,22 @@ def _agreeing(
 
 
 def agrees(bound: Bound, captured: Captured, inputs: Sequence[Tensor]) -> bool:
-    """Whether a bound network also does what the module does with other numbers of the same sizes."""
+    """Whether a bound network also does what the module does with other numbers of the
+    same sizes.
+    """
     if captured.graph.random:
         return True
     given = [*inputs, *bound.graph.state.values()]
-    if [call.target for call in captured.graph.calls] != [call.target for call in bound.graph.calls]:
+    if [call.target for call in captured.graph.calls] != [
+        call.target for call in bound.graph.calls
+    ]:
         return False
     values = graph_values(bound.graph, given)
     wanted = {name: tensor for name, tensor in captured.made.items() if name in values}
-    return all(difference(values[name], tensor) <= FP32_TOLERANCE for name, tensor in wanted.items())
+    return all(
+        difference(values[name], tensor) <= FP32_TOLERANCE
+        for name, tensor in wanted.items()
+    )
 
 
 def _tell(what: str, *, strict: bool) -> None:

@@ -1,4 +1,6 @@
-"""The self-check of a compiled network: what its kernels make, against what torch makes of the same numbers."""
+"""The self-check of a compiled network: what its kernels make, against what torch makes
+of the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ from tersify.runtime.reference import results_of, run_reference
 FP32_TOLERANCE = 2e-5  # of the largest number of an output
 UNWATCHED_TOLERANCE = 1e-3  # short ways of torch's own add in another order
 MOST_LOST = 0.5  # of an output by 8-bit activations: more is no network any longer
-ROUNDED_TOLERANCE = 5e-2  # kernels that round activations may end a step apart from their reference
+# kernels that round activations may end a step apart from their reference
+ROUNDED_TOLERANCE = 5e-2
 
 
 def difference(made: Tensor, wanted: Tensor) -> float:
-    """The largest difference as a fraction of the largest number; infinite where shape, type or odd numbers differ."""
+    """The largest difference as a fraction of the largest number; infinite where shape,
+    type or odd numbers differ.
+    """
     if made.shape != wanted.shape or made.dtype != wanted.dtype:
         return float("inf")
     if not wanted.numel() or made is wanted:
@@ -45,31 +50,48 @@ def difference(made: Tensor, wanted: Tensor) -> float:
     return float(apart / top)
 
 
-def largest_difference(network: Network, inputs: Sequence[Tensor], captured: Captured) -> float:
+def largest_difference(
+    network: Network, inputs: Sequence[Tensor], captured: Captured
+) -> float:
     """Between what the network makes and what the module itself made."""
     made = zip(captured.graph.results, network.run(inputs), strict=True)
-    return max((difference(tensor, captured.made[name]) for name, tensor in made), default=0.0)
+    return max(
+        (difference(tensor, captured.made[name]) for name, tensor in made), default=0.0
+    )
 
 
-def differs_when_nobody_looks(model: nn.Module, args: tuple[Any, ...], kwargs: Any, captured: Captured) -> float:
-    """Between what the module made in the capture and what it makes without: torch has short ways of its own."""
+def differs_when_nobody_looks(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Any, captured: Captured
+) -> float:
+    """Between what the module made in the capture and what it makes without: torch has
+    short ways of its own.
+    """
     graph = captured.graph
     if graph.random or isinstance(model, fx.GraphModule):
         return 0.0
     own_args, own_kwargs = map_leaves(
         (args, dict(kwargs)),
-        lambda leaf: leaf.detach().clone(memory_format=torch.contiguous_format) if isinstance(leaf, Tensor) else leaf,
+        lambda leaf: (
+            leaf.detach().clone(memory_format=torch.contiguous_format)
+            if isinstance(leaf, Tensor)
+            else leaf
+        ),
     )
     before = [(tensor, tensor.detach().clone()) for tensor in graph.state.values()]
     try:
         with torch.no_grad(), eval_mode(model):
-            made = [tensor.detach().clone() for tensor in tensors(model(*own_args, **own_kwargs))]
+            made = [
+                tensor.detach().clone()
+                for tensor in tensors(model(*own_args, **own_kwargs))
+            ]
     finally:
         with torch.no_grad():
             for tensor, old in before:
                 tensor.data.copy_(old)
     wanted = [captured.made[name] for name in _names(graph.outputs)]
-    return max((difference(a, b) for a, b in zip(wanted, made, strict=True)), default=0.0)
+    return max(
+        (difference(a, b) for a, b in zip(wanted, made, strict=True)), default=0.0
+    )
 
 
 def _names(outputs: Any) -> list[str]:
@@ -80,11 +102,18 @@ def differs_from_reference(network: Network, inputs: Sequence[Tensor]) -> float:
     """For plans that round: kernels against the reference of the same plan."""
     with torch.no_grad():
         wanted = run_reference(network.plan, inputs)
-    return max((difference(a, b) for a, b in zip(network.run(inputs), wanted, strict=True)), default=0.0)
+    return max(
+        (difference(a, b) for a, b in zip(network.run(inputs), wanted, strict=True)),
+        default=0.0,
+    )
 
 
-def lost_by_rounding(network: Network, inputs: Sequence[Tensor], captured: Captured) -> float:
-    """How far the outputs of a plan that rounds lie from the module's: the distance as a fraction of their length."""
+def lost_by_rounding(
+    network: Network, inputs: Sequence[Tensor], captured: Captured
+) -> float:
+    """How far the outputs of a plan that rounds lie from the module's: the distance as
+    a fraction of their length.
+    """
     lost = 0.0
     for name, made in zip(captured.graph.results, network.run(inputs), strict=True):
         wanted = captured.made[name]
@@ -96,21 +125,31 @@ def lost_by_rounding(network: Network, inputs: Sequence[Tensor], captured: Captu
 
 def graph_values(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, Any]:
     """Every value of a graph, computed by torch call by call."""
-    values: dict[str, Any] = {**graph.constants, **dict(zip((*graph.inputs, *graph.state), inputs, strict=True))}
+    values: dict[str, Any] = {
+        **graph.constants,
+        **dict(zip((*graph.inputs, *graph.state), inputs, strict=True)),
+    }
     with torch.no_grad():
         for call in graph.calls:
-            made = call.target(*resolve(call.args, values), **resolve(call.kwargs, values))
+            made = call.target(
+                *resolve(call.args, values), **resolve(call.kwargs, values)
+            )
             values.update(zip(call.results, results_of(made), strict=False))
     return values
 
 
-def first_wrong_node(plan: Plan, kernels: Kernels, graph: Graph, inputs: Sequence[Tensor]) -> tuple[Node, float] | None:
-    """The first node with a kernel that disagrees with torch; each node's last covered value is what it makes."""
+def first_wrong_node(
+    plan: Plan, kernels: Kernels, graph: Graph, inputs: Sequence[Tensor]
+) -> tuple[Node, float] | None:
+    """The first node with a kernel that disagrees with torch; each node's last covered
+    value is what it makes.
+    """
     names = tuple(node.name for node in plan.nodes if not node.in_torch)
     network = Network(replace(plan, outputs=names), kernels)
     made = dict(zip(names, network.run(inputs), strict=True))
     wanted = graph_values(graph, inputs)
-    order = {call.results[0]: i for i, call in enumerate(graph.calls)}  # nodes make first results alone
+    # nodes make first results alone
+    order = {call.results[0]: i for i, call in enumerate(graph.calls)}
     for node in plan.nodes:
         if node.in_torch:
             continue

@@ -12,9 +12,13 @@ from tersify.runtime.extension import extension
 
 
 def checksums(captured: Captured) -> dict[str, int]:
-    """Of the module's tensors that its forward does not change: numbers that an edit of them changes."""
+    """Of the module's tensors that its forward does not change: numbers that an edit of
+    them changes.
+    """
     state = {id(t) for t in captured.graph.state.values()}
-    kept = {name: t for name, t in captured.graph.parameters.items() if id(t) not in state}
+    kept = {
+        name: t for name, t in captured.graph.parameters.items() if id(t) not in state
+    }
     found = {id(t): checksum(t) for t in kept.values()}
     return {name: found[id(t)] for name, t in kept.items()}
 
@@ -25,16 +29,35 @@ def checksum(tensor: Tensor) -> int:
     module = extension()
     if module is None:
         return checksum_by_torch(flat)
-    return int(module.checksum(flat.data_ptr(), flat.numel() * flat.itemsize, torch.get_num_threads()))
+    return int(
+        module.checksum(
+            flat.data_ptr(), flat.numel() * flat.itemsize, torch.get_num_threads()
+        )
+    )
 
 
 def checksum_by_torch(flat: Tensor) -> int:
-    """Sums of rows and of columns of the bits, each with a factor of its own: numbers that change places count, too."""
+    """Sums of rows and of columns of the bits, each with a factor of its own: numbers
+    that change places count, too.
+    """
     if flat.dtype == torch.bool:
         flat = flat.view(torch.uint8)
     width = flat.numel() * flat.itemsize
-    words = flat.view(torch.int64 if width % 8 == 0 else torch.int32 if width % 4 == 0 else torch.uint8)
+    words = flat.view(
+        torch.int64
+        if width % 8 == 0
+        else torch.int32
+        if width % 4 == 0
+        else torch.uint8
+    )
     rows = math.isqrt(len(words)) or 1
-    square, rest = words[: len(words) // rows * rows].view(rows, -1), words[len(words) // rows * rows :]
-    sums = (square.sum(1, dtype=torch.int64), square.sum(0, dtype=torch.int64), rest.to(torch.int64))
+    square, rest = (
+        words[: len(words) // rows * rows].view(rows, -1),
+        words[len(words) // rows * rows :],
+    )
+    sums = (
+        square.sum(1, dtype=torch.int64),
+        square.sum(0, dtype=torch.int64),
+        rest.to(torch.int64),
+    )
     return hash(tuple(int((s * (2 * torch.arange(len(s)) + 1)).sum()) for s in sums))

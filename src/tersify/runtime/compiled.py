@@ -39,12 +39,16 @@ _HOOKS_OF_ALL_MODULES = tuple(
 
 
 class CompiledModule(nn.Module):
-    """Same arguments and results as the module it was compiled from, eval mode only, no gradients.
+    """Same arguments and results as the module it was compiled from, eval mode only, no
+    gradients.
 
-    For inputs of new sizes the module itself runs once, is captured, and its plan is compared with it.
+    For inputs of new sizes the module itself runs once, is captured, and its plan is
+    compared with it.
     """
 
-    def __init__(self, model: nn.Module, kernels: Kernels | None, precision: str, *, strict: bool) -> None:
+    def __init__(
+        self, model: nn.Module, kernels: Kernels | None, precision: str, *, strict: bool
+    ) -> None:
         super().__init__()
         self._source = (model,)  # in a tuple: it is no submodule
         self._kernels = kernels
@@ -67,11 +71,15 @@ class CompiledModule(nn.Module):
 
     @property
     def threads(self) -> int:
-        """How many threads the kernels use; one without kernels, where torch has its own."""
+        """How many threads the kernels use; one without kernels, where torch has its
+        own.
+        """
         return 1 if self._kernels is None else int(self._kernels.workspace.threads)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """The usual call takes as long as a small network: it is skipped where no hook or mode needs it."""
+        """The usual call takes as long as a small network: it is skipped where no hook
+        or mode needs it.
+        """
         if not named and not torch.compiler.is_dynamo_compiling():
             made = None if self._fast is None else self._fast(inputs, self.__dict__)
             if made is not None:
@@ -82,12 +90,29 @@ class CompiledModule(nn.Module):
         return super().__call__(*inputs, **named)
 
     def _known(self, inputs: tuple[Any, ...]) -> Bound | None:
-        """What ran before for inputs like these, where nobody stands around the module and all inputs are plain."""
-        hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-        if hooks or any(_HOOKS_OF_ALL_MODULES) or "forward" in self.__dict__ or watched(inputs):
+        """What ran before for inputs like these, where nobody stands around the module
+        and all inputs are plain.
+        """
+        hooks = (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+        )
+        if (
+            hooks
+            or any(_HOOKS_OF_ALL_MODULES)
+            or "forward" in self.__dict__
+            or watched(inputs)
+        ):
             return None
         for x in inputs:
-            if type(x) is not Tensor or not x.is_cpu or x.layout is not torch.strided or x.is_nested:
+            if (
+                type(x) is not Tensor
+                or not x.is_cpu
+                or x.layout is not torch.strided
+                or x.is_nested
+            ):
                 return None
         key = _key(inputs, {})
         found = self._bounds.get(key)
@@ -111,32 +136,54 @@ class CompiledModule(nn.Module):
         return self._first.network.weight_bytes()
 
     def profile(self, *args: Any, repeats: int = 20, **kwargs: Any) -> list[OpTime]:
-        """How long every operation of the plan takes with these inputs: the median of the repeats."""
+        """How long every operation of the plan takes with these inputs: the median of
+        the repeats.
+        """
         given = check_inputs(args, kwargs)
         bound = self._bound(args, kwargs, given)
-        return profile(bound.network, [*bound.laid_out(given), *bound.graph.state.values()], repeats)
+        return profile(
+            bound.network,
+            [*bound.laid_out(given), *bound.graph.state.values()],
+            repeats,
+        )
 
     def start(self, example: Arguments, calibration: list[Arguments] | None) -> None:
-        """Bind the sizes of the example; learn the ranges of int8 activations from the calibration batches."""
+        """Bind the sizes of the example; learn the ranges of int8 activations from the
+        calibration batches.
+        """
         args, kwargs = example
         given = check_inputs(args, kwargs)
         captured = self._captured(args, kwargs)
-        if differs_when_nobody_looks(self._source[0], args, kwargs, captured) > UNWATCHED_TOLERANCE:
+        if (
+            differs_when_nobody_looks(self._source[0], args, kwargs, captured)
+            > UNWATCHED_TOLERANCE
+        ):
             raise ValueError(
                 f"{type(self._source[0]).__name__} computes other things in a capture than without, so it cannot be "
                 "compiled; look for torch's fast paths and for modes in its forward"
             )
         self._unchanged = checksums(captured)
         if calibration is not None or self._planner.precision == "int8":
-            self._planner.calibrate([self._observation(batch) for batch in calibration or [example]])
-        self._first = self._remembered(self._bind(captured, [in_order(x) for x in given], _key(args, kwargs)))
+            self._planner.calibrate(
+                [self._observation(batch) for batch in calibration or [example]]
+            )
+        self._first = self._remembered(
+            self._bind(captured, [in_order(x) for x in given], _key(args, kwargs))
+        )
         self._first.module = self._eager.faster(self._first, captured, args, kwargs)
         self._check_other_numbers(args, kwargs, given)
 
-    def _check_other_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> None:
-        """A forward that depends on numbers in ways that no operation shows would repeat those of the example."""
+    def _check_other_numbers(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]
+    ) -> None:
+        """A forward that depends on numbers in ways that no operation shows would
+        repeat those of the example.
+        """
         others = iter([_other_numbers(x) for x in given])
-        replaced = map_leaves((args, dict(kwargs)), lambda leaf: next(others) if isinstance(leaf, Tensor) else leaf)
+        replaced = map_leaves(
+            (args, dict(kwargs)),
+            lambda leaf: next(others) if isinstance(leaf, Tensor) else leaf,
+        )
         try:
             captured = self._captured(*replaced)
         except CannotCapture:
@@ -156,9 +203,14 @@ class CompiledModule(nn.Module):
             graph = self._captured(args, kwargs).graph
         except ValueError as problem:
             raise ValueError(f"a calibration batch does not fit: {problem}") from None
-        return graph, [*map(in_order, check_inputs(args, kwargs)), *graph.state.values()]
+        return graph, [
+            *map(in_order, check_inputs(args, kwargs)),
+            *graph.state.values(),
+        ]
 
-    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]) -> Bound:
+    def _bound(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]
+    ) -> Bound:
         key = _key(args, kwargs)
         found = self._bound_by(key, args, kwargs, given, keep_strides=False)
         if not found.depends_on_strides or all(in_order(x) is x for x in given):
@@ -167,7 +219,13 @@ class CompiledModule(nn.Module):
         return self._bound_by(key, args, kwargs, given, keep_strides=True)
 
     def _bound_by(
-        self, key: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor], *, keep_strides: bool
+        self,
+        key: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: Sequence[Tensor],
+        *,
+        keep_strides: bool,
     ) -> Bound:
         found = self._bounds.get(key)
         if found is not None:
@@ -182,7 +240,9 @@ class CompiledModule(nn.Module):
             self._check_unchanged(captured)
             if keep_strides:
                 return self._bind(captured, given, key)
-            found = self._remembered(self._bind(captured, [in_order(x) for x in given], key))
+            found = self._remembered(
+                self._bind(captured, [in_order(x) for x in given], key)
+            )
             found.module = self._eager.faster(found, captured, args, kwargs)
             return found
 
@@ -194,24 +254,37 @@ class CompiledModule(nn.Module):
         return bound
 
     def _remembered(self, bound: Bound) -> Bound:
-        """The fast call knows inputs by their shapes, so it must not see a network that is bound to strides."""
+        """The fast call knows inputs by their shapes, so it must not see a network that
+        is bound to strides.
+        """
         segment = bound.only_segment()
         if self._fast is not None and segment is not None:
-            shapes = tuple(bound.graph.values[name].shape for name in bound.graph.inputs)
+            shapes = tuple(
+                bound.graph.values[name].shape for name in bound.graph.inputs
+            )
             self._fast.remember(shapes, segment.engine, _blanks(segment.shapes))
         return bound
 
-    def _captured(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep_strides: bool = False) -> Captured:
+    def _captured(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        keep_strides: bool = False,
+    ) -> Captured:
         model = self._source[0]
         try:
             return capture(model, args, kwargs, keep_strides=keep_strides)
         except CannotCapture:
             raise
-        except Exception as error:  # anybody's forward: what it raises is not known here
+        except Exception as error:
+            # anybody's forward: what it raises is not known here
             raise explained(model, check_inputs(args, kwargs), error) from error
 
     def _binding(self) -> threading.Lock:
-        """A lock of this process: another thread may have held the parent's when this one was forked."""
+        """A lock of this process: another thread may have held the parent's when this
+        one was forked.
+        """
         if self._lock[0] != os.getpid():
             self._lock = (os.getpid(), threading.Lock())
         return self._lock[1]
@@ -220,24 +293,37 @@ class CompiledModule(nn.Module):
         now = checksums(captured)
         for name, version in self._unchanged.items():
             if now.get(name, version) != version:
-                raise ValueError(f"{name!r} was changed after the network was compiled; compile again for new sizes")
+                raise ValueError(
+                    f"{name!r} was changed after the network was compiled; compile again for new sizes"
+                )
 
     def _as_operator(self, args: tuple[Any, ...]) -> Any:
         assert self._first is not None
         made = torch.ops.tersify.run(list(args), self._number)
-        return made[0] if self._first.returns_one_tensor else self._first.like_the_module(made)
+        return (
+            made[0]
+            if self._first.returns_one_tensor
+            else self._first.like_the_module(made)
+        )
 
     def run_flat(self, inputs: list[Tensor]) -> list[Tensor]:
         """For the operator: the tensors of the outputs in order."""
         return self._bound(tuple(inputs), {}, inputs).run_flat(inputs)
 
     def output_values(self, inputs: Sequence[Tensor]) -> list[Value]:
-        """For the operator: the sizes and types of the outputs. A tracer has no numbers to capture with."""
+        """For the operator: the sizes and types of the outputs. A tracer has no numbers
+        to capture with.
+        """
         key = tuple((torch.Size(int(n) for n in x.shape), x.dtype) for x in inputs)
         found = self._bounds.get(key)
         if found is None:
-            raise ValueError("call the compiled network once with inputs of this size before you trace it")
-        values = {**found.network.plan.values(), **{n: Value.of(t) for n, t in found.graph.constants.items()}}
+            raise ValueError(
+                "call the compiled network once with inputs of this size before you trace it"
+            )
+        values = {
+            **found.network.plan.values(),
+            **{n: Value.of(t) for n, t in found.graph.constants.items()},
+        }
         return [values[name] for name in found.network.plan.outputs]
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
@@ -248,35 +334,55 @@ class CompiledModule(nn.Module):
 
 
 def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls with equal keys run the same plan. Under autocast a module computes in other types."""
+    """Calls with equal keys run the same plan. Under autocast a module computes in
+    other types.
+    """
     if torch.is_autocast_enabled("cpu"):
-        return (torch.get_autocast_dtype("cpu"), *(signature(x) for x in args), *map(signature, kwargs.items()))
+        return (
+            torch.get_autocast_dtype("cpu"),
+            *(signature(x) for x in args),
+            *map(signature, kwargs.items()),
+        )
     if not kwargs and all(type(x) is Tensor for x in args):
         return tuple((x.shape, x.dtype) for x in args)
-    return tuple(signature(x) for x in args) + tuple((name, signature(x)) for name, x in kwargs.items())
+    return tuple(signature(x) for x in args) + tuple(
+        (name, signature(x)) for name, x in kwargs.items()
+    )
 
 
 def _other_numbers(x: Tensor) -> Tensor:
-    """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats also change a little."""
+    """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats
+    also change a little.
+    """
     flipped = x.detach().flip(tuple(range(x.ndim))).contiguous()
     if not x.is_floating_point():
         return flipped
-    noise = torch.randn(flipped.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    spread = flipped.float().std() if flipped.numel() > 1 else flipped.float().abs().sum()
+    noise = torch.randn(
+        flipped.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
+    )
+    spread = (
+        flipped.float().std() if flipped.numel() > 1 else flipped.float().abs().sum()
+    )
     return flipped + (noise * (0.1 * spread + 1e-3)).to(x.dtype)
 
 
 def _fast_call(kernels: Kernels) -> Any:
-    """A C++ function that runs again what ran before; None where this torch does not describe tensors to C++."""
+    """A C++ function that runs again what ran before; None where this torch does not
+    describe tensors to C++.
+    """
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
     if exchange is None:
         return None
-    return kernels.module.FastCall(Tensor, exchange, torch.empty_like, True, _HOOKS_OF_ALL_MODULES, WATCHERS)
+    return kernels.module.FastCall(
+        Tensor, exchange, torch.empty_like, True, _HOOKS_OF_ALL_MODULES, WATCHERS
+    )
 
 
 def _blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
     """Tensors without memory: they only say what an output is like."""
-    blanks = tuple(torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes)
+    blanks = tuple(
+        torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes
+    )
     for blank in blanks:
         blank.untyped_storage().resize_(0)
     return blanks

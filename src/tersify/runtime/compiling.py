@@ -25,9 +25,13 @@ MAX_THREADS = 1024
 
 def device_of(model: nn.Module) -> str:
     """Where the module's tensors are: one kind of device, which has kernels."""
-    kinds = sorted({t.device.type for t in (*model.parameters(), *model.buffers())}) or ["cpu"]
+    kinds = sorted(
+        {t.device.type for t in (*model.parameters(), *model.buffers())}
+    ) or ["cpu"]
     if len(kinds) > 1 or kinds[0] not in ("cpu", "cuda"):
-        raise ValueError(f"compile takes a module on the CPU or on a GPU, got one on {' and '.join(kinds)}")
+        raise ValueError(
+            f"compile takes a module on the CPU or on a GPU, got one on {' and '.join(kinds)}"
+        )
     return kinds[0]
 
 
@@ -42,23 +46,29 @@ def compile(
     context: int | None = None,
     cache: str = "fp32",
 ) -> CompiledModule | GpuModule | LanguageModel:
-    """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of this CPU.
+    """Capture `model` in eval mode, fuse it, and pack its weights for the kernels of
+    this CPU.
 
-    A module on a GPU is copied instead, with its tensors shared, and its linear layers and one-pixel convolutions of
-    few levels run from packed weights where that is faster there (see the page on GPUs). The module is left as it is;
-    it must not change afterwards. Inputs of other sizes than the example's may follow: each new set of sizes is
-    captured when it is first seen.
+    A module on a GPU is copied instead, with its tensors shared, and its linear layers
+    and one-pixel convolutions of few levels run from packed weights where that is
+    faster there (see the page on GPUs). The module is left as it is; it must not change
+    afterwards. Inputs of other sizes than the example's may follow: each new set of
+    sizes is captured when it is first seen.
 
-    Precision "fp32" is exact up to the order of sums: for every layer the kernel that costs least by a measurement on
-    this CPU, which is cached on disk, or a dense product in torch. "int8" runs convolutions and linear layers of signs
-    or levels on 8-bit activations, or warns that there are none; the ranges of the convolutions come from the
-    `calibration` batches, or from the example. Levels become whole steps, at most 127 up and down (see the page on
-    kernels). "auto" chooses among all of them by cost, int8 only where `calibration` batches are given. "fp16" runs
-    convolutions on 16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays fp32, unless
-    TERSIFY_ISA names an instruction set, whose kernels then emulate the arithmetic, slowly.
+    Precision "fp32" is exact up to the order of sums: for every layer the kernel that
+    costs least by a measurement on this CPU, which is cached on disk, or a dense
+    product in torch. "int8" runs convolutions and linear layers of signs or levels on
+    8-bit activations, or warns that there are none; the ranges of the convolutions come
+    from the `calibration` batches, or from the example. Levels become whole steps, at
+    most 127 up and down (see the page on kernels). "auto" chooses among all of them by
+    cost, int8 only where `calibration` batches are given. "fp16" runs convolutions on
+    16-bit floats where the CPU adds them (AVX512-FP16); elsewhere it warns and stays
+    fp32, unless TERSIFY_ISA names an instruction set, whose kernels then emulate the
+    arithmetic, slowly.
 
-    A causal language model of transformers needs no example: it becomes a `LanguageModel`, which decodes with a cache
-    of keys and values (`generate`, `stream`). One whose layers have no kernels is returned as it is, with a warning.
+    A causal language model of transformers needs no example: it becomes a
+    `LanguageModel`, which decodes with a cache of keys and values (`generate`,
+    `stream`). One whose layers have no kernels is returned as it is, with a warning.
 
     Args:
         model: a module on the CPU or on a GPU; compressed weights are found by themselves, wherever they come from.
@@ -75,31 +85,55 @@ def compile(
     if threads is not None:
         check_whole("threads", threads, low=1, high=MAX_THREADS)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"compile takes a torch.nn.Module, got a {type(model).__name__}")
+        raise ValueError(
+            f"compile takes a torch.nn.Module, got a {type(model).__name__}"
+        )
     if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-        raise ValueError("TorchScript modules cannot be captured; compile the module that they were made from")
+        raise ValueError(
+            "TorchScript modules cannot be captured; compile the module that they were made from"
+        )
     device = device_of(model)
     count = threads or min(torch.get_num_threads(), usable_cpus())
     if example is None:
-        return _language_model(model, device, precision, count, strict=strict, context=context, cache=cache)
+        return _language_model(
+            model, device, precision, count, strict=strict, context=context, cache=cache
+        )
     if context is not None or cache != "fp32":
-        raise ValueError("context and cache are settings of a language model, which is compiled without an example")
+        raise ValueError(
+            "context and cache are settings of a language model, which is compiled without an example"
+        )
     arguments = example_arguments(example, device)
     batches = calibration_batches(calibration, device)
     if device != "cpu":
         from tersify.runtime.gpu.compiled import compile_on_gpu
 
-        return compile_on_gpu(model, arguments, precision=precision, calibration=batches, strict=strict)
+        return compile_on_gpu(
+            model, arguments, precision=precision, calibration=batches, strict=strict
+        )
     if precision == "bf16":
-        raise ValueError("precision 'bf16' runs on a GPU; on this CPU choose one of fp32, fp16, int8, auto")
+        raise ValueError(
+            "precision 'bf16' runs on a GPU; on this CPU choose one of fp32, fp16, int8, auto"
+        )
     module = extension()
-    compiled = CompiledModule(model, None if module is None else Kernels(module, count), precision, strict=strict)
+    compiled = CompiledModule(
+        model,
+        None if module is None else Kernels(module, count),
+        precision,
+        strict=strict,
+    )
     compiled.start(arguments, batches)
     return compiled
 
 
 def _language_model(
-    model: nn.Module, device: str, precision: str, threads: int, *, strict: bool, context: int | None, cache: str
+    model: nn.Module,
+    device: str,
+    precision: str,
+    threads: int,
+    *,
+    strict: bool,
+    context: int | None,
+    cache: str,
 ) -> LanguageModel | Any:
     from tersify.runtime.decode.compile import compile_language_model, is_language_model
 
@@ -112,4 +146,6 @@ def _language_model(
         raise ValueError("language models are decoded on the CPU; move the model there")
     module = extension()
     kernels = None if module is None else Kernels(module, threads)
-    return compile_language_model(model, kernels, precision, strict=strict, context=context, cache=cache)
+    return compile_language_model(
+        model, kernels, precision, strict=strict, context=context, cache=cache
+    )

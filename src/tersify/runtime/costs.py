@@ -1,4 +1,6 @@
-"""What the kernels cost on this CPU: measured once in about half a second, and kept in a cache file."""
+"""What the kernels cost on this CPU: measured once in about half a second, and kept in
+a cache file.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,18 @@ from tersify.runtime.plan import Node, Quant
 from tersify.runtime.weights import Weight, WeightKind
 
 CACHE_VARIABLE = "TERSIFY_CACHE_DIR"
-DENSITIES = (0.02, 0.1, 0.6)  # the lists' costs are measured at these and read off in between
-CONV, ROWS, VECTOR = "conv", "rows", "vector"  # shape classes: windows; many rows of a matrix product; one
-DENSE, LANES, LISTS = "dense", "dense-lanes", ("sign", "table", "float")  # dense in torch, or in the engine
-INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"  # 8-bit activations: signs, signs with zeros, levels
-EXCHANGE, LEAVING = "exchange", "leaving"  # per number that changes its layout; per call outside the engine
-ENTERING, CALL = "entering", "call"  # per call of the engine, or of torch, that has next to nothing to do
+# the lists' costs are measured at these and read off in between
+DENSITIES = (0.02, 0.1, 0.6)
+# shape classes: windows; many rows of a matrix product; one
+CONV, ROWS, VECTOR = "conv", "rows", "vector"
+# dense in torch, or in the engine
+DENSE, LANES, LISTS = "dense", "dense-lanes", ("sign", "table", "float")
+# 8-bit activations: signs, signs with zeros, levels
+INT8, TWO_BIT, FOUR_BIT = "int8", "two-bit", "four-bit"
+# per number that changes its layout; per call outside the engine
+EXCHANGE, LEAVING = "exchange", "leaving"
+# per call of the engine, or of torch, that has next to nothing to do
+ENTERING, CALL = "entering", "call"
 _CHAIN = 3
 CONV_KERNELS = {
     LANES: ConvKernel.DENSE_F32,
@@ -48,9 +56,10 @@ CONV_KERNELS = {
 class Costs:
     """Nanoseconds on one thread, by name.
 
-    "class.kernel@density" is one multiplication with a weight that is not zero; a dense kernel multiplies with every
-    weight, so its density is always 1. Linear layers with 8-bit activations have both: few weights may be picked from
-    lists. `EXCHANGE` and `LEAVING` are what a layer outside the engine pays besides.
+    "class.kernel@density" is one multiplication with a weight that is not zero; a dense
+    kernel multiplies with every weight, so its density is always 1. Linear layers with
+    8-bit activations have both: few weights may be picked from lists. `EXCHANGE` and
+    `LEAVING` are what a layer outside the engine pays besides.
     """
 
     nanoseconds: Mapping[str, float]
@@ -58,11 +67,19 @@ class Costs:
     def of(self, shape_class: str, kernel: str, density: float) -> float:
         """Nanoseconds a weight, zeros counted."""
         name = f"{shape_class}.{kernel}@"
-        found = {d: self.nanoseconds[f"{name}{d:g}"] for d in DENSITIES if f"{name}{d:g}" in self.nanoseconds}
+        found = {
+            d: self.nanoseconds[f"{name}{d:g}"]
+            for d in DENSITIES
+            if f"{name}{d:g}" in self.nanoseconds
+        }
         if not found:
             return self.nanoseconds[f"{name}1"]
-        # Shorter lists than were measured cost as much: with nothing to add, activations are still moved.
-        at, costs = [*found, 1], [*(d * cost for d, cost in found.items()), found[max(found)]]
+        # Shorter lists than were measured cost as much: with nothing to add,
+        # activations are still moved.
+        at, costs = (
+            [*found, 1],
+            [*(d * cost for d, cost in found.items()), found[max(found)]],
+        )
         listed = float(np.interp(density, at, costs))
         return min(listed, self.nanoseconds.get(f"{name}1", listed))
 
@@ -81,7 +98,9 @@ def keys() -> list[str]:
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:
-    """From the cache where it has them for this CPU, instruction set and build; else measured and written there."""
+    """From the cache where it has them for this CPU, instruction set and build; else
+    measured and written there.
+    """
     path = cache_file(module)
     known = _read(path)
     if known is None:
@@ -99,8 +118,13 @@ def cache_folder() -> Path:
 
 def cache_file(module: ModuleType) -> Path:
     build = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
-    facts = "\n".join((_cpu_model(), chosen_isa(module), build, torch.__version__, *keys()))
-    return cache_folder() / f"kernel-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
+    facts = "\n".join(
+        (_cpu_model(), chosen_isa(module), build, torch.__version__, *keys())
+    )
+    return (
+        cache_folder()
+        / f"kernel-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
+    )
 
 
 def _cpu_model() -> str:
@@ -109,7 +133,11 @@ def _cpu_model() -> str:
     except OSError:
         return "unknown"
     wanted = ("model name", "cpu family", "model", "stepping")
-    return " ".join(line.split(":", 1)[1].strip() for line in lines[:30] if line.split("\t")[0].strip() in wanted)
+    return " ".join(
+        line.split(":", 1)[1].strip()
+        for line in lines[:30]
+        if line.split("\t")[0].strip() in wanted
+    )
 
 
 def _read(path: Path) -> Costs | None:
@@ -142,7 +170,9 @@ def _write(path: Path, costs: Costs) -> None:
 
 
 def measure(module: ModuleType) -> dict[str, float]:
-    """One small layer a kernel family, on one thread; the best of a few calls, which noise only makes longer."""
+    """One small layer a kernel family, on one thread; the best of a few calls, which
+    noise only makes longer.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -160,7 +190,8 @@ def _measured(module: ModuleType, key: str) -> float:
         alone = _engine_seconds(module, x, nodes[:1], quants)
         return 1e9 * max(alone - inside, 0.05 * alone) / (2 * x.numel())
     if key == LEAVING:
-        return 1e9 * 3 * _best_seconds(lambda: F.linear(one, one).relu_())  # with the engine's second call around it
+        # with the engine's second call around it
+        return 1e9 * 3 * _best_seconds(lambda: F.linear(one, one).relu_())
     if key == CALL:
         return 1e9 * _best_seconds(lambda: F.linear(one, one))
     if key == ENTERING:
@@ -172,16 +203,25 @@ def _measured(module: ModuleType, key: str) -> float:
     if kernel == DENSE:
         x, values = _sizes(shape_class)
         windows = shape_class == CONV
-        best = _best_seconds(lambda: F.conv2d(x, values, padding=1) if windows else F.linear(x, values))
+        best = _best_seconds(
+            lambda: F.conv2d(x, values, padding=1) if windows else F.linear(x, values)
+        )
         return 1e9 * best / (values.numel() * (256 if windows else len(x)))
     if shape_class == CONV:
         x, nodes, quants = _convs(kernel, float(density))
-        weights = [node.op.weight.values for node in nodes[1:] if isinstance(node.op, Conv)]
-        counted = sum(w.numel() if density == "1" else int(w.count_nonzero()) for w in weights)
+        weights = [
+            node.op.weight.values for node in nodes[1:] if isinstance(node.op, Conv)
+        ]
+        counted = sum(
+            w.numel() if density == "1" else int(w.count_nonzero()) for w in weights
+        )
         return 1e9 * _chain_seconds(module, x, nodes, quants) / (256 * counted)
     x, values = _sizes(shape_class)
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
-    linear = Linear(weight=weight, kernel=LinearKernel.I8 if kernel in (INT8, FOUR_BIT) else LinearKernel.F32)
+    linear = Linear(
+        weight=weight,
+        kernel=LinearKernel.I8 if kernel in (INT8, FOUR_BIT) else LinearKernel.F32,
+    )
     node = Node(name="y", op=linear, inputs=("x",), value=_floats(len(x), len(values)))
     counted = values.numel() if density == "1" else int(weight.values.count_nonzero())
     return 1e9 * _engine_seconds(module, x, [node], {}) / (len(x) * counted)
@@ -191,45 +231,72 @@ def _sizes(shape_class: str) -> tuple[Tensor, Tensor]:
     """An input and a weight of the class."""
     g = torch.Generator().manual_seed(0)
     if shape_class == CONV:
-        return torch.rand(1, 64, 16, 16, generator=g), torch.randn(64, 64, 3, 3, generator=g)
-    return torch.rand(64 if shape_class == ROWS else 1, 512, generator=g), torch.randn(512, 512, generator=g)
+        return torch.rand(1, 64, 16, 16, generator=g), torch.randn(
+            64, 64, 3, 3, generator=g
+        )
+    return torch.rand(64 if shape_class == ROWS else 1, 512, generator=g), torch.randn(
+        512, 512, generator=g
+    )
 
 
 def _weight(kernel: str, values: Tensor, density: float) -> Weight:
-    kept = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) < density
+    kept = (
+        torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) < density
+    )
     if kernel == "float":
         return Weight(kind=WeightKind.FLOAT, values=values * kept)
     if kernel in ("table", FOUR_BIT):
         table = torch.tensor([-1.5, -0.5, 0.5, 1.5])
-        return Weight(kind=WeightKind.TABLE, values=table[(values.abs() * 2).int().clamp(0, 3)] * kept, table=table)
+        return Weight(
+            kind=WeightKind.TABLE,
+            values=table[(values.abs() * 2).int().clamp(0, 3)] * kept,
+            table=table,
+        )
     return Weight(kind=WeightKind.SIGN, values=values.sign() * kept)
 
 
 def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Quant]]:
-    """Some convolutions in a row: all but the first find their input in the layout they like."""
+    """Some convolutions in a row: all but the first find their input in the layout they
+    like.
+    """
     x, values = _sizes(CONV)
     names = ["x", *(f"y{i}" for i in range(_CHAIN))]
     chosen = CONV_KERNELS.get(kernel, ConvKernel.LISTS_F32)
-    conv = Conv(weight=_weight(kernel, values, density), window=Window(3, 3, 1, 1, 1, 1, 1, 1), groups=1, kernel=chosen)
+    conv = Conv(
+        weight=_weight(kernel, values, density),
+        window=Window(3, 3, 1, 1, 1, 1, 1, 1),
+        groups=1,
+        kernel=chosen,
+    )
     nodes = [
         Node(name=name, op=conv, inputs=(before,), value=_floats(*x.shape))
         for before, name in itertools.pairwise(names)
     ]
     int8 = chosen not in (ConvKernel.LISTS_F32, ConvKernel.DENSE_F32)
-    return x, nodes, {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if int8 else {}
+    return (
+        x,
+        nodes,
+        {name: Quant(scale=1 / 255, low=0, high=255) for name in names} if int8 else {},
+    )
 
 
 def _floats(*shape: int) -> Value:
     return Value(shape=shape, dtype=torch.float32)
 
 
-def _chain_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:
+def _chain_seconds(
+    module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]
+) -> float:
     """Of all the nodes but the first."""
-    whole, first = (_engine_seconds(module, x, part, quants) for part in (nodes, nodes[:1]))
+    whole, first = (
+        _engine_seconds(module, x, part, quants) for part in (nodes, nodes[:1])
+    )
     return max(whole - first, whole / len(nodes))
 
 
-def _engine_seconds(module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]) -> float:
+def _engine_seconds(
+    module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]
+) -> float:
     values = {"x": _floats(*x.shape), **{node.name: node.value for node in nodes}}
     segment = Segment(Kernels(module, 1), nodes, values, {nodes[-1].name}, quants)
     return _best_seconds(lambda: segment.run([x]))

@@ -1,4 +1,6 @@
-"""The module itself as a way to run a network without kernels: torch has short cuts that no record of calls shows."""
+"""The module itself as a way to run a network without kernels: torch has short cuts
+that no record of calls shows.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,16 @@ from tersify.runtime.nested import tensors
 
 LONG_S = 0.02  # a run of this length does not notice how it is called
 ROUNDS = 7
-WORTH = 0.85  # of the time of the recorded calls: less is within what a busy machine makes of a measurement
+# of the time of the recorded calls: less is within what a busy machine makes of a
+# measurement
+WORTH = 0.85
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 
 
 class Eager:
@@ -35,39 +44,57 @@ class Eager:
         return twin(self._model)
 
     def faster(
-        self, bound: Bound, captured: Captured, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        bound: Bound,
+        captured: Captured,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> nn.Module | None:
-        """The module to call, where nothing but torch calls runs and it takes less time than they do."""
+        """The module to call, where nothing but torch calls runs and it takes less time
+        than they do.
+        """
         made = self._twin if bound.is_only_torch else None
         if made is None:
             return None
         given = tensors((args, dict(kwargs)))
-        wanted = tensors(bound.like_the_module([captured.made[name] for name in bound.graph.results]))
+        wanted = tensors(
+            bound.like_the_module([captured.made[name] for name in bound.graph.results])
+        )
         with torch.no_grad():
             try:
                 results = tensors(made(*args, **kwargs))
-            except Exception:  # anybody's forward, of a copy: what it raises is not known here
+            except Exception:
+                # anybody's forward, of a copy: what it raises is not known here
                 return None
             apart = [difference(a, b) for a, b in zip(results, wanted, strict=False)]
             if len(results) != len(wanted) or max(apart, default=0.0) > FP32_TOLERANCE:
                 return None
-            recorded, module = _best_seconds(lambda: bound.run(given), lambda: made(*args, **kwargs))
+            recorded, module = _best_seconds(
+                lambda: bound.run(given), lambda: made(*args, **kwargs)
+            )
         return made if module < WORTH * recorded else None
 
 
 def twin(model: nn.Module) -> nn.Module | None:
-    """The module in eval mode with the same tensors; nobody else holds it, so that `model.train()` does not reach it.
+    """The module in eval mode with the same tensors; nobody else holds it, so that
+    `model.train()` does not reach it.
 
     None where it cannot be copied, or where somebody's hooks would see every call.
     """
-    if isinstance(model, fx.GraphModule) or any(getattr(m, name, None) for m in model.modules() for name in _HOOKS):
+    if isinstance(model, fx.GraphModule) or any(
+        getattr(m, name, None) for m in model.modules() for name in _HOOKS
+    ):
         return None
     shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
     try:
         made = copy.deepcopy(model, dict(shared))
     except Exception:  # anybody's objects: what copying them raises is not known here
         return None
-    same = zip((*model.parameters(), *model.buffers()), (*made.parameters(), *made.buffers()), strict=True)
+    same = zip(
+        (*model.parameters(), *model.buffers()),
+        (*made.parameters(), *made.buffers()),
+        strict=True,
+    )
     return made.eval() if all(a is b for a, b in same) else None
 
 

@@ -19,7 +19,9 @@ Item = tuple[int, tuple[int, int, int]]
 
 
 def item_of_shape(shape: Sequence[int]) -> Item:
-    """How many items a value has, and (channels, height, width) of each; the numbers stay in their order."""
+    """How many items a value has, and (channels, height, width) of each; the numbers
+    stay in their order.
+    """
     if len(shape) < 2:
         return 1, (math.prod(shape), 1, 1)
     items, channels, rest = shape[0], shape[1], shape[2:]
@@ -27,7 +29,9 @@ def item_of_shape(shape: Sequence[int]) -> Item:
 
 
 class Kernels:
-    """What all engines of a compiled network share: the threads and the packed weights of its parameters."""
+    """What all engines of a compiled network share: the threads and the packed weights
+    of its parameters.
+    """
 
     def __init__(self, module: ModuleType, threads: int) -> None:
         self.module = module
@@ -51,7 +55,11 @@ class Emitter:
     def add_input(self, name: str, value: Value) -> None:
         items, shape = item_of_shape(value.shape)
         ids = value.dtype == torch.int64
-        self._values[name] = self.engine.input_ids(items, math.prod(shape)) if ids else self.engine.input(items, shape)
+        self._values[name] = (
+            self.engine.input_ids(items, math.prod(shape))
+            if ids
+            else self.engine.input(items, shape)
+        )
         self._items[name] = (items, shape)
 
     def add(self, node: Node) -> None:
@@ -86,8 +94,12 @@ class Emitter:
     def belongs_to(self, node: Node, value: int) -> None:
         self.makers[value] = node.name
 
-    def packed(self, weight: Weight, how: tuple[Hashable, ...], pack: Callable[[], Any]) -> Any:
-        """The weight packed in a certain way; a parameter of the model is packed once for all sizes."""
+    def packed(
+        self, weight: Weight, how: tuple[Hashable, ...], pack: Callable[[], Any]
+    ) -> Any:
+        """The weight packed in a certain way; a parameter of the model is packed once
+        for all sizes.
+        """
         if not weight.name:
             return pack()
         key = (weight.name, *how)
@@ -109,8 +121,14 @@ class Segment:
     ) -> None:
         made = {name for node in nodes for name in node.makes}
         self.nodes = tuple(nodes)
-        self.inputs = tuple(dict.fromkeys(name for node in nodes for name in node.inputs if name not in made))
-        self.outputs = tuple(name for node in nodes for name in node.makes if name in later)
+        self.inputs = tuple(
+            dict.fromkeys(
+                name for node in nodes for name in node.inputs if name not in made
+            )
+        )
+        self.outputs = tuple(
+            name for node in nodes for name in node.makes if name in later
+        )
         self.shapes = tuple(values[name].shape for name in self.outputs)
         self._dtypes = tuple(values[name].dtype for name in self.inputs)
         self._sizes = tuple(values[name].shape for name in self.inputs)
@@ -128,31 +146,48 @@ class Segment:
         return all(dtype == torch.float32 for dtype in self._dtypes)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-        """The outputs; None where an input is not finite, which kernels that skip zeros cannot propagate."""
+        """The outputs; None where an input is not finite, which kernels that skip zeros
+        cannot propagate.
+        """
         given = [self._prepared(position, x) for position, x in enumerate(inputs)]
         outputs = self._blank_outputs()
         done = self.engine.run(_buffers(given), _buffers(outputs))
         return outputs if done else None
 
-    def profile(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
-        """What `run` returns, and of every step the node it belongs to, its kernel and its microseconds."""
+    def profile(
+        self, inputs: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[tuple[str, str, float]]]:
+        """What `run` returns, and of every step the node it belongs to, its kernel and
+        its microseconds.
+        """
         given = [self._prepared(position, x) for position, x in enumerate(inputs)]
         outputs = self._blank_outputs()
         steps = self.engine.profile(_buffers(given), _buffers(outputs))
-        return outputs, [(self._makers[value], kernel, us) for value, kernel, us in steps if value in self._makers]
+        return outputs, [
+            (self._makers[value], kernel, us)
+            for value, kernel, us in steps
+            if value in self._makers
+        ]
 
     def _blank_outputs(self) -> list[Tensor]:
-        # The caller's default device may be another, whose memory the engine cannot write.
-        return [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in self.shapes]
+        # The caller's default device may be another, whose memory the engine cannot
+        # write.
+        return [
+            torch.empty(shape, dtype=torch.float32, device="cpu")
+            for shape in self.shapes
+        ]
 
     def _prepared(self, position: int, x: Tensor) -> Tensor:
         """The input, checked, as kernels read it: one number behind the other."""
         if x.dtype != self._dtypes[position] or tuple(x.shape) != self._sizes[position]:
             wanted = f"{self._dtypes[position]} {self._sizes[position]}"
-            raise ValueError(f"a compiled segment takes {wanted}, got {x.dtype} {tuple(x.shape)}")
+            raise ValueError(
+                f"a compiled segment takes {wanted}, got {x.dtype} {tuple(x.shape)}"
+            )
         if x.dtype == torch.bool:
             return x.to(torch.float32).contiguous()
-        # What lies at `data_ptr` may be the negative of what is meant, or nothing: zeros.
+        # What lies at `data_ptr` may be the negative of what is meant, or nothing:
+        # zeros.
         return (x.clone() if x.is_neg() or x._is_zerotensor() else x).contiguous()
 
 

@@ -38,7 +38,8 @@ _CURVES: dict[Activation, Callable[[Tensor], Tensor]] = {
 class Epilogue:
     """×scale +shift, with the residual, ×scale2 +shift2, activation.
 
-    The constants are float64 vectors of one value a channel, or of one value for all, or None.
+    The constants are float64 vectors of one value a channel, or of one value for all,
+    or None.
     """
 
     scale: Tensor | None = None
@@ -51,7 +52,11 @@ class Epilogue:
 
     @property
     def activates(self) -> bool:
-        return self.activation is not Activation.CLAMP or self.low != -math.inf or self.high != math.inf
+        return (
+            self.activation is not Activation.CLAMP
+            or self.low != -math.inf
+            or self.high != math.inf
+        )
 
     @property
     def is_affine(self) -> bool:
@@ -68,10 +73,14 @@ class Epilogue:
         return all(c is None or c.numel() == 1 for c in constants)
 
     def then(self, after: Epilogue, *, residual: bool) -> Epilogue:
-        """This epilogue with `after`, which has no residual, behind it; `residual`: this one adds one."""
+        """This epilogue with `after`, which has no residual, behind it; `residual`:
+        this one adds one.
+        """
         assert not self.activates
         assert not after.is_affine_after_residual
-        activated = replace(self, activation=after.activation, low=after.low, high=after.high)
+        activated = replace(
+            self, activation=after.activation, low=after.low, high=after.high
+        )
         if not residual:
             scale, shift = _composed(self.scale, self.shift, after.scale, after.shift)
             return replace(activated, scale=scale, shift=shift)
@@ -85,7 +94,14 @@ class Epilogue:
         one = torch.ones(1, dtype=torch.float64)
         return replace(self, scale=(one if self.scale is None else self.scale) * factor)
 
-    def apply(self, sums: Tensor, residual: Tensor | None, channel_axis: int, *, multiply: bool = False) -> Tensor:
+    def apply(
+        self,
+        sums: Tensor,
+        residual: Tensor | None,
+        channel_axis: int,
+        *,
+        multiply: bool = False,
+    ) -> Tensor:
         """The reference, in the type of the sums."""
         sums = _affine(sums, self.scale, self.shift, channel_axis)
         if residual is not None:
@@ -99,12 +115,22 @@ class Epilogue:
 
     def bias(self, channels: int) -> Tensor | None:
         """The shift as torch's dense layers take it."""
-        return None if self.shift is None else self.shift.float().expand(channels).contiguous()
+        return (
+            None
+            if self.shift is None
+            else self.shift.float().expand(channels).contiguous()
+        )
 
-    def after_bias(self, channel_axis: int) -> Callable[[Tensor, Tensor | None], Tensor]:
-        """What is left to do for sums that have their scale and shift, in place where that gives the same."""
+    def after_bias(
+        self, channel_axis: int
+    ) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """What is left to do for sums that have their scale and shift, in place where
+        that gives the same.
+        """
         rest = replace(self, scale=None, shift=None)
-        in_place = self.activation is Activation.CLAMP and not self.is_affine_after_residual
+        in_place = (
+            self.activation is Activation.CLAMP and not self.is_affine_after_residual
+        )
         low, high = (None if math.isinf(end) else end for end in (self.low, self.high))
 
         def finish(sums: Tensor, residual: Tensor | None) -> Tensor:
@@ -119,7 +145,9 @@ class Epilogue:
     def in_cpp(self, module: Any, channels: int) -> Any:
         """As the kernels take it: lists of one value a channel."""
 
-        def floats(constant: Tensor | None, default: float, wanted: bool) -> list[float]:
+        def floats(
+            constant: Tensor | None, default: float, wanted: bool
+        ) -> list[float]:
             if not wanted:
                 return []
             full = torch.tensor([default]) if constant is None else constant
@@ -142,20 +170,42 @@ class Epilogue:
         if self.activation is not Activation.CLAMP:
             parts.append(self.activation.value)
         elif self.activates:
-            parts.append("relu" if (self.low, self.high) == (0, math.inf) else f"clamp {self.low:g}..{self.high:g}")
+            parts.append(
+                "relu"
+                if (self.low, self.high) == (0, math.inf)
+                else f"clamp {self.low:g}..{self.high:g}"
+            )
         return ", ".join(parts)
 
 
 def _composed(
-    scale: Tensor | None, shift: Tensor | None, then_scale: Tensor | None, then_shift: Tensor | None
+    scale: Tensor | None,
+    shift: Tensor | None,
+    then_scale: Tensor | None,
+    then_shift: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """(x·scale + shift)·then_scale + then_shift as one affine map."""
-    both = scale if then_scale is None else then_scale if scale is None else scale * then_scale
+    both = (
+        scale
+        if then_scale is None
+        else then_scale
+        if scale is None
+        else scale * then_scale
+    )
     moved = shift if then_scale is None or shift is None else shift * then_scale
-    return both, moved if then_shift is None else then_shift if moved is None else moved + then_shift
+    return (
+        both,
+        moved
+        if then_shift is None
+        else then_shift
+        if moved is None
+        else moved + then_shift,
+    )
 
 
-def _affine(x: Tensor, scale: Tensor | None, shift: Tensor | None, channel_axis: int) -> Tensor:
+def _affine(
+    x: Tensor, scale: Tensor | None, shift: Tensor | None, channel_axis: int
+) -> Tensor:
     for constant, combine in ((scale, torch.mul), (shift, torch.add)):
         if constant is not None:
             x = combine(x, _along(constant, x, channel_axis))

@@ -33,5 +33,7 @@ def chosen_isa(module: ModuleType) -> str:
     if not wanted:
         return names[-1]
     if wanted not in names:
-        raise ValueError(f"{ISA_VARIABLE}={wanted!r}: this CPU has kernels for {', '.join(names)}")
+        raise ValueError(
+            f"{ISA_VARIABLE}={wanted!r}: this CPU has kernels for {', '.join(names)}"
+        )
     return wanted

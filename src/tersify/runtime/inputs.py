@@ -1,4 +1,6 @@
-"""What a compiled network may be shown: examples, inputs and calibration batches, checked before anything runs."""
+"""What a compiled network may be shown: examples, inputs and calibration batches,
+checked before anything runs.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +16,55 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and by keyword
 
 
 def example_arguments(example: Any, device: str = "cpu") -> Arguments:
-    """An example is a tensor, a tuple of positional inputs, or a dict of inputs by keyword."""
+    """An example is a tensor, a tuple of positional inputs, or a dict of inputs by
+    keyword.
+    """
     kwargs = dict(sorted(example.items())) if isinstance(example, Mapping) else {}
-    args: tuple[Any, ...] = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    args: tuple[Any, ...] = (
+        tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    )
     args = () if isinstance(example, Mapping) else args
     given = check_inputs(args, kwargs, device)
     if not given:
-        raise ValueError("the example holds no tensor; give one input of the shape and type that the module takes")
+        raise ValueError(
+            "the example holds no tensor; give one input of the shape and type that the module takes"
+        )
     return args, kwargs
 
 
-def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str = "cpu") -> list[Tensor]:
+def check_inputs(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str = "cpu"
+) -> list[Tensor]:
     """The tensors among the inputs, in order; anything else must be plain data."""
-    name, remedy = ("CPU", ".cpu()") if device == "cpu" else (device.upper(), f".to({device!r})")
+    name, remedy = (
+        ("CPU", ".cpu()") if device == "cpu" else (device.upper(), f".to({device!r})")
+    )
     given = []
     plain = not kwargs and all(type(x) is Tensor for x in args)
     for leaf in args if plain else leaves((args, dict(kwargs))):
         if not isinstance(leaf, Tensor):
             if not is_plain(leaf):
                 kind = type(leaf).__name__
-                raise ValueError(f"an input is a {kind}; compile takes tensors, numbers and containers of them")
+                raise ValueError(
+                    f"an input is a {kind}; compile takes tensors, numbers and containers of them"
+                )
             continue
         if leaf.layout != torch.strided or leaf.device.type != device:
             raise ValueError(
                 f"inputs must be dense {name} tensors, got {leaf.layout} on {leaf.device}; use {remedy} or .to_dense()"
             )
         if leaf.is_quantized or leaf.is_nested:
-            raise ValueError("inputs must be plain tensors, got a quantized or nested one; use .dequantize()")
+            raise ValueError(
+                "inputs must be plain tensors, got a quantized or nested one; use .dequantize()"
+            )
         given.append(leaf)
     return given
 
 
 def in_order(x: Tensor) -> Tensor:
-    """The tensor with the strides of a fresh one: those of axes of size 1 say nothing, but torch looks at them."""
+    """The tensor with the strides of a fresh one: those of axes of size 1 say nothing,
+    but torch looks at them.
+    """
     strides = []
     expected = 1
     for size in reversed(x.shape):
@@ -59,12 +77,18 @@ def in_order(x: Tensor) -> Tensor:
     return made if made.stride() == wanted else made.as_strided(made.shape, wanted)
 
 
-def calibration_batches(calibration: Any, device: str = "cpu") -> list[Arguments] | None:
+def calibration_batches(
+    calibration: Any, device: str = "cpu"
+) -> list[Arguments] | None:
     """Every batch as arguments of the network; None where none were given."""
     if calibration is None:
         return None
-    if not isinstance(calibration, Iterable) or isinstance(calibration, (str, bytes, Mapping)):
-        raise ValueError(f"calibration must be a tensor, or batches of inputs, got a {type(calibration).__name__}")
+    if not isinstance(calibration, Iterable) or isinstance(
+        calibration, (str, bytes, Mapping)
+    ):
+        raise ValueError(
+            f"calibration must be a tensor, or batches of inputs, got a {type(calibration).__name__}"
+        )
     shown = [calibration] if isinstance(calibration, Tensor) else list(calibration)
     if not shown:
         raise ValueError("calibration holds no batch; give one, or leave it out")
@@ -75,7 +99,9 @@ def calibration_batches(calibration: Any, device: str = "cpu") -> list[Arguments
 
 
 def check_runs(model: nn.Module, example: tuple[Tensor, ...]) -> None:
-    """The module itself takes the example: what its forward raises becomes one sentence."""
+    """The module itself takes the example: what its forward raises becomes one
+    sentence.
+    """
     try:
         with torch.no_grad():
             model(*example)
@@ -83,7 +109,9 @@ def check_runs(model: nn.Module, example: tuple[Tensor, ...]) -> None:
         raise explained(model, example, error) from error
 
 
-def explained(model: nn.Module, given: Iterable[Tensor], error: Exception) -> ValueError:
+def explained(
+    model: nn.Module, given: Iterable[Tensor], error: Exception
+) -> ValueError:
     """What a forward raised, as one sentence."""
     sizes = " and ".join("×".join(map(str, x.shape)) or "one number" for x in given)
     why = str(error).strip().partition("\n")[0][:200]

@@ -20,18 +20,26 @@ def lower(
     refused: frozenset[str] = frozenset(),
     lonely: frozenset[str] = frozenset(),
 ) -> Plan:
-    """`refused` and `lonely` name values that torch computes: their kernels disagreed with it, or gain too little.
+    """`refused` and `lonely` name values that torch computes: their kernels disagreed
+    with it, or gain too little.
 
     `classified` remembers weights from plan to plan.
     """
     context = Context(graph, {} if classified is None else classified, origins or {})
     nodes = [_lowered(call, context, refused, lonely) for call in graph.calls]
     inputs = {name: graph.values[name] for name in (*graph.inputs, *graph.state)}
-    plan = Plan(inputs=inputs, nodes=tuple(nodes), outputs=graph.results, constants=graph.constants)
+    plan = Plan(
+        inputs=inputs,
+        nodes=tuple(nodes),
+        outputs=graph.results,
+        constants=graph.constants,
+    )
     return plan.live()
 
 
-def _lowered(call: Call, context: Context, refused: frozenset[str], lonely: frozenset[str]) -> Node:
+def _lowered(
+    call: Call, context: Context, refused: frozenset[str], lonely: frozenset[str]
+) -> Node:
     reason = "no kernel for it"
     lowering = LOWERINGS.get(call.target)
     if refused.intersection(call.results):
@@ -45,10 +53,18 @@ def _lowered(call: Call, context: Context, refused: frozenset[str], lonely: froz
         except CannotLower as problem:
             reason = str(problem)
     target = FREE_OF_STRIDES.get(call.target, call.target)
-    return _node(call, context.graph, TorchCall(target=target, args=call.args, kwargs=call.kwargs), call.reads, reason)
+    return _node(
+        call,
+        context.graph,
+        TorchCall(target=target, args=call.args, kwargs=call.kwargs),
+        call.reads,
+        reason,
+    )
 
 
-def _node(call: Call, graph: Graph, op: Op, inputs: tuple[str, ...], reason: str) -> Node:
+def _node(
+    call: Call, graph: Graph, op: Op, inputs: tuple[str, ...], reason: str
+) -> Node:
     return Node(
         name=call.results[0],
         op=op,

@@ -1,4 +1,6 @@
-"""Nested arguments and results: tuples, lists, mappings and dataclasses with tensors at their leaves."""
+"""Nested arguments and results: tuples, lists, mappings and dataclasses with tensors at
+their leaves.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +31,36 @@ _PLAIN = (
 
 
 def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
-    """The same structure with `change` applied to each leaf; containers are copied, never edited."""
+    """The same structure with `change` applied to each leaf; containers are copied,
+    never edited.
+    """
     if isinstance(nested, (torch.Size, str, bytes)):
         return change(nested)
     if isinstance(nested, tuple):
         items = [map_leaves(item, change) for item in nested]
-        return type(nested)(*items) if hasattr(nested, "_fields") else _like(nested, items)
+        return (
+            type(nested)(*items) if hasattr(nested, "_fields") else _like(nested, items)
+        )
     if isinstance(nested, list):
         return _like(nested, [map_leaves(item, change) for item in nested])
     if isinstance(nested, Mapping):
-        return _mapping(nested, {key: map_leaves(item, change) for key, item in nested.items()})
+        return _mapping(
+            nested, {key: map_leaves(item, change) for key, item in nested.items()}
+        )
     if dataclasses.is_dataclass(nested) and not isinstance(nested, type):
         made = copy.copy(nested)
         for field in dataclasses.fields(nested):
-            object.__setattr__(made, field.name, map_leaves(getattr(nested, field.name), change))
+            object.__setattr__(
+                made, field.name, map_leaves(getattr(nested, field.name), change)
+            )
         return made
     return change(nested)
 
 
 def _like(nested: Any, items: list[Any]) -> Any:
-    """The items in a container of the same type; types of others often take none but a sequence."""
+    """The items in a container of the same type; types of others often take none but a
+    sequence.
+    """
     return items if type(nested) is list else type(nested)(items)
 
 
@@ -80,7 +92,9 @@ def is_plain(leaf: Any) -> bool:
 
 
 def signature(nested: Any) -> Any:
-    """What two nests of one size share: their structure, the shape and type of each tensor, and all else as it is."""
+    """What two nests of one size share: their structure, the shape and type of each
+    tensor, and all else as it is.
+    """
     if isinstance(nested, Tensor):
         return (nested.shape, nested.dtype)
     if isinstance(nested, (tuple, list)) and not isinstance(nested, torch.Size):
@@ -88,5 +102,11 @@ def signature(nested: Any) -> Any:
     if isinstance(nested, Mapping):
         return (type(nested), *((key, signature(item)) for key, item in nested.items()))
     if dataclasses.is_dataclass(nested) and not isinstance(nested, type):
-        return (type(nested), *(signature(getattr(nested, field.name)) for field in dataclasses.fields(nested)))
+        return (
+            type(nested),
+            *(
+                signature(getattr(nested, field.name))
+                for field in dataclasses.fields(nested)
+            ),
+        )
     return (type(nested), nested)

@@ -19,12 +19,15 @@ class Network:
 
     def __init__(self, plan: Plan, kernels: Kernels | None) -> None:
         self.plan = plan
-        self.stages: list[Segment | TorchStage] = [] if kernels is None else _stages(plan, kernels)
+        self.stages: list[Segment | TorchStage] = (
+            [] if kernels is None else _stages(plan, kernels)
+        )
         self._in_plain_torch = kernels is None
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The plan's outputs in order."""
-        if not torch.is_grad_enabled():  # entering the mode takes as long as a small call
+        # entering the mode takes as long as a small call
+        if not torch.is_grad_enabled():
             return self._run(inputs)
         with torch.no_grad():
             return self._run(inputs)
@@ -40,9 +43,14 @@ class Network:
                 made = self._segment_in_torch(stage, values)
             values.update(zip(stage.outputs, made, strict=True))
         constants = self.plan.constants
-        return [values[name] if name in values else constants[name] for name in self.plan.outputs]
+        return [
+            values[name] if name in values else constants[name]
+            for name in self.plan.outputs
+        ]
 
-    def _segment_in_torch(self, stage: Segment | TorchStage, values: dict[str, Any]) -> list[Tensor]:
+    def _segment_in_torch(
+        self, stage: Segment | TorchStage, values: dict[str, Any]
+    ) -> list[Tensor]:
         """An infinite number times a zero weight is NaN, so every product counts."""
         inner = dict(values)
         for node in stage.nodes:
@@ -51,19 +59,30 @@ class Network:
 
     @property
     def is_only_torch(self) -> bool:
-        return not self._in_plain_torch and all(isinstance(stage, TorchStage) for stage in self.stages)
+        return not self._in_plain_torch and all(
+            isinstance(stage, TorchStage) for stage in self.stages
+        )
 
     def only_segment(self) -> Segment | None:
-        """The segment that is the whole network, if it is one: no values need to be kept by name then."""
+        """The segment that is the whole network, if it is one: no values need to be
+        kept by name then.
+        """
         if len(self.stages) != 1 or not isinstance(self.stages[0], Segment):
             return None
         segment = self.stages[0]
-        whole = (segment.inputs, segment.outputs) == (tuple(self.plan.inputs), self.plan.outputs)
+        whole = (segment.inputs, segment.outputs) == (
+            tuple(self.plan.inputs),
+            self.plan.outputs,
+        )
         return segment if whole else None
 
     def weight_bytes(self) -> int:
         """Bytes of the packed weights that the kernels read."""
-        return sum(stage.engine.weight_bytes for stage in self.stages if isinstance(stage, Segment))
+        return sum(
+            stage.engine.weight_bytes
+            for stage in self.stages
+            if isinstance(stage, Segment)
+        )
 
 
 def _stages(plan: Plan, kernels: Kernels) -> list[Segment | TorchStage]:
@@ -71,7 +90,12 @@ def _stages(plan: Plan, kernels: Kernels) -> list[Segment | TorchStage]:
     values = plan.values()
     stages: list[Segment | TorchStage] = []
     for position, run in enumerate(runs):
-        later = set(plan.outputs) | {name for rest in runs[position + 1 :] for node in rest for name in node.inputs}
+        later = set(plan.outputs) | {
+            name
+            for rest in runs[position + 1 :]
+            for node in rest
+            for name in node.inputs
+        }
         if run[0].in_torch:
             stages.append(TorchStage(run, plan.constants, later))
         else:

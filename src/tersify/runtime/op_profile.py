@@ -20,7 +20,9 @@ from tersify.runtime.torch_stage import TorchStage
 
 @dataclass(frozen=True, kw_only=True)
 class OpTime:
-    """One node of the plan: the kernels that served it, and its wall time at the batch size that was given."""
+    """One node of the plan: the kernels that served it, and its wall time at the batch
+    size that was given.
+    """
 
     name: str
     kind: str
@@ -49,17 +51,26 @@ def profile(network: Network, inputs: Sequence[Tensor], repeats: int) -> list[Op
             kind=node.kind,
             parameter=getattr(node.op, "parameter", ""),
             kernel=" + ".join(kernel or node.kind for kernel in kernels[node.name]),
-            microseconds=statistics.median(times[node.name][1:]),  # the first call still packs and allocates
+            # the first call still packs and allocates
+            microseconds=statistics.median(times[node.name][1:]),
         )
         for node in plan.nodes
     ]
 
 
-def _steps(network: Network, inputs: Sequence[Tensor]) -> Iterator[tuple[str, str, float]]:
-    """One run: node, kernel and microseconds of every step. Steps without a kernel's name have an empty one."""
-    values: dict[str, Any] = {**network.plan.constants, **dict(zip(network.plan.inputs, inputs, strict=True))}
+def _steps(
+    network: Network, inputs: Sequence[Tensor]
+) -> Iterator[tuple[str, str, float]]:
+    """One run: node, kernel and microseconds of every step. Steps without a kernel's
+    name have an empty one.
+    """
+    values: dict[str, Any] = {
+        **network.plan.constants,
+        **dict(zip(network.plan.inputs, inputs, strict=True)),
+    }
     with torch.no_grad():
-        stages: Sequence[Segment | TorchStage | Plan] = network.stages or [network.plan]  # without kernels: no stages
+        # without kernels: no stages
+        stages: Sequence[Segment | TorchStage | Plan] = network.stages or [network.plan]
         for stage in stages:
             if isinstance(stage, Segment):
                 outputs, steps = stage.profile([values[name] for name in stage.inputs])

@@ -1,4 +1,6 @@
-"""One network in the forms that other engines read: model.pt2, model.onnx and its few-bit forms, inputs.npy."""
+"""One network in the forms that other engines read: model.pt2, model.onnx and its
+few-bit forms, inputs.npy.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,31 @@ from torch import Tensor, nn
 
 from tersify.runtime import peers
 
-# Weights that share a scale, by bits: the most for which ONNX Runtime has kernels with int8 activations.
+# Weights that share a scale, by bits: the most for which ONNX Runtime has kernels with
+# int8 activations.
 BLOCKS = {2: 128, 4: 256}
 
 
-def write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Sequence[str]) -> None:
-    """For every peer that is wanted; where ONNX cannot hold the network a file says why."""
+def write_models(
+    model: nn.Module, example: Tensor, folder: Path, *, wanted: Sequence[str]
+) -> None:
+    """For every peer that is wanted; where ONNX cannot hold the network a file says
+    why.
+    """
     np.save(folder / "inputs.npy", example.numpy())
     shown = torch.cat([example, example])[: max(2, len(example))]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         dynamic = ({0: torch.export.Dim("batch", min=1)},)
-        torch.export.save(torch.export.export(model, (shown,), dynamic_shapes=dynamic), folder / "model.pt2")
+        torch.export.save(
+            torch.export.export(model, (shown,), dynamic_shapes=dynamic),
+            folder / "model.pt2",
+        )
         if peers.LLAMA in wanted:
-            np.savez(folder / peers.MATRICES, *(weight.numpy() for weight in model.parameters() if weight.ndim == 2))
+            np.savez(
+                folder / peers.MATRICES,
+                *(weight.numpy() for weight in model.parameters() if weight.ndim == 2),
+            )
         try:
             import onnx  # noqa: F401  (the exporter looks for it at its end)
 
@@ -45,13 +58,21 @@ def write_models(model: nn.Module, example: Tensor, folder: Path, *, wanted: Seq
             for bits in BLOCKS:
                 if f"onnxruntime-int{bits}" in wanted:
                     _quantize_products(folder, bits)
-        except (ImportError, torch.onnx.OnnxExporterError) as error:  # packages or operators that ONNX lacks
+        except (ImportError, torch.onnx.OnnxExporterError) as error:
+            # packages or operators that ONNX lacks
             why = str(error).strip().partition("\n")[0]
-            (folder / peers.NO_ONNX).write_text(f"the network cannot be written as ONNX ({why})", encoding="utf-8")
+            (folder / peers.NO_ONNX).write_text(
+                f"the network cannot be written as ONNX ({why})", encoding="utf-8"
+            )
 
 
 def _quantize_8bit(example: Tensor, folder: Path) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Images(CalibrationDataReader):
@@ -76,24 +97,42 @@ def _quantize_8bit(example: Tensor, folder: Path) -> None:
 
 
 def _quantize_products(folder: Path, bits: int) -> None:
-    """Matrix products without a bias as ONNX Runtime's MatMulNBits, activations rounded to int8 inside."""
+    """Matrix products without a bias as ONNX Runtime's MatMulNBits, activations rounded
+    to int8 inside.
+    """
     import onnx
 
     graph = onnx.load(folder / "model.onnx")
     weights = {tensor.name: tensor for tensor in graph.graph.initializer}
     for node in graph.graph.node:
-        if node.op_type not in ("Gemm", "MatMul") or len(node.input) != 2 or node.input[1] not in weights:
+        if (
+            node.op_type not in ("Gemm", "MatMul")
+            or len(node.input) != 2
+            or node.input[1] not in weights
+        ):
             continue
         dense = onnx.numpy_helper.to_array(weights[node.input[1]])
-        by_output = dense if node.op_type == "Gemm" else dense.T  # the exporter writes Gemm with the weight transposed
+        # the exporter writes Gemm with the weight transposed
+        by_output = dense if node.op_type == "Gemm" else dense.T
         codes, scales = few_bits(by_output, bits)
         arrays = {f"{node.input[1]}_codes": codes, f"{node.input[1]}_scales": scales}
-        graph.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+        graph.graph.initializer.extend(
+            onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()
+        )
         graph.graph.initializer.remove(weights.pop(node.input[1]))
         sizes = {"N": by_output.shape[0], "K": by_output.shape[1]}
-        settings = {"bits": bits, "block_size": BLOCKS[bits], "accuracy_level": 4, **sizes}
+        settings = {
+            "bits": bits,
+            "block_size": BLOCKS[bits],
+            "accuracy_level": 4,
+            **sizes,
+        }
         made = onnx.helper.make_node(
-            "MatMulNBits", [node.input[0], *arrays], list(node.output), domain="com.microsoft", **settings
+            "MatMulNBits",
+            [node.input[0], *arrays],
+            list(node.output),
+            domain="com.microsoft",
+            **settings,
         )
         node.CopyFrom(made)
     graph.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
@@ -101,9 +140,11 @@ def _quantize_products(folder: Path, bits: int) -> None:
 
 
 def few_bits(weight_OI: Any, bits: int) -> tuple[Any, Any]:
-    """Packed codes (O, blocks, bytes) and scales (O · blocks) for the levels −L … +L, L = 2^(bits−1) − 1.
+    """Packed codes (O, blocks, bytes) and scales (O · blocks) for the levels −L … +L, L
+    = 2^(bits−1) − 1.
 
-    The level −L−1 that the code has besides is left out: with it one sign of a ternary weight would be rounded.
+    The level −L−1 that the code has besides is left out: with it one sign of a ternary
+    weight would be rounded.
     """
     (outputs, inputs), size = weight_OI.shape, BLOCKS[bits]
     blocks = -(-inputs // size)
@@ -113,7 +154,10 @@ def few_bits(weight_OI: Any, bits: int) -> tuple[Any, Any]:
     most = 2 ** (bits - 1) - 1
     scales = np.abs(each).max(2) / most
     steps = np.rint(each / np.where(scales > 0, scales, 1)[..., None]).astype(np.int8)
-    codes = (steps + 2 ** (bits - 1)).astype(np.uint8)  # the code of zero that ONNX Runtime takes where none is given
+    # the code of zero that ONNX Runtime takes where none is given
+    codes = (steps + 2 ** (bits - 1)).astype(np.uint8)
     grouped = codes.reshape(outputs, blocks, -1, 8 // bits)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return (grouped << shifts).sum(3).astype(np.uint8), scales.astype(np.float32).reshape(-1)
+    return (grouped << shifts).sum(3).astype(np.uint8), scales.astype(
+        np.float32
+    ).reshape(-1)

@@ -1,4 +1,6 @@
-"""The plan: a network at one set of sizes as a short list of fused operations, the only thing that executors read."""
+"""The plan: a network at one set of sizes as a short list of fused operations, the only
+thing that executors read.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ class Quant:
 class Node:
     """One operation and the value it makes.
 
-    `covers` holds the names of the recorded values that are computed inside it, its own among them. `more` are
-    other values that it makes. `reason` says why the node is what it is.
+    `covers` holds the names of the recorded values that are computed inside it, its own
+    among them. `more` are other values that it makes. `reason` says why the node is
+    what it is.
     """
 
     name: str
@@ -65,12 +68,16 @@ class Node:
     def describe(self) -> str:
         shape = "×".join(map(str, self.shape))
         notes = [*self.op.describe(self.inputs), self.reason]
-        return f"{self.name}: {self.kind} → {shape}" + "".join(f"; {note}" for note in notes if note)
+        return f"{self.name}: {self.kind} → {shape}" + "".join(
+            f"; {note}" for note in notes if note
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Nodes in order. `inputs` are what the caller gives; `quants` are the steps of what int8 kernels read or write."""
+    """Nodes in order. `inputs` are what the caller gives; `quants` are the steps of
+    what int8 kernels read or write.
+    """
 
     inputs: Mapping[str, Value]
     nodes: tuple[Node, ...]
@@ -90,7 +97,9 @@ class Plan:
         """One line an operation, and how many stayed torch calls."""
         torch_calls = sum(node.in_torch for node in self.nodes)
         lines = [node.describe() for node in self.nodes]
-        lines.append(f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls")
+        lines.append(
+            f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls"
+        )
         return "\n".join(lines)
 
     def live(self) -> Plan:
@@ -101,12 +110,17 @@ class Plan:
             if wanted.intersection(node.makes):
                 kept.append(node)
                 wanted.update(node.inputs)
-        constants = {name: tensor for name, tensor in self.constants.items() if name in wanted}
+        constants = {
+            name: tensor for name, tensor in self.constants.items() if name in wanted
+        }
         return replace(self, nodes=tuple(reversed(kept)), constants=constants)
 
     def readers(self) -> dict[str, int]:
         """How often each value is read; being an output counts."""
         counts: dict[str, int] = {}
-        for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs)):
+        for name in (
+            *self.outputs,
+            *(name for node in self.nodes for name in node.inputs),
+        ):
             counts[name] = counts.get(name, 0) + 1
         return counts

@@ -1,4 +1,6 @@
-"""A captured graph → the plan to run: lowered, fused, and with a kernel chosen for every layer."""
+"""A captured graph → the plan to run: lowered, fused, and with a kernel chosen for
+every layer.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from tersify.runtime.passes import (
     with_rms_norms,
     with_shortcuts_as_convolutions,
 )
-from tersify.runtime.passes.quantize import observed, quantized_values, rounds, with_int8_kernels
+from tersify.runtime.passes.quantize import (
+    observed,
+    quantized_values,
+    rounds,
+    with_int8_kernels,
+)
 from tersify.runtime.plan import Node, Plan, Quant
 from tersify.runtime.weights import Weight
 from tersify.tensor import CompressedTensor
@@ -34,27 +41,41 @@ Observation = tuple[Graph, Sequence[Tensor]]
 
 
 class Planner:
-    """Plans of one network for any size: they share what is known of its weights and of the ranges of its values."""
+    """Plans of one network for any size: they share what is known of its weights and of
+    the ranges of its values.
+    """
 
-    def __init__(self, model: nn.Module, precision: str, kernels: Kernels | None) -> None:
+    def __init__(
+        self, model: nn.Module, precision: str, kernels: Kernels | None
+    ) -> None:
         self.precision = precision
         self._kernels = kernels
         self._classified: dict[str, Weight] = {}
         self._origins: Mapping[str, CompressedTensor] = origins_of(model)
         self._quants: dict[str, Quant] = {}
-        self._calls: list[object] | None = None  # of the graph whose values have known ranges
+        # of the graph whose values have known ranges
+        self._calls: list[object] | None = None
         self._int8 = precision == "int8"
         self._fp16 = False
         if precision == "fp16" and kernels is not None:
             self._fp16 = serves_fp16(kernels.module, kernels.workspace.isa)
             if not self._fp16:
-                warnings.warn("this CPU has no AVX512-FP16; compiling in fp32", RuntimeWarning, stacklevel=4)
+                warnings.warn(
+                    "this CPU has no AVX512-FP16; compiling in fp32",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
 
     def calibrate(self, observations: Sequence[Observation]) -> None:
-        """Learn the ranges of the values from what the network sees. From now on int8 activations are allowed."""
+        """Learn the ranges of the values from what the network sees. From now on int8
+        activations are allowed.
+        """
         self._int8 = True
         self._calls = [call.target for call in observations[0][0].calls]
-        floats = [(fuse(self._lowered(graph, frozenset())), inputs) for graph, inputs in observations]
+        floats = [
+            (fuse(self._lowered(graph, frozenset())), inputs)
+            for graph, inputs in observations
+        ]
         for graph, _ in observations:
             if [call.target for call in graph.calls] != self._calls:
                 raise ValueError(
@@ -68,7 +89,9 @@ class Planner:
         return self._fp16 or (self._int8 and self.precision in ("int8", "auto"))
 
     def floats(self, graph: Graph, refused: frozenset[str] = frozenset()) -> Plan:
-        """The plan in fp32, whatever the precision: what the module itself is compared with."""
+        """The plan in fp32, whatever the precision: what the module itself is compared
+        with.
+        """
         return self._settled(graph, refused, self._chosen_for_floats)
 
     def plan(self, graph: Graph, refused: frozenset[str] = frozenset()) -> Plan:
@@ -86,7 +109,11 @@ class Planner:
         elif self._fp16:
             chosen = with_fp16
         plan = self._settled(graph, refused, chosen)
-        if self.precision == "int8" and chosen == self._chosen_for_int8 and not rounds(plan):
+        if (
+            self.precision == "int8"
+            and chosen == self._chosen_for_int8
+            and not rounds(plan)
+        ):
             warnings.warn(
                 "precision='int8' changes nothing: no layer holds signs or levels that 8-bit kernels take, so the "
                 "network runs in fp32",
@@ -95,8 +122,12 @@ class Planner:
             )
         return plan
 
-    def _settled(self, graph: Graph, refused: frozenset[str], chosen: Callable[[Plan], Plan]) -> Plan:
-        """Kernels between torch calls that gain less than it takes to call them go to torch, until none is left."""
+    def _settled(
+        self, graph: Graph, refused: frozenset[str], chosen: Callable[[Plan], Plan]
+    ) -> Plan:
+        """Kernels between torch calls that gain less than it takes to call them go to
+        torch, until none is left.
+        """
         lonely: frozenset[str] = frozenset()
         while True:
             plan = chosen(fuse(self._lowered(graph, refused, lonely)))
@@ -109,7 +140,8 @@ class Planner:
         """Nodes of runs between torch calls that are worth no call of the engine."""
         if not any(node.in_torch for node in plan.nodes):
             return []
-        by_cost = None if self.precision in ("int8", "fp16") else self._costs()  # those were asked for, at any cost
+        # those were asked for, at any cost
+        by_cost = None if self.precision in ("int8", "fp16") else self._costs()
         found = []
         for run in runs_of_nodes(plan):
             if not run[0].in_torch and not self._is_worth_a_call(run, by_cost):
@@ -117,14 +149,26 @@ class Planner:
         return found
 
     def _is_worth_a_call(self, run: Sequence[Node], costs: Costs | None) -> bool:
-        if any(isinstance(node.op, Recurrent) for node in run):  # its steps are hundreds of torch calls
+        # its steps are hundreds of torch calls
+        if any(isinstance(node.op, Recurrent) for node in run):
             return True
         if not any(isinstance(node.op, (Conv, Linear, Embedding)) for node in run):
             return False
         return costs is None or segment_gain(run, costs, threads=self._threads) > 0
 
-    def _lowered(self, graph: Graph, refused: frozenset[str], lonely: frozenset[str] = frozenset()) -> Plan:
-        plan = lower(graph, classified=self._classified, origins=self._origins, refused=refused, lonely=lonely)
+    def _lowered(
+        self,
+        graph: Graph,
+        refused: frozenset[str],
+        lonely: frozenset[str] = frozenset(),
+    ) -> Plan:
+        plan = lower(
+            graph,
+            classified=self._classified,
+            origins=self._origins,
+            refused=refused,
+            lonely=lonely,
+        )
         return with_rms_norms(plan)
 
     @property
@@ -132,11 +176,17 @@ class Planner:
         return 1 if self._kernels is None else int(self._kernels.workspace.threads)
 
     def _costs(self) -> Costs | None:
-        return None if self._kernels is None else costs_of_this_cpu(self._kernels.module)
+        return (
+            None if self._kernels is None else costs_of_this_cpu(self._kernels.module)
+        )
 
     def _chosen_for_floats(self, plan: Plan) -> Plan:
         costs = self._costs()
-        return plan if costs is None else choose(with_shortcuts_as_convolutions(plan), costs, int8=False)
+        return (
+            plan
+            if costs is None
+            else choose(with_shortcuts_as_convolutions(plan), costs, int8=False)
+        )
 
     def _chosen_for_int8(self, plan: Plan) -> Plan:
         costs = self._costs()
@@ -144,4 +194,6 @@ class Planner:
             plan = with_int8_kernels(with_code_convolutions(plan))
         if costs is not None:
             plan = choose(plan, costs, int8=self.precision == "auto")
-        return replace(plan, quants={name: self._quants[name] for name in quantized_values(plan)})
+        return replace(
+            plan, quants={name: self._quants[name] for name in quantized_values(plan)}
+        )

@@ -13,7 +13,9 @@ from tersify.runtime.plan import Node, Plan
 
 
 def run_reference(plan: Plan, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of `plan`; inputs of another floating type than the plan's make its constants of that type, too."""
+    """The outputs of `plan`; inputs of another floating type than the plan's make its
+    constants of that type, too.
+    """
     values = run_values(plan, inputs)
     return tuple(values[name] for name in plan.outputs)
 
@@ -21,8 +23,17 @@ def run_reference(plan: Plan, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
     """Every value of the plan by its name."""
     given = zip(inputs, plan.inputs.values(), strict=True)
-    other = next((x.dtype for x, value in given if x.is_floating_point() and x.dtype != value.dtype), None)
-    values: dict[str, Any] = {name: _as(other, constant) for name, constant in plan.constants.items()}
+    other = next(
+        (
+            x.dtype
+            for x, value in given
+            if x.is_floating_point() and x.dtype != value.dtype
+        ),
+        None,
+    )
+    values: dict[str, Any] = {
+        name: _as(other, constant) for name, constant in plan.constants.items()
+    }
     values |= dict(zip(plan.inputs, inputs, strict=True))
     for node in plan.nodes:
         values.update(run_node(plan, node, values))
@@ -30,17 +41,31 @@ def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
 
 
 def run_node(plan: Plan, node: Node, values: dict[str, Any]) -> dict[str, Any]:
-    """What a node makes, by name; where it has a kernel in order, as the kernel makes it and torch calls rely on."""
-    made = results_of(node.op.reference([values[name] for name in node.inputs], node, plan.quants))
-    return dict(zip(node.makes, made if node.in_torch else map(in_order, made), strict=False))
+    """What a node makes, by name; where it has a kernel in order, as the kernel makes
+    it and torch calls rely on.
+    """
+    made = results_of(
+        node.op.reference([values[name] for name in node.inputs], node, plan.quants)
+    )
+    return dict(
+        zip(node.makes, made if node.in_torch else map(in_order, made), strict=False)
+    )
 
 
 def results_of(made: Any) -> list[Any]:
     """The tensors of a call's result in order, as the capture named them."""
     if isinstance(made, Tensor):
         return [made]
-    return [tensor for item in made for tensor in results_of(item)] if isinstance(made, (tuple, list)) else []
+    return (
+        [tensor for item in made for tensor in results_of(item)]
+        if isinstance(made, (tuple, list))
+        else []
+    )
 
 
 def _as(dtype: torch.dtype | None, constant: Tensor) -> Tensor:
-    return constant if dtype is None or not constant.is_floating_point() else constant.to(dtype)
+    return (
+        constant
+        if dtype is None or not constant.is_floating_point()
+        else constant.to(dtype)
+    )

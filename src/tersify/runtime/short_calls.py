@@ -1,7 +1,8 @@
-"""Operators of torch by their usual functions: those take half the time that the operator itself does to call.
+"""Operators of torch by their usual functions: those take half the time that the
+operator itself does to call.
 
-Which function is the same is not known from names alone. So the first run of a call tries both, and the function is
-kept only where it gave the same.
+Which function is the same is not known from names alone. So the first run of a call
+tries both, and the function is kept only where it gave the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 
 class Trial:
-    """An operator that is called once beside its function; afterwards `best` is the one to call."""
+    """An operator that is called once beside its function; afterwards `best` is the one
+    to call.
+    """
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self._target = target
@@ -39,11 +42,15 @@ class Trial:
 
 
 def _function_of(target: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The function of the same name that is written in C, if there is one; random numbers must not be drawn twice."""
+    """The function of the same name that is written in C, if there is one; random
+    numbers must not be drawn twice.
+    """
     schema = getattr(target, "_schema", None)
     if schema is None or not schema.name.startswith("aten::"):
         return None
-    if schema.is_mutable or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+    if schema.is_mutable or torch.Tag.nondeterministic_seeded in getattr(
+        target, "tags", ()
+    ):
         return None
     name = schema.name.removeprefix("aten::")
     found = (getattr(place, name, None) for place in (torch, F, Tensor))
@@ -52,9 +59,14 @@ def _function_of(target: Callable[..., Any]) -> Callable[..., Any] | None:
 
 def _same(made: Any, again: Any) -> bool:
     if isinstance(made, Tensor) and isinstance(again, Tensor):
-        if (made.shape, made.stride(), made.dtype) != (again.shape, again.stride(), again.dtype):
+        if (made.shape, made.stride(), made.dtype) != (
+            again.shape,
+            again.stride(),
+            again.dtype,
+        ):
             return False
-        equal = (made == again) | ((made != made) & (again != again))  # NaN is not equal to itself
+        # NaN is not equal to itself
+        equal = (made == again) | ((made != made) & (again != again))
         return bool(equal.all())
     if isinstance(made, (tuple, list)) and isinstance(again, (tuple, list)):
         return len(made) == len(again) and all(map(_same, made, again))

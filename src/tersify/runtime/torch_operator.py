@@ -1,4 +1,6 @@
-"""`tersify::run`: a compiled network as a torch operator, so that torch.compile and torch.export see one node."""
+"""`tersify::run`: a compiled network as a torch operator, so that torch.compile and
+torch.export see one node.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     from tersify.runtime.compiled import CompiledModule
 
 _NUMBERS = itertools.count(1)
-_NETWORKS: weakref.WeakValueDictionary[int, CompiledModule] = weakref.WeakValueDictionary()
+_NETWORKS: weakref.WeakValueDictionary[int, CompiledModule] = (
+    weakref.WeakValueDictionary()
+)
 
 
 def number_of(network: CompiledModule) -> int:
@@ -26,13 +30,22 @@ def number_of(network: CompiledModule) -> int:
 
 def watched(inputs: Any = ()) -> bool:
     """Somebody looks at every operation: a tracer, a mode, or a subclass of Tensor."""
-    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _tracing() or any(map(_is_wrapped, inputs))
+    return (
+        torch.compiler.is_compiling()
+        or _dispatch_modes() > 0
+        or _tracing()
+        or any(map(_is_wrapped, inputs))
+    )
 
 
 def _of_torch(name: str, otherwise: Any) -> Callable[..., Any]:
     """A private function of torch; where it is missing, nobody is taken to look."""
     private = getattr(torch, "_C", None)
-    found: Callable[..., Any] = getattr(private, name, None) or getattr(torch, name, None) or (lambda *_: otherwise)
+    found: Callable[..., Any] = (
+        getattr(private, name, None)
+        or getattr(torch, name, None)
+        or (lambda *_: otherwise)
+    )
     return found
 
 
@@ -46,7 +59,9 @@ def _autocasting_on_the_cpu() -> bool:
 
 
 # Autocast chooses other types than those of the example.
-_autocasting = getattr(getattr(torch, "_C", None), "_is_any_autocast_enabled", _autocasting_on_the_cpu)
+_autocasting = getattr(
+    getattr(torch, "_C", None), "_is_any_autocast_enabled", _autocasting_on_the_cpu
+)
 WATCHERS = (_dispatch_modes, _tracing_state, _autocasting)
 
 
@@ -57,7 +72,9 @@ def _tracing() -> bool:
 def _is_wrapped(x: Any) -> bool:
     if not isinstance(x, Tensor):
         return False
-    return (type(x) is not Tensor and type(x) is not torch.nn.Parameter) or _is_functional(x)
+    return (
+        type(x) is not Tensor and type(x) is not torch.nn.Parameter
+    ) or _is_functional(x)
 
 
 _LIBRARY = torch.library.Library("tersify", "FRAGMENT")
@@ -76,7 +93,10 @@ def _run(inputs: list[Tensor], network: int) -> list[Tensor]:
 
 
 def _run_fake(inputs: list[Tensor], network: int) -> list[Tensor]:
-    return [inputs[0].new_empty(value.shape, dtype=value.dtype) for value in _found(network).output_values(inputs)]
+    return [
+        inputs[0].new_empty(value.shape, dtype=value.dtype)
+        for value in _found(network).output_values(inputs)
+    ]
 
 
 _LIBRARY.impl("run", _run, "CPU")

@@ -1,4 +1,6 @@
-"""Consecutive torch calls as one Python function: it costs no more than the module's own forward."""
+"""Consecutive torch calls as one Python function: it costs no more than the module's
+own forward.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,42 @@ from tersify.runtime.short_calls import Trial
 
 
 class TorchStage:
-    """A generated function that makes one value after the other and drops each after its last use."""
+    """A generated function that makes one value after the other and drops each after
+    its last use.
+    """
 
-    def __init__(self, nodes: Sequence[Node], constants: Mapping[str, Tensor], later: set[str]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], constants: Mapping[str, Tensor], later: set[str]
+    ) -> None:
         self.nodes = tuple(nodes)
         made = {name for node in nodes for name in node.makes}
         read = dict.fromkeys(name for node in nodes for name in node.inputs)
-        self.inputs = tuple(name for name in read if name not in made and name not in constants)
-        self.outputs = tuple(name for node in nodes for name in node.makes if name in later)
+        self.inputs = tuple(
+            name for name in read if name not in made and name not in constants
+        )
+        self.outputs = tuple(
+            name for node in nodes for name in node.makes if name in later
+        )
         self._constants = constants
-        self._trials = {id(node): Trial(node.op.target) for node in nodes if isinstance(node.op, TorchCall)}
+        self._trials = {
+            id(node): Trial(node.op.target)
+            for node in nodes
+            if isinstance(node.op, TorchCall)
+        }
         self._first = self._written(self._trials)
         self.run = self._try
 
     def _written(self, calls: Mapping[int, Callable[..., Any]]) -> Any:
-        return _Writer(self.inputs, self._constants, calls).function(self.nodes, self.outputs)
+        return _Writer(self.inputs, self._constants, calls).function(
+            self.nodes, self.outputs
+        )
 
     def _try(self, *inputs: Tensor) -> list[Tensor]:
         """The first run, which finds out how each operator is called best."""
         made: list[Tensor] = self._first(*inputs)
-        self.run = self._written({node: trial.best for node, trial in self._trials.items()})
+        self.run = self._written(
+            {node: trial.best for node, trial in self._trials.items()}
+        )
         return made
 
 
@@ -43,7 +61,10 @@ class _Writer:
     """Python source and the objects it refers to."""
 
     def __init__(
-        self, inputs: Sequence[str], constants: Mapping[str, Tensor], calls: Mapping[int, Callable[..., Any]]
+        self,
+        inputs: Sequence[str],
+        constants: Mapping[str, Tensor],
+        calls: Mapping[int, Callable[..., Any]],
     ) -> None:
         self._constants = constants
         self._calls = calls  # what to call for a node, by its id
@@ -52,17 +73,34 @@ class _Writer:
         self._variables = {name: f"v{i}" for i, name in enumerate(inputs)}
 
     def function(self, nodes: Sequence[Node], outputs: Sequence[str]) -> Any:
-        last = {name: i for i, node in enumerate(nodes) for name in (*node.inputs, *node.makes)}
+        last = {
+            name: i
+            for i, node in enumerate(nodes)
+            for name in (*node.inputs, *node.makes)
+        }
         lines = [f"def stage({', '.join(self._variables.values())}):"]
         for i, node in enumerate(nodes):
             lines += [f"    {line}" for line in self._lines(node)]
-            dead = [n for n in dict.fromkeys((*node.inputs, *node.makes)) if last[n] == i and n not in outputs]
-            variables = [self._variables[name] for name in dead if name in self._variables]
+            dead = [
+                n
+                for n in dict.fromkeys((*node.inputs, *node.makes))
+                if last[n] == i and n not in outputs
+            ]
+            variables = [
+                self._variables[name] for name in dead if name in self._variables
+            ]
             if variables:
                 lines.append(f"    {' = '.join(variables)} = None")
-        lines.append(f"    return [{', '.join(self._variables[name] for name in outputs)}]")
-        made: dict[str, Any] = {}  # not among the objects: a function that holds itself is freed late
-        exec(compile("\n".join(lines), "<tersify torch stage>", "exec"), self._objects, made)
+        lines.append(
+            f"    return [{', '.join(self._variables[name] for name in outputs)}]"
+        )
+        # not among the objects: a function that holds itself is freed late
+        made: dict[str, Any] = {}
+        exec(
+            compile("\n".join(lines), "<tersify torch stage>", "exec"),
+            self._objects,
+            made,
+        )
         return made["stage"]
 
     def _lines(self, node: Node) -> list[str]:
@@ -99,10 +137,18 @@ class _Writer:
         if holds_values and isinstance(argument, (list, tuple)):
             inner = "".join(f"{self._text(item)}, " for item in argument)
             return f"[{inner}]" if isinstance(argument, list) else f"({inner})"
-        return repr(argument) if argument is None or type(argument) in (bool, int) else self._object(argument)
+        return (
+            repr(argument)
+            if argument is None or type(argument) in (bool, int)
+            else self._object(argument)
+        )
 
     def _value(self, name: str) -> str:
-        return self._variables[name] if name in self._variables else self._object(self._constants[name])
+        return (
+            self._variables[name]
+            if name in self._variables
+            else self._object(self._constants[name])
+        )
 
     def _object(self, thing: Any) -> str:
         name = f"c{len(self._objects)}"

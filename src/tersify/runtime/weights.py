@@ -1,4 +1,6 @@
-"""What a weight is to the kernels: signs, entries of a table, or plain values; its zeros always count."""
+"""What a weight is to the kernels: signs, entries of a table, or plain values; its
+zeros always count.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from tersify.runtime.extension import extension
 from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
-SAFE_EXPONENT = 60  # of a row scale: products with activations neither overflow nor vanish
+# of a row scale: products with activations neither overflow nor vanish
+SAFE_EXPONENT = 60
 INT8_HIGH = 127
-DENSE_FROM = 0.35  # the density from which products with every weight beat lists of some, about
+# the density from which products with every weight beat lists of some, about
+DENSE_FROM = 0.35
 
 
 class WeightKind(enum.Enum):
@@ -27,15 +31,20 @@ class WeightKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weight:
-    """The weight is `factors` times `row_scale` (one factor an output channel, or None)."""
+    """The weight is `factors` times `row_scale` (one factor an output channel, or
+    None).
+    """
 
     kind: WeightKind
     values: Tensor
     row_scale: Tensor | None = None
     table: Tensor | None = None
-    name: str = ""  # of the parameter, where it is one as it stands: then its packed forms can be shared
+    # of the parameter, where it is one as it stands: then its packed forms can be
+    # shared
+    name: str = ""
     nonzeros: int | None = None  # where they were counted
-    whole: bool = False  # the `values` of signs are the factors times `row_scale`, not just of the same sign
+    # the `values` of signs are the factors times `row_scale`, not just of the same sign
+    whole: bool = False
 
     @property
     def shape(self) -> torch.Size:
@@ -47,33 +56,51 @@ class Weight:
         return self.values.sign() if self.kind is WeightKind.SIGN else self.values
 
     def product(self, x: Tensor) -> Tensor:
-        """`x` times the factors of a matrix, without a copy of it where its rows can be scaled afterwards."""
+        """`x` times the factors of a matrix, without a copy of it where its rows can be
+        scaled afterwards.
+        """
         if self.kind is not WeightKind.SIGN or (self.whole and self.row_scale is None):
             return F.linear(x, self.values.to(x.dtype))
-        if self.whole and self.row_scale is not None and bool(self.row_scale.log2().abs().max() <= SAFE_EXPONENT):
+        if (
+            self.whole
+            and self.row_scale is not None
+            and bool(self.row_scale.log2().abs().max() <= SAFE_EXPONENT)
+        ):
             return F.linear(x, self.values.to(x.dtype)) / self.row_scale.to(x.dtype)
         return F.linear(x, self.factors.to(x.dtype))
 
     def times(self, scale: Tensor | None) -> Tensor:
-        """The factors times one number a row. Where that is the weight as it was given, nothing is copied."""
+        """The factors times one number a row. Where that is the weight as it was given,
+        nothing is copied.
+        """
         if self.kind is not WeightKind.SIGN and scale is None:
             return self.values
         if self.whole and _equal(scale, self.row_scale):
             return self.values
         values = self.factors.double()
         if scale is not None:
-            values = values * scale.expand(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+            values = values * scale.expand(len(values)).reshape(
+                -1, *[1] * (values.ndim - 1)
+            )
         return values.float()
 
     @cached_property
     def density(self) -> float:
-        counted = int(self.values.count_nonzero()) if self.nonzeros is None else self.nonzeros
+        counted = (
+            int(self.values.count_nonzero()) if self.nonzeros is None else self.nonzeros
+        )
         return counted / max(self.values.numel(), 1)
 
     @property
     def levels(self) -> int:
         """How many different values there are besides zero; 0 for plain ones."""
-        return 2 if self.kind is WeightKind.SIGN else 0 if self.table is None else len(self.table)
+        return (
+            2
+            if self.kind is WeightKind.SIGN
+            else 0
+            if self.table is None
+            else len(self.table)
+        )
 
     @property
     def table_list(self) -> list[float]:
@@ -85,7 +112,9 @@ class Weight:
         return int8_step(self.factors.unique() if self.table is None else self.table)
 
     def in_steps(self) -> Weight:
-        """The same weight as the int8 kernels have it: the levels of a table rounded to whole steps."""
+        """The same weight as the int8 kernels have it: the levels of a table rounded to
+        whole steps.
+        """
         if self.kind is not WeightKind.TABLE:
             return self
         values = ((self.values.double() / self.step).round() * self.step).float()
@@ -101,19 +130,27 @@ class Weight:
     def in_fp16(self) -> Weight:
         """The same weight, its values and levels rounded to 16-bit floats."""
         table = None if self.table is None else self.table.half().float()
-        values = self.values if self.kind is WeightKind.SIGN else self.values.half().float()
+        values = (
+            self.values if self.kind is WeightKind.SIGN else self.values.half().float()
+        )
         return replace(self, values=values, table=table)
 
     def describe(self) -> str:
-        kind = {WeightKind.SIGN: "ternary", WeightKind.TABLE: f"{self.levels} levels", WeightKind.FLOAT: "values"}
+        kind = {
+            WeightKind.SIGN: "ternary",
+            WeightKind.TABLE: f"{self.levels} levels",
+            WeightKind.FLOAT: "values",
+        }
         return f"{kind[self.kind]}, {100 * (1 - self.density):.1f} % zeros"
 
 
 def int8_step(levels: Tensor) -> float:
-    """At most 127 of it up and down: the one whose multiples come nearest to all the levels.
+    """At most 127 of it up and down: the one whose multiples come nearest to all the
+    levels.
 
-    Levels that are whole multiples of something (signs, a uniform quantizer's) are met exactly, others within half a
-    step: 0.4 % of the largest where no smaller number of steps fits better.
+    Levels that are whole multiples of something (signs, a uniform quantizer's) are met
+    exactly, others within half a step: 0.4 % of the largest where no smaller number of
+    steps fits better.
     """
     largest = float(levels.abs().max()) if levels.numel() else 0.0
     if largest == 0.0:
@@ -130,25 +167,37 @@ def _equal(scale: Tensor | None, given: Tensor | None) -> bool:
     return torch.equal(scale, given.to(scale.dtype))
 
 
-def classify(name: str, weight: Tensor, origin: CompressedTensor | None = None) -> Weight:
-    """Find out what a weight is. Its packed form helps where it still is the same weight."""
+def classify(
+    name: str, weight: Tensor, origin: CompressedTensor | None = None
+) -> Weight:
+    """Find out what a weight is. Its packed form helps where it still is the same
+    weight.
+    """
     if not weight.numel():
-        raise ValueError(f"{name!r} of shape {tuple(weight.shape)} holds no weights; compile needs some")
+        raise ValueError(
+            f"{name!r} of shape {tuple(weight.shape)} holds no weights; compile needs some"
+        )
     dense = weight.detach().to(torch.float32).contiguous()
     found = _classified(dense)
     if found is None:
-        raise ValueError(f"{name!r} holds NaN or infinite weights; compile needs finite ones")
+        raise ValueError(
+            f"{name!r} holds NaN or infinite weights; compile needs finite ones"
+        )
     if found.kind is WeightKind.SIGN or origin is None:
         return found
     return _by_rows(origin, dense) or found
 
 
 def _classified(dense: Tensor) -> Weight | None:
-    """By its numbers alone; None where they are not finite. C++ needs one pass where torch needs many."""
+    """By its numbers alone; None where they are not finite. C++ needs one pass where
+    torch needs many.
+    """
     module = extension()
     if module is None:
         return classified_by_torch(dense)
-    found = module.classify(dense.reshape(len(dense), -1).numpy(), MAX_TABLE, torch.get_num_threads())
+    found = module.classify(
+        dense.reshape(len(dense), -1).numpy(), MAX_TABLE, torch.get_num_threads()
+    )
     if not found.finite:
         return None
     kind = WeightKind[found.kind.name]
@@ -172,7 +221,9 @@ def classified_by_torch(dense: Tensor) -> Weight | None:
     if bool(((dense == 0) | (dense.abs() == per_row)).all()):
         scale = torch.where(top == 0, 1.0, top)
         row_scale = None if bool((scale == 1).all()) else scale
-        return Weight(kind=WeightKind.SIGN, values=dense, row_scale=row_scale, whole=True)
+        return Weight(
+            kind=WeightKind.SIGN, values=dense, row_scale=row_scale, whole=True
+        )
     table = _few_levels(dense)
     if table is None:
         return Weight(kind=WeightKind.FLOAT, values=dense)
@@ -180,9 +231,14 @@ def classified_by_torch(dense: Tensor) -> Weight | None:
 
 
 def _few_levels(dense: Tensor) -> Tensor | None:
-    """The levels besides zero, or None where there are too many. A sample tells most dense weights from others."""
+    """The levels besides zero, or None where there are too many. A sample tells most
+    dense weights from others.
+    """
     flat = dense.reshape(-1)
-    if flat.numel() > 8 * MAX_TABLE and len(flat[:: flat.numel() // (4 * MAX_TABLE)].unique()) > MAX_TABLE + 1:
+    if (
+        flat.numel() > 8 * MAX_TABLE
+        and len(flat[:: flat.numel() // (4 * MAX_TABLE)].unique()) > MAX_TABLE + 1
+    ):
         return None
     table = flat.unique()
     table = table[table != 0]
@@ -190,8 +246,15 @@ def _few_levels(dense: Tensor) -> Tensor | None:
 
 
 def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:
-    """A table with one scale a row, or one for all; None where the origin is no such thing, or another weight."""
-    if origin.codebook is None or origin.axis is not None or origin.scale is None or origin.shape != tuple(dense.shape):
+    """A table with one scale a row, or one for all; None where the origin is no such
+    thing, or another weight.
+    """
+    if (
+        origin.codebook is None
+        or origin.axis is not None
+        or origin.scale is None
+        or origin.shape != tuple(dense.shape)
+    ):
         return None
     scale = origin.scale.detach().to(torch.float32)
     rows = dense.shape[0]
@@ -208,4 +271,9 @@ def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:
     codebook = origin.codebook.detach().to(torch.float32)
     table = codebook.unique()
     values = codebook[origin.codes.int()]
-    return Weight(kind=WeightKind.TABLE, values=values, table=table[table != 0], row_scale=row_scale)
+    return Weight(
+        kind=WeightKind.TABLE,
+        values=values,
+        table=table[table != 0],
+        row_scale=row_scale,
+    )

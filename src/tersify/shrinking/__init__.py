@@ -1,8 +1,7 @@
 """`tersify.shrink`: structured zeros become really smaller layers.
 
-small = tersify.shrink(model, example)
-tersify.save(packed(small), "small.terse")
-again = tersify.load("small.terse", into=fit_(MyNet(), tersify.open("small.terse").shapes()))
+small = tersify.shrink(model, example) tersify.save(packed(small), "small.terse") again
+= tersify.load("small.terse", into=fit_(MyNet(), tersify.open("small.terse").shapes()))
 """
 
 from __future__ import annotations
@@ -20,16 +19,20 @@ from tersify.units.attention import HeadAttention
 from tersify.units.trace import Example, call_arguments, trace
 
 TOLERANCE = 1e-4
-ROUNDINGS = 16  # of the coarsest type the network computes in: a product over fewer units is summed in another order
+# of the coarsest type the network computes in: a product over fewer units is summed in
+# another order
+ROUNDINGS = 16
 
 
 def shrink(model: nn.Module, example: Example) -> nn.Module:
-    """A new network without the units that always give 0, or that nobody reads; same outputs, smaller layers.
+    """A new network without the units that always give 0, or that nobody reads; same
+    outputs, smaller layers.
 
-    A unit is a filter, neuron or attention head with its bias and batch norm. Where units meet in an addition they
-    go together; a layer that alone has lost some computes the others and puts zeros in their places. A unit that
-    gives a constant goes where the next layer's bias can take it up. A layer that would lose all its units keeps
-    one.
+    A unit is a filter, neuron or attention head with its bias and batch norm. Where
+    units meet in an addition they go together; a layer that alone has lost some
+    computes the others and puts zeros in their places. A unit that gives a constant
+    goes where the next layer's bias can take it up. A layer that would lose all its
+    units keeps one.
 
     Args:
         model: a network with structured zeros; it is not changed.
@@ -39,7 +42,11 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     departures = Departures(traced, traced.tensors)
     gone = departures.settle()
     small = traced.model
-    branches = [b for b in departures.locally_dead(gone) if can_scatter(small.get_submodule(b.end))]
+    branches = [
+        b
+        for b in departures.locally_dead(gone)
+        if can_scatter(small.get_submodule(b.end))
+    ]
     kept = departures.kept(gone)
     for branch in branches:
         _keep_alive_rows(kept, small, branch)
@@ -55,24 +62,34 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     return small
 
 
-def _keep_alive_rows(kept: dict[str, dict[int, Tensor]], small: nn.Module, branch: Branch) -> None:
+def _keep_alive_rows(
+    kept: dict[str, dict[int, Tensor]], small: nn.Module, branch: Branch
+) -> None:
     rows = branch.stays[branch.alive]
     for name in {branch.layer, branch.end}:
         module = small.get_submodule(name)
-        for part, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+        for part, tensor in (
+            *module.named_parameters(recurse=False),
+            *module.named_buffers(recurse=False),
+        ):
             if tensor.dim() > 0:
                 kept.setdefault(f"{name}.{part}", {})[0] = rows
 
 
 def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
-    """Attention that kept all its rows is nn.MultiheadAttention again, under its own names."""
+    """Attention that kept all its rows is nn.MultiheadAttention again, under its own
+    names.
+    """
     for name, module in list(small.named_modules()):
         if isinstance(module, HeadAttention):
             original = model.get_submodule(name)
             assert isinstance(original, nn.MultiheadAttention)
             whole = (original.embed_dim, original.embed_dim)
             layers = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
-            if all(type(layer) is nn.Linear and layer.weight.shape == whole for layer in layers):
+            if all(
+                type(layer) is nn.Linear and layer.weight.shape == whole
+                for layer in layers
+            ):
                 small.set_submodule(name, module.merged(original))
 
 
@@ -95,16 +112,24 @@ def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
 
 
 def _tolerance(model: nn.Module, output: Tensor) -> float:
-    kinds = {tensor.dtype for tensor in (output, *model.parameters()) if tensor.is_floating_point()}
+    kinds = {
+        tensor.dtype
+        for tensor in (output, *model.parameters())
+        if tensor.is_floating_point()
+    }
     return max(TOLERANCE, *(ROUNDINGS * torch.finfo(kind).eps for kind in kinds))
 
 
 def _check_near(name: str, wanted: Tensor, got: Tensor, tolerance: float) -> None:
     if wanted.isnan().any():
-        raise ValueError(f"{name} gives NaN for the example, which cannot be compared; give another example")
+        raise ValueError(
+            f"{name} gives NaN for the example, which cannot be compared; give another example"
+        )
     wanted, got = wanted.cpu().double(), got.cpu().double()
     finite = wanted.isfinite()
-    largest = wanted[finite].abs().amax().clamp(min=1e-3).item() if finite.any() else 1e-3
+    largest = (
+        wanted[finite].abs().amax().clamp(min=1e-3).item() if finite.any() else 1e-3
+    )
     far = torch.where(wanted == got, 0.0, (wanted - got).abs()).amax().item() / largest
     if not far <= tolerance:
         raise ValueError(

@@ -1,7 +1,8 @@
 """Which activations are the same for every input, and what they are then.
 
-A filter of zeros gives its bias, a batch norm of zeros its β, a ReLU keeps a zero: the graph is walked once with
-the weights alone. `unknown` marks the positions that depend on the input.
+A filter of zeros gives its bias, a batch norm of zeros its β, a ReLU keeps a zero: the
+graph is walked once with the weights alone. `unknown` marks the positions that depend
+on the input.
 """
 
 from __future__ import annotations
@@ -21,12 +22,43 @@ class Constant(NamedTuple):
     value: Tensor  # 0 where unknown
 
 
-_LAYERS = {f"conv{d}d" for d in (1, 2, 3)} | {f"conv_transpose{d}d" for d in (1, 2, 3)} | {"linear"}
-_POINTWISE = {"dropout", "feature_dropout", "alpha_dropout", "contiguous", "hardswish", "relu6", "selu", "celu", "mish"}
-# Whatever one unknown value touches is unknown; the operation itself says what it touches.
+_LAYERS = (
+    {f"conv{d}d" for d in (1, 2, 3)}
+    | {f"conv_transpose{d}d" for d in (1, 2, 3)}
+    | {"linear"}
+)
+_POINTWISE = {
+    "dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "contiguous",
+    "hardswish",
+    "relu6",
+    "selu",
+    "celu",
+    "mish",
+}
+# Whatever one unknown value touches is unknown; the operation itself says what it
+# touches.
 _SPREADING = {
-    *(f"{kind}_pool{d}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for d in (1, 2, 3)),
-    *("mean", "sum", "amax", "amin", "view", "reshape", "_unsafe_view", "unflatten", "expand", "flatten", "permute"),
+    *(
+        f"{kind}_pool{d}d"
+        for kind in ("max", "avg", "adaptive_avg", "adaptive_max")
+        for d in (1, 2, 3)
+    ),
+    *(
+        "mean",
+        "sum",
+        "amax",
+        "amin",
+        "view",
+        "reshape",
+        "_unsafe_view",
+        "unflatten",
+        "expand",
+        "flatten",
+        "permute",
+    ),
     *(
         "transpose",
         "t",
@@ -55,7 +87,11 @@ def constants(traced: Trace, tensors: dict[str, Tensor]) -> dict[fx.Node, Any]:
             found[node] = Constant(torch.zeros_like(value, dtype=torch.bool), value)
         elif node.op == "call_function":
             found[node] = _evaluate(node, found)
-            if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args:
+            if (
+                isinstance(node.target, torch._ops.OpOverload)
+                and node.target._schema.is_mutable
+                and node.args
+            ):
                 found[node.args[0]] = found[node]
     return found
 
@@ -77,7 +113,8 @@ def _evaluate(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     if name in ("scaled_dot_product_attention", "matmul", "bmm"):
         return _product(node, found, attention=name.startswith("scaled"))
     if name in _POINTWISE or (
-        isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+        isinstance(node.target, torch._ops.OpOverload)
+        and torch.Tag.pointwise in node.target.tags
     ):
         return _pointwise(node, found)
     return None
@@ -92,14 +129,20 @@ def _call(node: fx.Node, found: dict[fx.Node, Any], part: int) -> Any:
 
     def given(other: fx.Node) -> Any:
         pair = found[other]
-        return pair[part].float().clone() if pair is not None else torch.zeros(shape_of(other))
+        return (
+            pair[part].float().clone()
+            if pair is not None
+            else torch.zeros(shape_of(other))
+        )
 
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), given)
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _nothing_known(node: fx.Node) -> Constant:
-    return Constant(torch.ones(shape_of(node), dtype=torch.bool), torch.zeros(shape_of(node)))
+    return Constant(
+        torch.ones(shape_of(node), dtype=torch.bool), torch.zeros(shape_of(node))
+    )
 
 
 def _filled(node: fx.Node, found: dict[fx.Node, Any]) -> dict[fx.Node, Any]:
@@ -113,10 +156,16 @@ def _layer(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
         return None
     inputs = _filled(node, found)
     x, bias = inputs[argument(node, "input")], argument(node, "bias")
-    # A weight of zero reads nothing, and padding is known: both fall out of the layer's own arithmetic.
-    reads = {**inputs, argument(node, "weight"): Constant(weight.value != 0, weight.value)}
+    # A weight of zero reads nothing, and padding is known: both fall out of the layer's
+    # own arithmetic.
+    reads = {
+        **inputs,
+        argument(node, "weight"): Constant(weight.value != 0, weight.value),
+    }
     if bias is not None:
-        reads[bias] = Constant(torch.zeros_like(inputs[bias].unknown), inputs[bias].value)
+        reads[bias] = Constant(
+            torch.zeros_like(inputs[bias].unknown), inputs[bias].value
+        )
     touched = _call(node, {**reads, argument(node, "input"): x}, 0)
     return _known(touched > 0.5, _call(node, inputs, 1))
 
@@ -141,14 +190,19 @@ def _spreading(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
 
 
 def _product(node: fx.Node, found: dict[fx.Node, Any], attention: bool) -> Any:
-    """Zero times anything is zero; a mean of equal values, as attention takes it, is that value."""
+    """Zero times anything is zero; a mean of equal values, as attention takes it, is
+    that value.
+    """
     inputs = _filled(node, found)
     left, right = (inputs[n] for n in (node.args[0], node.args[2 if attention else 1]))  # type: ignore[index]
     if attention:
         first = right.value.narrow(-2, 0, 1)
         same = ~(right.unknown | (right.value != first)).any(-2, keepdim=True)
         return _known(~same.expand(shape_of(node)), first.expand(shape_of(node)))
-    touched = torch.matmul((left.unknown | (left.value != 0)).float(), (right.unknown | (right.value != 0)).float())
+    touched = torch.matmul(
+        (left.unknown | (left.value != 0)).float(),
+        (right.unknown | (right.value != 0)).float(),
+    )
     return Constant(touched > 0.5, torch.zeros_like(touched))
 
 

@@ -1,4 +1,6 @@
-"""Cuts indices out of a module's parameters and buffers, and tells its layers their new sizes."""
+"""Cuts indices out of a module's parameters and buffers, and tells its layers their new
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-Kept = Mapping[str, Mapping[int, Tensor]]  # tensor name → dimension → the indices that stay
+# tensor name → dimension → the indices that stay
+Kept = Mapping[str, Mapping[int, Tensor]]
 
 
 @torch.no_grad()
@@ -18,7 +21,11 @@ def cut_(model: nn.Module, kept: Kept) -> None:
         for name, p in model.named_parameters(remove_duplicate=False)
         if name in kept
     }
-    buffers = {id(b): _cut(b, kept[name]) for name, b in model.named_buffers(remove_duplicate=False) if name in kept}
+    buffers = {
+        id(b): _cut(b, kept[name])
+        for name, b in model.named_buffers(remove_duplicate=False)
+        if name in kept
+    }
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if id(parameter) in parameters:
@@ -38,7 +45,10 @@ def _cut(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
 def tell_sizes_(module: nn.Module) -> None:
     """A layer's own record of its sizes, from the shape of its weight."""
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        module.in_channels, module.out_channels = module.weight.shape[0], module.weight.shape[1] * module.groups
+        module.in_channels, module.out_channels = (
+            module.weight.shape[0],
+            module.weight.shape[1] * module.groups,
+        )
     elif isinstance(module, nn.modules.conv._ConvNd):
         rows, per_group = module.weight.shape[:2]
         if module.groups == module.in_channels > 1:

@@ -21,7 +21,9 @@ WORTH_SCATTERING = 1 / 8  # fewer rows do not pay for copying the output
 
 @dataclass(frozen=True)
 class Reader:
-    """A layer that reads units: the columns of `weight` along `dim`, each with its unit."""
+    """A layer that reads units: the columns of `weight` along `dim`, each with its
+    unit.
+    """
 
     node: fx.Node
     weight: str
@@ -33,7 +35,9 @@ class Reader:
 
 @dataclass(frozen=True)
 class Branch:
-    """The layer that makes rows, the module behind it whose output is seen, the rows that stay, those not zero."""
+    """The layer that makes rows, the module behind it whose output is seen, the rows
+    that stay, those not zero.
+    """
 
     end: str
     layer: str
@@ -41,12 +45,16 @@ class Branch:
     alive: Tensor
 
     def source(self) -> Tensor:
-        """For each row that stays its place among those that are computed, or their number where it is zero."""
+        """For each row that stays its place among those that are computed, or their
+        number where it is zero.
+        """
         return torch.where(self.alive, self.alive.cumsum(0) - 1, self.alive.sum())
 
 
 class Departures:
-    """The units to remove, found and silenced step by step: what one leaves unread goes with the next step."""
+    """The units to remove, found and silenced step by step: what one leaves unread goes
+    with the next step.
+    """
 
     def __init__(self, traced: Trace, tensors: dict[str, Tensor]) -> None:
         self.traced = traced
@@ -55,14 +63,23 @@ class Departures:
         self.readers = self._readers()
         made = {key for key, role in self.walk.roles.items() if role == "producer"}
         self.places = self.walk.labels.places()
-        producers = {int(u) for key, units in self.places.items() if key in made for u in units.unique()}
-        self.candidates = producers & {int(u) for r in self.readers for u in r.units.unique()} - {FIXED}
+        producers = {
+            int(u)
+            for key, units in self.places.items()
+            if key in made
+            for u in units.unique()
+        }
+        self.candidates = producers & {
+            int(u) for r in self.readers for u in r.units.unique()
+        } - {FIXED}
         self.gone: set[int] = set()
         self._units: dict[str, dict[int, Tensor]] = {}
 
     @torch.no_grad()
     def settle(self) -> set[int]:
-        """All units that can go, after folding what they contribute into the biases behind them."""
+        """All units that can go, after folding what they contribute into the biases
+        behind them.
+        """
         new = self.candidates
         while new:
             known = constants(self.traced, self.tensors)
@@ -75,17 +92,34 @@ class Departures:
         found = []
         for node in self.traced.graph.nodes:
             name = operation_name(node) if node.op == "call_function" else ""
-            if (name != "linear" and not name.startswith("conv")) or name == "contiguous":
+            if (
+                name != "linear" and not name.startswith("conv")
+            ) or name == "contiguous":
                 continue
             weight = self.walk.name_of(argument(node, "weight"))
-            if weight is None or self.walk.roles.get((self.walk.labels.holder(weight), 1)) is None:
+            if (
+                weight is None
+                or self.walk.roles.get((self.walk.labels.holder(weight), 1)) is None
+            ):
                 continue
             dim = 0 if name.startswith("conv_transpose") else 1
             channel = -1 if name == "linear" else 1
-            line = units_along(self.walk, self.walk.of(argument(node, "input")), channel)
+            line = units_along(
+                self.walk, self.walk.of(argument(node, "input")), channel
+            )
             bias = self.walk.name_of(argument(node, "bias"))
             found.append(Reader(node, weight, bias, dim, channel, line))
-        return [Reader(r.node, r.weight, r.bias, r.dim, r.channel, self.walk.labels.roots(r.units)) for r in found]
+        return [
+            Reader(
+                r.node,
+                r.weight,
+                r.bias,
+                r.dim,
+                r.channel,
+                self.walk.labels.roots(r.units),
+            )
+            for r in found
+        ]
 
     def _unneeded(self, known: dict[fx.Node, Any]) -> set[int]:
         needed = set[int]()
@@ -94,8 +128,12 @@ class Departures:
             needed |= set(reader.units[~(nothing | zero)].tolist())
         return self.candidates - self.gone - needed
 
-    def _what_is_read(self, reader: Reader, known: dict[fx.Node, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Per input channel: whether its columns are zero, whether it is a constant that folds away, and which."""
+    def _what_is_read(
+        self, reader: Reader, known: dict[fx.Node, Any]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Per input channel: whether its columns are zero, whether it is a constant
+        that folds away, and which.
+        """
         weight = self.tensors[reader.weight]
         columns = weight.movedim(reader.dim, 0).reshape(weight.shape[reader.dim], -1)
         nothing = (columns == 0).all(1).cpu()
@@ -111,8 +149,12 @@ class Departures:
         return nothing, folds, lines[0]
 
     def _can_fold(self, reader: Reader) -> bool:
-        """A constant becomes a bias where the layer has one of its own and no padding makes its borders differ."""
-        if reader.bias is None or operation_name(reader.node).startswith("conv_transpose"):
+        """A constant becomes a bias where the layer has one of its own and no padding
+        makes its borders differ.
+        """
+        if reader.bias is None or operation_name(reader.node).startswith(
+            "conv_transpose"
+        ):
             return False
         if len(argument(reader.node, "bias").users) > 1:
             return False
@@ -139,7 +181,9 @@ class Departures:
                 shape = [1] * tensor.dim()
                 shape[dim] = -1
                 if role != "follower" or isinstance(tensor, torch.nn.Parameter):
-                    tensor.masked_fill_(torch.isin(units, going).reshape(shape).to(tensor.device), 0.0)
+                    tensor.masked_fill_(
+                        torch.isin(units, going).reshape(shape).to(tensor.device), 0.0
+                    )
 
     def _along(self, name: str, tensor: Tensor) -> dict[int, Tensor]:
         """The units along each labelled dimension of a tensor."""
@@ -174,31 +218,54 @@ class Departures:
         return kept
 
     def locally_dead(self, gone: set[int]) -> list[Branch]:
-        """Layers whose output is zero in channels that have to stay, because other layers add to them."""
+        """Layers whose output is zero in channels that have to stay, because other
+        layers add to them.
+        """
         known = constants(self.traced, self.tensors)
         going = torch.tensor(sorted(gone), dtype=torch.int64)
         found = []
         for node, parameter, dim, labels in self.walk.carriers:
-            layer = argument(node, "input") if operation_name(node) == "batch_norm" else node
+            layer = (
+                argument(node, "input")
+                if operation_name(node) == "batch_norm"
+                else node
+            )
             weight = self._row_maker(layer)
             if weight is None or (layer is not node and len(layer.users) > 1):
                 continue
-            if layer is node and all(operation_name(user) == "batch_norm" for user in node.users):
+            if layer is node and all(
+                operation_name(user) == "batch_norm" for user in node.users
+            ):
                 continue
             constant = known.get(node)
             if constant is None:
                 continue
-            lines = (constant.unknown | (constant.value != 0)).movedim(dim, -1).reshape(-1, constant.value.shape[dim])
+            lines = (
+                (constant.unknown | (constant.value != 0))
+                .movedim(dim, -1)
+                .reshape(-1, constant.value.shape[dim])
+            )
             stays = ~torch.isin(self.walk.labels.roots(labels), going)
             alive = lines.any(0)[stays]
             if (~alive).float().mean() >= WORTH_SCATTERING:
                 alive[0] |= not alive.any()
-                found.append(Branch(_owner(parameter), _owner(weight), stays.nonzero().flatten(), alive))
+                found.append(
+                    Branch(
+                        _owner(parameter),
+                        _owner(weight),
+                        stays.nonzero().flatten(),
+                        alive,
+                    )
+                )
         return found
 
     def _row_maker(self, node: Any) -> str | None:
         """The weight of a plain layer that is used once."""
-        if not isinstance(node, fx.Node) or node.op != "call_function" or operation_name(node) not in _LAYERS:
+        if (
+            not isinstance(node, fx.Node)
+            or node.op != "call_function"
+            or operation_name(node) not in _LAYERS
+        ):
             return None
         if operation_name(node) != "linear" and argument(node, "groups") != 1:
             return None

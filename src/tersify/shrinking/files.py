@@ -1,4 +1,6 @@
-"""Shrunk networks and files: their codes stay codes, and a fresh module takes the shapes of a file."""
+"""Shrunk networks and files: their codes stay codes, and a fresh module takes the
+shapes of a file.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +19,48 @@ from tersify.tensor.origin import file_facts, origins_of, set_file_facts, set_or
 from tersify.units.attention import HeadAttention
 
 
-def packed(model: nn.Module, metadata: Mapping[str, Any] | None = None) -> CompressedModel:
-    """A shrunk network for `tersify.save`: compressed tensors where `load` left them and nobody changed them since."""
+def packed(
+    model: nn.Module, metadata: Mapping[str, Any] | None = None
+) -> CompressedModel:
+    """A shrunk network for `tersify.save`: compressed tensors where `load` left them
+    and nobody changed them since.
+    """
     coded = origins_of(model)
     tensors, aliases = tied(model.state_dict(keep_vars=True))
     kept: dict[str, CompressedTensor | Tensor] = {}
     for name, tensor in tensors.items():
         code = coded.get(name)
-        same = code is not None and code.shape == tuple(tensor.shape) and torch.equal(code.to_dense(), tensor.cpu())
+        same = (
+            code is not None
+            and code.shape == tuple(tensor.shape)
+            and torch.equal(code.to_dense(), tensor.cpu())
+        )
         kept[name] = code if code is not None and same else tensor.detach()
     recipe, facts = file_facts(model)
-    known = {key: value for key, value in facts.items() if key != GRAPH}  # it was that of the larger network
-    return CompressedModel(kept, aliases=aliases, recipe=recipe, metadata={**known, **(metadata or {})})
+    # it was that of the larger network
+    known = {key: value for key, value in facts.items() if key != GRAPH}
+    return CompressedModel(
+        kept, aliases=aliases, recipe=recipe, metadata={**known, **(metadata or {})}
+    )
 
 
-def carry_codes_(small: nn.Module, model: nn.Module, kept: Mapping[str, Mapping[int, Tensor]]) -> None:
-    """What `load` left on the large module, cut like its tensors; codes that no longer fit are dropped."""
+def carry_codes_(
+    small: nn.Module, model: nn.Module, kept: Mapping[str, Mapping[int, Tensor]]
+) -> None:
+    """What `load` left on the large module, cut like its tensors; codes that no longer
+    fit are dropped.
+    """
     state = small.state_dict()
-    cut = {name: _cut_code(code, kept.get(name, {})) for name, code in origins_of(model).items() if name in state}
-    same = {name: code for name, code in cut.items() if torch.equal(code.to_dense(), state[name].cpu())}
+    cut = {
+        name: _cut_code(code, kept.get(name, {}))
+        for name, code in origins_of(model).items()
+        if name in state
+    }
+    same = {
+        name: code
+        for name, code in cut.items()
+        if torch.equal(code.to_dense(), state[name].cpu())
+    }
     set_origins(small, same)
     set_file_facts(small, *file_facts(model))
 
@@ -45,30 +70,47 @@ def _cut_code(code: CompressedTensor, kept: Mapping[int, Tensor]) -> CompressedT
         codes = code.codes.index_select(dim, rows)
         values, codebook = code.values, code.codebook
         if values is not None:
-            dense = torch.zeros(code.shape, dtype=values.dtype).masked_scatter_(code.codes.bool(), values)
+            dense = torch.zeros(code.shape, dtype=values.dtype).masked_scatter_(
+                code.codes.bool(), values
+            )
             values = dense.index_select(dim, rows)[codes.bool()]
         if codebook is not None and code.axis == dim:
             codebook = codebook.index_select(0, rows)
-        scale, column_scale = (_cut_scale(each, len(code.shape), dim, rows) for each in (code.scale, code.column_scale))
+        scale, column_scale = (
+            _cut_scale(each, len(code.shape), dim, rows)
+            for each in (code.scale, code.column_scale)
+        )
         code = replace(
-            code, shape=tuple(codes.shape), codes=codes, values=values, codebook=codebook, scale=scale,
+            code,
+            shape=tuple(codes.shape),
+            codes=codes,
+            values=values,
+            codebook=codebook,
+            scale=scale,
             column_scale=column_scale,
-        )  # fmt: skip
+        )
     return code
 
 
-def _cut_scale(scale: Tensor | None, dimensions: int, dim: int, rows: Tensor) -> Tensor | None:
+def _cut_scale(
+    scale: Tensor | None, dimensions: int, dim: int, rows: Tensor
+) -> Tensor | None:
     if scale is None:
         return None
     place = dim - (dimensions - scale.dim())
-    return scale.index_select(place, rows) if place >= 0 and scale.shape[place] > 1 else scale
+    return (
+        scale.index_select(place, rows)
+        if place >= 0 and scale.shape[place] > 1
+        else scale
+    )
 
 
 @torch.no_grad()
 def fit_(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """Give a fresh module the shapes of a shrunk one, so that its file loads into it.
 
-    Layers only become smaller; names and numbers of dimensions stay. The weights are left to `load`.
+    Layers only become smaller; names and numbers of dimensions stay. The weights are
+    left to `load`.
     """
     for name, module in list(model.named_modules()):
         if f"{name}.q_proj.weight" in shapes and HeadAttention.can_replace(module):
@@ -76,8 +118,14 @@ def fit_(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
             model.set_submodule(name, HeadAttention(module))
     for name, module in model.named_modules():
         source = shapes.get(f"{name}.source")
-        # No wider than the layer was: a file must not choose how much memory this takes.
-        if source is not None and can_scatter(module) and len(source) == 1 and source[0] <= _width(module):
+        # No wider than the layer was: a file must not choose how much memory this
+        # takes.
+        if (
+            source is not None
+            and can_scatter(module)
+            and len(source) == 1
+            and source[0] <= _width(module)
+        ):
             scatter_(module, torch.zeros(source, dtype=torch.int64))
     for prefix, module in model.named_modules():
         for store in (module._parameters, module._buffers):
@@ -85,13 +133,19 @@ def fit_(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
                 shape = shapes.get(f"{prefix}.{name}" if prefix else name)
                 if tensor is None or shape is None or shape == tuple(tensor.shape):
                     continue
-                if len(shape) != tensor.dim() or any(a > b for a, b in zip(shape, tensor.shape, strict=True)):
+                if len(shape) != tensor.dim() or any(
+                    a > b for a, b in zip(shape, tensor.shape, strict=True)
+                ):
                     raise ValueError(
                         f"{prefix}.{name} has shape {shape} in the file and {tuple(tensor.shape)} in the module; "
                         "a shrunk layer is smaller in every dimension, so this is another network"
                     )
                 cut = tensor.new_zeros(shape)
-                store[name] = nn.Parameter(cut, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else cut
+                store[name] = (
+                    nn.Parameter(cut, tensor.requires_grad)
+                    if isinstance(tensor, nn.Parameter)
+                    else cut
+                )
         tell_sizes_(module)
     return model
 

@@ -1,4 +1,6 @@
-"""Layers that compute fewer channels than they give: the others are zeros, put back where additions expect them."""
+"""Layers that compute fewer channels than they give: the others are zeros, put back
+where additions expect them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from torch import Tensor, nn
 
 
 class Scattering(nn.Module):
-    """`source` names for every channel of the output the computed channel it is, or their number for a zero."""
+    """`source` names for every channel of the output the computed channel it is, or
+    their number for a zero.
+    """
 
     source: Tensor
     channel_dim = 1
@@ -67,8 +71,13 @@ def can_scatter(module: nn.Module) -> bool:
 
 
 def scatter_(module: nn.Module, source: Tensor) -> None:
-    """The module, already cut, gives zeros in the other channels from now on. Its parameters keep their names."""
+    """The module, already cut, gives zeros in the other channels from now on. Its
+    parameters keep their names.
+    """
     module.__class__ = _FORMS[type(module)]
     assert isinstance(module, Scattering)
     weight = module.weight
-    module.register_buffer("source", source.to(weight.device if isinstance(weight, Tensor) else "cpu", torch.int64))
+    module.register_buffer(
+        "source",
+        source.to(weight.device if isinstance(weight, Tensor) else "cpu", torch.int64),
+    )

@@ -1,4 +1,5 @@
-"""The sparse tensor collection: real operations of pruned networks, stored, reloaded and run.
+"""The sparse tensor collection: real operations of pruned networks, stored, reloaded
+and run.
 
 Names are imported when first used: opening a collection needs numpy only.
 """

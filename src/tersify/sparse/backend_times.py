@@ -21,23 +21,33 @@ MIN_SAMPLE_SECONDS = 0.002
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """One operation on one backend: the median of the rounds, and what it reads and errs."""
+    """One operation on one backend: the median of the rounds, and what it reads and
+    errs.
+    """
 
     operation: str
     backend: str
     seconds: float
     best_seconds: float
-    gflops: float  # of the multiplications and additions with non-zero weights, 2·nnz·N, for every backend
+    # of the multiplications and additions with non-zero weights, 2·nnz·N, for every
+    # backend
+    gflops: float
     weight_bytes: int
     error: float
 
 
 def bench(
-    operations: Iterable[Operation], backends: Sequence[str] | None = None, *, rounds: int = 5, threads: int = 1
+    operations: Iterable[Operation],
+    backends: Sequence[str] | None = None,
+    *,
+    rounds: int = 5,
+    threads: int = 1,
 ) -> list[Timing]:
-    """Backends take turns in every round, so that a busy moment of the machine hits all of them.
+    """Backends take turns in every round, so that a busy moment of the machine hits all
+    of them.
 
-    Without `backends`, all whose library is installed. A result outside the operation's tolerance is an error.
+    Without `backends`, all whose library is installed. A result outside the operation's
+    tolerance is an error.
     """
     check_whole("rounds", rounds, low=1)
     check_threads(threads)
@@ -70,7 +80,9 @@ def bench(
 
 
 def winners(timings: Iterable[Timing]) -> dict[str, dict[str, Any]]:
-    """For each operation the fastest backend, and how many times faster than dense it is."""
+    """For each operation the fastest backend, and how many times faster than dense it
+    is.
+    """
     best: dict[str, Timing] = {}
     dense: dict[str, float] = {}
     for each in timings:
@@ -78,10 +90,15 @@ def winners(timings: Iterable[Timing]) -> dict[str, dict[str, Any]]:
             best[each.operation] = each
         if each.backend == DENSE:
             dense[each.operation] = each.seconds
-    return {name: asdict(each) | {"speedup": dense[name] / each.seconds} for name, each in best.items()}
+    return {
+        name: asdict(each) | {"speedup": dense[name] / each.seconds}
+        for name, each in best.items()
+    }
 
 
-def _prepared(op: Operation, names: Sequence[str], *, must: bool) -> Iterator[tuple[str, Prepared]]:
+def _prepared(
+    op: Operation, names: Sequence[str], *, must: bool
+) -> Iterator[tuple[str, Prepared]]:
     for name in names:
         try:
             yield name, prepare(op, name)

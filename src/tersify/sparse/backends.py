@@ -1,7 +1,9 @@
-"""Libraries that can multiply: each prepares an operation's operands in its own form, then runs the product.
+"""Libraries that can multiply: each prepares an operation's operands in its own form,
+then runs the product.
 
-A sparse library multiplies a sparse weight with a dense matrix, so an operation in the order "X@W.T" runs as
-`(W @ X.T).T` there. With groups, sparse libraries get the block-diagonal weight.
+A sparse library multiplies a sparse weight with a dense matrix, so an operation in the
+order "X@W.T" runs as `(W @ X.T).T` there. With groups, sparse libraries get the
+block-diagonal weight.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ def prepare(op: Operation, backend: str) -> Prepared:
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR|CSC|BSR|BSC) tensor support")  # torch's beta notice
+        # torch's beta notice
+        warnings.filterwarnings(
+            "ignore", message="Sparse (CSR|CSC|BSR|BSC) tensor support"
+        )
         return BACKENDS[backend](op)
 
 
@@ -49,7 +54,9 @@ def whole_weight(op: Operation) -> Entries:
         return entries
     block = entries.rows // (entries.shape[0] // op.groups)
     shape = (entries.shape[0], entries.shape[1] * op.groups)
-    return Entries(shape, entries.rows, entries.columns + block * entries.shape[1], entries.values)
+    return Entries(
+        shape, entries.rows, entries.columns + block * entries.shape[1], entries.values
+    )
 
 
 def _columns(op: Operation) -> Array:
@@ -64,7 +71,10 @@ def _ordered(op: Operation, product: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _torch_dense(op: Operation) -> Prepared:
-    weight, x = torch.from_numpy(op.weight.to_dense()), torch.from_numpy(op.input.to_dense())
+    weight, x = (
+        torch.from_numpy(op.weight.to_dense()),
+        torch.from_numpy(op.input.to_dense()),
+    )
 
     def run() -> Array:
         if op.groups > 1:
@@ -82,7 +92,9 @@ def _torch_sparse(layout: str) -> Callable[[Operation], Prepared]:
         weight = _torch_weight(entries, layout)
         columns = torch.from_numpy(_columns(op))
         if layout == "bsr":  # whole blocks: the ragged edges meet zeros
-            columns = torch.nn.functional.pad(columns, (0, 0, 0, weight.shape[1] - columns.shape[0]))
+            columns = torch.nn.functional.pad(
+                columns, (0, 0, 0, weight.shape[1] - columns.shape[0])
+            )
         run = _ordered(op, lambda: (weight @ columns)[: entries.shape[0]].numpy())
         return Prepared(run, _torch_bytes(weight, layout))
 
@@ -93,9 +105,13 @@ def _torch_weight(e: Entries, layout: str) -> torch.Tensor:
     values = torch.from_numpy(e.values)
     if layout == "coo":
         places = torch.from_numpy(np.stack([e.rows, e.columns]))
-        return torch.sparse_coo_tensor(places, values, e.shape, is_coalesced=True, check_invariants=True)
+        return torch.sparse_coo_tensor(
+            places, values, e.shape, is_coalesced=True, check_invariants=True
+        )
     arrays = Matrix.packed(e, layout).arrays
-    inner = torch.from_numpy(arrays["rows" if layout == "csc" else "columns"].astype(np.int64))
+    inner = torch.from_numpy(
+        arrays["rows" if layout == "csc" else "columns"].astype(np.int64)
+    )
     block = arrays["values"].shape[-1] if layout == "bsr" else 1
     return torch.sparse_compressed_tensor(
         torch.from_numpy(arrays["pointers"].astype(np.int64)),
@@ -126,9 +142,17 @@ def _scipy_weight(e: Entries, layout: str) -> Any:
         arrays = Matrix.packed(e, "bsr").arrays
         block = arrays["values"].shape[-1]
         shape = tuple(-(-n // block) * block for n in e.shape)
-        return sp.bsr_array((arrays["values"], arrays["columns"].astype(np.int32), arrays["pointers"].astype(np.int32)),
-                            shape=shape)  # fmt: skip
-    coo = sp.coo_array((e.values, (e.rows.astype(np.int32), e.columns.astype(np.int32))), shape=e.shape)
+        return sp.bsr_array(
+            (
+                arrays["values"],
+                arrays["columns"].astype(np.int32),
+                arrays["pointers"].astype(np.int32),
+            ),
+            shape=shape,
+        )
+    coo = sp.coo_array(
+        (e.values, (e.rows.astype(np.int32), e.columns.astype(np.int32))), shape=e.shape
+    )
     return coo.asformat(layout)
 
 
@@ -145,15 +169,23 @@ def _scipy(layout: str) -> Callable[[Operation], Prepared]:
 
 
 def _scipy_bytes(weight: Any) -> int:
-    parts = ("row", "col", "data") if weight.format == "coo" else ("indptr", "indices", "data")
+    parts = (
+        ("row", "col", "data")
+        if weight.format == "coo"
+        else ("indptr", "indices", "data")
+    )
     return sum(getattr(weight, part).nbytes for part in parts)
 
 
 def _scipy_dual(op: Operation) -> Prepared:
-    """Sparse weight × sparse input; the product comes out sparse and is made dense, which counts."""
+    """Sparse weight × sparse input; the product comes out sparse and is made dense,
+    which counts.
+    """
     weight = _scipy_weight(whole_weight(op), "csr")
     columns = _scipy_weight(Entries.of(np.ascontiguousarray(_columns(op))), "csr")
-    return Prepared(_ordered(op, lambda: (weight @ columns).toarray()), _scipy_bytes(weight))
+    return Prepared(
+        _ordered(op, lambda: (weight @ columns).toarray()), _scipy_bytes(weight)
+    )
 
 
 def _pydata(op: Operation) -> Prepared:
@@ -164,13 +196,26 @@ def _pydata(op: Operation) -> Prepared:
             "the backend 'pydata' needs the package sparse; pip install 'tersify[sparse]'"
         ) from None
     e = whole_weight(op)
-    coo = sparse.COO(np.stack([e.rows, e.columns]), e.values, shape=e.shape, has_duplicates=False, sorted=True)
-    weight, columns = sparse.GCXS.from_coo(coo, compressed_axes=(0,)), np.ascontiguousarray(_columns(op))
-    return Prepared(_ordered(op, lambda: np.asarray(weight @ columns)), int(weight.nbytes))
+    coo = sparse.COO(
+        np.stack([e.rows, e.columns]),
+        e.values,
+        shape=e.shape,
+        has_duplicates=False,
+        sorted=True,
+    )
+    weight, columns = (
+        sparse.GCXS.from_coo(coo, compressed_axes=(0,)),
+        np.ascontiguousarray(_columns(op)),
+    )
+    return Prepared(
+        _ordered(op, lambda: np.asarray(weight @ columns)), int(weight.nbytes)
+    )
 
 
 def _tersify(op: Operation) -> Prepared:
-    """Our own kernels: a 1×1 convolution over the columns, or a linear layer over the rows."""
+    """Our own kernels: a 1×1 convolution over the columns, or a linear layer over the
+    rows.
+    """
     from tersify.runtime.capture import Value
     from tersify.runtime.engine import Kernels
     from tersify.runtime.epilogue import Epilogue
@@ -182,23 +227,33 @@ def _tersify(op: Operation) -> Prepared:
 
     x = torch.from_numpy(op.input.to_dense()).float()
     windows = op.order == "W@X"
-    dense = torch.from_numpy(op.weight.to_dense() if windows else whole_weight(op).to_dense())
+    dense = torch.from_numpy(
+        op.weight.to_dense() if windows else whole_weight(op).to_dense()
+    )
     if windows:
-        height = next(h for h in range(math.isqrt(x.shape[1]), 0, -1) if x.shape[1] % h == 0)
+        height = next(
+            h for h in range(math.isqrt(x.shape[1]), 0, -1) if x.shape[1] % h == 0
+        )
         x = x.reshape(1, x.shape[0], height, -1)
         dense = dense.reshape(*dense.shape, 1, 1)
     weight = classify(op.name, dense)
-    epilogue = Epilogue(scale=None if weight.row_scale is None else weight.row_scale.double())
+    epilogue = Epilogue(
+        scale=None if weight.row_scale is None else weight.row_scale.double()
+    )
     layer = (
         Conv(weight=weight, window=Window(1, 1), groups=op.groups, epilogue=epilogue)
         if windows
         else Linear(weight=weight, epilogue=epilogue)
     )
     shape = (1, len(dense), *x.shape[2:]) if windows else (*x.shape[:-1], len(dense))
-    node = Node(name="y", op=layer, inputs=("x",), value=Value(shape=shape, dtype=torch.float32))
+    node = Node(
+        name="y", op=layer, inputs=("x",), value=Value(shape=shape, dtype=torch.float32)
+    )
     plan = Plan(inputs={"x": Value.of(x)}, nodes=(node,), outputs=("y",))
     kernels = extension()
-    network = Network(plan, None if kernels is None else Kernels(kernels, torch.get_num_threads()))
+    network = Network(
+        plan, None if kernels is None else Kernels(kernels, torch.get_num_threads())
+    )
 
     def run() -> Array:
         (y,) = network.run([x])

@@ -26,24 +26,36 @@ _SIZES = ("M", "N", "K", "groups")
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """The index of the folder `path`, whose array files are there with the sizes it tells."""
+    """The index of the folder `path`, whose array files are there with the sizes it
+    tells.
+    """
     file = path / INDEX
     if not path.is_dir():
-        raise CollectionError(f"{path} is no folder; a collection is one that `tersify collect` wrote")
+        raise CollectionError(
+            f"{path} is no folder; a collection is one that `tersify collect` wrote"
+        )
     if not file.is_file():
-        raise CollectionError(f"{path} holds no {INDEX}: it is empty, or writing it never finished; collect again")
+        raise CollectionError(
+            f"{path} holds no {INDEX}: it is empty, or writing it never finished; collect again"
+        )
     try:
         index = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CollectionError(f"{file} is damaged or cut short ({error}); collect again") from None
+        raise CollectionError(
+            f"{file} is damaged or cut short ({error}); collect again"
+        ) from None
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise CollectionError(f"{file} is not the index of a collection")
     if index.get("version") != VERSION:
-        raise CollectionError(f"{file} has version {index.get('version')!r}; this program reads version {VERSION}")
+        raise CollectionError(
+            f"{file} has version {index.get('version')!r}; this program reads version {VERSION}"
+        )
     try:
         _check(index, path)
     except (KeyError, TypeError, AttributeError) as error:
-        raise CollectionError(f"{file} lacks what an index must say ({type(error).__name__}: {error})") from None
+        raise CollectionError(
+            f"{file} lacks what an index must say ({type(error).__name__}: {error})"
+        ) from None
     return index
 
 
@@ -51,22 +63,36 @@ def _check(index: Mapping[str, Any], path: Path) -> None:
     if not index["operations"]:
         raise CollectionError(f"{path / INDEX} lists no operation; collect again")
     folder = path / ARRAYS
-    found = {entry.name: entry.stat().st_size for entry in os.scandir(folder)} if folder.is_dir() else {}
+    found = (
+        {entry.name: entry.stat().st_size for entry in os.scandir(folder)}
+        if folder.is_dir()
+        else {}
+    )
     names = set()
     for record in index["operations"]:
         _check_record(record)
         if not isinstance(index["models"].get(record["model"]), dict):
-            raise CollectionError(f"{record['name']}: its model {record['model']!r} is missing")
+            raise CollectionError(
+                f"{record['name']}: its model {record['model']!r} is missing"
+            )
         if record["name"] in names:
             raise CollectionError(f"{path / INDEX} lists {record['name']!r} twice")
         names.add(record["name"])
         for operand in OPERANDS:
             file, size = record[operand]["file"], record[operand]["file_bytes"]
             if not _FILE_NAME.fullmatch(file):
-                raise CollectionError(f"{record['name']}: {file!r} is no name of an array file")
+                raise CollectionError(
+                    f"{record['name']}: {file!r} is no name of an array file"
+                )
             if found.get(file) != size:
-                state = f"has {found[file]} bytes, not {size}" if file in found else "is missing"
-                raise CollectionError(f"{record['name']}: its {operand} {folder / file} {state}; collect again")
+                state = (
+                    f"has {found[file]} bytes, not {size}"
+                    if file in found
+                    else "is missing"
+                )
+                raise CollectionError(
+                    f"{record['name']}: its {operand} {folder / file} {state}; collect again"
+                )
 
 
 def _check_record(record: Mapping[str, Any]) -> None:
@@ -75,7 +101,10 @@ def _check_record(record: Mapping[str, Any]) -> None:
     if not all(isinstance(record[key], str) and record[key] for key in _TEXTS):
         raise CollectionError(f"operation {name!r} has no proper name, kind or model")
     sizes = [record[key] for key in _SIZES]
-    if not all(type(size) is int and size > 0 for size in sizes) or record["M"] % record["groups"]:
+    if (
+        not all(type(size) is int and size > 0 for size in sizes)
+        or record["M"] % record["groups"]
+    ):
         raise CollectionError(f"{name}: the sizes {sizes} are impossible")
     if record["order"] not in (WEIGHT_FIRST, INPUT_FIRST):
         raise CollectionError(f"{name}: the order {record['order']!r} is impossible")
@@ -86,13 +115,26 @@ def _check_record(record: Mapping[str, Any]) -> None:
         weight["nnz"],
         record["columns"]["of"],
     ]
-    figures += [*weight["format_bytes"].values(), *weight["n_m"].values(), weight["array_bytes"]]
-    known = weight["format_bytes"].keys() == FORMATS.keys() and {weight["format"], weight["best_format"]} <= set(
-        FORMATS
-    )
-    if not known or not all(type(f) in (int, float) and 0 <= f < math.inf for f in figures):
-        raise CollectionError(f"{name}: its tolerance and statistics are no numbers: {figures}")
+    figures += [
+        *weight["format_bytes"].values(),
+        *weight["n_m"].values(),
+        weight["array_bytes"],
+    ]
+    known = weight["format_bytes"].keys() == FORMATS.keys() and {
+        weight["format"],
+        weight["best_format"],
+    } <= set(FORMATS)
+    if not known or not all(
+        type(f) in (int, float) and 0 <= f < math.inf for f in figures
+    ):
+        raise CollectionError(
+            f"{name}: its tolerance and statistics are no numbers: {figures}"
+        )
     if "geometry" in record:
         kernel = record["geometry"]["kernel"]
-        if not all(type(k) is int and k > 0 for k in kernel) or record["K"] % math.prod(kernel):
-            raise CollectionError(f"{name}: a kernel of {kernel} does not fit K = {record['K']}")
+        if not all(type(k) is int and k > 0 for k in kernel) or record["K"] % math.prod(
+            kernel
+        ):
+            raise CollectionError(
+                f"{name}: a kernel of {kernel} does not fit K = {record['K']}"
+            )

@@ -1,4 +1,6 @@
-"""`collect`: the sparse products of a network, written to a folder that exists whole or not at all."""
+"""`collect`: the sparse products of a network, written to a folder that exists whole or
+not at all.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from tersify.checks import check_whole
 from tersify.codec.atomic import write_text
 from tersify.locks import alone
 from tersify.sparse.collection import Collection
-from tersify.sparse.collection_index import ARRAYS, FORMAT, INDEX, INPUT_FIRST, VERSION, WEIGHT_FIRST
+from tersify.sparse.collection_index import (
+    ARRAYS,
+    FORMAT,
+    INDEX,
+    INPUT_FIRST,
+    VERSION,
+    WEIGHT_FIRST,
+)
 from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
 from tersify.sparse.input_rows import SAMPLING, Record, as_array, record
 from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
@@ -54,7 +63,8 @@ def collect(
     licence: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Collection:
-    """Run `model` on `example` and store every product with a sparse weight in the new folder `out`.
+    """Run `model` on `example` and store every product with a sparse weight in the new
+    folder `out`.
 
     Args:
         model: a network with sparse weights.
@@ -72,7 +82,13 @@ def collect(
         metadata: anything JSON can hold, for the index.
     """
     folder, model_name = Path(out), name or type(model).__name__
-    _check_arguments(format=format, columns=columns, min_sparsity=min_sparsity, order=order, name=model_name)
+    _check_arguments(
+        format=format,
+        columns=columns,
+        min_sparsity=min_sparsity,
+        order=order,
+        name=model_name,
+    )
     old = _old_index(folder, model_name, append=append)
     records, skipped = record(model, example, rows=columns, min_sparsity=min_sparsity)
     if not records:
@@ -82,48 +98,71 @@ def collect(
             "prune it first, lower min_sparsity, or set it to 0 (--dense) to collect dense layers"
         )
     text = _recipe_text(model, recipe)
-    facts = _model_facts(model, records, text) | {"accuracy": accuracy, "licence": licence or "not stated"}
+    facts = _model_facts(model, records, text) | {
+        "accuracy": accuracy,
+        "licence": licence or "not stated",
+    }
     with _staged(folder, append=append) as staging:
         if append:  # again: another process may have added to it while the network ran
             old = _old_index(folder, model_name, append=True)
         old["models"][model_name] = facts | {"skipped": skipped, **(metadata or {})}
         for number, each in enumerate(records, start=len(old["operations"])):
-            stored = _operation(each, staging / ARRAYS, number, format=format, order=order)
-            stored |= {"name": f"{model_name}/{each.name}", "model": model_name, **_method(text, each.parameter)}
+            stored = _operation(
+                each, staging / ARRAYS, number, format=format, order=order
+            )
+            stored |= {
+                "name": f"{model_name}/{each.name}",
+                "model": model_name,
+                **_method(text, each.parameter),
+            }
             old["operations"].append(stored)
         write_text(staging / INDEX, json.dumps(old, indent=1))
     return Collection(folder)
 
 
-def _check_arguments(*, format: str, columns: int, min_sparsity: float, order: str, name: str) -> None:
+def _check_arguments(
+    *, format: str, columns: int, min_sparsity: float, order: str, name: str
+) -> None:
     if format not in FORMATS and format != "best":
-        raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}, best")
+        raise ValueError(
+            f"unknown format {format!r}; known: {', '.join(FORMATS)}, best"
+        )
     check_whole("columns", columns, low=1)
     if not 0 <= min_sparsity <= 1:
         raise ValueError(f"min_sparsity is a share of zeros, 0..1, got {min_sparsity}")
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
     if not re.fullmatch(r"[\w.:@+-]{1,100}", name):
-        raise ValueError(f"a network's name in a collection has letters, digits and ._:@+- only, got {name!r}")
+        raise ValueError(
+            f"a network's name in a collection has letters, digits and ._:@+- only, got {name!r}"
+        )
 
 
 def _old_index(folder: Path, name: str, *, append: bool) -> dict[str, Any]:
-    """What is there already; a folder with anything in it is never written to without `append`."""
+    """What is there already; a folder with anything in it is never written to without
+    `append`.
+    """
     if append and folder.exists():
         index = Collection(folder)._index
         if name in index["models"]:
-            raise ValueError(f"{folder} holds a network {name!r} already; give this one another name")
+            raise ValueError(
+                f"{folder} holds a network {name!r} already; give this one another name"
+            )
         return index
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty; give a new folder, or append to the collection in it")
+        raise ValueError(
+            f"{folder} is not empty; give a new folder, or append to the collection in it"
+        )
     return {"format": FORMAT, "version": VERSION, "models": {}, "operations": []}
 
 
 @contextmanager
 def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
-    """A place to write: a new folder appears whole at the end; an old one gets its new arrays, then its new index.
+    """A place to write: a new folder appears whole at the end; an old one gets its new
+    arrays, then its new index.
 
-    An empty folder stays the one it was, for the shell that stands in it or the disk that is mounted there.
+    An empty folder stays the one it was, for the shell that stands in it or the disk
+    that is mounted there.
     """
     if append and folder.exists():
         with alone(folder):
@@ -153,7 +192,9 @@ def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
         raise
 
 
-def _operation(each: Record, folder: Path, number: int, *, format: str, order: str) -> dict[str, Any]:
+def _operation(
+    each: Record, folder: Path, number: int, *, format: str, order: str
+) -> dict[str, Any]:
     weight_first = order == WEIGHT_FIRST or (order == "auto" and _convolves(each))
     rows = as_array(torch.cat(each.rows))
     weight = Entries.of(each.weight)
@@ -172,7 +213,11 @@ def _operation(each: Record, folder: Path, number: int, *, format: str, order: s
         "output": Matrix.of(np.ascontiguousarray(y), "dense"),
     }
     inputs = Entries.of(matrices["input"].to_dense())
-    facts = {"weight": describe(weight), "input": {"density": share(len(inputs.values), rows.size)}, "output": {}}
+    facts = {
+        "weight": describe(weight),
+        "input": {"density": share(len(inputs.values), rows.size)},
+        "output": {},
+    }
     stored: dict[str, Any] = {
         "layer": each.layer,
         "parameter": each.parameter,
@@ -183,7 +228,11 @@ def _operation(each: Record, folder: Path, number: int, *, format: str, order: s
         "groups": groups,
         "order": WEIGHT_FIRST if weight_first else INPUT_FIRST,
         "dtype": str(each.product.weight.dtype).removeprefix("torch."),
-        "columns": {"kept": len(rows), "of": each.count, "rule": SAMPLING if len(rows) < each.count else "all"},
+        "columns": {
+            "kept": len(rows),
+            "of": each.count,
+            "rule": SAMPLING if len(rows) < each.count else "all",
+        },
         "calls": each.calls,
         "tolerance": RELATIVE_TOLERANCE * scale,
         **{key: value for key, value in each.product.facts.items() if key != "layout"},
@@ -192,9 +241,13 @@ def _operation(each: Record, folder: Path, number: int, *, format: str, order: s
     }
     if each.results:
         # How far the layer itself, with its own kernels, is from the stored output.
-        stored["layer_error"] = float(np.abs(as_array(torch.cat(each.results)) - output.T).max(initial=0.0))
+        stored["layer_error"] = float(
+            np.abs(as_array(torch.cat(each.results)) - output.T).max(initial=0.0)
+        )
     for operand, matrix in matrices.items():
-        stored[operand] = facts[operand] | _write(matrix, folder / f"{number:05d}-{operand}.npz")
+        stored[operand] = facts[operand] | _write(
+            matrix, folder / f"{number:05d}-{operand}.npz"
+        )
     return stored
 
 
@@ -203,15 +256,28 @@ def _convolves(each: Record) -> bool:
 
 
 def _layout(each: Record, *, weight_first: bool) -> dict[str, str]:
-    """How weight and input lie, in words; the words for the input are those of the layer's natural order."""
-    natural = {"weight": WEIGHT_LAYOUT, "input": COLUMNS_LAYOUT} if _convolves(each) else {"weight": "as in the layer"}
+    """How weight and input lie, in words; the words for the input are those of the
+    layer's natural order.
+    """
+    natural = (
+        {"weight": WEIGHT_LAYOUT, "input": COLUMNS_LAYOUT}
+        if _convolves(each)
+        else {"weight": "as in the layer"}
+    )
     natural |= each.product.facts.get("layout", {})
-    return natural if weight_first == _convolves(each) else natural | {"input": f"transposed: {natural['input']}"}
+    return (
+        natural
+        if weight_first == _convolves(each)
+        else natural | {"input": f"transposed: {natural['input']}"}
+    )
 
 
 def _smaller(dense: Array) -> Matrix:
     """Activations: dense or CSR, whichever has fewer bytes; both are Binsparse's own."""
-    return min((Matrix.of(dense, name) for name in ("dense", "csr")), key=lambda matrix: matrix.size_bytes)
+    return min(
+        (Matrix.of(dense, name) for name in ("dense", "csr")),
+        key=lambda matrix: matrix.size_bytes,
+    )
 
 
 def _write(matrix: Matrix, path: Path) -> dict[str, Any]:
@@ -238,17 +304,27 @@ def _recipe_text(model: nn.Module, recipe: str | Path | Recipe | None) -> str | 
 
 
 def _method(text: str | None, parameter: str) -> dict[str, Any]:
-    """The methods of the first rule that names the weight, and the share of zeros they aim at."""
+    """The methods of the first rule that names the weight, and the share of zeros they
+    aim at.
+    """
     for rule in read_toml(text, "the recipe").get("rules", []) if text else []:
         globs = rule.get("weights", "*")
-        if any(fnmatchcase(parameter, glob) for glob in ([globs] if isinstance(globs, str) else globs)):
+        if any(
+            fnmatchcase(parameter, glob)
+            for glob in ([globs] if isinstance(globs, str) else globs)
+        ):
             methods = rule.get("methods", [])
             targets = [method["sparsity"] for method in methods if "sparsity" in method]
-            return {"method": methods, "target_sparsity": targets[0] if targets else None}
+            return {
+                "method": methods,
+                "target_sparsity": targets[0] if targets else None,
+            }
     return {"method": None, "target_sparsity": None}
 
 
-def _model_facts(model: nn.Module, records: list[Record], recipe: str | None) -> dict[str, Any]:
+def _model_facts(
+    model: nn.Module, records: list[Record], recipe: str | None
+) -> dict[str, Any]:
     from tersify import __version__
 
     weights = [each.weight for each in records]
@@ -271,5 +347,13 @@ def state_hash(model: nn.Module) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(
+                tensor.detach()
+                .cpu()
+                .contiguous()
+                .reshape(-1)
+                .view(torch.uint8)
+                .numpy()
+                .tobytes()
+            )
     return digest.hexdigest()

@@ -1,7 +1,8 @@
-"""Sparse formats: seven ways to hold the same matrix, each one class of arrays, sized in real bytes.
+"""Sparse formats: seven ways to hold the same matrix, each one class of arrays, sized
+in real bytes.
 
-A format packs the entries of a matrix into named arrays and gives the entries back, bit for bit. Index arrays take the
-narrowest unsigned type that holds them.
+A format packs the entries of a matrix into named arrays and gives the entries back, bit
+for bit. Index arrays take the narrowest unsigned type that holds them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ class Entries:
     @classmethod
     def of(cls, dense: Array) -> Entries:
         if dense.ndim != 2:
-            raise ValueError(f"a sparse format holds a matrix, got {dense.ndim} dimensions")
+            raise ValueError(
+                f"a sparse format holds a matrix, got {dense.ndim} dimensions"
+            )
         rows, columns = np.nonzero(dense)
-        return cls((dense.shape[0], dense.shape[1]), rows, columns, dense[rows, columns])
+        return cls(
+            (dense.shape[0], dense.shape[1]), rows, columns, dense[rows, columns]
+        )
 
     def to_dense(self) -> Array:
         dense = np.zeros(self.shape, self.values.dtype)
@@ -55,9 +60,14 @@ class Matrix:
     def packed(cls, entries: Entries, format: str) -> Matrix:
         """`best` is the format with the fewest bytes."""
         if format == "best":
-            return min((cls.packed(entries, name) for name in FORMATS), key=lambda m: m.size_bytes)
+            return min(
+                (cls.packed(entries, name) for name in FORMATS),
+                key=lambda m: m.size_bytes,
+            )
         if format not in FORMATS:
-            raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}, best")
+            raise ValueError(
+                f"unknown format {format!r}; known: {', '.join(FORMATS)}, best"
+            )
         return cls(format, entries.shape, FORMATS[format][0](entries))
 
     def entries(self) -> Entries:
@@ -74,7 +84,13 @@ class Matrix:
     def to_dict(self) -> dict[tuple[int, int], float]:
         """The dictionary of keys that gives DOK its name."""
         e = self.entries()
-        return dict(zip(zip(e.rows.tolist(), e.columns.tolist(), strict=True), e.values.tolist(), strict=True))
+        return dict(
+            zip(
+                zip(e.rows.tolist(), e.columns.tolist(), strict=True),
+                e.values.tolist(),
+                strict=True,
+            )
+        )
 
     @property
     def nnz(self) -> int:
@@ -123,7 +139,12 @@ def _to_coo(e: Entries) -> dict[str, Array]:
 
 
 def _from_coo(arrays: Mapping[str, Array], shape: tuple[int, int]) -> Entries:
-    return Entries(shape, arrays["rows"].astype(np.int64), arrays["columns"].astype(np.int64), arrays["values"])
+    return Entries(
+        shape,
+        arrays["rows"].astype(np.int64),
+        arrays["columns"].astype(np.int64),
+        arrays["values"],
+    )
 
 
 def _to_csr(e: Entries) -> dict[str, Array]:
@@ -135,7 +156,12 @@ def _to_csr(e: Entries) -> dict[str, Array]:
 
 
 def _from_csr(arrays: Mapping[str, Array], shape: tuple[int, int]) -> Entries:
-    return Entries(shape, _expanded(arrays["pointers"]), arrays["columns"].astype(np.int64), arrays["values"])
+    return Entries(
+        shape,
+        _expanded(arrays["pointers"]),
+        arrays["columns"].astype(np.int64),
+        arrays["values"],
+    )
 
 
 def _to_csc(e: Entries) -> dict[str, Array]:
@@ -154,8 +180,13 @@ def _from_csc(arrays: Mapping[str, Array], shape: tuple[int, int]) -> Entries:
 
 
 def _to_bsr(e: Entries) -> dict[str, Array]:
-    """Square blocks, of the size that takes the fewest bytes; a ragged edge is filled with zeros."""
-    return min((blocked(e, block) for block in BLOCKS), key=lambda arrays: sum(a.nbytes for a in arrays.values()))
+    """Square blocks, of the size that takes the fewest bytes; a ragged edge is filled
+    with zeros.
+    """
+    return min(
+        (blocked(e, block) for block in BLOCKS),
+        key=lambda arrays: sum(a.nbytes for a in arrays.values()),
+    )
 
 
 def blocked(e: Entries, block: int) -> dict[str, Array]:
@@ -214,12 +245,18 @@ def _to_hybrid(e: Entries) -> dict[str, Array]:
     dense = np.zeros((int(full.sum()), e.shape[1]), e.values.dtype)
     place = np.cumsum(full) - 1
     dense[place[e.rows[~sparse]], e.columns[~sparse]] = e.values[~sparse]
-    return {"dense_rows": narrow(np.flatnonzero(full), e.shape[0] - 1), "dense_values": dense, **_to_csr(rest)}
+    return {
+        "dense_rows": narrow(np.flatnonzero(full), e.shape[0] - 1),
+        "dense_values": dense,
+        **_to_csr(rest),
+    }
 
 
 def _from_hybrid(arrays: Mapping[str, Array], shape: tuple[int, int]) -> Entries:
     sparse, dense = _from_csr(arrays, shape), Entries.of(arrays["dense_values"])
-    rows = np.concatenate([sparse.rows, arrays["dense_rows"].astype(np.int64)[dense.rows]])
+    rows = np.concatenate(
+        [sparse.rows, arrays["dense_rows"].astype(np.int64)[dense.rows]]
+    )
     columns, values = (
         np.concatenate([sparse.columns, dense.columns]),
         np.concatenate([sparse.values, dense.values]),

@@ -1,4 +1,6 @@
-"""Runs a network on a calibration batch and keeps, for each sparse product, its weight and some of its input rows."""
+"""Runs a network on a calibration batch and keeps, for each sparse product, its weight
+and some of its input rows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SAMPLING = f"numpy.random.default_rng({SEED}).choice without replacement, ascend
 
 @dataclass
 class Record:
-    """One product of a network with the rows it was fed; `count` is how many rows the whole batch had."""
+    """One product of a network with the rows it was fed; `count` is how many rows the
+    whole batch had.
+    """
 
     layer: str
     parameter: str
@@ -37,11 +41,17 @@ class Record:
 
     @property
     def name(self) -> str:
-        return ".".join(part for part in (self.layer, self.product.part) if part) or self.product.kind
+        return (
+            ".".join(part for part in (self.layer, self.product.part) if part)
+            or self.product.kind
+        )
 
 
-def record(model: nn.Module, example: Any, *, rows: int, min_sparsity: float) -> tuple[list[Record], dict[str, str]]:
-    """Every product whose weight is sparse enough, and why other sparse weights have none.
+def record(
+    model: nn.Module, example: Any, *, rows: int, min_sparsity: float
+) -> tuple[list[Record], dict[str, str]]:
+    """Every product whose weight is sparse enough, and why other sparse weights have
+    none.
 
     The batch runs twice: once to count rows, once to gather those that are kept.
     """
@@ -49,27 +59,54 @@ def record(model: nn.Module, example: Any, *, rows: int, min_sparsity: float) ->
     records = [each for parts in watched.values() for each in parts.values()]
     with _ready(model), torch.no_grad():
         for gather in (False, True):
-            wanted = {id(each): _sample(each.count, rows) for each in records} if gather else None
+            wanted = (
+                {id(each): _sample(each.count, rows) for each in records}
+                if gather
+                else None
+            )
             _run(model, example, watched, wanted, skipped)
     records = [each for each in records if each.layer not in skipped]
-    skipped |= {each.parameter: "the example does not reach it" for each in records if not each.count}
+    skipped |= {
+        each.parameter: "the example does not reach it"
+        for each in records
+        if not each.count
+    }
     records = [each for each in records if each.count]
-    strange = {each.parameter: "its layer computes something else than a product with it" for each in records
-               if not _multiplies(each)}  # fmt: skip
-    return [each for each in records if each.parameter not in strange], skipped | strange
+    strange = {
+        each.parameter: "its layer computes something else than a product with it"
+        for each in records
+        if not _multiplies(each)
+    }
+    return [
+        each for each in records if each.parameter not in strange
+    ], skipped | strange
 
 
 def _multiplies(each: Record) -> bool:
-    """Whether the layer gave the product of its weight and rows, within what half precision allows."""
+    """Whether the layer gave the product of its weight and rows, within what half
+    precision allows.
+    """
     if not each.results:
         return True
-    weight, columns = torch.from_numpy(each.weight).double(), torch.cat(each.rows).double().T
-    error = (multiply(weight, columns, each.product.groups).T - torch.cat(each.results).double()).abs().max()
+    weight, columns = (
+        torch.from_numpy(each.weight).double(),
+        torch.cat(each.rows).double().T,
+    )
+    error = (
+        (
+            multiply(weight, columns, each.product.groups).T
+            - torch.cat(each.results).double()
+        )
+        .abs()
+        .max()
+    )
     scale = multiply(weight.abs(), columns.abs(), each.product.groups).max()
     return not bool(error > LAYER_TOLERANCE * scale)  # NaN is for the writer to refuse
 
 
-def _watched(model: nn.Module, min_sparsity: float) -> tuple[dict[str, dict[str, Record]], dict[str, str]]:
+def _watched(
+    model: nn.Module, min_sparsity: float
+) -> tuple[dict[str, dict[str, Record]], dict[str, str]]:
     watched: dict[str, dict[str, Record]] = {}
     covered: set[int] = set()
     inside_attention = {
@@ -86,14 +123,22 @@ def _watched(model: nn.Module, min_sparsity: float) -> tuple[dict[str, dict[str,
             parameter = ".".join(part for part in (layer, product.parameter) if part)
             covered.add(_address(_attribute(module, product.parameter)))
             weight = as_array(product.weight)
-            if weight.size and np.count_nonzero(weight == 0) >= min_sparsity * weight.size:
-                watched.setdefault(layer, {})[product.part] = Record(layer, parameter, product, weight)
+            if (
+                weight.size
+                and np.count_nonzero(weight == 0) >= min_sparsity * weight.size
+            ):
+                watched.setdefault(layer, {})[product.part] = Record(
+                    layer, parameter, product, weight
+                )
     skipped = {
         name: f"no layer of a known kind multiplies with it ({tuple(p.shape)})"
         for name, p in model.named_parameters()
-        if p.ndim >= 2 and _address(p) not in covered and not _behind(name)
-        and p.numel() and 1 - int(p.count_nonzero()) / p.numel() >= max(min_sparsity, 1e-9)
-    }  # fmt: skip
+        if p.ndim >= 2
+        and _address(p) not in covered
+        and not _behind(name)
+        and p.numel()
+        and 1 - int(p.count_nonzero()) / p.numel() >= max(min_sparsity, 1e-9)
+    }
     return watched, skipped
 
 
@@ -136,7 +181,9 @@ def _run(
         before = seen.get(id(each), 0)
         seen[id(each)] = before + call.count
         chosen = wanted[id(each)]
-        numbers = torch.from_numpy(chosen[(chosen >= before) & (chosen < before + call.count)] - before)
+        numbers = torch.from_numpy(
+            chosen[(chosen >= before) & (chosen < before + call.count)] - before
+        )
         if len(numbers):
             each.rows.append(call.rows(numbers).cpu())
             if call.result is not None:
@@ -155,7 +202,8 @@ def _run(
 
     modules = dict(model.named_modules())
     handles = [
-        modules[layer].register_forward_hook(hook(parts, layer), with_kwargs=True) for layer, parts in watched.items()
+        modules[layer].register_forward_hook(hook(parts, layer), with_kwargs=True)
+        for layer, parts in watched.items()
     ]
     try:
         _call(model, example)
@@ -172,7 +220,13 @@ def _call(model: nn.Module, example: Any) -> None:
             model(*example)
         else:
             model(example)
-    except (RuntimeError, TypeError, IndexError, AttributeError, AssertionError) as error:
+    except (
+        RuntimeError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        AssertionError,
+    ) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(
             f"{type(model).__name__} cannot run on the example: {reason}; give one of the shape and type that it takes"
@@ -181,7 +235,9 @@ def _call(model: nn.Module, example: Any) -> None:
 
 @contextlib.contextmanager
 def _ready(model: nn.Module) -> Iterator[None]:
-    """In eval mode, and with attention computed layer by layer: its fast path calls no module."""
+    """In eval mode, and with attention computed layer by layer: its fast path calls no
+    module.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,7 +1,9 @@
-"""One matrix, one `.npz`: the Binsparse container, with the format's own name beside Binsparse's.
+"""One matrix, one `.npz`: the Binsparse container, with the format's own name beside
+Binsparse's.
 
-Binsparse describes dense, COO, CSR and CSC matrices by name, and BSR (as a tensor of blocks) and DOK (as a vector
-of keys) by its levels. It has no bitmap and no mixture of dense and sparse rows: those two carry our description only.
+Binsparse describes dense, COO, CSR and CSC matrices by name, and BSR (as a tensor of
+blocks) and DOK (as a vector of keys) by its levels. It has no bitmap and no mixture of
+dense and sparse rows: those two carry our description only.
 """
 
 from __future__ import annotations
@@ -37,41 +39,64 @@ NAMES: dict[str, dict[str, str]] = {
 }
 _PREDEFINED = {"dense": "DMATR", "coo": "COOR", "csr": "CSR", "csc": "CSC"}
 _BLOCKS = {
-    "level_desc": "dense", "rank": 1,
+    "level_desc": "dense",
+    "rank": 1,
     "level": {
-        "level_desc": "sparse", "rank": 1,
+        "level_desc": "sparse",
+        "rank": 1,
         "level": {"level_desc": "dense", "rank": 2, "level": {"level_desc": "element"}},
     },
-}  # fmt: skip
+}
 
 
 def to_npz(matrix: Matrix) -> bytes:
     """The file's bytes; the same matrix always gives the same ones."""
-    stored = {NAMES[matrix.format][name]: array for name, array in matrix.arrays.items()}
-    header: dict[str, Any] = {"tersify": {"format": matrix.format, "shape": list(matrix.shape)}}
+    stored = {
+        NAMES[matrix.format][name]: array for name, array in matrix.arrays.items()
+    }
+    header: dict[str, Any] = {
+        "tersify": {"format": matrix.format, "shape": list(matrix.shape)}
+    }
     if matrix.format == "bsr":
         header["tersify"]["block"] = matrix.arrays["values"].shape[-1]
     description = _binsparse(matrix)
     if description is not None:
         types = {name: str(array.dtype) for name, array in stored.items()}
-        header[HEADER] = {"version": BINSPARSE_VERSION, "data_types": types, **description}
+        header[HEADER] = {
+            "version": BINSPARSE_VERSION,
+            "data_types": types,
+            **description,
+        }
     buffer = io.BytesIO()
     # Binsparse's values are one-dimensional, whatever the matrix.
-    flat = {name: array.reshape(-1) if name == "values" else array for name, array in stored.items()}
-    members: dict[str, Any] = {HEADER: np.asarray(json.dumps(header, sort_keys=True)), **flat}
+    flat = {
+        name: array.reshape(-1) if name == "values" else array
+        for name, array in stored.items()
+    }
+    members: dict[str, Any] = {
+        HEADER: np.asarray(json.dumps(header, sort_keys=True)),
+        **flat,
+    }
     np.savez(buffer, **members)
     return buffer.getvalue()
 
 
 def _binsparse(matrix: Matrix) -> dict[str, Any] | None:
     height, width = matrix.shape
-    stored = {"shape": [height, width], "number_of_stored_values": int(matrix.arrays["values"].size)}
+    stored = {
+        "shape": [height, width],
+        "number_of_stored_values": int(matrix.arrays["values"].size),
+    }
     if matrix.format in _PREDEFINED:
         return stored | {"format": _PREDEFINED[matrix.format]}
     if matrix.format == "bsr":
         block = matrix.arrays["values"].shape[-1]
         shape = [-(-height // block), -(-width // block), block, block]
-        return stored | {"format": "custom", "custom": {"level": _BLOCKS}, "shape": shape}
+        return stored | {
+            "format": "custom",
+            "custom": {"level": _BLOCKS},
+            "shape": shape,
+        }
     if matrix.format == "dok":
         return stored | {"format": "CVEC", "shape": [height * width]}
     return None
@@ -82,38 +107,60 @@ def from_npz(data: bytes, where: str) -> Matrix:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(member.file_size for member in archive.infolist()) > len(data):
-                raise CollectionError(f"{where} is compressed; a collection's arrays are stored as they are")
+                raise CollectionError(
+                    f"{where} is compressed; a collection's arrays are stored as they are"
+                )
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             header = json.loads(str(archive[HEADER].item()))["tersify"]
-            format, shape, block = header["format"], tuple(header["shape"]), header.get("block", 1)
+            format, shape, block = (
+                header["format"],
+                tuple(header["shape"]),
+                header.get("block", 1),
+            )
             whole = all(type(n) is int and n >= 0 for n in (*shape, block - 1))
             if format not in FORMATS or len(shape) != 2 or not whole:
-                raise CollectionError(f"{where} holds the format {format!r} and shape {shape}, which are unknown here")
+                raise CollectionError(
+                    f"{where} holds the format {format!r} and shape {shape}, which are unknown here"
+                )
             arrays = {ours: archive[theirs] for ours, theirs in NAMES[format].items()}
             if not all(isinstance(array, np.ndarray) for array in arrays.values()):
                 raise CollectionError(f"{where} holds members that are no arrays")
     except CollectionError:
         raise
-    except Exception as error:  # zipfile, numpy and json each raise several kinds for damaged bytes
-        raise CollectionError(f"{where} is no array file: {type(error).__name__}: {error}") from None
+    except Exception as error:
+        # zipfile, numpy and json each raise several kinds for damaged bytes
+        raise CollectionError(
+            f"{where} is no array file: {type(error).__name__}: {error}"
+        ) from None
     height, width = shape
     try:
         if format in ("dense", "bsr"):
-            arrays["values"] = arrays["values"].reshape(shape if format == "dense" else (-1, block, block))
+            arrays["values"] = arrays["values"].reshape(
+                shape if format == "dense" else (-1, block, block)
+            )
     except ValueError as error:
-        raise CollectionError(f"{where} holds values that do not fit: {error}") from None
+        raise CollectionError(
+            f"{where} holds values that do not fit: {error}"
+        ) from None
     matrix = Matrix(format, (height, width), arrays)
     _check(matrix, where)
     return matrix
 
 
 def _check(matrix: Matrix, where: str) -> None:
-    """Indices inside the matrix and arrays of one length, so that no later step can go astray."""
+    """Indices inside the matrix and arrays of one length, so that no later step can go
+    astray.
+    """
     _check_values(matrix, where)
     height, width = matrix.shape
     arrays, values = matrix.arrays, matrix.arrays["values"]
     block = values.shape[-1] if matrix.format == "bsr" else 1
-    limits = {"rows": height, "columns": -(-width // block), "keys": height * width, "dense_rows": height}
+    limits = {
+        "rows": height,
+        "columns": -(-width // block),
+        "keys": height * width,
+        "dense_rows": height,
+    }
     for name in (each for each in limits if each in arrays):
         wanted = len(arrays["dense_values"]) if name == "dense_rows" else len(values)
         _check_indices(arrays[name], wanted, limits[name], f"{where}: {name}")
@@ -123,9 +170,13 @@ def _check(matrix: Matrix, where: str) -> None:
     if matrix.format == "bsr":
         e = matrix.entries()
         if e.rows.max(initial=-1) >= height or e.columns.max(initial=-1) >= width:
-            raise CollectionError(f"{where}: blocks at the edge hold values outside of {height}×{width}")
+            raise CollectionError(
+                f"{where}: blocks at the edge hold values outside of {height}×{width}"
+            )
     if "dense_values" in arrays and arrays["dense_values"].shape[1:] != (width,):
-        raise CollectionError(f"{where}: dense rows must be {width} wide, got {arrays['dense_values'].shape}")
+        raise CollectionError(
+            f"{where}: dense rows must be {width} wide, got {arrays['dense_values'].shape}"
+        )
     if "bits" in arrays:
         _check_bitmap(arrays["bits"], matrix, where)
 
@@ -136,26 +187,47 @@ def _check_values(matrix: Matrix, where: str) -> None:
         raise CollectionError(f"{where} holds values of {values.ndim} dimensions")
     beside = matrix.arrays.get("dense_values", values)
     if values.dtype not in (np.float32, np.float64) or beside.dtype != values.dtype:
-        raise CollectionError(f"{where} holds values of type {values.dtype}; float32 and float64 are known")
+        raise CollectionError(
+            f"{where} holds values of type {values.dtype}; float32 and float64 are known"
+        )
 
 
 def _check_indices(indices: Array, wanted: int, limit: int, what: str) -> None:
     if indices.ndim != 1 or indices.dtype.kind != "u" or len(indices) != wanted:
-        raise CollectionError(f"{what} must be {wanted} unsigned numbers, got {indices.shape}")
+        raise CollectionError(
+            f"{what} must be {wanted} unsigned numbers, got {indices.shape}"
+        )
     if len(indices) and int(indices.max()) >= limit:
-        raise CollectionError(f"{what} reaches {int(indices.max())}, the limit is {limit}")
+        raise CollectionError(
+            f"{what} reaches {int(indices.max())}, the limit is {limit}"
+        )
 
 
 def _check_bitmap(bits: Array, matrix: Matrix, where: str) -> None:
     height, width = matrix.shape
     count = len(matrix.arrays["values"])
     if bits.dtype != np.uint8 or bits.shape != (-(-height * width // 8),):
-        raise CollectionError(f"{where}: a bitmap of {height}×{width} has {-(-height * width // 8)} bytes")
+        raise CollectionError(
+            f"{where}: a bitmap of {height}×{width} has {-(-height * width // 8)} bytes"
+        )
     if int(np.unpackbits(bits, count=height * width).sum()) != count:
-        raise CollectionError(f"{where}: the bitmap and its {count} values do not fit each other")
+        raise CollectionError(
+            f"{where}: the bitmap and its {count} values do not fit each other"
+        )
 
 
 def _check_pointers(pointers: Array, slices: int, count: int, where: str) -> None:
-    good = pointers.ndim == 1 and pointers.dtype.kind == "u" and len(pointers) == slices + 1
-    if not good or pointers[0] != 0 or pointers[-1] != count or (np.diff(pointers.astype(np.int64)) < 0).any():
-        raise CollectionError(f"{where}: pointers must rise from 0 to {count} in {slices} steps")
+    good = (
+        pointers.ndim == 1
+        and pointers.dtype.kind == "u"
+        and len(pointers) == slices + 1
+    )
+    if (
+        not good
+        or pointers[0] != 0
+        or pointers[-1] != count
+        or (np.diff(pointers.astype(np.int64)) < 0).any()
+    ):
+        raise CollectionError(
+            f"{where}: pointers must rise from 0 to {count} in {slices} steps"
+        )

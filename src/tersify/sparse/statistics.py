@@ -1,4 +1,6 @@
-"""What a sparse matrix looks like to a kernel or an accelerator: densities of rows, tiles and N:M groups."""
+"""What a sparse matrix looks like to a kernel or an accelerator: densities of rows,
+tiles and N:M groups.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def describe(entries: Entries) -> dict[str, Any]:
             "min": int(per_row.min(initial=width)),
             "max": int(per_row.max(initial=0)),
         },
-        "block_occupancy": {str(tile): share(*occupied_tiles(entries, tile)) for tile in TILES},
+        "block_occupancy": {
+            str(tile): share(*occupied_tiles(entries, tile)) for tile in TILES
+        },
         "n_m": {f"{n}:{m}": n_m_compliance(entries, n, m) for n, m in PATTERNS},
         "format_bytes": sizes,
         "best_format": min(sizes, key=lambda name: sizes[name]),
@@ -41,7 +45,9 @@ def share(part: int, whole: int) -> float:
 
 
 def tile_counts(entries: Entries, tile: int) -> Array:
-    """Non-zeros in each tile×tile tile, row-major; the tiles of a ragged edge count as they are."""
+    """Non-zeros in each tile×tile tile, row-major; the tiles of a ragged edge count as
+    they are.
+    """
     height, width = (-(-n // tile) for n in entries.shape)
     keys = (entries.rows // tile) * width + entries.columns // tile
     return np.bincount(keys, minlength=height * width)
@@ -56,5 +62,8 @@ def occupied_tiles(entries: Entries, tile: int) -> tuple[int, int]:
 def n_m_compliance(entries: Entries, n: int, m: int) -> float:
     """The share of the groups of m neighbours in a row with at most n non-zeros."""
     groups = -(-entries.shape[1] // m)
-    counts = np.bincount(entries.rows * groups + entries.columns // m, minlength=entries.shape[0] * groups)
+    counts = np.bincount(
+        entries.rows * groups + entries.columns // m,
+        minlength=entries.shape[0] * groups,
+    )
     return share(int((counts <= n).sum()), len(counts))

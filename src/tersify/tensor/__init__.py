@@ -1,4 +1,6 @@
-"""What a weight became: the one value type that every method makes and everything else consumes."""
+"""What a weight became: the one value type that every method makes and everything else
+consumes.
+"""
 
 from tersify.tensor.bits import bits_for, bytes_for, pack_bits, unpack_bits
 from tersify.tensor.compressed import CompressedTensor

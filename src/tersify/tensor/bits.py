@@ -16,7 +16,8 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     """uint8 codes below 2**bits → uint8 bytes, the last one padded with zero bits."""
     _check(bits)
     flat = codes.reshape(-1).cpu().numpy()
-    eights = np.zeros((-(-flat.size // 8), 8), np.uint8)  # eight codes fill exactly `bits` bytes
+    # eight codes fill exactly `bits` bytes
+    eights = np.zeros((-(-flat.size // 8), 8), np.uint8)
     eights.reshape(-1)[: flat.size] = flat
     words = np.zeros(len(eights), "<u8")
     for place in range(8):
@@ -30,7 +31,9 @@ def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
     _check(bits)
     needed = bytes_for(count, bits)
     if packed.numel() != needed:
-        raise ValueError(f"{count} codes of {bits} bits take {needed} bytes, got {packed.numel()}")
+        raise ValueError(
+            f"{count} codes of {bits} bits take {needed} bytes, got {packed.numel()}"
+        )
     eights = -(-count // 8)
     padded = np.zeros(eights * bits, np.uint8)
     padded[:needed] = packed.cpu().numpy()
@@ -39,7 +42,9 @@ def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
     wide = words.reshape(-1).view("<u8")
     codes = np.empty((eights, 8), np.uint8)
     for place in range(8):
-        codes[:, place] = (wide >> np.uint64(place * bits)).astype(np.uint8) & np.uint8((1 << bits) - 1)
+        codes[:, place] = (wide >> np.uint64(place * bits)).astype(np.uint8) & np.uint8(
+            (1 << bits) - 1
+        )
     return torch.from_numpy(codes.reshape(-1)[:count])
 
 

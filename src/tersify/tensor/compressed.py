@@ -1,10 +1,13 @@
-"""CompressedTensor: a weight as codes with a codebook, or as a mask with its surviving values."""
+"""CompressedTensor: a weight as codes with a codebook, or as a mask with its surviving
+values.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +17,8 @@ MAX_LEVELS = 256
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CompressedTensor:
-    """One compressed weight: codes with a codebook, or a mask with the values that survived.
+    """One compressed weight: codes with a codebook, or a mask with the values that
+    survived.
 
     Args:
         shape: of the weight.
@@ -46,15 +50,21 @@ class CompressedTensor:
         if self.codes.dtype != torch.uint8:
             raise ValueError(f"codes must be uint8, got {self.codes.dtype}")
         if tuple(self.codes.shape) != self.shape:
-            raise ValueError(f"codes have shape {tuple(self.codes.shape)}, the tensor has {self.shape}")
+            raise ValueError(
+                f"codes have shape {tuple(self.codes.shape)}, the tensor has {self.shape}"
+            )
         if (self.codebook is None) == (self.values is None):
-            raise ValueError("give a codebook (quantized) or values (pruned), not both and not neither")
+            raise ValueError(
+                "give a codebook (quantized) or values (pruned), not both and not neither"
+            )
         if self.codebook is not None:
             self._check_codebook(self.codebook)
         elif self.values is not None:
             self._check_values(self.values)
         if self.column_scale is not None and self.scale is None:
-            raise ValueError("column_scale multiplies what scale made; give a single one as scale")
+            raise ValueError(
+                "column_scale multiplies what scale made; give a single one as scale"
+            )
         for scale in (self.scale, self.column_scale):
             if scale is not None:
                 self._check_scale(scale)
@@ -62,18 +72,26 @@ class CompressedTensor:
     def _check_codebook(self, codebook: Tensor) -> None:
         wanted = 1 if self.axis is None else 2
         if codebook.ndim != wanted:
-            raise ValueError(f"the codebook must have {wanted} dimension(s) with axis={self.axis}, got {codebook.ndim}")
+            raise ValueError(
+                f"the codebook must have {wanted} dimension(s) with axis={self.axis}, got {codebook.ndim}"
+            )
         if self.axis is not None:
             if not 0 <= self.axis < len(self.shape):
-                raise ValueError(f"axis must be 0..{len(self.shape) - 1}, got {self.axis}")
+                raise ValueError(
+                    f"axis must be 0..{len(self.shape) - 1}, got {self.axis}"
+                )
             if codebook.shape[0] != self.shape[self.axis]:
                 raise ValueError(
                     f"the codebook has {codebook.shape[0]} rows for {self.shape[self.axis]} slices of axis {self.axis}"
                 )
         if not 1 <= codebook.shape[-1] <= MAX_LEVELS:
-            raise ValueError(f"a codebook has 1..{MAX_LEVELS} levels, got {codebook.shape[-1]}")
+            raise ValueError(
+                f"a codebook has 1..{MAX_LEVELS} levels, got {codebook.shape[-1]}"
+            )
         if self.codes.numel() and int(self.codes.max()) >= codebook.shape[-1]:
-            raise ValueError(f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels")
+            raise ValueError(
+                f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels"
+            )
         zero = codebook == 0
         if bool((zero.any(-1) & ~zero[..., 0]).any()):
             raise ValueError("where a zero level exists it must be code 0")
@@ -85,7 +103,9 @@ class CompressedTensor:
             raise ValueError("the codes of a pruned tensor are a mask of 0 and 1")
         survivors = int(self.codes.count_nonzero())
         if values.shape != (survivors,):
-            raise ValueError(f"the mask keeps {survivors} weights, values have shape {tuple(values.shape)}")
+            raise ValueError(
+                f"the mask keeps {survivors} weights, values have shape {tuple(values.shape)}"
+            )
 
     def _check_scale(self, scale: Tensor) -> None:
         try:
@@ -93,7 +113,9 @@ class CompressedTensor:
         except RuntimeError:
             fits = False
         if not fits:
-            raise ValueError(f"a scale of shape {tuple(scale.shape)} does not broadcast over {self.shape}")
+            raise ValueError(
+                f"a scale of shape {tuple(scale.shape)} does not broadcast over {self.shape}"
+            )
 
     @property
     def levels(self) -> int | None:
@@ -114,17 +136,35 @@ class CompressedTensor:
     def to_dense(self) -> Tensor:
         """The weight the network used, in the dtype of the codebook or values."""
         if self.values is not None:
-            dense = torch.zeros(self.shape, dtype=self.values.dtype, device=self.values.device)
+            dense = torch.zeros(
+                self.shape, dtype=self.values.dtype, device=self.values.device
+            )
             dense.masked_scatter_(self.codes.bool(), self.values)
         else:
             assert self.codebook is not None
             if self.axis is None:
-                # index_select is several times faster than indexing, and this is most of a load's time
-                dense = self.codebook.index_select(0, self.codes.reshape(-1).int()).reshape(self.shape)
+                # index_select is several times faster than indexing, and this is most
+                # of a load's time
+                dense = self.codebook.index_select(
+                    0, self.codes.reshape(-1).int()
+                ).reshape(self.shape)
             else:
-                per_slice = self.codes.movedim(self.axis, 0).reshape(self.shape[self.axis], -1).long()
-                moved = (self.shape[self.axis], *self.shape[: self.axis], *self.shape[self.axis + 1 :])
-                dense = self.codebook.gather(1, per_slice).reshape(moved).movedim(0, self.axis).contiguous()
+                per_slice = (
+                    self.codes.movedim(self.axis, 0)
+                    .reshape(self.shape[self.axis], -1)
+                    .long()
+                )
+                moved = (
+                    self.shape[self.axis],
+                    *self.shape[: self.axis],
+                    *self.shape[self.axis + 1 :],
+                )
+                dense = (
+                    self.codebook.gather(1, per_slice)
+                    .reshape(moved)
+                    .movedim(0, self.axis)
+                    .contiguous()
+                )
         for scale in (self.scale, self.column_scale):
             dense = dense if scale is None else dense * scale
         return dense
@@ -143,12 +183,19 @@ class CompressedTensor:
 
     def cpu(self) -> CompressedTensor:
         """The same tensor in the CPU's memory."""
-        moved = {part: t if t is None else t.cpu() for part, t in self._tensors().items()}
-        return CompressedTensor(shape=self.shape, axis=self.axis, format=self.format, **moved)  # type: ignore[arg-type]
+        moved: dict[str, Any] = {
+            part: t if t is None else t.cpu() for part, t in self._tensors().items()
+        }
+        return replace(self, **moved)
 
     def _tensors(self) -> dict[str, Tensor | None]:
-        return {"codes": self.codes, "codebook": self.codebook, "values": self.values, "scale": self.scale,
-                "column_scale": self.column_scale}  # fmt: skip
+        return {
+            "codes": self.codes,
+            "codebook": self.codebook,
+            "values": self.values,
+            "scale": self.scale,
+            "column_scale": self.column_scale,
+        }
 
     def __repr__(self) -> str:
         kind = "pruned" if self.codebook is None else f"{self.levels} levels"

@@ -1,4 +1,6 @@
-"""Quantized layer inputs: what a network in eval mode does to them, as plain facts that a file can hold."""
+"""Quantized layer inputs: what a network in eval mode does to them, as plain facts that
+a file can hold.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 METADATA = "activations"  # of a packed model: the facts by the layer's name
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 _CONVOLUTIONS = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
 _CHILD = "tersify_input"
 _FACTOR = "tersify_output_factor"
@@ -29,13 +39,23 @@ class UniformInput:
     high: int
 
     def __post_init__(self) -> None:
-        _check(math.isfinite(self.scale) and self.scale > 0, "scale must be a positive number", self.scale)
-        _check(-128 <= self.low <= 0 < self.high <= 255, "low and high must lie in -128…0 and 1…255", self)
+        _check(
+            math.isfinite(self.scale) and self.scale > 0,
+            "scale must be a positive number",
+            self.scale,
+        )
+        _check(
+            -128 <= self.low <= 0 < self.high <= 255,
+            "low and high must lie in -128…0 and 1…255",
+            self,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenInput:
-    """Integers of `bits` bits times a scale for each token, by the largest of its features."""
+    """Integers of `bits` bits times a scale for each token, by the largest of its
+    features.
+    """
 
     kind: ClassVar[str] = "token"
     bits: int
@@ -46,14 +66,18 @@ class TokenInput:
 
 @dataclass(frozen=True, kw_only=True)
 class SignInput:
-    """−1 and +1; `scaled`: the output is multiplied by the mean magnitude of the inputs it was summed from."""
+    """−1 and +1; `scaled`: the output is multiplied by the mean magnitude of the inputs
+    it was summed from.
+    """
 
     kind: ClassVar[str] = "sign"
     scaled: bool
 
 
 InputFacts = UniformInput | TokenInput | SignInput
-_KINDS: dict[str, Any] = {cls.kind: cls for cls in (UniformInput, TokenInput, SignInput)}
+_KINDS: dict[str, Any] = {
+    cls.kind: cls for cls in (UniformInput, TokenInput, SignInput)
+}
 _TYPES = {"float": float, "int": int, "bool": bool}
 
 
@@ -72,10 +96,20 @@ def from_plain(table: object) -> InputFacts:
     kind = values.pop("kind", None)
     cls = _KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise ValueError(f"a quantized input must be of kind {', '.join(_KINDS)}, got {table!r}")
-    wanted = {name: _TYPES[str(annotation)] for name, annotation in cls.__annotations__.items() if name != "kind"}
-    if values.keys() != wanted.keys() or any(type(values[name]) is not wanted[name] for name in wanted):
-        raise ValueError(f"a quantized input of kind {kind!r} has {', '.join(wanted)} of their types, got {table!r}")
+        raise ValueError(
+            f"a quantized input must be of kind {', '.join(_KINDS)}, got {table!r}"
+        )
+    wanted = {
+        name: _TYPES[str(annotation)]
+        for name, annotation in cls.__annotations__.items()
+        if name != "kind"
+    }
+    if values.keys() != wanted.keys() or any(
+        type(values[name]) is not wanted[name] for name in wanted
+    ):
+        raise ValueError(
+            f"a quantized input of kind {kind!r} has {', '.join(wanted)} of their types, got {table!r}"
+        )
     return cls(**values)
 
 
@@ -94,7 +128,9 @@ def signs(x: Tensor) -> Tensor:
 
 
 class InputQuantizer(nn.Module):
-    """What happens to a layer's input. `scales_output`: what it leaves out is given back behind the layer."""
+    """What happens to a layer's input. `scales_output`: what it leaves out is given
+    back behind the layer.
+    """
 
     scales_output: bool = False
 
@@ -121,7 +157,9 @@ class FixedInput(InputQuantizer):
         facts = self._facts
         if isinstance(facts, UniformInput):
             return uniform_levels(x, self.scale, facts.low, facts.high)
-        return token_levels(x, facts.bits) if isinstance(facts, TokenInput) else signs(x)
+        return (
+            token_levels(x, facts.bits) if isinstance(facts, TokenInput) else signs(x)
+        )
 
     def extra_repr(self) -> str:
         return str(self._facts)
@@ -144,7 +182,10 @@ def quantize_input(module: nn.Module, quantizer: InputQuantizer) -> None:
 def leave_input(module: nn.Module) -> None:
     """The layer gets its input as it is again."""
     module._modules.pop(_CHILD, None)
-    for hooks, ours in ((module._forward_pre_hooks, _before), (module._forward_hooks, _behind)):
+    for hooks, ours in (
+        (module._forward_pre_hooks, _before),
+        (module._forward_hooks, _behind),
+    ):
         for key in [key for key, hook in hooks.items() if hook is ours]:
             del hooks[key]
 
@@ -152,17 +193,25 @@ def leave_input(module: nn.Module) -> None:
 def facts_of(model: nn.Module) -> dict[str, dict[str, Any]]:
     """The facts of every layer with a quantized input, by its name."""
     found = {name: quantizer_of(module) for name, module in model.named_modules()}
-    return {name: to_plain(quantizer.facts()) for name, quantizer in found.items() if quantizer is not None}
+    return {
+        name: to_plain(quantizer.facts())
+        for name, quantizer in found.items()
+        if quantizer is not None
+    }
 
 
 def read_facts(table: object, model: nn.Module) -> dict[str, InputFacts]:
     """A file's facts, which must be about layers of this network."""
     if not isinstance(table, Mapping):
-        raise ValueError(f"quantized inputs must be a table by the layer's name, got a {type(table).__name__}")
+        raise ValueError(
+            f"quantized inputs must be a table by the layer's name, got a {type(table).__name__}"
+        )
     modules = dict(model.named_modules())
     for name in table:
         if not isinstance(modules.get(name), LAYERS):
-            raise ValueError(f"the input of {name!r} is quantized, which is no linear or convolutional layer here")
+            raise ValueError(
+                f"the input of {name!r} is quantized, which is no linear or convolutional layer here"
+            )
     return {name: from_plain(facts) for name, facts in table.items()}
 
 
@@ -176,11 +225,14 @@ def fix_inputs(model: nn.Module, facts: Mapping[str, InputFacts]) -> None:
             quantize_input(module, FixedInput(facts[name]).to(held))
 
 
-def output_factor(module: nn.Module, x: Tensor) -> Tensor:  # XNOR-Net, eq. 11: K = A * k
+# XNOR-Net, eq. 11: K = A * k
+def output_factor(module: nn.Module, x: Tensor) -> Tensor:
     """For each place of the output the mean magnitude of the inputs it is summed from."""
     if isinstance(module, nn.Linear):
         return x.abs().mean(-1, keepdim=True)
-    convolve = _CONVOLUTIONS[next(kind for kind in _CONVOLUTIONS if isinstance(module, kind))]
+    convolve = _CONVOLUTIONS[
+        next(kind for kind in _CONVOLUTIONS if isinstance(module, kind))
+    ]
     channel_dim = x.ndim - 1 - len(module.kernel_size)  # type: ignore[arg-type]
     size: Any = module.kernel_size
     box = x.new_full((1, 1, *size), 1 / math.prod(size))

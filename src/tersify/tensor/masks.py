@@ -1,4 +1,6 @@
-"""The two names that torch.nn.utils.prune gives a weight, NAME_orig and NAME_mask, and the one that it stands for."""
+"""The two names that torch.nn.utils.prune gives a weight, NAME_orig and NAME_mask, and
+the one that it stands for.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def masked_stems(names: Iterable[str]) -> list[str]:
 
 
 def merge_torch_masks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict with each pair NAME_orig, NAME_mask made one NAME, zero where the mask is."""
+    """The state dict with each pair NAME_orig, NAME_mask made one NAME, zero where the
+    mask is.
+    """
     stems = set(masked_stems(state))
     merged: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -39,7 +43,9 @@ def merge_torch_masks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def names_as_in(shapes: Mapping[str, Fact], own: Iterable[str]) -> dict[str, Fact]:
-    """The shapes of a file under the names that a module uses, where only torch's masks make the difference."""
+    """The shapes of a file under the names that a module uses, where only torch's masks
+    make the difference.
+    """
     own, made = set(own), dict(shapes)
     for stem in masked_stems(made):
         if stem in own:
@@ -52,7 +58,9 @@ def names_as_in(shapes: Mapping[str, Fact], own: Iterable[str]) -> dict[str, Fac
 
 
 def weights_as_in(packed: CompressedModel, into: nn.Module) -> CompressedModel:
-    """The packed model under the names that `into` uses; itself where they differ in nothing."""
+    """The packed model under the names that `into` uses; itself where they differ in
+    nothing.
+    """
     from tersify.tensor.model import CompressedModel
 
     own = into.state_dict()
@@ -60,8 +68,14 @@ def weights_as_in(packed: CompressedModel, into: nn.Module) -> CompressedModel:
     if names_as_in(named, own).keys() == named.keys():
         return packed
     merging = [stem for stem in masked_stems(named) if stem in own]
-    pairs = {stem + part: _dense(named[stem + part]) for stem in merging for part in (ORIGINAL, MASK)}
-    made = {name: t for name, t in named.items() if name not in pairs} | merge_torch_masks(pairs)
+    pairs = {
+        stem + part: _dense(named[stem + part])
+        for stem in merging
+        for part in (ORIGINAL, MASK)
+    }
+    made = {
+        name: t for name, t in named.items() if name not in pairs
+    } | merge_torch_masks(pairs)
     for stem in masked_stems(own):
         if stem in made:
             weight = _dense(made.pop(stem))
@@ -71,7 +85,9 @@ def weights_as_in(packed: CompressedModel, into: nn.Module) -> CompressedModel:
 
 
 def refresh_masked(module: nn.Module) -> None:
-    """Weights that torch prunes are products it makes when the network runs; make them now."""
+    """Weights that torch prunes are products it makes when the network runs; make them
+    now.
+    """
     for part in module.modules():
         for hook in part._forward_pre_hooks.values():
             if isinstance(hook, BasePruningMethod):

@@ -1,4 +1,6 @@
-"""CompressedModel: every parameter and buffer of a network, compressed or dense, by its plain name."""
+"""CompressedModel: every parameter and buffer of a network, compressed or dense, by its
+plain name.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ MOST_LINES = 20  # that print shows
 
 
 class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
-    """A mapping `name → CompressedTensor | Tensor`, with the recipe (TOML text) and free metadata.
+    """A mapping `name → CompressedTensor | Tensor`, with the recipe (TOML text) and
+    free metadata.
 
     Args:
         tensors: every parameter and buffer by its plain name.
@@ -45,7 +48,9 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
         self.metadata = dict(metadata or {})
         for alias, name in self.aliases.items():
             if name not in self._tensors or alias in self._tensors:
-                raise ValueError(f"alias {alias!r} → {name!r} must map a new name to a tensor that is there")
+                raise ValueError(
+                    f"alias {alias!r} → {name!r} must map a new name to a tensor that is there"
+                )
 
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
         return self._tensors[self.aliases.get(name, name)]
@@ -65,15 +70,23 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
             f"  {name}: {'×'.join(map(str, t.shape))}, {t.levels or 'own'} levels, {sparsity_percent([t]):.1f} % zeros"
             for name, t in self.compressed().items()
         ]
-        shown = lines[:MOST_LINES] + ([f"  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else [])
+        shown = lines[:MOST_LINES] + (
+            [f"  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+        )
         weights = sum(t.numel() for t in self.compressed().values())
         told = f"{weights:,} weights, {self.sparsity_percent():.1f} % zeros, {self.entropy_bits():.2f} bits a weight"
         head = f"CompressedModel: {len(lines)} of {len(self)} tensors compressed"
-        return "\n".join([f"{head} ({told}); {self.dense_bytes():,} bytes as dense tensors", *shown])
+        return "\n".join(
+            [f"{head} ({told}); {self.dense_bytes():,} bytes as dense tensors", *shown]
+        )
 
     def compressed(self) -> dict[str, CompressedTensor]:
         """The compressed tensors alone."""
-        return {name: t for name, t in self._tensors.items() if isinstance(t, CompressedTensor)}
+        return {
+            name: t
+            for name, t in self._tensors.items()
+            if isinstance(t, CompressedTensor)
+        }
 
     def sparsity_percent(self) -> float:
         """The fraction of the compressed weights that is zero, in percent."""
@@ -84,27 +97,38 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
         return entropy_bits(self.compressed().values())
 
     def dense_bytes(self) -> int:
-        """Bytes of the same network with every tensor dense in its own dtype, each tied tensor once."""
+        """Bytes of the same network with every tensor dense in its own dtype, each tied
+        tensor once.
+        """
         return sum(t.numel() * t.dtype.itemsize for t in self._tensors.values())
 
     def state_dict(self) -> dict[str, Tensor]:
         """Plain dense tensors under every name, aliases too."""
-        dense = {n: t.to_dense() if isinstance(t, CompressedTensor) else t for n, t in self._tensors.items()}
+        dense = {
+            n: t.to_dense() if isinstance(t, CompressedTensor) else t
+            for n, t in self._tensors.items()
+        }
         return dense | {alias: dense[name] for alias, name in self.aliases.items()}
 
 
 def tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, under the first of its names, and the aliases: further name → first name."""
+    """Each tensor once, under the first of its names, and the aliases: further name →
+    first name.
+    """
     keys = {name: memory_key(tensor) for name, tensor in state.items()}
     first: dict[Hashable, str] = {}
     for name, key in keys.items():
         first.setdefault(key, name)
     aliases = {name: first[key] for name, key in keys.items() if first[key] != name}
-    return {name: tensor for name, tensor in state.items() if name not in aliases}, aliases
+    return {
+        name: tensor for name, tensor in state.items() if name not in aliases
+    }, aliases
 
 
 def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
-    """Write the weights of `packed` into a plain module and leave their packed forms beside them."""
+    """Write the weights of `packed` into a plain module and leave their packed forms
+    beside them.
+    """
     names = [*packed, *packed.aliases]
     check_names({name: tuple(packed[name].shape) for name in names}, into)
     for name, tensor in into.state_dict().items():
@@ -117,17 +141,22 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
     dense = packed.state_dict()
     through_others = _check_sharing(dense, into)
     with torch.no_grad():
-        into.load_state_dict({n: t for n, t in dense.items() if n not in through_others}, strict=False)
+        into.load_state_dict(
+            {n: t for n, t in dense.items() if n not in through_others}, strict=False
+        )
     fix_inputs(into, facts)
     coded = packed.compressed()
-    coded |= {alias: coded[name] for alias, name in packed.aliases.items() if name in coded}
+    coded |= {
+        alias: coded[name] for alias, name in packed.aliases.items() if name in coded
+    }
     set_origins(into, coded)
     set_file_facts(into, packed.recipe, packed.metadata)
     return into
 
 
 def _check_sharing(given: Mapping[str, Tensor], into: nn.Module) -> list[str]:
-    """Tensors that share memory in the module must have the same numbers in the file, or the last would win.
+    """Tensors that share memory in the module must have the same numbers in the file,
+    or the last would win.
 
     Returns those that torch cannot write to, and that get their numbers through others.
     """
@@ -140,11 +169,21 @@ def _check_sharing(given: Mapping[str, Tensor], into: nn.Module) -> list[str]:
                 f"{name!r} has several entries in one place of memory in {type(into).__name__}, as expand() makes "
                 "them, and cannot be written to; give the module a clone of it"
             )
-    wanted = {alias: (name, given[name]) for alias, name in aliases.items() if given[alias] is not given[name]}
+    wanted = {
+        alias: (name, given[name])
+        for alias, name in aliases.items()
+        if given[alias] is not given[name]
+    }
     for name, view in sharing.views.items():
-        wanted[name] = view.of, given[view.of].flatten()[view.index.to(given[view.of].device)]
+        wanted[name] = (
+            view.of,
+            given[view.of].flatten()[view.index.to(given[view.of].device)],
+        )
     for name, (other, value) in wanted.items():
-        same = (given[name] == value) | ((given[name] != given[name]) & (value != value))  # NaN is itself
+        # NaN is itself
+        same = (given[name] == value) | (
+            (given[name] != given[name]) & (value != value)
+        )
         if not bool(same.all()):
             raise ValueError(
                 f"{name!r} and {other!r} share memory in {type(into).__name__} and have different values in the file; "
@@ -153,10 +192,21 @@ def _check_sharing(given: Mapping[str, Tensor], into: nn.Module) -> list[str]:
     return [name for name in sharing.folded if name in sharing.views]
 
 
-def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_lack: tuple[str, ...] = ()) -> None:
-    """The names and shapes of a file must be those of the module; names that hold one of `may_lack` may be missing."""
+def check_names(
+    shapes: Mapping[str, tuple[int, ...]],
+    into: nn.Module,
+    *,
+    may_lack: tuple[str, ...] = (),
+) -> None:
+    """The names and shapes of a file must be those of the module; names that hold one
+    of `may_lack` may be missing.
+    """
     own = into.state_dict()
-    missing = [name for name in own if name not in shapes and not any(part in name for part in may_lack)]
+    missing = [
+        name
+        for name in own
+        if name not in shapes and not any(part in name for part in may_lack)
+    ]
     unknown = [name for name in shapes if name not in own]
     if missing or unknown:
         raise ValueError(
@@ -166,7 +216,9 @@ def check_names(shapes: Mapping[str, tuple[int, ...]], into: nn.Module, *, may_l
         )
     for name, shape in shapes.items():
         if not is_lazy(own[name]) and shape != tuple(own[name].shape):
-            raise ValueError(f"{name!r} has shape {shape} in the file, {tuple(own[name].shape)} in the module")
+            raise ValueError(
+                f"{name!r} has shape {shape} in the file, {tuple(own[name].shape)} in the module"
+            )
 
 
 def _mask_remedy(names: list[str]) -> str:

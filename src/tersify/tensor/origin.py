@@ -1,7 +1,8 @@
-"""The packed form a parameter was loaded from, kept beside it on the module that owns it.
+"""The packed form a parameter was loaded from, kept beside it on the module that owns
+it.
 
-It is a hint, never the truth: whoever uses it compares it with the live tensor. It stays with wrappers, submodules and
-copies, and a pickled module does not carry it.
+It is a hint, never the truth: whoever uses it compares it with the live tensor. It
+stays with wrappers, submodules and copies, and a pickled module does not carry it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ FACTS_ATTRIBUTE = "_packed_facts"
 
 
 class Origin(dict[str, Any]):
-    """What copies of a module share and pickles of it leave out: packed forms by the parameter's name in its module."""
+    """What copies of a module share and pickles of it leave out: packed forms by the
+    parameter's name in its module.
+    """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
         return Origin(self)
@@ -28,7 +31,9 @@ class Origin(dict[str, Any]):
 
 
 def set_origins(model: nn.Module, packed: Mapping[str, CompressedTensor]) -> None:
-    """Leave the packed forms on the modules that own the parameters, in place of earlier ones."""
+    """Leave the packed forms on the modules that own the parameters, in place of
+    earlier ones.
+    """
     modules = dict(model.named_modules(remove_duplicate=False))
     for module in modules.values():
         module.__dict__.pop(ORIGIN_ATTRIBUTE, None)
@@ -48,7 +53,9 @@ def origins_of(model: nn.Module) -> dict[str, CompressedTensor]:
     return found
 
 
-def set_file_facts(model: nn.Module, recipe: str | None, metadata: Mapping[str, Any]) -> None:
+def set_file_facts(
+    model: nn.Module, recipe: str | None, metadata: Mapping[str, Any]
+) -> None:
     """The recipe and the metadata of the file that the module was loaded from."""
     model.__dict__[FACTS_ATTRIBUTE] = Origin(recipe=recipe, metadata=dict(metadata))
 

@@ -1,4 +1,6 @@
-"""Attention whose heads can go one by one, in place of nn.MultiheadAttention's one packed weight."""
+"""Attention whose heads can go one by one, in place of nn.MultiheadAttention's one
+packed weight.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,12 @@ from torch import Tensor, nn
 
 
 class HeadAttention(nn.Module):
-    """What nn.MultiheadAttention computes, from four linear layers, with any number of heads of `head_dim`."""
+    """What nn.MultiheadAttention computes, from four linear layers, with any number of
+    heads of `head_dim`.
+    """
 
-    # nn.TransformerEncoderLayer asks for these before it takes its fast path, which needs the packed weight.
+    # nn.TransformerEncoderLayer asks for these before it takes its fast path, which
+    # needs the packed weight.
     in_proj_bias = None
     _qkv_same_embed_dim = False
     q_proj: nn.Linear
@@ -25,7 +30,10 @@ class HeadAttention(nn.Module):
         self.batch_first = of.batch_first
         self.dropout = of.dropout
         packed = of.in_proj_bias is not None
-        weight, like = of.in_proj_weight, {"device": of.in_proj_weight.device, "dtype": of.in_proj_weight.dtype}
+        weight, like = (
+            of.in_proj_weight,
+            {"device": of.in_proj_weight.device, "dtype": of.in_proj_weight.dtype},
+        )
         for i, name in enumerate(("q_proj", "k_proj", "v_proj")):
             layer = nn.Linear(of.embed_dim, of.embed_dim, packed, **like)
             rows = slice(i * of.embed_dim, (i + 1) * of.embed_dim)
@@ -33,7 +41,9 @@ class HeadAttention(nn.Module):
             if packed:
                 layer.bias = nn.Parameter(of.in_proj_bias[rows].detach().clone())
             self.add_module(name, layer)
-        self.out_proj = nn.Linear(of.embed_dim, of.embed_dim, of.out_proj.bias is not None, **like)
+        self.out_proj = nn.Linear(
+            of.embed_dim, of.embed_dim, of.out_proj.bias is not None, **like
+        )
         self.out_proj.load_state_dict(of.out_proj.state_dict())
         self.train(of.training)
 
@@ -75,11 +85,19 @@ class HeadAttention(nn.Module):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         q, k, v = (
             layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for layer, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+            for layer, x in (
+                (self.q_proj, query),
+                (self.k_proj, key),
+                (self.v_proj, value),
+            )
         )
         bias = _additive(attn_mask, key_padding_mask, q)
         dropout = self.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(q, k, v, bias, dropout).transpose(1, 2).flatten(-2)
+        out = (
+            F.scaled_dot_product_attention(q, k, v, bias, dropout)
+            .transpose(1, 2)
+            .flatten(-2)
+        )
         out = self.out_proj(out)
         weights = None
         if need_weights:
@@ -91,17 +109,27 @@ class HeadAttention(nn.Module):
         return out if self.batch_first else out.transpose(0, 1), weights
 
 
-def _additive(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor) -> Tensor | None:
-    """Both masks as one summand of the scores (N, heads, L, S); True means 'do not look'."""
+def _additive(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor
+) -> Tensor | None:
+    """Both masks as one summand of the scores (N, heads, L, S); True means 'do not
+    look'.
+    """
     if attn_mask is not None and attn_mask.dim() != 2:
         raise ValueError(
             f"attn_mask has {attn_mask.dim()} dimensions; attention that may lose heads takes one mask (L, S) for all"
         )
-    padding = None if key_padding_mask is None else key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
+    padding = (
+        None
+        if key_padding_mask is None
+        else key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
+    )
     bias = None
     for mask in (attn_mask, padding):
         if mask is not None:
             if mask.dtype == torch.bool:
-                mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, float("-inf"))
+                mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(
+                    mask, float("-inf")
+                )
             bias = mask if bias is None else bias + mask
     return bias

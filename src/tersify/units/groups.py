@@ -15,7 +15,9 @@ from tersify.units.walk import Role, Walk, no_units
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One dimension of one parameter or buffer. `unit` holds for each index its unit in the group, or -1."""
+    """One dimension of one parameter or buffer. `unit` holds for each index its unit in
+    the group, or -1.
+    """
 
     name: str
     dim: int
@@ -23,7 +25,9 @@ class Member:
     unit: Tensor
 
     def spread(self, per_unit: Tensor, other: float | bool = 1) -> Tensor:
-        """One value per unit → one value per index, `other` where the index belongs to no unit of the group."""
+        """One value per unit → one value per index, `other` where the index belongs to
+        no unit of the group.
+        """
         unit = self.unit.to(per_unit.device)
         return torch.where(unit < 0, other, per_unit[unit.clamp(min=0)])
 
@@ -36,7 +40,9 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Carrier:
-    """A module whose output carries the units along `dim`: multiplying it there by a mask silences them."""
+    """A module whose output carries the units along `dim`: multiplying it there by a
+    mask silences them.
+    """
 
     module: str
     dim: int
@@ -47,7 +53,9 @@ class Carrier:
 
 @dataclass(frozen=True, eq=False)
 class UnitGroup:
-    """Units of one kind (`filter`, `neuron` or `head`) that one layer, or several coupled layers, make."""
+    """Units of one kind (`filter`, `neuron` or `head`) that one layer, or several
+    coupled layers, make.
+    """
 
     name: str
     kind: str
@@ -69,22 +77,32 @@ class UnitGroup:
 
     @property
     def coupled(self) -> bool:
-        """Several layers make the units together, as those that meet in a residual addition do."""
+        """Several layers make the units together, as those that meet in a residual
+        addition do.
+        """
         return len(self.producers) > 1
 
     def silence_(self, model: nn.Module, dead: Tensor) -> None:
-        """Zero the rows, biases and γ, β of the units where `dead` (size,) is true: they give exactly 0 then."""
+        """Zero the rows, biases and γ, β of the units where `dead` (size,) is true:
+        they give exactly 0 then.
+        """
         if dead.shape != (self.size,):
-            raise ValueError(f"group {self.name!r} has {self.size} units, got a mask of shape {tuple(dead.shape)}")
+            raise ValueError(
+                f"group {self.name!r} has {self.size} units, got a mask of shape {tuple(dead.shape)}"
+            )
         parameters = dict(model.named_parameters(remove_duplicate=False))
         for member in self.members:
             if member.role != "consumer" and member.name in parameters:
                 tensor = parameters[member.name].data
-                tensor.masked_fill_(member.over(tensor, dead.to(tensor.device), False), 0.0)
+                tensor.masked_fill_(
+                    member.over(tensor, dead.to(tensor.device), False), 0.0
+                )
 
 
 def find_units(model: nn.Module, example: Example) -> list[UnitGroup]:
-    """The groups of units that can go from the model. `example` is what `model(example)` takes; one sample does."""
+    """The groups of units that can go from the model. `example` is what
+    `model(example)` takes; one sample does.
+    """
     return groups_of(trace(model, example))
 
 
@@ -95,12 +113,16 @@ def groups_of(traced: Trace) -> list[UnitGroup]:
     members: dict[int, list[Member]] = {}
     for (name, dim), root in roots.items():
         for group, unit in places.split(root):
-            members.setdefault(group, []).append(Member(name, dim, walk.roles[name, dim], unit))
+            members.setdefault(group, []).append(
+                Member(name, dim, walk.roles[name, dim], unit)
+            )
     carriers: dict[int, list[Carrier]] = {}
     for node, parameter, dim, labels in walk.carriers:
         if parameter not in traced.packed and not _normed(node):
             for group, unit in places.split(walk.labels.roots(labels)):
-                carriers.setdefault(group, []).append(Carrier(parameter.rpartition(".")[0], dim, unit))
+                carriers.setdefault(group, []).append(
+                    Carrier(parameter.rpartition(".")[0], dim, unit)
+                )
     dims = traced.dims
     return [
         _group(places.sizes[group], tuple(held), tuple(carriers.get(group, ())), dims)
@@ -124,24 +146,38 @@ def follow(traced: Trace) -> Walk:
 
 
 def _pass_on_mutation(walk: Walk, node: fx.Node) -> None:
-    if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args:
+    if (
+        isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
+        and node.args
+    ):
         first = node.args[0]
         if isinstance(first, fx.Node) and first not in walk.stored:
             walk.values[first] = walk.values[node]
 
 
 def _free_units(walk: Walk, roots: dict[tuple[str, int], Tensor]) -> set[int]:
-    """Units that some layer makes and some layer reads. What nobody reads is left alone: it may be asked for later."""
+    """Units that some layer makes and some layer reads. What nobody reads is left
+    alone: it may be asked for later.
+    """
     made, read = set[int](), set[int]()
     for key, root in roots.items():
-        (made if walk.roles[key] == "producer" else read if walk.roles[key] == "consumer" else set()).update(
-            root.tolist()
-        )
+        (
+            made
+            if walk.roles[key] == "producer"
+            else read
+            if walk.roles[key] == "consumer"
+            else set()
+        ).update(root.tolist())
     return (made & read) - {FIXED}
 
 
-def _homes(walk: Walk, roots: dict[tuple[str, int], Tensor], free: set[int]) -> dict[int, int]:
-    """Each unit's group, named by its first unit: the units of one producer are together, in its order."""
+def _homes(
+    walk: Walk, roots: dict[tuple[str, int], Tensor], free: set[int]
+) -> dict[int, int]:
+    """Each unit's group, named by its first unit: the units of one producer are
+    together, in its order.
+    """
     home: dict[int, int] = {}
     for key, root in roots.items():
         if walk.roles[key] != "producer":
@@ -158,7 +194,9 @@ def _homes(walk: Walk, roots: dict[tuple[str, int], Tensor], free: set[int]) -> 
 
 
 class _Places:
-    """Every unit's group and its number in there, to be looked up for many labels at once."""
+    """Every unit's group and its number in there, to be looked up for many labels at
+    once.
+    """
 
     def __init__(self, homes: dict[int, int]) -> None:
         self.sizes: dict[int, int] = {}
@@ -170,17 +208,32 @@ class _Places:
             self.sizes[home] += 1
 
     def split(self, roots: Tensor) -> list[tuple[int, Tensor]]:
-        """The groups that labels belong to, each with the numbers of its units and -1 elsewhere."""
+        """The groups that labels belong to, each with the numbers of its units and -1
+        elsewhere.
+        """
         inside = roots.clamp(max=len(self._group) - 1)
         known = roots < len(self._group)
         group = torch.where(known, self._group[inside], -1)
         number = self._number[inside]
-        return [(g, torch.where(group == g, number, -1)) for g in group.unique().tolist() if g >= 0]
+        return [
+            (g, torch.where(group == g, number, -1))
+            for g in group.unique().tolist()
+            if g >= 0
+        ]
 
 
-def _group(size: int, members: tuple[Member, ...], carriers: tuple[Carrier, ...], dims: dict[str, int]) -> UnitGroup:
+def _group(
+    size: int,
+    members: tuple[Member, ...],
+    carriers: tuple[Carrier, ...],
+    dims: dict[str, int],
+) -> UnitGroup:
     first = next(m for m in members if m.role == "producer")
-    repeated = any((m.unit[m.unit >= 0].bincount() > 1).any() for m in members if m.role == "producer")
+    repeated = any(
+        (m.unit[m.unit >= 0].bincount() > 1).any()
+        for m in members
+        if m.role == "producer"
+    )
     kind = "filter" if dims[first.name] > 2 else "head" if repeated else "neuron"
     return UnitGroup(first.name.rpartition(".")[0], kind, size, members, carriers)
 

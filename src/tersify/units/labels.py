@@ -1,4 +1,6 @@
-"""Which slices of which parameters are one unit: a union-find over (parameter, dimension, index)."""
+"""Which slices of which parameters are one unit: a union-find over (parameter,
+dimension, index).
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,20 @@ FIXED = 0  # the label of whatever is no unit and has to stay
 
 
 class Labels:
-    """Every index along a parameter's dimension has a number; numbers that must go together share a root.
+    """Every index along a parameter's dimension has a number; numbers that must go
+    together share a root.
 
-    The labels of an activation are a tensor of its shape. They are kept as expanded views (stride 0), so they
-    take no memory and what does not vary along a dimension is seen at once.
+    The labels of an activation are a tensor of its shape. They are kept as expanded
+    views (stride 0), so they take no memory and what does not vary along a dimension is
+    seen at once.
     """
 
     def __init__(self, packed: dict[str, tuple[str, int]]) -> None:
         self._parent = [FIXED]
         self._first: dict[tuple[str, int], int] = {}
         self._size: dict[tuple[str, int], int] = {}
-        self._packed = packed  # a part's name → the parameter that holds it, and the row it starts at
+        # a part's name → the parameter that holds it, and the row it starts at
+        self._packed = packed
 
     def holder(self, parameter: str) -> str:
         return self._packed.get(parameter, (parameter, 0))[0]
@@ -29,7 +34,8 @@ class Labels:
         name, offset = self._packed.get(parameter, (parameter, 0))
         offset = offset if dim == 0 else 0
         if (name, dim) not in self._first:
-            # A packed attention weight holds queries, keys and values one behind another.
+            # A packed attention weight holds queries, keys and values one behind
+            # another.
             full = 3 * size if parameter in self._packed and dim == 0 else size
             self._first[name, dim] = len(self._parent)
             self._size[name, dim] = full
@@ -38,11 +44,18 @@ class Labels:
         return torch.arange(start, start + size)
 
     def places(self) -> dict[tuple[str, int], Tensor]:
-        """Roots along every labelled (parameter, dimension); FIXED where nothing may go."""
-        return {key: self.roots(torch.arange(first, first + self._size[key])) for key, first in self._first.items()}
+        """Roots along every labelled (parameter, dimension); FIXED where nothing may
+        go.
+        """
+        return {
+            key: self.roots(torch.arange(first, first + self._size[key]))
+            for key, first in self._first.items()
+        }
 
     def tie(self, a: Tensor, b: Tensor) -> None:
-        """Elementwise: what a names and what b names goes together. FIXED holds whatever it is tied to."""
+        """Elementwise: what a names and what b names goes together. FIXED holds
+        whatever it is tied to.
+        """
         a, b = compact(*torch.broadcast_tensors(a, b))
         pairs = torch.stack([a.reshape(-1), b.reshape(-1)], 1)
         if len(pairs) > 4096:
@@ -91,7 +104,9 @@ def spread(labels: Tensor, shape: torch.Size | tuple[int, ...], dim: int) -> Ten
 
 
 def compact(*labels: Tensor) -> list[Tensor]:
-    """Tensors of one shape without the dimensions along which all of them are expanded views."""
+    """Tensors of one shape without the dimensions along which all of them are expanded
+    views.
+    """
     first = labels[0]
     for dim in range(first.dim()):
         if all(x.stride(dim) == 0 for x in labels):

@@ -10,7 +10,9 @@ from tersify.units.labels import spread
 from tersify.units.walk import Walk, argument, shape_of, units_along
 
 
-def _layer(walk: Walk, node: fx.Node, out_dim: int, rows: Tensor, weight: str) -> Tensor:
+def _layer(
+    walk: Walk, node: fx.Node, out_dim: int, rows: Tensor, weight: str
+) -> Tensor:
     """What conv and linear share: the bias goes with the rows, the output carries them."""
     bias = walk.name_of(argument(node, "bias"))
     if bias is not None:
@@ -33,7 +35,9 @@ def linear(walk: Walk, node: fx.Node) -> Any:
 
 def conv(walk: Walk, node: fx.Node) -> Any:
     weight = walk.name_of(argument(node, "weight"))
-    batched = len(shape_of(argument(node, "input"))) == len(shape_of(argument(node, "weight")))
+    batched = len(shape_of(argument(node, "input"))) == len(
+        shape_of(argument(node, "weight"))
+    )
     if weight is None or not batched:
         return walk.unknown(node)
     x = units_along(walk, walk.of(argument(node, "input")), 1)
@@ -92,17 +96,26 @@ def prelu(walk: Walk, node: fx.Node) -> Any:
     assert isinstance(weight, fx.Node)
     [size] = shape_of(weight)
     if size > 1 and weight in walk.stored:
-        walk.labels.tie(units_along(walk, x, 1), walk.role(walk.stored[weight], 0, size, "follower"))
+        walk.labels.tie(
+            units_along(walk, x, 1), walk.role(walk.stored[weight], 0, size, "follower")
+        )
     return x if size == 1 or weight in walk.stored else walk.unknown(node)
 
 
 def matmul(walk: Walk, node: fx.Node) -> Any:
-    """Rows times columns: a contracted unit goes from both sides; a batch (a head) carries on."""
+    """Rows times columns: a contracted unit goes from both sides; a batch (a head)
+    carries on.
+    """
     left, right = node.args[0], node.args[1]
     if left in walk.stored or right in walk.stored:
         return walk.unknown(node)
     a, b = walk.of(left), walk.of(right)
-    if a.dim() < 3 or a.dim() != b.dim() or walk.labels.varies(a, -2) or walk.labels.varies(b, -1):
+    if (
+        a.dim() < 3
+        or a.dim() != b.dim()
+        or walk.labels.varies(a, -2)
+        or walk.labels.varies(b, -1)
+    ):
         # Units as rows of the result, as in a product over tokens, stay where they are.
         return _product_of_tokens(walk, node, a, b)
     walk.labels.tie(a.narrow(-2, 0, 1).transpose(-2, -1), b.narrow(-1, 0, 1))
@@ -112,8 +125,15 @@ def matmul(walk: Walk, node: fx.Node) -> Any:
 
 
 def _product_of_tokens(walk: Walk, node: fx.Node, a: Tensor, b: Tensor) -> Any:
-    """Attention's probabilities times its values: heads meet, the values' own units carry on."""
-    contracted = a.dim() < 3 or a.dim() != b.dim() or walk.labels.varies(a, -1) or walk.labels.varies(a, -2)
+    """Attention's probabilities times its values: heads meet, the values' own units
+    carry on.
+    """
+    contracted = (
+        a.dim() < 3
+        or a.dim() != b.dim()
+        or walk.labels.varies(a, -1)
+        or walk.labels.varies(a, -2)
+    )
     if contracted or walk.labels.varies(b, -2):
         return walk.unknown(node)
     heads = a.narrow(-1, 0, 1).narrow(-2, 0, 1)
@@ -124,7 +144,9 @@ def _product_of_tokens(walk: Walk, node: fx.Node, a: Tensor, b: Tensor) -> Any:
 
 
 def attention(walk: Walk, node: fx.Node) -> Any:
-    """Queries and keys lose the same units; queries, keys and values lose the same heads."""
+    """Queries and keys lose the same units; queries, keys and values lose the same
+    heads.
+    """
     q, k, v = (walk.of(n) for n in node.args[:3])
     mixed = any(walk.labels.varies(x, -2) for x in (q, k, v))
     if mixed or q.shape[:-2] != k.shape[:-2] or q.shape[:-2] != v.shape[:-2]:

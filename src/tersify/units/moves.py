@@ -13,7 +13,9 @@ from tersify.units.walk import Walk, argument, shape_of, units_along
 
 
 def pointwise(walk: Walk, node: fx.Node) -> Any:
-    """Values that meet at one position go together; one value for many positions couples nothing."""
+    """Values that meet at one position go together; one value for many positions
+    couples nothing.
+    """
     nodes = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
     result = fixed(())
     for other in (n for n in nodes if n not in walk.stored):
@@ -31,10 +33,13 @@ def _meet(walk: Walk, a: Tensor, b: Tensor) -> Tensor:
         wide = x.expand(shape)
         missing = len(shape) - x.dim()
         units.append({d for d in range(len(shape)) if walk.labels.varies(wide, d)})
-        single.append({d for d in range(len(shape)) if d < missing or x.shape[d - missing] == 1})
+        single.append(
+            {d for d in range(len(shape)) if d < missing or x.shape[d - missing] == 1}
+        )
     for one, many, x, y in ((1, 0, b, a), (0, 1, a, b)):
         if units[many] and units[many] <= single[one]:
-            # One value for many units (an attention mask, a gate): if it is a unit itself it has to stay.
+            # One value for many units (an attention mask, a gate): if it is a unit
+            # itself it has to stay.
             walk.labels.freeze(x)
             if units[one]:
                 walk.labels.freeze(y)
@@ -46,7 +51,9 @@ def _meet(walk: Walk, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _meet_stored(walk: Walk, x: Tensor, node: fx.Node) -> Tensor:
-    """A learned factor or summand per unit, such as a layer's scale, goes with its unit."""
+    """A learned factor or summand per unit, such as a layer's scale, goes with its
+    unit.
+    """
     name, own = walk.stored[node], shape_of(node)
     free = [d for d in range(x.dim()) if walk.labels.varies(x, d)]
     places = [d - (x.dim() - len(own)) for d in free]
@@ -73,12 +80,24 @@ def keeps_channels(walk: Walk, node: fx.Node) -> Any:
 def reduce(walk: Walk, node: fx.Node) -> Any:
     x = walk.of(node.args[0])
     dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    dims = list(range(x.dim())) if dims is None else [dims] if isinstance(dims, int) else list(dims)
-    if not isinstance(node.meta["val"], Tensor) or any(walk.labels.varies(x, d) for d in dims):
+    dims = (
+        list(range(x.dim()))
+        if dims is None
+        else [dims]
+        if isinstance(dims, int)
+        else list(dims)
+    )
+    if not isinstance(node.meta["val"], Tensor) or any(
+        walk.labels.varies(x, d) for d in dims
+    ):
         return walk.unknown(node)
     for d in dims:
         x = x.narrow(d, 0, 1)
-    return x.reshape(shape_of(node)) if x.numel() == math.prod(shape_of(node)) else walk.unknown(node)
+    return (
+        x.reshape(shape_of(node))
+        if x.numel() == math.prod(shape_of(node))
+        else walk.unknown(node)
+    )
 
 
 def along_dim(walk: Walk, node: fx.Node) -> Any:
@@ -92,10 +111,16 @@ def same(walk: Walk, node: fx.Node) -> Any:
 
 
 def view(walk: Walk, node: fx.Node) -> Any:
-    """A size that the program writes out has to stay; one it leaves open (-1) may shrink."""
+    """A size that the program writes out has to stay; one it leaves open (-1) may
+    shrink.
+    """
     x = walk.of(node.args[0])
     out = x.reshape(shape_of(node))
-    sizes = next(a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, (list, tuple)))
+    sizes = next(
+        a
+        for a in (*node.args[1:], *node.kwargs.values())
+        if isinstance(a, (list, tuple))
+    )
     start = 0 if len(sizes) == out.dim() else int(argument(node, "dim")) % x.dim()
     for d, size in enumerate(sizes, start):
         if size != -1 and walk.labels.varies(out, d):
@@ -117,7 +142,9 @@ def expand_as(walk: Walk, node: fx.Node) -> Any:
 
 
 def rearrange(walk: Walk, node: fx.Node) -> Any:
-    """Permutations, flattening, new and dropped dimensions: the labels move as the values do."""
+    """Permutations, flattening, new and dropped dimensions: the labels move as the
+    values do.
+    """
     return node.target(*fx.map_arg(node.args, walk.of), **node.kwargs)  # type: ignore[operator]
 
 
@@ -129,7 +156,9 @@ def cat(walk: Walk, node: fx.Node) -> Any:
 
 
 def take(walk: Walk, node: fx.Node) -> Any:
-    """Selecting by number is fine along positions; along units the numbers would mean others afterwards."""
+    """Selecting by number is fine along positions; along units the numbers would mean
+    others afterwards.
+    """
     x = walk.of(node.args[0])
     value = node.meta["val"]
     if isinstance(value, Tensor) and value.shape == x.shape:
@@ -148,7 +177,9 @@ def pad(walk: Walk, node: fx.Node) -> Any:
         if any(pads[2 * i : 2 * i + 2]):
             if walk.labels.varies(x, d):
                 return walk.unknown(node)
-            x = x.narrow(d, 0, 1).expand([shape_of(node)[d] if k == d else s for k, s in enumerate(x.shape)])
+            x = x.narrow(d, 0, 1).expand(
+                [shape_of(node)[d] if k == d else s for k, s in enumerate(x.shape)]
+            )
     return x
 
 

@@ -1,7 +1,8 @@
 """Which rule belongs to which torch operation.
 
-A rule gets the labels of the operation's tensors and returns the labels of its result. An operation without a
-rule holds every unit it reads, so that ignorance costs savings, never correctness.
+A rule gets the labels of the operation's tensors and returns the labels of its result.
+An operation without a rule holds every unit it reads, so that ignorance costs savings,
+never correctness.
 """
 
 from __future__ import annotations
@@ -12,14 +13,48 @@ from torch import fx
 from tersify.units import layers, moves
 from tersify.units.walk import Rule
 
-_POOLS = [f"{kind}_pool{d}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max", "lp") for d in (1, 2, 3)]
-_RESAMPLES = [f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "linear1d", "bilinear2d", "bicubic2d")]
-_MOVES = ["flatten", "permute", "transpose", "t", "movedim", "squeeze", "unsqueeze", "stack"]
-# Pointwise by their nature. Torch's own tag is missing from some of them, and from others in older releases.
+_POOLS = [
+    f"{kind}_pool{d}d"
+    for kind in ("max", "avg", "adaptive_avg", "adaptive_max", "lp")
+    for d in (1, 2, 3)
+]
+_RESAMPLES = [
+    f"upsample_{kind}"
+    for kind in ("nearest1d", "nearest2d", "linear1d", "bilinear2d", "bicubic2d")
+]
+_MOVES = [
+    "flatten",
+    "permute",
+    "transpose",
+    "t",
+    "movedim",
+    "squeeze",
+    "unsqueeze",
+    "stack",
+]
+# Pointwise by their nature. Torch's own tag is missing from some of them, and from
+# others in older releases.
 _ACTIVATIONS = [
-    "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "mish",
-    "relu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "tanh", "threshold",
-]  # fmt: skip
+    "celu",
+    "elu",
+    "gelu",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "log_sigmoid",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "softshrink",
+    "tanh",
+    "threshold",
+]
 _RULES: dict[str, Rule] = {
     "linear": layers.linear,
     **{f"conv{d}d": layers.conv for d in (1, 2, 3)},
@@ -30,7 +65,17 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(["mean", "sum", "amax", "amin", "std", "var"], moves.reduce),
     **dict.fromkeys(["softmax", "log_softmax", "_softmax"], moves.along_dim),
     **dict.fromkeys(
-        ["dropout", "feature_dropout", "alpha_dropout", "clone", "contiguous", "detach", "to", "alias"], moves.same
+        [
+            "dropout",
+            "feature_dropout",
+            "alpha_dropout",
+            "clone",
+            "contiguous",
+            "detach",
+            "to",
+            "alias",
+        ],
+        moves.same,
     ),
     **dict.fromkeys(_ACTIVATIONS, moves.same),
     "prelu": layers.prelu,
@@ -39,7 +84,10 @@ _RULES: dict[str, Rule] = {
     "expand_as": moves.expand_as,
     **dict.fromkeys(_MOVES, moves.rearrange),
     "cat": moves.cat,
-    **dict.fromkeys(["select", "slice", "split", "split_with_sizes", "chunk", "unbind", "narrow"], moves.take),
+    **dict.fromkeys(
+        ["select", "slice", "split", "split_with_sizes", "chunk", "unbind", "narrow"],
+        moves.take,
+    ),
     **dict.fromkeys(["pad", "constant_pad_nd"], moves.pad),
     **dict.fromkeys(["matmul", "bmm"], layers.matmul),
     "scaled_dot_product_attention": layers.attention,
@@ -52,11 +100,18 @@ def rule_for(node: fx.Node) -> Rule | None:
     if name in _RULES:
         return _RULES[name]
     target = node.target
-    return moves.pointwise if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags else None
+    return (
+        moves.pointwise
+        if isinstance(target, torch._ops.OpOverload)
+        and torch.Tag.pointwise in target.tags
+        else None
+    )
 
 
 def operation_name(node: fx.Node) -> str:
-    """`relu` for relu and for its in-place form; `getitem` for one result out of several."""
+    """`relu` for relu and for its in-place form; `getitem` for one result out of
+    several.
+    """
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.name.removeprefix("aten::").rstrip("_")
     return getattr(node.target, "__name__", "")

@@ -1,4 +1,6 @@
-"""A model's calculation as a graph of torch operations, each with the parameters it reads."""
+"""A model's calculation as a graph of torch operations, each with the parameters it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """`stored`: placeholder → the name of the parameter or buffer; `packed`: see `Labels`.
+    """`stored`: placeholder → the name of the parameter or buffer; `packed`: see
+    `Labels`.
 
     `model` is a copy in eval mode with its attention split, and `tensors` are its own.
     """
@@ -33,7 +36,10 @@ class Trace:
     @property
     def dims(self) -> dict[str, int]:
         """How many dimensions each tensor has, under the names the model itself uses."""
-        return {self.packed.get(name, (name, 0))[0]: tensor.dim() for name, tensor in self.tensors.items()}
+        return {
+            self.packed.get(name, (name, 0))[0]: tensor.dim()
+            for name, tensor in self.tensors.items()
+        }
 
 
 def trace(model: nn.Module, example: Example) -> Trace:
@@ -44,9 +50,11 @@ def trace(model: nn.Module, example: Example) -> Trace:
     args, kwargs = call_arguments(example)
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.export's remarks concern those who keep its program
+            # torch.export's remarks concern those who keep its program
+            warnings.simplefilter("ignore")
             exported = torch.export.export(twin, args, kwargs, strict=False)
-    except Exception as error:  # whatever the user's forward does wrong, or torch.export cannot follow
+    except Exception as error:
+        # whatever the user's forward does wrong, or torch.export cannot follow
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{type(model).__name__} cannot be traced with this example ({type(error).__name__}: {reason}); "
@@ -67,16 +75,20 @@ def trace(model: nn.Module, example: Example) -> Trace:
 
 
 def call_arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A mapping holds keyword arguments, a tuple positional ones; anything else is the one argument."""
+    """A mapping holds keyword arguments, a tuple positional ones; anything else is the
+    one argument.
+    """
     if isinstance(example, Mapping):
         return (), dict(example)
     return (example if isinstance(example, tuple) else (example,)), {}
 
 
 def split_attention_(model: nn.Module) -> dict[str, tuple[str, int]]:
-    """Give every nn.MultiheadAttention a linear layer each for queries, keys and values.
+    """Give every nn.MultiheadAttention a linear layer each for queries, keys and
+    values.
 
-    Returns for each part's parameter the packed one of the original, and the row the part starts at.
+    Returns for each part's parameter the packed one of the original, and the row the
+    part starts at.
     """
     packed: dict[str, tuple[str, int]] = {}
     for name, module in list(model.named_modules()):
@@ -85,12 +97,18 @@ def split_attention_(model: nn.Module) -> dict[str, tuple[str, int]]:
             model.set_submodule(name, HeadAttention(module))
             for i, part in enumerate(("q_proj", "k_proj", "v_proj")):
                 for kind in ("weight", "bias"):
-                    packed[f"{name}.{part}.{kind}"] = (f"{name}.in_proj_{kind}", i * module.embed_dim)
+                    packed[f"{name}.{part}.{kind}"] = (
+                        f"{name}.in_proj_{kind}",
+                        i * module.embed_dim,
+                    )
     return packed
 
 
 def _stored(model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
 
 
 def _refuse_parametrized(model: nn.Module) -> None:

@@ -14,17 +14,22 @@ Role = Literal["producer", "follower", "consumer"]
 
 
 class Walk:
-    """One pass over the graph: the labels of every value so far, and who does what with the units."""
+    """One pass over the graph: the labels of every value so far, and who does what with
+    the units.
+    """
 
     def __init__(self, labels: Labels, stored: dict[fx.Node, str]) -> None:
         self.labels = labels
         self.stored = stored
         self.values: dict[fx.Node, Any] = {}
         self.roles: dict[tuple[str, int], Role] = {}
-        self.carriers: list[tuple[fx.Node, str, int, Tensor]] = []  # node, parameter, dimension of the output, labels
+        # node, parameter, dimension of the output, labels
+        self.carriers: list[tuple[fx.Node, str, int, Tensor]] = []
 
     def of(self, node: Any) -> Tensor:
-        """The labels of a value. A stored tensor that is read like one has to stay as it is."""
+        """The labels of a value. A stored tensor that is read like one has to stay as
+        it is.
+        """
         if node in self.stored:
             for dim, size in enumerate(shape_of(node)):
                 self.labels.freeze(self.labels.along(self.stored[node], dim, size))
@@ -34,7 +39,9 @@ class Walk:
         return value
 
     def role(self, name: str, dim: int, size: int, role: Role) -> Tensor:
-        """Labels along a parameter's dimension; a tied weight that makes units anywhere is their producer."""
+        """Labels along a parameter's dimension; a tied weight that makes units anywhere
+        is their producer.
+        """
         labels = self.labels.along(name, dim, size)
         key = (self.labels.holder(name), dim)
         if role == "producer" or key not in self.roles:
@@ -47,7 +54,11 @@ class Walk:
     def unknown(self, node: fx.Node) -> Any:
         """Nothing that this operation reads may go."""
         for other in node.all_input_nodes:
-            for value in [self.of(other)] if other in self.stored else _tensors(self.values.get(other)):
+            for value in (
+                [self.of(other)]
+                if other in self.stored
+                else _tensors(self.values.get(other))
+            ):
                 self.labels.freeze(value)
         return no_units(node)
 
@@ -68,12 +79,18 @@ def argument(node: fx.Node, name: str) -> Any:
     assert isinstance(node.target, torch._ops.OpOverload)
     for place, declared in enumerate(node.target._schema.arguments):
         if declared.name == name:
-            return node.args[place] if place < len(node.args) else node.kwargs.get(name, declared.default_value)
+            return (
+                node.args[place]
+                if place < len(node.args)
+                else node.kwargs.get(name, declared.default_value)
+            )
     raise KeyError(name)
 
 
 def units_along(walk: Walk, labels: Tensor, dim: int) -> Tensor:
-    """The labels along one dimension; where they vary elsewhere too, nothing of them may go."""
+    """The labels along one dimension; where they vary elsewhere too, nothing of them
+    may go.
+    """
     dim %= labels.dim()
     if any(walk.labels.varies(labels, d) for d in range(labels.dim()) if d != dim):
         walk.labels.freeze(labels)
@@ -83,7 +100,9 @@ def units_along(walk: Walk, labels: Tensor, dim: int) -> Tensor:
 def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    return [v for v in value if isinstance(v, Tensor)] if isinstance(value, tuple) else []
+    return (
+        [v for v in value if isinstance(v, Tensor)] if isinstance(value, tuple) else []
+    )
 
 
 Rule = Callable[[Walk, fx.Node], Any]

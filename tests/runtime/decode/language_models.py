@@ -25,10 +25,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm2": ("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 3}),
     "scaled": (
         "Llama",
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}, "attention_bias": True},
+        {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 500.0,
+                "factor": 4.0,
+            },
+            "attention_bias": True,
+        },
     ),
     "mistral": ("Mistral", {"sliding_window": 7}),
-    "qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "qwen2": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    ),
     "qwen3": ("Qwen3", {"head_dim": 20, "tie_word_embeddings": True}),
     "smollm3": ("SmolLM3", {"num_hidden_layers": 4}),
     "bitnet": ("BitNet", {}),
@@ -41,7 +51,13 @@ def random_model(family: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     if family == "gpt2":
         config = transformers.GPT2Config(
-            vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=None
+            vocab_size=VOCABULARY,
+            n_embd=48,
+            n_layer=3,
+            n_head=4,
+            n_positions=512,
+            bos_token_id=1,
+            eos_token_id=None,
         )
         model = transformers.GPT2LMHeadModel(config)
     else:
@@ -58,7 +74,9 @@ def random_model(family: str, seed: int = 0) -> Any:
 
 
 def random_ids(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(2, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        2, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def quantized_(model: Any) -> Any:
@@ -67,5 +85,7 @@ def quantized_(model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.copy_(levels[(parameter[..., None] - levels).abs().argmin(-1)])
+                parameter.copy_(
+                    levels[(parameter[..., None] - levels).abs().argmin(-1)]
+                )
     return model

@@ -1,4 +1,6 @@
-"""The kernels of decoders on every instruction set, against plain torch, and what they refuse."""
+"""The kernels of decoders on every instruction set, against plain torch, and what they
+refuse.
+"""
 
 import pytest
 import torch
@@ -28,14 +30,25 @@ def row_weights(space, form, rows, features):
         dense = random(rows, features)
         dense = dense.bfloat16().float() if form == "halves" else dense
         return runtime.pack_rows(space, dense.numpy()), dense
-    levels = {"nibbles": random(16), "few": random(3), "bytes": random(200), "whole": torch.arange(-60.0, 60.0)}[form]
-    codes = torch.randint(len(levels), (rows, features), generator=torch.Generator().manual_seed(3))
-    packed = runtime.pack_row_codes(space, codes.to(torch.uint8).numpy(), levels.tolist())
+    levels = {
+        "nibbles": random(16),
+        "few": random(3),
+        "bytes": random(200),
+        "whole": torch.arange(-60.0, 60.0),
+    }[form]
+    codes = torch.randint(
+        len(levels), (rows, features), generator=torch.Generator().manual_seed(3)
+    )
+    packed = runtime.pack_row_codes(
+        space, codes.to(torch.uint8).numpy(), levels.tolist()
+    )
     return packed, levels[codes]
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("form", ["floats", "halves", "nibbles", "few", "bytes", "whole"])
+@pytest.mark.parametrize(
+    "form", ["floats", "halves", "nibbles", "few", "bytes", "whole"]
+)
 @pytest.mark.parametrize(("rows", "features"), [(1, 1), (33, 7), (64, 130), (95, 257)])
 def test_products_of_rows_are_those_of_torch(isa, form, rows, features):
     space = runtime.Workspace(isa, 2)
@@ -44,12 +57,18 @@ def test_products_of_rows_are_those_of_torch(isa, form, rows, features):
     for vectors in (1, 2, 3, 7, 8, 13):
         engine = runtime.Engine(space)
         value = engine.input(1, (1, vectors, features))
-        epilogue = runtime.Epilogue(scale=scale.tolist(), shift=shift.tolist(), activation=runtime.Activation.SILU)
+        epilogue = runtime.Epilogue(
+            scale=scale.tolist(),
+            shift=shift.tolist(),
+            activation=runtime.Activation.SILU,
+        )
         engine.outputs([runtime.linear_rows(engine, value, weights, epilogue)])
         x = random(vectors, features, seed=vectors)
         wanted = F.silu((x.double() @ dense.double().T) * scale + shift).float()
         given = run(engine, [x], (vectors, rows))
-        assert (given - wanted).abs().max() <= 2e-5 * max(1.0, float(wanted.abs().max()))
+        assert (given - wanted).abs().max() <= 2e-5 * max(
+            1.0, float(wanted.abs().max())
+        )
 
 
 @pytest.mark.parametrize("form", ["floats", "halves", "nibbles", "bytes", "whole"])
@@ -57,7 +76,13 @@ def test_rows_by_their_numbers_are_the_rows(form):
     space = runtime.Workspace(ISAS[-1], 1)
     weights, dense = row_weights(space, form, 70, 9)
     engine = runtime.Engine(space)
-    engine.outputs([runtime.embedding_rows(engine, engine.input_ids(1, 4), weights, (2 * torch.ones(70)).tolist())])
+    engine.outputs(
+        [
+            runtime.embedding_rows(
+                engine, engine.input_ids(1, 4), weights, (2 * torch.ones(70)).tolist()
+            )
+        ]
+    )
     ids = torch.tensor([0, 69, 33, 16])
     assert torch.equal(run(engine, [ids], (4, 9)), 2 * dense[ids])
 
@@ -65,10 +90,15 @@ def test_rows_by_their_numbers_are_the_rows(form):
 def attended(qkv, heads, key_heads, width, scale, window):
     """Causal attention of one text in double, [tokens, heads × width]."""
     tokens = len(qkv)
-    q, k, v = qkv.double().split([heads * width, key_heads * width, key_heads * width], -1)
+    q, k, v = qkv.double().split(
+        [heads * width, key_heads * width, key_heads * width], -1
+    )
     q = q.reshape(tokens, heads, width).transpose(0, 1)
     k, v = (
-        x.reshape(tokens, key_heads, width).transpose(0, 1).repeat_interleave(heads // key_heads, 0) for x in (k, v)
+        x.reshape(tokens, key_heads, width)
+        .transpose(0, 1)
+        .repeat_interleave(heads // key_heads, 0)
+        for x in (k, v)
     )
     places = torch.arange(tokens)
     seen = places[None] <= places[:, None]
@@ -79,9 +109,13 @@ def attended(qkv, heads, key_heads, width, scale, window):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("heads", "key_heads", "width"), [(1, 1, 5), (6, 2, 20), (4, 4, 64), (8, 1, 33)])
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "width"), [(1, 1, 5), (6, 2, 20), (4, 4, 64), (8, 1, 33)]
+)
 @pytest.mark.parametrize(("window", "half"), [(0, False), (11, False), (0, True)])
-def test_attention_over_a_cache_is_attention_over_the_text(isa, heads, key_heads, width, window, half):
+def test_attention_over_a_cache_is_attention_over_the_text(
+    isa, heads, key_heads, width, window, half
+):
     space, tokens = runtime.Workspace(isa, 2), 300
     cache = runtime.KeyCache(2, key_heads, width, half)
     cache.reserve(2, 40)
@@ -91,12 +125,18 @@ def test_attention_over_a_cache_is_attention_over_the_text(isa, heads, key_heads
         cache.reserve(2, at + count)
         engine = runtime.Engine(space)
         value = engine.input(1, (1, count, qkv.shape[1]))
-        made = runtime.cached_attention(engine, value, cache, 1, heads, 0.3, window, True, [], [], 0.0)
+        made = runtime.cached_attention(
+            engine, value, cache, 1, heads, 0.3, window, True, [], [], 0.0
+        )
         engine.outputs([made])
         cache.set_rows([1] * count, list(range(at, at + count)), [0])
-        given.append(run(engine, [qkv[at : at + count].contiguous()], (count, heads * width)))
+        given.append(
+            run(engine, [qkv[at : at + count].contiguous()], (count, heads * width))
+        )
         at += count
-    assert (torch.cat(given) - wanted).abs().max() <= (5e-3 if half else 2e-5) * wanted.abs().max()
+    assert (torch.cat(given) - wanted).abs().max() <= (
+        5e-3 if half else 2e-5
+    ) * wanted.abs().max()
 
 
 def cache(*, slots=2, positions=8):
@@ -108,7 +148,9 @@ def cache(*, slots=2, positions=8):
 REFUSALS = {
     "no layers": lambda: runtime.KeyCache(0, 1, 4, False),
     "no room": lambda: cache().reserve(0, 5),
-    "more than memory can be": lambda: runtime.KeyCache(1 << 20, 1 << 20, 1 << 20, False).reserve(1 << 16, 1 << 24),
+    "more than memory can be": lambda: runtime.KeyCache(
+        1 << 20, 1 << 20, 1 << 20, False
+    ).reserve(1 << 16, 1 << 24),
     "no rows": lambda: cache().set_rows([], [], []),
     "a row without a position": lambda: cache().set_rows([0, 0], [0], [0]),
     "no such sequence": lambda: cache().set_rows([2], [0], [0]),
@@ -116,18 +158,30 @@ REFUSALS = {
     "a gap": lambda: cache().set_rows([0], [1], [0]),
     "no such row": lambda: cache().set_rows([0], [0], [1]),
     "a copy of what is not there": lambda: cache().copy(0, 1, 3),
-    "more pairs than numbers": lambda: cache().set_rotation(random(8, 3).numpy(), random(8, 3).numpy()),
-    "fewer sines than cosines": lambda: cache().set_rotation(random(8, 2).numpy(), random(7, 2).numpy()),
-    "a code beyond the levels": lambda: runtime.pack_row_codes(SPACE, torch.full((3, 4), 2).byte().numpy(), [0.0, 1.0]),
-    "no levels": lambda: runtime.pack_row_codes(SPACE, torch.zeros(3, 4).byte().numpy(), []),
+    "more pairs than numbers": lambda: cache().set_rotation(
+        random(8, 3).numpy(), random(8, 3).numpy()
+    ),
+    "fewer sines than cosines": lambda: cache().set_rotation(
+        random(8, 2).numpy(), random(7, 2).numpy()
+    ),
+    "a code beyond the levels": lambda: runtime.pack_row_codes(
+        SPACE, torch.full((3, 4), 2).byte().numpy(), [0.0, 1.0]
+    ),
+    "no levels": lambda: runtime.pack_row_codes(
+        SPACE, torch.zeros(3, 4).byte().numpy(), []
+    ),
     "a level that is not finite": lambda: runtime.pack_row_codes(
         SPACE, torch.zeros(3, 4).byte().numpy(), [float("nan")]
     ),
-    "weights that are not finite": lambda: runtime.pack_rows(SPACE, torch.full((2, 2), float("inf")).numpy()),
+    "weights that are not finite": lambda: runtime.pack_rows(
+        SPACE, torch.full((2, 2), float("inf")).numpy()
+    ),
     "a code of bytes beyond the levels": lambda: runtime.pack_codes_i8(
         SPACE, torch.full((3, 4), 2).byte().numpy(), [0, 1]
     ),
-    "a level that is no byte": lambda: runtime.pack_codes_i8(SPACE, torch.zeros(3, 4).byte().numpy(), [200]),
+    "a level that is no byte": lambda: runtime.pack_codes_i8(
+        SPACE, torch.zeros(3, 4).byte().numpy(), [200]
+    ),
 }
 SPACE = runtime.Workspace(ISAS[-1], 1)
 
@@ -143,8 +197,12 @@ def test_a_run_of_other_rows_than_the_cache_was_told_of_is_refused():
     value = engine.input(1, (1, 3, 24))
     for heads, layer in ((0, 0), (3, 0), (2, 1)):
         with pytest.raises(ValueError, match="a multiple of its own"):
-            runtime.cached_attention(engine, value, kept, layer, heads, 1.0, 0, True, [], [], 0.0)
-    engine.outputs([runtime.cached_attention(engine, value, kept, 0, 2, 1.0, 0, True, [], [], 0.0)])
+            runtime.cached_attention(
+                engine, value, kept, layer, heads, 1.0, 0, True, [], [], 0.0
+            )
+    engine.outputs(
+        [runtime.cached_attention(engine, value, kept, 0, 2, 1.0, 0, True, [], [], 0.0)]
+    )
     kept.set_rows([0], [0], [0])
     with pytest.raises(ValueError, match="told of 1 tokens and the run has 3"):
         run(engine, [random(3, 24)], (3, 8))

@@ -16,7 +16,9 @@ def test_a_file_decodes_as_the_model_it_was_saved_from(family, tmp_path):
     fast = from_tensors(tersify.open(path), model.config, threads=2)
     ids = random_ids(2, 9)
     arguments = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
-    assert torch.equal(fast.generate(ids, **arguments), model.generate(ids, **arguments))
+    assert torch.equal(
+        fast.generate(ids, **arguments), model.generate(ids, **arguments)
+    )
 
 
 def test_weights_of_another_model_are_refused():

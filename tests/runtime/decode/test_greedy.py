@@ -19,7 +19,9 @@ def test_texts_of_every_family_are_those_of_transformers(family):
     fast = tersify.compile(model, threads=2, strict=True)
     for length in (1, 2, 17):
         ids = random_ids(1, length, seed=length)
-        assert torch.equal(greedy(fast, ids, max_new_tokens=40), greedy(model, ids, max_new_tokens=40))
+        assert torch.equal(
+            greedy(fast, ids, max_new_tokens=40), greedy(model, ids, max_new_tokens=40)
+        )
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gpt2"])
@@ -40,7 +42,9 @@ def test_prompts_longer_than_a_chunk_and_a_first_cache_are_read_whole(family):
     model = random_model(family)
     fast = tersify.compile(model, threads=2, strict=True)
     ids = random_ids(2, 300)
-    assert torch.equal(greedy(fast, ids, max_new_tokens=8), greedy(model, ids, max_new_tokens=8))
+    assert torch.equal(
+        greedy(fast, ids, max_new_tokens=8), greedy(model, ids, max_new_tokens=8)
+    )
 
 
 def test_logits_of_all_tokens_are_the_models():
@@ -59,7 +63,10 @@ def test_a_stream_is_the_greedy_text_and_goes_on_where_two_prompts_part():
     wanted = greedy(model, ids, max_new_tokens=20)[0, 12:].tolist()
     assert list(fast.stream(ids, max_new_tokens=20)) == wanted
     longer = torch.cat([ids, random_ids(1, 5, seed=9)], 1)
-    assert list(fast.stream(longer, max_new_tokens=6)) == greedy(model, longer, max_new_tokens=6)[0, 17:].tolist()
+    assert (
+        list(fast.stream(longer, max_new_tokens=6))
+        == greedy(model, longer, max_new_tokens=6)[0, 17:].tolist()
+    )
     assert list(fast.stream(ids, max_new_tokens=20)) == wanted
 
 
@@ -67,7 +74,8 @@ def test_a_stream_ends_with_the_token_that_ends_it():
     fast = tersify.compile(random_model("llama"), strict=True)
     text = list(fast.stream(random_ids(1, 12), max_new_tokens=20))
     assert (
-        list(fast.stream(random_ids(1, 12), max_new_tokens=20, eos_token_id=text[3])) == text[: text.index(text[3]) + 1]
+        list(fast.stream(random_ids(1, 12), max_new_tokens=20, eos_token_id=text[3]))
+        == text[: text.index(text[3]) + 1]
     )
 
 
@@ -84,12 +92,22 @@ def test_processors_of_logits_and_scores_are_those_of_transformers():
     model = random_model("qwen3")
     fast = tersify.compile(model, strict=True)
     ids = random_ids(2, 9)
-    arguments = {"max_new_tokens": 12, "repetition_penalty": 1.7, "no_repeat_ngram_size": 2}
-    arguments |= {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    arguments = {
+        "max_new_tokens": 12,
+        "repetition_penalty": 1.7,
+        "no_repeat_ngram_size": 2,
+    }
+    arguments |= {
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "output_logits": True,
+    }
     given, wanted = greedy(fast, ids, **arguments), greedy(model, ids, **arguments)
     assert torch.equal(given.sequences, wanted.sequences)
     assert len(given.scores) == len(given.logits) == 12
-    torch.testing.assert_close(torch.stack(given.logits), torch.stack(wanted.logits), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        torch.stack(given.logits), torch.stack(wanted.logits), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_the_model_generates_with_the_decoders_loop():
@@ -97,14 +115,21 @@ def test_the_model_generates_with_the_decoders_loop():
     fast = tersify.compile(model, strict=True)
     ids = random_ids(1, 5)
     assert torch.equal(
-        greedy(model, ids, custom_generate=fast.decode, max_new_tokens=9), greedy(model, ids, max_new_tokens=9)
+        greedy(model, ids, custom_generate=fast.decode, max_new_tokens=9),
+        greedy(model, ids, max_new_tokens=9),
     )
 
 
 def test_sampled_texts_are_those_of_the_same_seed():
     model = random_model("llama")
     fast = tersify.compile(model, strict=True)
-    arguments = {"max_new_tokens": 15, "do_sample": True, "temperature": 0.8, "top_p": 0.9, "pad_token_id": 0}
+    arguments = {
+        "max_new_tokens": 15,
+        "do_sample": True,
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "pad_token_id": 0,
+    }
     texts = []
     for each in (fast, model):
         torch.manual_seed(3)

@@ -26,11 +26,16 @@ def test_a_prompt_without_tokens_is_refused():
 
 def test_a_prompt_longer_than_the_cache_is_one_sentence():
     fast = tersify.compile(random_model("llama"), strict=True, context=20)
-    with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
+    with pytest.raises(
+        ValueError, match="a text of 21 tokens does not fit the cache of 20"
+    ):
         fast.generate(random_ids(1, 21), max_new_tokens=1, do_sample=False)
-    with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
+    with pytest.raises(
+        ValueError, match="a text of 21 tokens does not fit the cache of 20"
+    ):
         fast.stream(random_ids(1, 21), max_new_tokens=2)
-    assert len(list(fast.stream(random_ids(1, 20), max_new_tokens=5))) == 1  # the last token that fits the cache
+    # the last token that fits the cache
+    assert len(list(fast.stream(random_ids(1, 20), max_new_tokens=5))) == 1
 
 
 @pytest.mark.parametrize("context", [0, 513, 2.5])
@@ -55,7 +60,9 @@ def test_weights_that_changed_must_be_compiled_again():
             use()
     again = tersify.compile(model, strict=True)
     arguments = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
-    assert torch.equal(again.generate(ids, **arguments), model.generate(ids, **arguments))
+    assert torch.equal(
+        again.generate(ids, **arguments), model.generate(ids, **arguments)
+    )
 
 
 def test_padding_behind_a_prompt_is_refused():
@@ -75,7 +82,9 @@ def test_beams_are_refused():
 
 def test_a_model_of_an_unknown_kind_stays_with_torch_and_says_so():
     transformers = pytest.importorskip("transformers")
-    config = transformers.BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2)
+    config = transformers.BloomConfig(
+        vocab_size=50, hidden_size=16, n_layer=1, n_head=2
+    )
     model = transformers.BloomForCausalLM(config).eval()
     with pytest.warns(RuntimeWarning, match="'bloom' have no decoder"):
         assert tersify.compile(model) is model
@@ -103,9 +112,13 @@ def test_settings_of_language_models_are_refused_for_others():
 
 def test_new_tokens_that_would_not_fit_are_refused_before_the_first():
     fast = tersify.compile(random_model("llama"), strict=True, context=20)
-    with pytest.raises(ValueError, match="a text of 21 tokens does not fit the cache of 20"):
+    with pytest.raises(
+        ValueError, match="a text of 21 tokens does not fit the cache of 20"
+    ):
         fast.generate(random_ids(1, 12), max_new_tokens=10, do_sample=False)
-    assert fast.generate(random_ids(1, 12), max_new_tokens=9, do_sample=False).shape == (1, 21)
+    assert fast.generate(
+        random_ids(1, 12), max_new_tokens=9, do_sample=False
+    ).shape == (1, 21)
 
 
 def test_int8_says_where_it_changes_nothing():

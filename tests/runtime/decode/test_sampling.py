@@ -27,11 +27,16 @@ def test_top_p_leaves_the_fewest_that_have_the_share():
 
 
 def test_shares_of_drawn_tokens_are_those_of_the_softmax():
-    found = torch.bincount(torch.tensor(drawn(Sampling(do_sample=True), 4000)), minlength=5) / 4000
+    found = (
+        torch.bincount(torch.tensor(drawn(Sampling(do_sample=True), 4000)), minlength=5)
+        / 4000
+    )
     torch.testing.assert_close(found, LOGITS.softmax(0), atol=0.03, rtol=0)
 
 
-@pytest.mark.parametrize("bad", [{"temperature": 0.0}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}])
+@pytest.mark.parametrize(
+    "bad", [{"temperature": 0.0}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}]
+)
 def test_settings_that_cannot_be_are_refused(bad):
     (name,) = bad
     with pytest.raises(ValueError, match=f"{name} must be"):

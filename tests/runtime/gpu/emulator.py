@@ -1,4 +1,6 @@
-"""Carries out launches on the CPU: the CUDA sources, built by the C++ compiler with emulated.hpp."""
+"""Carries out launches on the CPU: the CUDA sources, built by the C++ compiler with
+emulated.hpp.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,16 @@ def _folder() -> str:
 
 
 @cache
-def _built(kernel: str, files: tuple[str, ...], defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
-    text = "".join(f"#define {name} {value}\n" for name, value in (("PDL", 0), *defines))
-    text += "".join((HERE / "emulated.hpp" if f == "common.cuh" else SOURCES / f).read_text() for f in files)
+def _built(
+    kernel: str, files: tuple[str, ...], defines: tuple[tuple[str, int], ...]
+) -> ctypes.CDLL:
+    text = "".join(
+        f"#define {name} {value}\n" for name, value in (("PDL", 0), *defines)
+    )
+    text += "".join(
+        (HERE / "emulated.hpp" if f == "common.cuh" else SOURCES / f).read_text()
+        for f in files
+    )
     text += (
         'extern "C" void emulated(int x, int y, int threads, int shared, void** args) '
         f"{{ emulate({kernel}, x, y, threads, shared, args); }}\n"
@@ -37,8 +46,20 @@ def _built(kernel: str, files: tuple[str, ...], defines: tuple[tuple[str, int], 
     source, library = place.with_suffix(".cpp"), place.with_suffix(".so")
     source.write_text(text)
     assert COMPILER is not None
-    flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-w"]
-    done = subprocess.run([COMPILER, *flags, str(source), "-o", str(library)], capture_output=True, text=True)
+    flags = [
+        "-std=c++20",
+        "-O1",
+        "-ffp-contract=off",
+        "-fPIC",
+        "-shared",
+        "-pthread",
+        "-w",
+    ]
+    done = subprocess.run(
+        [COMPILER, *flags, str(source), "-o", str(library)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(os.fspath(library))
 
@@ -56,4 +77,8 @@ def _value(argument: launches.Argument) -> ctypes._SimpleCData:
     if isinstance(argument, Tensor):
         assert argument.is_contiguous()
         return ctypes.c_void_p(argument.data_ptr())
-    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
+    return (
+        ctypes.c_float(argument)
+        if isinstance(argument, float)
+        else ctypes.c_int(argument)
+    )

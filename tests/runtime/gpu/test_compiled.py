@@ -1,4 +1,6 @@
-"""`compile` for a module on a GPU: the reference stands for the kernels, and times are chosen, not measured."""
+"""`compile` for a module on a GPU: the reference stands for the kernels, and times are
+chosen, not measured.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,28 @@ def _few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiled(
-    model: nn.Module, example: object, *, precision: str = "fp32", strict: bool = True, costs: Measured = PACKED_WINS
+    model: nn.Module,
+    example: object,
+    *,
+    precision: str = "fp32",
+    strict: bool = True,
+    costs: Measured = PACKED_WINS,
 ) -> GpuModule:
     arguments = example_arguments(example)
-    return compile_on_gpu(model, arguments, precision=precision, calibration=None, strict=strict, costs=costs)
+    return compile_on_gpu(
+        model,
+        arguments,
+        precision=precision,
+        calibration=None,
+        strict=strict,
+        costs=costs,
+    )
 
 
 def few_levels(levels: Sequence[float], *shape: int) -> Tensor:
-    picked = torch.randint(0, len(levels), shape, generator=torch.Generator().manual_seed(sum(shape)))
+    picked = torch.randint(
+        0, len(levels), shape, generator=torch.Generator().manual_seed(sum(shape))
+    )
     return torch.tensor(levels)[picked]
 
 
@@ -69,7 +85,9 @@ def network() -> nn.Module:
     ).eval()
     model[0].weight.data = few_levels([-0.5, 0.0, 0.5], 24, 8, 1, 1)
     model[4].weight.data = few_levels([-2.0, -1.0, 0.0, 0.5, 4.0], 40, 36)
-    model[5].weight.data = few_levels([-1.0, 1.0], 33, 40) * torch.linspace(0.1, 3, 33)[:, None]
+    model[5].weight.data = (
+        few_levels([-1.0, 1.0], 33, 40) * torch.linspace(0.1, 3, 33)[:, None]
+    )
     model[6].weight.data = few_levels([0.25, -0.25, *[0.0] * 18], 20, 33)
     return model
 
@@ -77,15 +95,25 @@ def network() -> nn.Module:
 def test_layers_of_few_levels_run_packed_and_the_network_stays_the_same() -> None:
     model, x = network(), torch.randn(3, 8, 6, 6)
     made = compiled(model, x)
-    assert {c.name: c.form for c in made.plan.layers} == {"0": TERNARY, "4": TABLE, "5": TERNARY, "6": TERNARY, "7": ""}
+    assert {c.name: c.form for c in made.plan.layers} == {
+        "0": TERNARY,
+        "4": TABLE,
+        "5": TERNARY,
+        "6": TERNARY,
+        "7": "",
+    }
     for batch in (1, 3, 40):
         x = torch.randn(batch, 8, 6, 6)
         torch.testing.assert_close(made(x), model(x), rtol=1e-5, atol=1e-5)
-    assert made.weight_bytes() == sum(m.size_bytes() for m in made.modules() if isinstance(m, PackedLinear))
+    assert made.weight_bytes() == sum(
+        m.size_bytes() for m in made.modules() if isinstance(m, PackedLinear)
+    )
     assert "more than 16 levels" in made.plan.describe()
 
 
-def test_tensors_of_other_layers_are_shared_and_dense_weights_of_packed_ones_are_not_kept() -> None:
+def test_tensors_of_other_layers_are_shared_and_dense_weights_of_packed_ones_are_not_kept() -> (
+    None
+):
     model = network()
     made = compiled(model, torch.randn(2, 8, 6, 6))
     kept = {t.data_ptr() for t in (*made.parameters(), *made.buffers())}
@@ -98,14 +126,18 @@ def test_tensors_of_other_layers_are_shared_and_dense_weights_of_packed_ones_are
 def test_lists_are_chosen_where_they_cost_less() -> None:
     model = nn.Linear(33, 20)
     model.weight.data = few_levels([0.25, -0.25, *[0.0] * 18], 20, 33)
-    costs = Stopwatch(lambda name: {"torch": 9.0, "lists": 1.0}.get(name.split()[0].rstrip(":"), 2.0))
+    costs = Stopwatch(
+        lambda name: {"torch": 9.0, "lists": 1.0}.get(name.split()[0].rstrip(":"), 2.0)
+    )
     made = compiled(model, torch.randn(4, 33), costs=costs)
     assert [choice.form for choice in made.plan.layers] == [LISTS]
 
 
 def test_a_layer_that_torch_runs_faster_stays_with_torch() -> None:
     model, x = network(), torch.randn(2, 8, 6, 6)
-    made = compiled(model, x, costs=Stopwatch(lambda name: 1.0 if name.startswith("torch") else 2.0))
+    made = compiled(
+        model, x, costs=Stopwatch(lambda name: 1.0 if name.startswith("torch") else 2.0)
+    )
     assert not made.plan.packed
     assert "torch is faster" in made.plan.layers[0].reason
     assert torch.equal(made(x), model(x))
@@ -119,10 +151,14 @@ def test_a_module_of_16_bits_keeps_its_type(dtype: torch.dtype) -> None:
     model = model.to(dtype)
     x = torch.randn(2, 64, dtype=dtype)
     made = compiled(model, x)
-    assert {c.activations for c in made.plan.layers} == {"fp16" if dtype == torch.float16 else "bf16"}
+    assert {c.activations for c in made.plan.layers} == {
+        "fp16" if dtype == torch.float16 else "bf16"
+    }
     assert made(x).dtype == dtype
     exact = copy.deepcopy(model).double()(x.double())
-    torch.testing.assert_close(made(x).double(), exact, rtol=0, atol=2e-2 * float(exact.detach().abs().max()))
+    torch.testing.assert_close(
+        made(x).double(), exact, rtol=0, atol=2e-2 * float(exact.detach().abs().max())
+    )
 
 
 def test_int8_and_fp16_are_chosen_by_precision() -> None:
@@ -132,7 +168,9 @@ def test_int8_and_fp16_are_chosen_by_precision() -> None:
     for precision in ("int8", "fp16", "bf16"):
         made = compiled(model, x, precision=precision)
         assert [c.activations for c in made.plan.layers] == [precision]
-        torch.testing.assert_close(made(x), model(x), rtol=0, atol=0.05 * float(model(x).detach().abs().max()))
+        torch.testing.assert_close(
+            made(x), model(x), rtol=0, atol=0.05 * float(model(x).detach().abs().max())
+        )
 
 
 def test_levels_that_fp32_activations_cannot_meet_exactly_stay_with_torch() -> None:
@@ -146,18 +184,31 @@ def test_auto_rounds_to_int8_only_with_calibration() -> None:
     model = nn.Linear(64, 48)
     model.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64)
     x = torch.randn(2, 64)
-    cheap = Stopwatch(lambda name: 9.0 if name.startswith("torch") else 1.0 if "int8" in name else 2.0)
+    cheap = Stopwatch(
+        lambda name: 9.0 if name.startswith("torch") else 1.0 if "int8" in name else 2.0
+    )
     arguments = example_arguments(x)
     for calibration, wanted in ((None, "bf16 parts"), ([arguments], "int8")):
-        made = compile_on_gpu(model, arguments, precision="auto", calibration=calibration, strict=True, costs=cheap)
+        made = compile_on_gpu(
+            model,
+            arguments,
+            precision="auto",
+            calibration=calibration,
+            strict=True,
+            costs=cheap,
+        )
         assert [c.activations for c in made.plan.layers] == [wanted]
 
 
-def test_a_kernel_that_disagrees_is_left_to_torch_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_disagrees_is_left_to_torch_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = nn.Linear(64, 48)
     model.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64)
     right = PackedLinear.on_vectors
-    monkeypatch.setattr(PackedLinear, "on_vectors", lambda self, x: right(self, x) * 1.01)
+    monkeypatch.setattr(
+        PackedLinear, "on_vectors", lambda self, x: right(self, x) * 1.01
+    )
     with pytest.raises(ValueError, match="of the largest number away"):
         compiled(model, torch.randn(2, 64))
     x = torch.randn(2, 64)
@@ -166,7 +217,9 @@ def test_a_kernel_that_disagrees_is_left_to_torch_with_a_warning(monkeypatch: py
     assert torch.equal(made(x), model(x))
 
 
-def test_a_kernel_that_cannot_be_built_is_left_to_torch_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_cannot_be_built_is_left_to_torch_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(self: PackedLinear, x: Tensor) -> Tensor:
         raise RuntimeError("CUDA's compiler library NVRTC is missing")
 
@@ -195,7 +248,10 @@ class Reads(nn.Module):
         self.first, self.second = nn.Linear(64, 48), nn.Linear(48, 32)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x.to(self.first.weight.dtype))) * self.second.in_features
+        return (
+            self.second(self.first(x.to(self.first.weight.dtype)))
+            * self.second.in_features
+        )
 
 
 def test_a_layer_whose_weight_is_read_at_every_call_stays_with_torch() -> None:
@@ -218,7 +274,9 @@ def test_torchs_encoder_keeps_its_own_fast_path() -> None:
     torch.testing.assert_close(made(x), layer(x), rtol=1e-5, atol=1e-5)
 
 
-def test_a_network_that_disagrees_as_a_whole_runs_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_disagrees_as_a_whole_runs_in_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, x = nn.Linear(64, 48), torch.randn(2, 64)
     model.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64)
     right = PackedLinear.forward
@@ -236,7 +294,9 @@ def test_torch_compile_and_export_see_one_operator() -> None:
     model.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64)
     x = torch.randn(2, 64)
     made = compiled(model, x)
-    assert torch.equal(torch.compile(made, backend="aot_eager", fullgraph=True)(x), made(x))
+    assert torch.equal(
+        torch.compile(made, backend="aot_eager", fullgraph=True)(x), made(x)
+    )
     exported = torch.export.export(made, (x,))
     assert "tersify.packed_linear" in str(exported)
 
@@ -245,7 +305,18 @@ def test_the_operator_keeps_its_schema_and_its_shapes() -> None:
     model = nn.Linear(64, 48)
     model.weight.data = few_levels([-1.0, 0.0, 1.0], 48, 64)
     layer = compiled(model, torch.randn(2, 64)).network
-    arguments = (layer.data, None, None, None, layer.scale, layer.bias, layer.form, 48, 64, layer.activations)
+    arguments = (
+        layer.data,
+        None,
+        None,
+        None,
+        layer.scale,
+        layer.bias,
+        layer.form,
+        48,
+        64,
+        layer.activations,
+    )
     torch.library.opcheck(
         torch.ops.tersify.packed_linear,
         (torch.randn(3, 5, 64), *arguments, layer.settings.flat()),
@@ -274,7 +345,9 @@ def test_inputs_of_another_type_or_width_are_refused() -> None:
             made(wrong)
 
 
-def test_measurements_are_kept_and_a_broken_file_is_measured_again(tmp_path: Path) -> None:
+def test_measurements_are_kept_and_a_broken_file_is_measured_again(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "costs.json"
     first = Measured(path, stopwatch=lambda works: 3.0)
     assert first.of("a", list) == 3.0

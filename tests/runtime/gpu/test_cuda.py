@@ -1,4 +1,6 @@
-"""On a GPU: the kernels themselves, compiled networks, graphs, torch.compile, and memory. `make test-gpu` runs them."""
+"""On a GPU: the kernels themselves, compiled networks, graphs, torch.compile, and
+memory. `make test-gpu` runs them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def moved(packed: Packed) -> Packed:
 
 def ternary_network(dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2048, 4096), nn.ReLU(), nn.Linear(4096, 2048)).eval()
+    model = nn.Sequential(
+        nn.Linear(2048, 4096), nn.ReLU(), nn.Linear(4096, 2048)
+    ).eval()
     for layer in (model[0], model[2]):
         layer.weight.data = torch.randint(-1, 2, layer.weight.shape).float() / 32
     return model.to("cuda", dtype)
@@ -45,7 +49,9 @@ def compiled(model: nn.Module, x: torch.Tensor, **options: object) -> GpuModule:
 
 @pytest.mark.parametrize("activations", list(TYPES_OF))
 @pytest.mark.parametrize("form", FORMS)
-def test_products_are_right_for_every_class_of_vectors(form: str, activations: str) -> None:
+def test_products_are_right_for_every_class_of_vectors(
+    form: str, activations: str
+) -> None:
     dtype = TYPES_OF[activations]
     for rows, features in ((37, 203), (1000, 1111), (640, 2560)):
         packed = moved(packed_weight(form, rows, features, activations))
@@ -62,7 +68,11 @@ def test_products_are_right_for_every_class_of_vectors(form: str, activations: s
                 lambda launch, x=x: driver.run(launch, x.device),
             )
             wanted = reference(x, packed, bias, activations)
-            assert difference(made.double(), wanted) <= TOLERANCES[dtype], (rows, features, count)
+            assert difference(made.double(), wanted) <= TOLERANCES[dtype], (
+                rows,
+                features,
+                count,
+            )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -88,7 +98,9 @@ def test_a_compiled_network_equals_its_module(dtype: torch.dtype) -> None:
     for count in (1, 7, 40, 200):
         x = torch.randn(count, 2048, device="cuda", dtype=dtype)
         with torch.no_grad():
-            assert difference(made(x).double(), exact(x.double())) <= 4 * TOLERANCES[dtype], count
+            assert (
+                difference(made(x).double(), exact(x.double())) <= 4 * TOLERANCES[dtype]
+            ), count
 
 
 def test_int8_sums_are_those_of_the_rounded_vectors() -> None:

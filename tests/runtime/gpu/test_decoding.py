@@ -1,4 +1,6 @@
-"""Kernels of a decoding step: attention to a cache, and products with a norm before and a residual behind."""
+"""Kernels of a decoding step: attention to a cache, and products with a norm before and
+a residual behind.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_a_token_attends_to_all_before_it_and_joins_the_cache(now: int) -> None:
     angles = (turns.cos(), turns.sin())
     keys, values = (torch.randn(groups, room, size).bfloat16() for _ in range(2))
     position = torch.tensor([now], dtype=torch.int32)
-    wanted, wanted_keys, wanted_values = attention.reference(qkv, angles, keys, values, position)
+    wanted, wanted_keys, wanted_values = attention.reference(
+        qkv, angles, keys, values, position
+    )
     out = torch.full((heads * size,), float("nan"), dtype=torch.bfloat16)
     emulator.run(attention.launch(qkv, angles, keys, values, position, out))
     assert difference(out.double(), wanted) <= 8e-3
@@ -37,7 +41,9 @@ def test_a_product_norms_rounds_and_adds_by_itself(gated: bool) -> None:
     torch.manual_seed(1)
     signs = torch.randint(-1, 2, (rows, features))
     x, factor = (torch.randn(1, features).bfloat16() for _ in range(2))
-    before = Before(gain=torch.rand(features) + 0.5, eps=1e-5, factor=factor if gated else None)
+    before = Before(
+        gain=torch.rand(features) + 0.5, eps=1e-5, factor=factor if gated else None
+    )
     scale, residual = torch.rand(rows) + 0.5, torch.randn(1, rows).bfloat16()
     out = torch.full((1, rows), float("nan"), dtype=torch.bfloat16)
     emulator.run(
@@ -54,5 +60,7 @@ def test_a_product_norms_rounds_and_adds_by_itself(gated: bool) -> None:
         )
     )
     steps = reference(before.reference(x), swapped=False)
-    wanted = (steps.steps.double() @ signs.double().T) * steps.scale.double() * scale + residual.double()
+    wanted = (
+        steps.steps.double() @ signs.double().T
+    ) * steps.scale.double() * scale + residual.double()
     assert difference(out.double(), wanted) <= 1.2e-2  # a step more or less, and bf16

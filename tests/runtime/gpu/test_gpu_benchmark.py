@@ -1,4 +1,6 @@
-"""`tersify bench --device cuda`: peers in turn, their errors, and one sentence without a GPU."""
+"""`tersify bench --device cuda`: peers in turn, their errors, and one sentence without
+a GPU.
+"""
 
 from __future__ import annotations
 

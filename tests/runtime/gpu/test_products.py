@@ -1,4 +1,6 @@
-"""Products of the CUDA kernels, which the C++ compiler builds for the CPU, are those of the reference."""
+"""Products of the CUDA kernels, which the C++ compiler builds for the CPU, are those of
+the reference.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,42 @@ from tersify.runtime.gpu.operator import reference
 from tersify.runtime.gpu.packed import LISTS, TABLE, TERNARY
 from tersify.runtime.gpu.products import BF16_PARTS, INT8, Settings, product, table_of
 
-pytestmark = [pytest.mark.usefixtures("emulated"), pytest.mark.long]  # every kernel is built for the CPU
+# every kernel is built for the CPU
+pytestmark = [pytest.mark.usefixtures("emulated"), pytest.mark.long]
 SMALL = Settings(
-    tilings=tuple(map(Tiling.read, ((1, 2, 1, 2), (1, 2, 1, 2), (2, 2, 2, 1), (1, 2, 2, 1)))),
+    tilings=tuple(
+        map(Tiling.read, ((1, 2, 1, 2), (1, 2, 1, 2), (2, 2, 2, 1), (1, 2, 2, 1)))
+    ),
     lists=(2, 2),
     dense_from=40,
 )
 
 
-def assert_right(form: str, rows: int, features: int, count: int, activations: str, dtype: torch.dtype) -> None:
+def assert_right(
+    form: str,
+    rows: int,
+    features: int,
+    count: int,
+    activations: str,
+    dtype: torch.dtype,
+) -> None:
     packed, bias = packed_weight(form, rows, features, activations), bias_of(rows)
     x = vectors(count, features, dtype)
-    made = product(x, packed, table_of(packed, activations), bias, activations, SMALL, emulator.run)
+    made = product(
+        x, packed, table_of(packed, activations), bias, activations, SMALL, emulator.run
+    )
     assert made.dtype == dtype
-    assert difference(made.double(), reference(x, packed, bias, activations)) <= TOLERANCES[dtype]
+    assert (
+        difference(made.double(), reference(x, packed, bias, activations))
+        <= TOLERANCES[dtype]
+    )
 
 
 @pytest.mark.parametrize("activations", list(TYPES_OF))
 @pytest.mark.parametrize("form", FORMS)
-def test_one_vector_times_a_weight_of_odd_size_is_right(form: str, activations: str) -> None:
+def test_one_vector_times_a_weight_of_odd_size_is_right(
+    form: str, activations: str
+) -> None:
     assert_right(form, 37, 203, 1, activations, TYPES_OF[activations])
 
 
@@ -66,10 +85,17 @@ def test_int8_steps_of_16_bit_activations_are_those_of_their_numbers() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("odd", [float("inf"), float("nan")])
 @pytest.mark.parametrize("activations", [INT8, BF16_PARTS])
-def test_an_infinite_number_never_becomes_a_finite_result(form: str, odd: float, activations: str) -> None:
-    packed, x = packed_weight(form, 20, 136, activations), vectors(1, 136, torch.float32)
+def test_an_infinite_number_never_becomes_a_finite_result(
+    form: str, odd: float, activations: str
+) -> None:
+    packed, x = (
+        packed_weight(form, 20, 136, activations),
+        vectors(1, 136, torch.float32),
+    )
     x[0, 7] = odd
-    made = product(x, packed, table_of(packed, activations), None, activations, SMALL, emulator.run)
+    made = product(
+        x, packed, table_of(packed, activations), None, activations, SMALL, emulator.run
+    )
     wanted = reference(x, packed, None, activations)
     assert torch.equal(made.isfinite() & wanted.isfinite(), made.isfinite())
     if activations == INT8:
@@ -80,4 +106,6 @@ def test_an_infinite_number_never_becomes_a_finite_result(form: str, odd: float,
 def test_no_vectors_give_no_results(form: str) -> None:
     packed = packed_weight(form, 20, 136, INT8)
     x = torch.empty(0, 136)
-    assert product(x, packed, table_of(packed, INT8), None, INT8, SMALL, emulator.run).shape == (0, 20)
+    assert product(
+        x, packed, table_of(packed, INT8), None, INT8, SMALL, emulator.run
+    ).shape == (0, 20)

@@ -1,17 +1,24 @@
-"""Where every buffer lies in the one arena: as long as somebody reads it, and no longer."""
+"""Where every buffer lies in the one arena: as long as somebody reads it, and no
+longer.
+"""
 
 from __future__ import annotations
 
 from tersify.export.c.steps import Buffer, Step, Steps
 
 ALIGN = 8
-IN_PLACE = ("conv_i8", "conv_f32", "elementwise")  # they read a summand where they then write
+# they read a summand where they then write
+IN_PLACE = ("conv_i8", "conv_f32", "elementwise")
 
 
 def places(steps: Steps) -> tuple[dict[Buffer, int], int]:
     """The first byte of each buffer in the arena, and the arena's size."""
     outside = {buffer.memory for buffer in (*steps.inputs, *steps.outputs)}
-    last = {buffer.memory: at for at, step in enumerate(steps.steps) for buffer in step.reads}
+    last = {
+        buffer.memory: at
+        for at, step in enumerate(steps.steps)
+        for buffer in step.reads
+    }
     found: dict[Buffer, int] = {}
     live: list[tuple[int, int, Buffer]] = []  # begin, end, whose
     size = 0
@@ -29,7 +36,9 @@ def places(steps: Steps) -> tuple[dict[Buffer, int], int]:
     return found, size
 
 
-def _reused(step: Step, at: int, last: dict[Buffer, int], found: dict[Buffer, int]) -> int | None:
+def _reused(
+    step: Step, at: int, last: dict[Buffer, int], found: dict[Buffer, int]
+) -> int | None:
     """A summand that nobody reads later gives its place to the sum, number by number."""
     if step.kernel not in IN_PLACE or step.means or len(step.reads) < 2:
         return None

@@ -1,4 +1,6 @@
-"""The folder of a C export: source, header, golden vectors, a program for the host and a Makefile."""
+"""The folder of a C export: source, header, golden vectors, a program for the host and
+a Makefile.
+"""
 
 from __future__ import annotations
 
@@ -81,20 +83,36 @@ def export_c(
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give another folder")
     steps = steps_of(program, tensors)
-    if len(steps.inputs) != 1 or len(steps.outputs) != 1 or program.inputs[0].dtype != "float32":
-        raise ValueError("a C source has one input of floats and one output; the network stays with libtersify")
+    if (
+        len(steps.inputs) != 1
+        or len(steps.outputs) != 1
+        or program.inputs[0].dtype != "float32"
+    ):
+        raise ValueError(
+            "a C source has one input of floats and one output; the network stays with libtersify"
+        )
     text, arena = source(name, steps)
     shape = [1 if size is None else size for size in program.inputs[0].shape]
-    inputs = torch.randn(vectors, *shape[1:], generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(
+        vectors, *shape[1:], generator=torch.Generator().manual_seed(0)
+    )
     replay = Replay(program, tensors)
     outputs = torch.cat([replay.run([inputs[i : i + 1]])[0] for i in range(vectors)])
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.c").write_text(text)
     (out / f"{name}.h").write_text(header(name, steps, arena))
     (out / "golden.h").write_text(_golden(inputs, outputs))
-    for file, template in (("golden.c", _TEST), ("stream.c", _STREAM), ("Makefile", _MAKEFILE)):
-        (out / file).write_text(template.replace("NAME_CAPS", name.upper()).replace("NAME", name))
-    held = sum(step.weights.size_bytes for step in steps.steps if step.weights is not None)
+    for file, template in (
+        ("golden.c", _TEST),
+        ("stream.c", _STREAM),
+        ("Makefile", _MAKEFILE),
+    ):
+        (out / file).write_text(
+            template.replace("NAME_CAPS", name.upper()).replace("NAME", name)
+        )
+    held = sum(
+        step.weights.size_bytes for step in steps.steps if step.weights is not None
+    )
     return {"arena_bytes": arena, "weight_bytes": held, "steps": len(steps.steps)}
 
 
@@ -103,5 +121,7 @@ def _golden(inputs: Tensor, outputs: Tensor) -> str:
     for what, numbers in (("inputs", inputs), ("outputs", outputs)):
         rows = numbers.reshape(len(numbers), -1).numpy().astype(np.float32)
         body = ",\n".join("{" + ",".join(f"{n:.9g}" for n in row) + "}" for row in rows)
-        lines.append(f"static const float golden_{what}[GOLDEN][{rows.shape[1]}] = {{\n{body}}};")
+        lines.append(
+            f"static const float golden_{what}[GOLDEN][{rows.shape[1]}] = {{\n{body}}};"
+        )
     return "\n".join(lines) + "\n"

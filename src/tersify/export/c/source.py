@@ -1,4 +1,6 @@
-"""The text of the C source: constants, weights, the kernels, and one function that runs the steps."""
+"""The text of the C source: constants, weights, the kernels, and one function that runs
+the steps.
+"""
 
 from __future__ import annotations
 
@@ -38,28 +40,51 @@ typedef struct {
 def header(name: str, steps: Steps, arena: int) -> str:
     guard = f"{name.upper()}_H"
     arguments = _arguments(steps)
-    sizes = [f"#define {name.upper()}_INPUT{i} {b.count}" for i, b in enumerate(steps.inputs)]
-    sizes += [f"#define {name.upper()}_OUTPUT{i} {b.count}" for i, b in enumerate(steps.outputs)]
+    sizes = [
+        f"#define {name.upper()}_INPUT{i} {b.count}" for i, b in enumerate(steps.inputs)
+    ]
+    sizes += [
+        f"#define {name.upper()}_OUTPUT{i} {b.count}"
+        for i, b in enumerate(steps.outputs)
+    ]
     return "\n".join(
         [
-            f"#ifndef {guard}", f"#define {guard}", "",
+            f"#ifndef {guard}",
+            f"#define {guard}",
+            "",
             "/* Floats in, floats out, one item; not for two threads at once: the arena is static. */",
-            *sizes, f"#define {name.upper()}_ARENA_BYTES {arena}", "",
-            f"void {name}_run({arguments});", "", "#endif", "",
+            *sizes,
+            f"#define {name.upper()}_ARENA_BYTES {arena}",
+            "",
+            f"void {name}_run({arguments});",
+            "",
+            "#endif",
+            "",
         ]
-    )  # fmt: skip
+    )
 
 
 def source(name: str, steps: Steps) -> tuple[str, int]:
     """The C text, and the bytes of the arena."""
     at, arena = places(steps)
-    sums = max((s.writes.count // s.rows if not s.means else _plane(s) for s in steps.steps if s.rows), default=1)
-    rounded = max((s.reads[0].count for s in steps.steps if s.kernel == "linear_i8"), default=1)
+    sums = max(
+        (
+            s.writes.count // s.rows if not s.means else _plane(s)
+            for s in steps.steps
+            if s.rows
+        ),
+        default=1,
+    )
+    rounded = max(
+        (s.reads[0].count for s in steps.steps if s.kernel == "linear_i8"), default=1
+    )
     tables = _Tables()
     layers, quants, calls = [], [], []
     for number, step in enumerate(steps.steps):
         if step.kernel in CONVERSIONS:
-            quants.append(f"static const quant q{number} = {_quant(step.writes.quant or step.reads[0].quant)};")
+            quants.append(
+                f"static const quant q{number} = {_quant(step.writes.quant or step.reads[0].quant)};"
+            )
             calls.append(_conversion(step, number, steps, at))
         else:
             layers.append(f"static const layer l{number} = {_layer(step, tables)};")
@@ -67,12 +92,27 @@ def source(name: str, steps: Steps) -> tuple[str, int]:
     kernels = resources.files(__package__).joinpath("kernels.c.in").read_text()
     parts = [
         f"/* Made by tersify; runs {len(steps.steps)} steps in an arena of {arena} bytes. */",
-        f'#include "{name}.h"', "#include <stdint.h>", "#include <string.h>", "", f"#define SUMS {sums}",
-        f"#define STEPS {rounded}", "",
-        _TYPES, *tables.lines, "", _needed(kernels, {s.kernel for s in steps.steps}), *layers, *quants, "",
-        f"static union {{ uint64_t aligned; uint8_t bytes[{max(arena, 1)}]; }} arena;", "",
-        f"void {name}_run({_arguments(steps)}) {{", *calls, "}", "",
-    ]  # fmt: skip
+        f'#include "{name}.h"',
+        "#include <stdint.h>",
+        "#include <string.h>",
+        "",
+        f"#define SUMS {sums}",
+        f"#define STEPS {rounded}",
+        "",
+        _TYPES,
+        *tables.lines,
+        "",
+        _needed(kernels, {s.kernel for s in steps.steps}),
+        *layers,
+        *quants,
+        "",
+        f"static union {{ uint64_t aligned; uint8_t bytes[{max(arena, 1)}]; }} arena;",
+        "",
+        f"void {name}_run({_arguments(steps)}) {{",
+        *calls,
+        "}",
+        "",
+    ]
     return "\n".join(parts), arena
 
 
@@ -101,7 +141,9 @@ def _needed(kernels: str, used: set[str]) -> str:
     for block in blocks:
         found = re.search(r"^static [^\n(]*?(\w+)\(", block, re.MULTILINE)
         name = found.group(1) if found else ""
-        if (name in optional and name not in used) or (name in helpers and not helpers[name] & used):
+        if (name in optional and name not in used) or (
+            name in helpers and not helpers[name] & used
+        ):
             continue
         kept.append(block)
     return "\n\n".join(kept)
@@ -110,7 +152,9 @@ def _needed(kernels: str, used: set[str]) -> str:
 def _plane(step: Step) -> int:
     kh, kw, sh, sw, ph, pw, dh, dw = step.window
     _, h, w = step.reads[0].shape
-    return ((h + 2 * ph - dh * (kh - 1) - 1) // sh + 1) * ((w + 2 * pw - dw * (kw - 1) - 1) // sw + 1)
+    return ((h + 2 * ph - dh * (kh - 1) - 1) // sh + 1) * (
+        (w + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    )
 
 
 class _Tables:
@@ -123,7 +167,9 @@ class _Tables:
     def floats(self, numbers: npt.NDArray[np.float32] | None) -> str:
         if numbers is None or not numbers.size:
             return "0"
-        return self._name("float", numbers.tobytes(), map(_float, numbers.reshape(-1).tolist()))
+        return self._name(
+            "float", numbers.tobytes(), map(_float, numbers.reshape(-1).tolist())
+        )
 
     def stream(self, stream: bytes) -> str:
         return self._name("uint8_t", stream, map(str, stream)) if stream else "0"
@@ -133,7 +179,11 @@ class _Tables:
             name = self._names[kind, key] = f"t{len(self._names)}"
             texts = list(items)
             lines = [",".join(texts[i : i + 24]) for i in range(0, len(texts), 24)]
-            self.lines.append(f"static const {kind} {name}[{len(texts)}] = {{\n" + ",\n".join(lines) + "};")
+            self.lines.append(
+                f"static const {kind} {name}[{len(texts)}] = {{\n"
+                + ",\n".join(lines)
+                + "};"
+            )
         return self._names[kind, key]
 
 
@@ -143,7 +193,10 @@ def _layer(step: Step, tables: _Tables) -> str:
     _, out_h, out_w = (0, 1, 1) if step.means else step.writes.shape
     if step.means and step.kernel != "mean_f32":
         kh, kw, sh, sw, ph, pw, dh, dw = step.window
-        out_h, out_w = (in_h + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (in_w + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+        out_h, out_w = (
+            (in_h + 2 * ph - dh * (kh - 1) - 1) // sh + 1,
+            (in_w + 2 * pw - dw * (kw - 1) - 1) // sw + 1,
+        )
     plane = in_h * in_w if step.kernel == "mean_f32" else out_h * out_w
     fraction = float(np.float32(1.0) / np.float32(plane)) if step.means else 0.0
     mean = step.mean or (None, None)
@@ -152,26 +205,52 @@ def _layer(step: Step, tables: _Tables) -> str:
         "row_weights": held.row_weights if held else 0,
         "group_rows": step.rows // step.groups,
         "group_channels": channels // step.groups,
-        "in_h": in_h, "in_w": in_w, "out_h": out_h, "out_w": out_w,
-        **dict(zip(("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),
-                   step.window, strict=True)),
+        "in_h": in_h,
+        "in_w": in_w,
+        "out_h": out_h,
+        "out_w": out_w,
+        **dict(
+            zip(
+                (
+                    "kernel_h",
+                    "kernel_w",
+                    "stride_h",
+                    "stride_w",
+                    "pad_h",
+                    "pad_w",
+                    "dilation_h",
+                    "dilation_w",
+                ),
+                step.window,
+                strict=True,
+            )
+        ),
         "in_zero": step.zero,
         "form": held.form if held else FLOATS,
         "stream": tables.stream(held.stream) if held else "0",
         "floats": tables.floats(held.floats) if held else "0",
-        "a": tables.floats(step.a), "b": tables.floats(step.b),
+        "a": tables.floats(step.a),
+        "b": tables.floats(step.b),
         "c": tables.floats(step.c) if len(step.reads) > 1 else "0",
-        "low": _float(step.low), "high": _float(step.high), "fraction": _float(fraction),
-        "mean_scale": tables.floats(mean[0]), "mean_shift": tables.floats(mean[1]),
-        "mean_low": _float(step.mean_ends[0]), "mean_high": _float(step.mean_ends[1]),
-    }  # fmt: skip
+        "low": _float(step.low),
+        "high": _float(step.high),
+        "fraction": _float(fraction),
+        "mean_scale": tables.floats(mean[0]),
+        "mean_shift": tables.floats(mean[1]),
+        "mean_low": _float(step.mean_ends[0]),
+        "mean_high": _float(step.mean_ends[1]),
+    }
     return "{" + ", ".join(f".{key} = {value}" for key, value in fields.items()) + "}"
 
 
 def _quant(q: Quant | None) -> str:
     assert q is not None
     inverse = float(np.float32(1.0) / np.float32(q.scale))
-    return "{" + ", ".join(_float(n) for n in (q.scale, inverse, q.low, q.high, q.zero)) + "}"
+    return (
+        "{"
+        + ", ".join(_float(n) for n in (q.scale, inverse, q.low, q.high, q.zero))
+        + "}"
+    )
 
 
 def _float(number: float) -> str:
@@ -184,10 +263,14 @@ def _float(number: float) -> str:
 
 def _arguments(steps: Steps) -> str:
     given = [f"const float *input{i}" for i in range(len(steps.inputs))]
-    return ", ".join([*given, *(f"float *output{i}" for i in range(len(steps.outputs)))])
+    return ", ".join(
+        [*given, *(f"float *output{i}" for i in range(len(steps.outputs)))]
+    )
 
 
-def _pointer(buffer: Buffer, steps: Steps, at: dict[Buffer, int], *, const: bool) -> str:
+def _pointer(
+    buffer: Buffer, steps: Steps, at: dict[Buffer, int], *, const: bool
+) -> str:
     memory = buffer.memory
     for word, ports in (("output", steps.outputs), ("input", steps.inputs)):
         for number, port in enumerate(ports):

@@ -1,4 +1,6 @@
-"""A program → the steps of the C source: which kernel, which buffers, and the constants of each channel."""
+"""A program → the steps of the C source: which kernel, which buffers, and the constants
+of each channel.
+"""
 
 from __future__ import annotations
 
@@ -91,33 +93,44 @@ class _Epilogue:
     high: float
 
 
-def steps_of(program: Program, tensors: Mapping[str, CompressedTensor | Tensor]) -> Steps:
+def steps_of(
+    program: Program, tensors: Mapping[str, CompressedTensor | Tensor]
+) -> Steps:
     """Every call must have a kernel in C; the error names the one that has none."""
     if program.batch not in (None, 1):
-        raise ValueError(f"a C source runs one item, and this plan is for a batch of {program.batch}")
+        raise ValueError(
+            f"a C source runs one item, and this plan is for a batch of {program.batch}"
+        )
     return _Lowering(program, tensors).run()
 
 
 class _Lowering:
-    def __init__(self, program: Program, tensors: Mapping[str, CompressedTensor | Tensor]) -> None:
+    def __init__(
+        self, program: Program, tensors: Mapping[str, CompressedTensor | Tensor]
+    ) -> None:
         self.program = program
         self.tensors = tensors
         self.made = Steps()
         self._values: list[Buffer] = []
         self._quants: dict[int, Quant] = {}
-        self._other: dict[int, Buffer] = {}  # the same numbers as bytes or as floats, by the value
+        # the same numbers as bytes or as floats, by the value
+        self._other: dict[int, Buffer] = {}
 
     def run(self) -> Steps:
         for name, *arguments in self.program.calls:
             handler = getattr(self, f"_{name}", None)
             if handler is None:
-                raise ValueError(f"the plan has the call {name!r}, which has no kernel in C; it stays with libtersify")
+                raise ValueError(
+                    f"the plan has the call {name!r}, which has no kernel in C; it stays with libtersify"
+                )
             handler(*arguments)
         return self.made
 
     def _input(self, items: int, shape: list[int]) -> None:
         if items != 1:
-            raise ValueError("an input has several items for one of the batch, which a C source does not run")
+            raise ValueError(
+                "an input has several items for one of the batch, which a C source does not run"
+            )
         self.made.inputs.append(self._value(Buffer((shape[0], shape[1], shape[2]))))
 
     def _quantize(self, value: int, *places: int) -> None:
@@ -125,30 +138,61 @@ class _Lowering:
         self._quants[value] = Quant(scale=scale, low=low, high=high)
 
     def _conv_i8(
-        self, value: int, weight: int, epilogue: list[Any], other: int, output: list[int], mean: list[Any] | None
+        self,
+        value: int,
+        weight: int,
+        epilogue: list[Any],
+        other: int,
+        output: list[int],
+        mean: list[Any] | None,
     ) -> None:
         source = self._bytes(value)
         residual = None if other < 0 else self._bytes(other)
         assert source.quant is not None
         array, window, groups = self._conv_weight(weight)
         rows = len(array)
-        folded = self._folded(epilogue, rows, shift_by=_signs(array) if source.quant.zero else None)
+        folded = self._folded(
+            epilogue, rows, shift_by=_signs(array) if source.quant.zero else None
+        )
         scale, low, high = (np.float32(n) for n in vector(output, self.program.numbers))
         made = Quant(scale=float(scale), low=float(low), high=float(high))
         before = residual.quant if residual is not None else None
-        finished = _in_numbers(folded, before) if mean is not None else _in_steps(folded, before, made)
+        finished = (
+            _in_numbers(folded, before)
+            if mean is not None
+            else _in_steps(folded, before, made)
+        )
         shape = _conv_shape(source.shape, rows, window)
         target = Buffer((rows, 1, 1)) if mean is not None else Buffer(shape, made)
-        self._conv("conv_i8", source, residual, array, window, groups, finished, mean, target)
+        self._conv(
+            "conv_i8", source, residual, array, window, groups, finished, mean, target
+        )
 
-    def _conv_f32(self, value: int, weight: int, epilogue: list[Any], other: int, mean: list[Any] | None) -> None:
+    def _conv_f32(
+        self,
+        value: int,
+        weight: int,
+        epilogue: list[Any],
+        other: int,
+        mean: list[Any] | None,
+    ) -> None:
         source = self._floats(value)
         residual = None if other < 0 else self._floats(other)
         array, window, groups = self._conv_weight(weight)
         rows = len(array)
         shape = _conv_shape(source.shape, rows, window)
         target = Buffer((rows, 1, 1)) if mean is not None else Buffer(shape)
-        self._conv("conv_f32", source, residual, array, window, groups, self._folded(epilogue, rows), mean, target)
+        self._conv(
+            "conv_f32",
+            source,
+            residual,
+            array,
+            window,
+            groups,
+            self._folded(epilogue, rows),
+            mean,
+            target,
+        )
 
     _conv_dense = _conv_f32
 
@@ -160,12 +204,23 @@ class _Lowering:
         ends = self._mean(mean, len(array))
         self.made.steps.append(
             Step(
-                kernel=kernel, reads=(source, *([] if residual is None else [residual])), writes=self._value(target),
-                rows=len(array), window=tuple(window), groups=groups, weights=stored(array), a=finished.a,
-                b=finished.b, c=finished.c, low=finished.low, high=finished.high, means=mean is not None,
-                zero=0 if source.quant is None else source.quant.zero, **ends,
+                kernel=kernel,
+                reads=(source, *([] if residual is None else [residual])),
+                writes=self._value(target),
+                rows=len(array),
+                window=tuple(window),
+                groups=groups,
+                weights=stored(array),
+                a=finished.a,
+                b=finished.b,
+                c=finished.c,
+                low=finished.low,
+                high=finished.high,
+                means=mean is not None,
+                zero=0 if source.quant is None else source.quant.zero,
+                **ends,
             )
-        )  # fmt: skip
+        )
 
     def _mean(self, mean: list[Any] | None, rows: int) -> dict[str, Any]:
         if mean is None:
@@ -180,75 +235,137 @@ class _Lowering:
         source = self._floats(value)
         rows = source.shape[0]
         target = self._value(Buffer((rows, size[0], size[1])))
-        self.made.steps.append(Step(kernel="max_f32", reads=(source,), writes=target, rows=rows, window=tuple(window)))
+        self.made.steps.append(
+            Step(
+                kernel="max_f32",
+                reads=(source,),
+                writes=target,
+                rows=rows,
+                window=tuple(window),
+            )
+        )
 
     def _global_mean(self, value: int, epilogue: list[Any]) -> None:
         source = self._floats(value)
         rows = source.shape[0]
         target = self._value(Buffer((rows, 1, 1)))
         ends = self._mean(epilogue, rows)
-        self.made.steps.append(Step(kernel="mean_f32", reads=(source,), writes=target, rows=rows, means=True, **ends))
+        self.made.steps.append(
+            Step(
+                kernel="mean_f32",
+                reads=(source,),
+                writes=target,
+                rows=rows,
+                means=True,
+                **ends,
+            )
+        )
 
-    def _elementwise(self, value: int, other: int, multiply: bool, epilogue: list[Any]) -> None:
+    def _elementwise(
+        self, value: int, other: int, multiply: bool, epilogue: list[Any]
+    ) -> None:
         if multiply:
-            raise ValueError("products of two values have no kernel in C; the network stays with libtersify")
+            raise ValueError(
+                "products of two values have no kernel in C; the network stays with libtersify"
+            )
         source = self._floats(value)
         reads = (source,) if other < 0 else (source, self._floats(other))
         f = self._folded(epilogue, source.shape[0])
         target = self._value(Buffer(source.shape))
         self.made.steps.append(
             Step(
-                kernel="elementwise", reads=reads, writes=target, rows=source.shape[0], a=f.a, b=f.b, c=f.c,
-                low=f.low, high=f.high,
+                kernel="elementwise",
+                reads=reads,
+                writes=target,
+                rows=source.shape[0],
+                a=f.a,
+                b=f.b,
+                c=f.c,
+                low=f.low,
+                high=f.high,
             )
-        )  # fmt: skip
+        )
 
     def _linear(self, value: int, weight: int, epilogue: list[Any]) -> None:
         source = self._floats(value)
-        array = weight_array(self.program.weights[weight][1], self.tensors, self.program.numbers)
+        array = weight_array(
+            self.program.weights[weight][1], self.tensors, self.program.numbers
+        )
         if self.program.weights[weight][2] == 0:
             array = np.sign(array)
         rows, features = array.shape
         if source.count != features:
-            raise ValueError("a linear layer over several vectors has no kernel in C; it stays with libtersify")
+            raise ValueError(
+                "a linear layer over several vectors has no kernel in C; it stays with libtersify"
+            )
         f = self._folded(epilogue, rows)
         flat = Buffer((features, 1, 1), root=source)
         target = Buffer((rows, 1, 1))
         self._conv(
-            "conv_f32", flat, None, array.reshape(rows, features, 1, 1), (1, 1, 1, 1, 0, 0, 1, 1), 1, f, None, target
+            "conv_f32",
+            flat,
+            None,
+            array.reshape(rows, features, 1, 1),
+            (1, 1, 1, 1, 0, 0, 1, 1),
+            1,
+            f,
+            None,
+            target,
         )
 
     def _linear_i8(self, value: int, weight: int, epilogue: list[Any]) -> None:
         source = self._floats(value)
-        array = weight_array(self.program.weights[weight][1], self.tensors, self.program.numbers)
+        array = weight_array(
+            self.program.weights[weight][1], self.tensors, self.program.numbers
+        )
         if self.program.weights[weight][2]:
             array = np.sign(array)
         rows, features = array.shape
         if source.count != features:
-            raise ValueError("a linear layer over several vectors has no kernel in C; it stays with libtersify")
+            raise ValueError(
+                "a linear layer over several vectors has no kernel in C; it stays with libtersify"
+            )
         f = self._folded(epilogue, rows)
         self.made.steps.append(
             Step(
-                kernel="linear_i8", reads=(Buffer((features, 1, 1), root=source),),
-                writes=self._value(Buffer((rows, 1, 1))), rows=rows, weights=stored(array, whole=True), a=f.a, b=f.b,
-                low=f.low, high=f.high,
+                kernel="linear_i8",
+                reads=(Buffer((features, 1, 1), root=source),),
+                writes=self._value(Buffer((rows, 1, 1))),
+                rows=rows,
+                weights=stored(array, whole=True),
+                a=f.a,
+                b=f.b,
+                low=f.low,
+                high=f.high,
             )
-        )  # fmt: skip
+        )
 
-    def _avg_pool(self, value: int, window: list[int], size: list[int], count_padding: bool) -> None:
+    def _avg_pool(
+        self, value: int, window: list[int], size: list[int], count_padding: bool
+    ) -> None:
         source = self._floats(value)
         target = self._value(Buffer((source.shape[0], size[0], size[1])))
         self.made.steps.append(
             Step(
-                kernel="mean_windows", reads=(source,), writes=target, rows=source.shape[0], window=tuple(window),
+                kernel="mean_windows",
+                reads=(source,),
+                writes=target,
+                rows=source.shape[0],
+                window=tuple(window),
                 zero=int(count_padding),
             )
-        )  # fmt: skip
+        )
 
     def _view(self, value: int, items: int, shape: list[int]) -> None:
-        source = self._floats(value) if self._values[value].quant is None else self._values[value]
+        source = (
+            self._floats(value)
+            if self._values[value].quant is None
+            else self._values[value]
+        )
         if items != 1 or math.prod(shape) != source.count:
-            raise ValueError("a view that makes several items has no kernel in C; the network stays with libtersify")
+            raise ValueError(
+                "a view that makes several items has no kernel in C; the network stays with libtersify"
+            )
         self._value(Buffer((shape[0], shape[1], shape[2]), source.quant, root=source))
 
     def _outputs(self, values: list[int]) -> None:
@@ -264,7 +381,9 @@ class _Lowering:
 
     def _bytes(self, value: int) -> Buffer:
         buffer = self._values[value]
-        return self._as(value, buffer.quant is not None, buffer.quant or self._quants[value])
+        return self._as(
+            value, buffer.quant is not None, buffer.quant or self._quants[value]
+        )
 
     def _as(self, value: int, fits: bool, quant: Quant | None) -> Buffer:
         buffer = self._values[value]
@@ -273,7 +392,9 @@ class _Lowering:
         if value not in self._other:
             self._other[value] = Buffer(buffer.shape, quant)
             kernel = "to_floats" if quant is None else "to_bytes"
-            self.made.steps.append(Step(kernel=kernel, reads=(buffer,), writes=self._other[value]))
+            self.made.steps.append(
+                Step(kernel=kernel, reads=(buffer,), writes=self._other[value])
+            )
         return self._other[value]
 
     def _conv_weight(self, number: int) -> tuple[Floats, list[int], int]:
@@ -283,11 +404,21 @@ class _Lowering:
         groups = int(rest[0]) if name in ("conv", "conv_i8") else 1
         return np.sign(array) if signs else array, window, groups
 
-    def _folded(self, epilogue: list[Any], rows: int, *, shift_by: npt.NDArray[np.int64] | None = None) -> _Epilogue:
-        """sum · a + b + other · c, in the arithmetic of the kernels: 32-bit floats, one rounding after the other."""
+    def _folded(
+        self,
+        epilogue: list[Any],
+        rows: int,
+        *,
+        shift_by: npt.NDArray[np.int64] | None = None,
+    ) -> _Epilogue:
+        """sum · a + b + other · c, in the arithmetic of the kernels: 32-bit floats, one
+        rounding after the other.
+        """
         *parts, activation, low, high = epilogue
         if activation != CLAMP:
-            raise ValueError("curved activations have no kernel in C; the network stays with libtersify")
+            raise ValueError(
+                "curved activations have no kernel in C; the network stays with libtersify"
+            )
         numbers = self.program.numbers
         scale, shift, scale2, shift2 = (vector(part, numbers) for part in parts)
         one, nothing = np.ones(rows, np.float32), np.zeros(rows, np.float32)
@@ -309,7 +440,13 @@ def _in_numbers(f: _Epilogue, residual: Quant | None) -> _Epilogue:
     """For means, which are of the numbers themselves."""
     scale = np.float32(0 if residual is None else residual.scale)
     c = f.c * scale
-    return _Epilogue(f.a, f.b - c * np.float32(0 if residual is None else residual.zero), c, f.low, f.high)
+    return _Epilogue(
+        f.a,
+        f.b - c * np.float32(0 if residual is None else residual.zero),
+        c,
+        f.low,
+        f.high,
+    )
 
 
 def _in_steps(f: _Epilogue, residual: Quant | None, output: Quant) -> _Epilogue:
@@ -319,10 +456,18 @@ def _in_steps(f: _Epilogue, residual: Quant | None, output: Quant) -> _Epilogue:
     b = f.b * inverse - c * np.float32(0 if residual is None else residual.zero)
     ends = [np.float32(end) * inverse + zero for end in (f.low, f.high)]
     low, high = np.float32(output.low) + zero, np.float32(output.high) + zero
-    return _Epilogue(f.a * inverse, b + zero, c, float(max(low, ends[0])), float(min(high, ends[1])))
+    return _Epilogue(
+        f.a * inverse, b + zero, c, float(max(low, ends[0])), float(min(high, ends[1]))
+    )
 
 
-def _conv_shape(shape: tuple[int, int, int], rows: int, window: list[int]) -> tuple[int, int, int]:
+def _conv_shape(
+    shape: tuple[int, int, int], rows: int, window: list[int]
+) -> tuple[int, int, int]:
     kh, kw, sh, sw, ph, pw, dh, dw = window
     _, h, w = shape
-    return rows, (h + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (w + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    return (
+        rows,
+        (h + 2 * ph - dh * (kh - 1) - 1) // sh + 1,
+        (w + 2 * pw - dw * (kw - 1) - 1) // sw + 1,
+    )

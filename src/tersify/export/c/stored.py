@@ -1,4 +1,6 @@
-"""Weights as the C source holds them: the smallest of gap lists and packed trits, whole numbers, or floats."""
+"""Weights as the C source holds them: the smallest of gap lists and packed trits, whole
+numbers, or floats.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,34 @@ class Stored:
 
 
 def stored(array: npt.NDArray[np.float32], *, whole: bool = False) -> Stored:
-    """Of [rows, …]; signs are −1, 0 and 1, everything else stays floats, or bytes where all are `whole` numbers."""
+    """Of [rows, …]; signs are −1, 0 and 1, everything else stays floats, or bytes where
+    all are `whole` numbers.
+    """
     rows = array.reshape(len(array), -1)
     width = rows.shape[1]
     plain = Stored(form=FLOATS, row_weights=width, floats=np.ascontiguousarray(rows))
     if not np.isin(rows, (-1, 0, 1)).all():
-        return Stored(form=BYTES, row_weights=width, stream=rows.astype(np.int8).tobytes()) if whole else plain
+        return (
+            Stored(form=BYTES, row_weights=width, stream=rows.astype(np.int8).tobytes())
+            if whole
+            else plain
+        )
     trits = Stored(form=TRITS, row_weights=width, stream=_trits(rows))
     gaps = [_gaps(row) for row in rows]
     if max(map(len, gaps)) >= 1 << 16:
         return trits
     listed = b"".join(len(row).to_bytes(2, "little") + row for row in gaps)
-    return min(Stored(form=GAPS, row_weights=width, stream=listed), trits, key=lambda s: s.size_bytes)
+    return min(
+        Stored(form=GAPS, row_weights=width, stream=listed),
+        trits,
+        key=lambda s: s.size_bytes,
+    )
 
 
 def _gaps(row: npt.NDArray[np.float32]) -> bytes:
-    """A byte a weight: the zeros before it and its sign; 254 where there are too many zeros."""
+    """A byte a weight: the zeros before it and its sign; 254 where there are too many
+    zeros.
+    """
     out = bytearray()
     last = -1
     for place in np.flatnonzero(row):

@@ -1,4 +1,6 @@
-"""A folder an FPGA engineer can use: tables, codes, biases, Verilog, golden vectors and a Makefile."""
+"""A folder an FPGA engineer can use: tables, codes, biases, Verilog, golden vectors and
+a Makefile.
+"""
 
 from tersify.export.fpga.folder import export_fpga
 

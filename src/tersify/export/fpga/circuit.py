@@ -1,4 +1,6 @@
-"""A layer and the circuit for it: how many lanes it has, how long it takes, and its Verilog parameters."""
+"""A layer and the circuit for it: how many lanes it has, how long it takes, and its
+Verilog parameters.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tersify.export.fpga.circuit import Circuit
-from tersify.export.fpga.headers import c_header, facts, verilog_header, verilog_instances
+from tersify.export.fpga.headers import (
+    c_header,
+    facts,
+    verilog_header,
+    verilog_instances,
+)
 from tersify.export.fpga.memories import write_layer, write_words
 from tersify.export.fpga.readme import makefile, readme
 from tersify.export.fpga.synthesis import Counts, synthesize
@@ -20,26 +25,45 @@ RTL = ("tersify_decoder.v", "tersify_lane.v", "tersify_layer.v", "testbench.v")
 
 
 def export_fpga(
-    network: FixedNetwork, out: Path, *, vectors: int = 100, seed: int = 0, inputs: Ints | None = None, lanes: int = 1,
+    network: FixedNetwork,
+    out: Path,
+    *,
+    vectors: int = 100,
+    seed: int = 0,
+    inputs: Ints | None = None,
+    lanes: int = 1,
     synth: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    """Write tables, codes, biases, Verilog and golden vectors into `out`; returns the manifest.
+) -> dict[str, Any]:
+    """Write tables, codes, biases, Verilog and golden vectors into `out`; returns the
+    manifest.
 
-    The vectors are random over the whole input range, or `inputs`. `lanes` neurons of a layer are summed at once.
-    With `synth`, yosys counts the cells.
+    The vectors are random over the whole input range, or `inputs`. `lanes` neurons of a
+    layer are summed at once. With `synth`, yosys counts the cells.
     """
-    values = network.random_inputs(max(vectors, 0), seed) if inputs is None else _checked(network, inputs)
+    values = (
+        network.random_inputs(max(vectors, 0), seed)
+        if inputs is None
+        else _checked(network, inputs)
+    )
     if not len(values):
-        raise ValueError(f"at least one golden vector is needed, got {vectors if inputs is None else 0}")
-    circuits = {name: Circuit.of(layer, lanes) for name, layer in network.layers.items()}
+        raise ValueError(
+            f"at least one golden vector is needed, got {vectors if inputs is None else 0}"
+        )
+    circuits = {
+        name: Circuit.of(layer, lanes) for name, layer in network.layers.items()
+    }
     for name, layer in network.layers.items():
         if layer.output_shift < 0:
-            raise ValueError(f"{name}: the output has more fraction bits than the accumulator; give it fewer")
+            raise ValueError(
+                f"{name}: the output has more fraction bits than the accumulator; give it fewer"
+            )
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give another --out, or clear it")
     out.mkdir(parents=True, exist_ok=True)
     for file in RTL:
-        shutil.copyfile(Path(str(files("tersify.export.fpga") / "rtl" / file)), out / file)
+        shutil.copyfile(
+            Path(str(files("tersify.export.fpga") / "rtl" / file)), out / file
+        )
     for number, circuit in enumerate(circuits.values(), 1):
         layer = circuit.layer
         write_layer(out, f"layer{number}", circuit)
@@ -63,15 +87,21 @@ def export_fpga(
         "synthesis": [c.to_dict() for c in counts],
     }
     (out / "README.md").write_text(readme(circuits, counts), encoding="utf-8")
-    manifest["sha256"] = {p.name: _digest(p) for p in sorted(out.iterdir()) if p.is_file()}
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    manifest["sha256"] = {
+        p.name: _digest(p) for p in sorted(out.iterdir()) if p.is_file()
+    }
+    (out / "manifest.json").write_text(
+        json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     return manifest
 
 
 def _checked(network: FixedNetwork, inputs: Ints) -> Ints:
     width, form = next(iter(network.layers.values())).inputs, network.input
     if inputs.ndim != 2 or inputs.shape[1] != width:
-        raise ValueError(f"golden inputs must be rows of {width} integers, got shape {inputs.shape}")
+        raise ValueError(
+            f"golden inputs must be rows of {width} integers, got shape {inputs.shape}"
+        )
     if inputs.size and (inputs.min() < form.lowest or inputs.max() > form.highest):
         raise ValueError(
             f"golden inputs must lie in {form.lowest}..{form.highest}, got {inputs.min()}..{inputs.max()}; "

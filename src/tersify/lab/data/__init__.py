@@ -29,10 +29,11 @@ _LOADERS: dict[str, Callable[[Path], Data]] = {
 
 
 def dataset(name: str, *, root: str | Path | None = None) -> Data:
-    """digits, cifar10, cifar100, mnist, polarity, polarity-bytes, the path of an image folder, or `file.py:function`.
+    """digits, cifar10, cifar100, mnist, polarity, polarity-bytes, the path of an image
+    folder, or `file.py:function`.
 
-    Named sets lie under `root`, else the environment's TERSIFY_DATA, else ./data. `PATH@64` scales a folder's
-    images to 64×64.
+    Named sets lie under `root`, else the environment's TERSIFY_DATA, else ./data.
+    `PATH@64` scales a folder's images to 64×64.
     """
     if name in _LOADERS:
         return _LOADERS[name](data_root(root))
@@ -44,7 +45,18 @@ def dataset(name: str, *, root: str | Path | None = None) -> Data:
         return image_folder(Path(path), int(size))
     if Path(name).is_dir():
         return image_folder(Path(name))
-    raise unknown("data set", name, [*_LOADERS, "a folder of images", "file.py:function"])
+    raise unknown(
+        "data set", name, [*_LOADERS, "a folder of images", "file.py:function"]
+    )
 
 
-__all__ = ["Augmentation", "Data", "Split", "Stream", "augment", "dataset", "normalize", "stream"]
+__all__ = [
+    "Augmentation",
+    "Data",
+    "Split",
+    "Stream",
+    "augment",
+    "dataset",
+    "normalize",
+    "stream",
+]

@@ -12,7 +12,9 @@ from tersify.lab.data.types import Augmentation
 
 
 class Draws(NamedTuple):
-    """What one batch drew, (N,) int64 each: the crop's corner, mirrored or not, Cutout's centre."""
+    """What one batch drew, (N,) int64 each: the crop's corner, mirrored or not,
+    Cutout's centre.
+    """
 
     top: Tensor
     left: Tensor
@@ -22,18 +24,30 @@ class Draws(NamedTuple):
 
 
 def augment(images: Tensor, a: Augmentation, generator: torch.Generator) -> Tensor:
-    """Training images, each changed in its own way. What the padding and Cutout leave empty is 0 (black)."""
+    """Training images, each changed in its own way. What the padding and Cutout leave
+    empty is 0 (black).
+    """
     if a == Augmentation():
         return images
     return apply_draws(images, a, draw(images, a, generator))
 
 
 def draw(images: Tensor, a: Augmentation, generator: torch.Generator) -> Draws:
-    """Drawn where the generator lives: a CPU generator gives every device the same images."""
+    """Drawn where the generator lives: a CPU generator gives every device the same
+    images.
+    """
     height, width = images.shape[-2:]
     corners = 2 * a.crop_padding + 1
-    highs = torch.tensor([[corners], [corners], [2 if a.flip else 1], [height], [width]])
-    uniform = torch.rand(5, len(images), generator=generator, device=generator.device, dtype=torch.float64)
+    highs = torch.tensor(
+        [[corners], [corners], [2 if a.flip else 1], [height], [width]]
+    )
+    uniform = torch.rand(
+        5,
+        len(images),
+        generator=generator,
+        device=generator.device,
+        dtype=torch.float64,
+    )
     numbers = (uniform * highs.to(generator.device, non_blocking=True)).long()
     return Draws(*numbers.to(images.device, non_blocking=True))
 
@@ -44,7 +58,9 @@ def apply_draws(images: Tensor, a: Augmentation, draws: Draws) -> Tensor:
     y = torch.arange(height, device=images.device)
     x = torch.arange(width, device=images.device)
     source_y = draws.top[:, None] + y
-    source_x = draws.left[:, None] + torch.where(draws.mirrored[:, None] == 1, width - 1 - x, x)
+    source_x = draws.left[:, None] + torch.where(
+        draws.mirrored[:, None] == 1, width - 1 - x, x
+    )
     padded = F.pad(images, (a.crop_padding,) * 4)
     index = source_y[:, :, None] * padded.shape[3] + source_x[:, None, :]
     flat = index.view(count, 1, height * width).expand(-1, channels, -1)
@@ -57,6 +73,8 @@ def apply_draws(images: Tensor, a: Augmentation, draws: Draws) -> Tensor:
 
 
 def _inside(position: Tensor, centre: Tensor, size: int) -> Tensor:
-    """(N, length): `size` pixels around each centre; they may hang over the edge (DeVries and Taylor)."""
+    """(N, length): `size` pixels around each centre; they may hang over the edge
+    (DeVries and Taylor).
+    """
     start = centre[:, None] - size // 2
     return (position >= start) & (position < start + size)

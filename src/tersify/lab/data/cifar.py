@@ -10,14 +10,22 @@ import torch
 
 from tersify.lab.data.cifar_pickle import read_batch
 from tersify.lab.data.roots import first_folder, read_exactly
-from tersify.lab.data.types import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Data, Split
+from tersify.lab.data.types import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Augmentation,
+    Data,
+    Split,
+)
 
 PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of one CIFAR. A binary record starts with `label_bytes` labels; the last one counts."""
+    """The files of one CIFAR. A binary record starts with `label_bytes` labels; the
+    last one counts.
+    """
 
     classes: int
     label_bytes: int
@@ -59,7 +67,8 @@ def cifar(name: str, layout: Layout, root: Path) -> Data:
         train=_split(folder, layout, layout.train, layout.train_batch),
         test=_split(folder, layout, layout.test, layout.test_batch),
         classes=layout.classes,
-        # Both the public CIFAR ResNets and the network of paper 1 were trained with ImageNet's statistics.
+        # Both the public CIFAR ResNets and the network of paper 1 were trained with
+        # ImageNet's statistics.
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         augmentation=Augmentation(crop_padding=4, flip=True),
@@ -83,10 +92,17 @@ def _split(folder: Path, layout: Layout, files: tuple[str, ...], records: int) -
             )
         images.append(pixels)
         labels.append(found)
-    return Split(torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels)))
+    return Split(
+        torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32),
+        torch.from_numpy(np.concatenate(labels)),
+    )
 
 
-def _read_binary(path: Path, label_bytes: int, records: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_binary(
+    path: Path, label_bytes: int, records: int
+) -> tuple[np.ndarray, np.ndarray]:
     record = label_bytes + PIXELS
-    table = np.frombuffer(read_exactly(path, records * record), dtype=np.uint8).reshape(records, record)
+    table = np.frombuffer(read_exactly(path, records * record), dtype=np.uint8).reshape(
+        records, record
+    )
     return table[:, label_bytes:], table[:, label_bytes - 1].astype(np.int64)

@@ -1,7 +1,8 @@
 """CIFAR's python layout without running anything a pickle asks for.
 
-The files are pickles of a dict with one numpy array. A pickle may call any function it can name, so every
-name is refused but the four an array needs, and those are stand-ins that only record what they were given.
+The files are pickles of a dict with one numpy array. A pickle may call any function it
+can name, so every name is refused but the four an array needs, and those are stand-ins
+that only record what they were given.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ import numpy as np
 
 from tersify.lab.data.roots import check_file
 
-# Bytes per pixel: 1.01 in the official files, 1.5 when Python 3 wrote them again in the old protocol.
+# Bytes per pixel: 1.01 in the official files, 1.5 when Python 3 wrote them again in the
+# old protocol.
 SLACK = 2
 
 
-def read_batch(path: Path, label_key: str, records: int, pixels: int) -> tuple[np.ndarray, np.ndarray]:
+def read_batch(
+    path: Path, label_key: str, records: int, pixels: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Pixels (records, pixels) uint8 and labels int64."""
     check_file(path)
     limit = records * pixels * SLACK
     if path.stat().st_size > limit:
-        raise _damaged(path, f"it has {path.stat().st_size} bytes and must have at most {limit}")
+        raise _damaged(
+            path, f"it has {path.stat().st_size} bytes and must have at most {limit}"
+        )
     try:
         batch = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         data, labels = _entry(batch, "data"), _entry(batch, label_key)
@@ -32,7 +38,9 @@ def read_batch(path: Path, label_key: str, records: int, pixels: int) -> tuple[n
             raise ValueError(f"'data' must be an array and {label_key!r} a list")
         array = data.array((records, pixels))
         if len(labels) != records or not all(type(label) is int for label in labels):
-            raise ValueError(f"{label_key!r} must be {records} whole numbers, got {len(labels)} values")
+            raise ValueError(
+                f"{label_key!r} must be {records} whole numbers, got {len(labels)} values"
+            )
         return array, np.array(labels, dtype=np.int64)
     # A damaged pickle can fail in every way its opcodes can.
     except Exception as error:
@@ -40,7 +48,9 @@ def read_batch(path: Path, label_key: str, records: int, pixels: int) -> tuple[n
 
 
 def _damaged(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{str(path)!r} is not an official CIFAR batch: {reason}; fetch it again")
+    return ValueError(
+        f"{str(path)!r} is not an official CIFAR batch: {reason}; fetch it again"
+    )
 
 
 def _entry(batch: Any, key: str) -> Any:
@@ -53,7 +63,9 @@ def _entry(batch: Any, key: str) -> Any:
 
 
 class _Array:
-    """Stands for numpy.ndarray; its state is (version, shape, dtype, column-major or not, bytes)."""
+    """Stands for numpy.ndarray; its state is (version, shape, dtype, column-major or
+    not, bytes).
+    """
 
     state: tuple[Any, ...] = ()
 
@@ -64,15 +76,25 @@ class _Array:
         if not isinstance(self.state, tuple) or len(self.state) != 5:
             raise ValueError("'data' is not a plain array")
         _, found, dtype, column_major, content = self.state
-        if found != shape or not isinstance(dtype, _Dtype) or dtype.name not in ("u1", b"u1"):
-            raise ValueError(f"'data' must be uint8 of shape {shape}, got shape {found}")
+        if (
+            found != shape
+            or not isinstance(dtype, _Dtype)
+            or dtype.name not in ("u1", b"u1")
+        ):
+            raise ValueError(
+                f"'data' must be uint8 of shape {shape}, got shape {found}"
+            )
         if not isinstance(content, bytes) or len(content) != shape[0] * shape[1]:
             raise ValueError(f"'data' must have {shape[0] * shape[1]} bytes")
-        return np.frombuffer(content, dtype=np.uint8).reshape(shape, order="F" if column_major else "C")
+        return np.frombuffer(content, dtype=np.uint8).reshape(
+            shape, order="F" if column_major else "C"
+        )
 
 
 class _Dtype:
-    """Stands for numpy.dtype; its state (byte order and such) says nothing about single bytes."""
+    """Stands for numpy.dtype; its state (byte order and such) says nothing about single
+    bytes.
+    """
 
     def __init__(self, name: Any, *_: Any) -> None:
         self.name = name
@@ -101,5 +123,7 @@ _STAND_INS: dict[tuple[str, str], Any] = {
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _STAND_INS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs")
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which no CIFAR batch needs"
+            )
         return _STAND_INS[module, name]

@@ -38,7 +38,11 @@ def _folder(root: Path) -> Path:
 
 
 def _find(folder: Path, part: str, what: str, dims: int) -> Path | None:
-    names = (f"{part}-{what}{joint}idx{dims}-ubyte{end}" for joint in "-." for end in ("", ".gz"))
+    names = (
+        f"{part}-{what}{joint}idx{dims}-ubyte{end}"
+        for joint in "-."
+        for end in ("", ".gz")
+    )
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
@@ -49,33 +53,46 @@ def _split(folder: Path, part: str) -> Split:
             f"the {part} files in {str(folder)!r} have {len(images)} images and {len(labels)} labels, "
             f"which must be equal; fetch them again"
         )
-    return Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
+    return Split(
+        torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
+    )
 
 
 def _read(folder: Path, part: str, what: str, dims: int) -> np.ndarray:
     path = _find(folder, part, what, dims)
     if path is None:
-        raise ValueError(f"{str(folder / f'{part}-{what}-idx{dims}-ubyte')!r} is missing; fetch the data set again")
+        raise ValueError(
+            f"{str(folder / f'{part}-{what}-idx{dims}-ubyte')!r} is missing; fetch the data set again"
+        )
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = file.read(4 + 4 * dims)
             shape = _shape(header, dims)
             size_bytes = int(np.prod(shape, dtype=object))
             if size_bytes > LIMIT_BYTES:
-                raise ValueError(f"its header asks for {size_bytes} bytes, more than {LIMIT_BYTES}")
+                raise ValueError(
+                    f"its header asks for {size_bytes} bytes, more than {LIMIT_BYTES}"
+                )
             content = file.read(size_bytes + 1)
         if len(content) != size_bytes:
             more = "more" if len(content) > size_bytes else len(content)
-            raise ValueError(f"its header promises {size_bytes} bytes and {more} follow")
-    # A gzip that was cut short ends in EOFError; other damage is an OSError or a zlib.error.
+            raise ValueError(
+                f"its header promises {size_bytes} bytes and {more} follow"
+            )
+    # A gzip that was cut short ends in EOFError; other damage is an OSError or a
+    # zlib.error.
     except Exception as error:
-        raise ValueError(f"{str(path)!r} is not a whole idx file: {error}; fetch it again") from None
+        raise ValueError(
+            f"{str(path)!r} is not a whole idx file: {error}; fetch it again"
+        ) from None
     return np.frombuffer(bytearray(content), dtype=np.uint8).reshape(shape)
 
 
 def _shape(header: bytes, dims: int) -> tuple[int, ...]:
     if len(header) != 4 + 4 * dims or header[:4] != bytes([0, 0, 8, dims]):
-        raise ValueError(f"it must start with the bytes 0 0 8 {dims}, got {' '.join(map(str, header[:4])) or 'none'}")
+        raise ValueError(
+            f"it must start with the bytes 0 0 8 {dims}, got {' '.join(map(str, header[:4])) or 'none'}"
+        )
     shape = tuple(int(n) for n in np.frombuffer(header[4:], dtype=">u4"))
     if 0 in shape:
         raise ValueError(f"its shape {shape} is empty")

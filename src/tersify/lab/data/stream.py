@@ -1,4 +1,6 @@
-"""Data that come in batches, from a DataLoader or a Dataset: they need not fit in memory, nor have a known length."""
+"""Data that come in batches, from a DataLoader or a Dataset: they need not fit in
+memory, nor have a known length.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from tersify.checks import check_whole
 from tersify.lab.data.types import Data, Split
 
-SAMPLE = 4096  # samples that are kept, for calibration, examples and batch norms' statistics
+# samples that are kept, for calibration, examples and batch norms' statistics
+SAMPLE = 4096
 SAMPLE_NUMBERS = 1 << 26  # in all of them together
 TEST_BATCH = 256
 RULE = "a batch must be a pair (inputs, labels) of tensors with one label for each input, or for each token"
@@ -24,10 +27,11 @@ RULE = "a batch must be a pair (inputs, labels) of tensors with one label for ea
 
 @dataclass(frozen=True, eq=False)
 class Stream(Split):
-    """A split that is read batch by batch; `images` and `labels` are a sample of it, and `count` is how many there are.
+    """A split that is read batch by batch; `images` and `labels` are a sample of it,
+    and `count` is how many there are.
 
-    `source` is a Dataset, or an iterable of batches such as a DataLoader. `steps` is the number of batches in an epoch,
-    where that is not the number in the source.
+    `source` is a Dataset, or an iterable of batches such as a DataLoader. `steps` is
+    the number of batches in an epoch, where that is not the number in the source.
     """
 
     source: Any = None
@@ -44,13 +48,20 @@ class Stream(Split):
 
 
 def stream(
-    train: Any, test: Any, *, classes: int | None = None, steps_per_epoch: int | None = None, name: str = "stream"
+    train: Any,
+    test: Any,
+    *,
+    classes: int | None = None,
+    steps_per_epoch: int | None = None,
+    name: str = "stream",
 ) -> Data:
-    """Training and test data for the trainer: each a DataLoader, a Dataset, or another iterable of (inputs, labels).
+    """Training and test data for the trainer: each a DataLoader, a Dataset, or another
+    iterable of (inputs, labels).
 
-    Inputs are used as they come (bytes are divided by 255). `steps_per_epoch` cuts the training data into epochs where
-    their length is not known, or is to be another; the next epoch goes on where the one before it stopped. Without
-    `classes` there are as many as the labels of the test set and of a sample of the training set tell.
+    Inputs are used as they come (bytes are divided by 255). `steps_per_epoch` cuts the
+    training data into epochs where their length is not known, or is to be another; the
+    next epoch goes on where the one before it stopped. Without `classes` there are as
+    many as the labels of the test set and of a sample of the training set tell.
     """
     for what, given in (("training", train), ("test", test)):
         if isinstance(given, Iterator) or not isinstance(given, (Iterable, Dataset)):
@@ -61,7 +72,9 @@ def stream(
     if steps_per_epoch is not None:
         check_whole("steps_per_epoch", steps_per_epoch, low=1)
     elif length_of(train) is None:
-        raise ValueError("the length of the training data is not known; give steps_per_epoch, the batches of an epoch")
+        raise ValueError(
+            "the length of the training data is not known; give steps_per_epoch, the batches of an epoch"
+        )
     seen, tested = _sampled(train, whole=False), _sampled(test, whole=True)
     count = length_of(train) if steps_per_epoch is None else steps_per_epoch
     if steps_per_epoch is not None or not isinstance(train, Dataset):
@@ -69,7 +82,13 @@ def stream(
     made = max(seen.highest, tested.highest) + 1 if classes is None else classes
     return Data(
         name=name,
-        train=Stream(seen.images, seen.labels, source=train, count=count or 1, steps=steps_per_epoch),
+        train=Stream(
+            seen.images,
+            seen.labels,
+            source=train,
+            count=count or 1,
+            steps=steps_per_epoch,
+        ),
         test=Stream(tested.images, tested.labels, source=test, count=tested.count),
         classes=made,
         mean=(0.0,),
@@ -94,10 +113,16 @@ def loader_of(source: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """A pair of tensors that the trainer can use; bytes are divided by 255."""
-    pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
+    pair = (
+        isinstance(batch, (tuple, list))
+        and len(batch) == 2
+        and all(isinstance(part, Tensor) for part in batch)
+    )
     if not pair:
         parts = batch if isinstance(batch, (tuple, list)) else [batch]
-        raise ValueError(f"{RULE}; got {', '.join(type(part).__name__ for part in parts)}")
+        raise ValueError(
+            f"{RULE}; got {', '.join(type(part).__name__ for part in parts)}"
+        )
     inputs, labels = batch
     if inputs.dtype == torch.uint8:
         inputs = inputs.to(torch.float32) / 255.0
@@ -142,7 +167,11 @@ def _sampled(source: Any, *, whole: bool) -> _Sample:
             if not full and (not kept or images.shape[1:] == kept[0][0].shape[1:]):
                 kept.append((images, labels))
             held = sum(len(part) for _, part in kept)
-            full = full or held >= SAMPLE or (held + len(labels)) * images[0].numel() > SAMPLE_NUMBERS
+            full = (
+                full
+                or held >= SAMPLE
+                or (held + len(labels)) * images[0].numel() > SAMPLE_NUMBERS
+            )
             if full and not whole:
                 break
     if not kept:

@@ -19,13 +19,17 @@ RULE = (
 
 
 def user_data(text: str) -> Data:
-    """`file.py:function`; without a Data of its own, classes, mean and std come from the training images."""
+    """`file.py:function`; without a Data of its own, classes, mean and std come from
+    the training images.
+    """
     made = call_function(text)
     if isinstance(made, Data):
         return made
     if _is_pair(made) and all(isinstance(part, (DataLoader, Dataset)) for part in made):
         return stream(*made, name=text)
-    if not _is_pair(made) or not all(isinstance(part, Split) or _is_pair(part) for part in made):
+    if not _is_pair(made) or not all(
+        isinstance(part, Split) or _is_pair(part) for part in made
+    ):
         raise ValueError(f"{text!r} returned a {type(made).__name__}; it must {RULE}")
     train, test = (part if isinstance(part, Split) else Split(*part) for part in made)
     mean, std = statistics(train.images)
@@ -34,12 +38,16 @@ def user_data(text: str) -> Data:
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and spread per channel of images in 0..1; a channel that never changes counts as spread 1."""
+    """Mean and spread per channel of images in 0..1; a channel that never changes
+    counts as spread 1.
+    """
     channels = images.transpose(0, 1).flatten(1).to(torch.float64)
     if images.dtype == torch.uint8:
         channels = channels / 255.0
     std = channels.std(1, correction=0)
-    return tuple(channels.mean(1).tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
+    return tuple(channels.mean(1).tolist()), tuple(
+        torch.where(std > 0, std, 1.0).tolist()
+    )
 
 
 def _is_pair(value: Any) -> bool:

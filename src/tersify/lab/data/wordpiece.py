@@ -1,4 +1,6 @@
-"""BERT's uncased tokens: words and marks, then the longest pieces of the vocabulary (Devlin et al. 2018)."""
+"""BERT's uncased tokens: words and marks, then the longest pieces of the vocabulary
+(Devlin et al. 2018).
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ class WordPiece:
         self._numbers = {piece: number for number, piece in enumerate(pieces)}
         for needed in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"):
             if needed not in self._numbers:
-                raise ValueError(f"{str(vocabulary)!r} holds no {needed}; give the vocab.txt of an uncased BERT")
+                raise ValueError(
+                    f"{str(vocabulary)!r} holds no {needed}; give the vocab.txt of an uncased BERT"
+                )
 
     def encode(self, text: str, length: int) -> list[int]:
         """[CLS], the pieces, [SEP], padded or cut to `length`."""
-        pieces = [number for word in _words(text) for number in self._pieces(word)][: length - 2]
+        pieces = [number for word in _words(text) for number in self._pieces(word)][
+            : length - 2
+        ]
         row = [self._numbers["[CLS]"], *pieces, self._numbers["[SEP]"]]
         return row + [self._numbers["[PAD]"]] * (length - len(row))
 
@@ -33,7 +39,9 @@ class WordPiece:
         while start < len(word):
             mark = "##" if start else ""
             ends = range(len(word), start, -1)
-            end = next((end for end in ends if mark + word[start:end] in self._numbers), None)
+            end = next(
+                (end for end in ends if mark + word[start:end] in self._numbers), None
+            )
             if end is None or len(word) > LONGEST_WORD:
                 return [self._numbers["[UNK]"]]
             found.append(self._numbers[mark + word[start:end]])
@@ -42,15 +50,29 @@ class WordPiece:
 
 
 def _words(text: str) -> list[str]:
-    """Lower case without accents, split at white space and around every mark and every Chinese character."""
-    plain = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
-    spaced = "".join(f" {c} " if _stands_alone(c) else "" if _is_control(c) else c for c in plain)
+    """Lower case without accents, split at white space and around every mark and every
+    Chinese character.
+    """
+    plain = "".join(
+        c
+        for c in unicodedata.normalize("NFD", text.lower())
+        if unicodedata.category(c) != "Mn"
+    )
+    spaced = "".join(
+        f" {c} " if _stands_alone(c) else "" if _is_control(c) else c for c in plain
+    )
     return spaced.split()
 
 
 def _stands_alone(c: str) -> bool:
-    is_ascii_mark = "!" <= c <= "/" or ":" <= c <= "@" or "[" <= c <= "`" or "{" <= c <= "~"
-    is_chinese = "\u4e00" <= c <= "\u9fff" or "\u3400" <= c <= "\u4dbf" or "\uf900" <= c <= "\ufaff"
+    is_ascii_mark = (
+        "!" <= c <= "/" or ":" <= c <= "@" or "[" <= c <= "`" or "{" <= c <= "~"
+    )
+    is_chinese = (
+        "\u4e00" <= c <= "\u9fff"
+        or "\u3400" <= c <= "\u4dbf"
+        or "\uf900" <= c <= "\ufaff"
+    )
     return is_ascii_mark or is_chinese or unicodedata.category(c).startswith("P")
 
 

@@ -1,4 +1,6 @@
-"""How long a population of sub-networks takes to judge, for one image: the rows of `energy-time`."""
+"""How long a population of sub-networks takes to judge, for one image: the rows of
+`energy-time`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ POPULATION = 8
 
 
 def measure(
-    row: Row, *, seed: int, out: Path, smoke: bool, data_root: Path | None, device: str = "auto", **settings: Any
+    row: Row,
+    *,
+    seed: int,
+    out: Path,
+    smoke: bool,
+    data_root: Path | None,
+    device: str = "auto",
+    **settings: Any,
 ) -> dict[str, float]:
     """Median of a few rounds on one random batch: images need not be real for a time."""
     place = pick_device(device)
@@ -42,10 +51,17 @@ def measure(
         "one-by-one": lambda: evaluator.one_by_one(states, images, labels),
         "folded": _captured(lambda: evaluator.energies(states, images, labels), place),
     }
-    with torch.no_grad(), torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
-        # The plain pass is captured like the folded one, or a GPU would wait for Python there alone.
+    with (
+        torch.no_grad(),
+        torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"),
+    ):
+        # The plain pass is captured like the folded one, or a GPU would wait for Python
+        # there alone.
         works["plain"] = _captured(works["plain"], place)
-        seconds = {name: _seconds(works[name], rounds, place) for name in dict.fromkeys(("plain", row.id))}
+        seconds = {
+            name: _seconds(works[name], rounds, place)
+            for name in dict.fromkeys(("plain", row.id))
+        }
     return {
         "microseconds": 1e6 * seconds[row.id] / batch,
         "times_plain": seconds[row.id] / seconds["plain"],
@@ -56,7 +72,9 @@ def _population(model: nn.Module) -> tuple[Evaluator, Tensor]:
     """A search as a session would begin it."""
     method = Energy(population=POPULATION)
     every = find_sites(model)
-    sites = method.gather([site for site in every if site.latent.ndim > 1], Network(model, every))
+    sites = method.gather(
+        [site for site in every if site.latent.ndim > 1], Network(model, every)
+    )
     bound = method.bind(sites)
     for site, transform in zip(sites, bound.transforms, strict=True):
         install(site, transform)

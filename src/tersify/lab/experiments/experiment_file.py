@@ -1,4 +1,5 @@
-"""Experiment: what to run, with which seeds, and what was published, read from a TOML file of this folder.
+"""Experiment: what to run, with which seeds, and what was published, read from a TOML
+file of this folder.
 
 An experiment is a file `NAME.toml` beside this one; nothing else has to be registered:
 
@@ -10,9 +11,11 @@ An experiment is a file `NAME.toml` beside this one; nothing else has to be regi
     [[rows]]                      see `Row`
     [[figures]]                   see `figures.py`
 
-A row is a training run unless the experiment names `measure = "tersify.module:function"`. That function is then called
-as `function(row, seed=…, out=…, smoke=…, data_root=…, **overrides)` and returns the row's figures, a mapping of names
-to numbers; `out` is a folder of its own. They are kept there, so that a resumed experiment does not call it again.
+A row is a training run unless the experiment names `measure =
+"tersify.module:function"`. That function is then called as `function(row, seed=…,
+out=…, smoke=…, data_root=…, **overrides)` and returns the row's figures, a mapping of
+names to numbers; `out` is a folder of its own. They are kept there, so that a resumed
+experiment does not call it again.
 """
 
 from __future__ import annotations
@@ -34,13 +37,14 @@ from tersify.toml import read_toml, write_toml
 class Row:
     """One network of the table.
 
-    Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a glob names, with `norms` in so
-    many bits; `activations` are methods for the inputs of those layers, or of `layers` where they are others. `start`
-    names the row whose trained network, of the same seed, it starts from, `pretrained` a checkpoint under the data
-    root; `teacher` names the row whose network it learns from. `seeds` are its own, where it has others than the
-    experiment.
-    A published figure is a number, or a pair where the paper gives a range; `published_spread` holds
-    the standard deviations that the paper gives.
+    Its recipe is a ready one by name ("none": dense), or `methods` for the `weights` a
+    glob names, with `norms` in so many bits; `activations` are methods for the inputs
+    of those layers, or of `layers` where they are others. `start` names the row whose
+    trained network, of the same seed, it starts from, `pretrained` a checkpoint under
+    the data root; `teacher` names the row whose network it learns from. `seeds` are its
+    own, where it has others than the experiment. A published figure is a number, or a
+    pair where the paper gives a range; `published_spread` holds the standard deviations
+    that the paper gives.
     """
 
     id: str
@@ -68,16 +72,30 @@ class Row:
         return tuple(row for row in (self.start, self.teacher) if row is not None)
 
     def load_recipe(self) -> Recipe | None:
-        rules: list[dict[str, Any]] = [{"activations": self.layers or self.weights, "methods": list(self.activations)}]
+        rules: list[dict[str, Any]] = [
+            {
+                "activations": self.layers or self.weights,
+                "methods": list(self.activations),
+            }
+        ]
         rules = rules if self.activations else []
         if self.methods or (rules and self.recipe == "none"):
-            weights = [{"weights": self.weights, "methods": list(self.methods)}] if self.methods else []
-            recipe = Recipe.from_toml(write_toml({"description": self.name, "rules": [*weights, *rules]}))
+            weights = (
+                [{"weights": self.weights, "methods": list(self.methods)}]
+                if self.methods
+                else []
+            )
+            recipe = Recipe.from_toml(
+                write_toml({"description": self.name, "rules": [*weights, *rules]})
+            )
             return replace(recipe, norms=self.norms)
         if self.recipe == "none":
             return None
         recipe = Recipe.load(self.recipe)
-        inputs = tuple(InputRule(activations=r["activations"], methods=_inputs(r["methods"])) for r in rules)
+        inputs = tuple(
+            InputRule(activations=r["activations"], methods=_inputs(r["methods"]))
+            for r in rules
+        )
         return replace(recipe, inputs=recipe.inputs + inputs)
 
 
@@ -113,19 +131,27 @@ class Experiment:
     def __post_init__(self) -> None:
         ids = [row.id for row in self.rows]
         if len(set(ids)) != len(ids) or not ids:
-            raise ValueError(f"experiment {self.name!r} needs rows with ids of their own, got {ids}")
+            raise ValueError(
+                f"experiment {self.name!r} needs rows with ids of their own, got {ids}"
+            )
         for index, row in enumerate(self.rows):
             for other in row.needs:
                 if other not in ids[:index]:
-                    raise ValueError(f"row {row.id!r} uses the network of {other!r}, which must be a row before it")
-                missing = set(self.seeds_of(row)) - set(self.seeds_of(self.rows[ids.index(other)]))
+                    raise ValueError(
+                        f"row {row.id!r} uses the network of {other!r}, which must be a row before it"
+                    )
+                missing = set(self.seeds_of(row)) - set(
+                    self.seeds_of(self.rows[ids.index(other)])
+                )
                 if missing:
                     raise ValueError(
                         f"row {row.id!r} uses the network of {other!r} with the same seed, which has no run of "
                         f"{sorted(missing)}; give both the same seeds"
                     )
         if self.validate and self.measure is not None:
-            raise ValueError(f"--validate is for experiments that train their rows; leave it out for {self.name}")
+            raise ValueError(
+                f"--validate is for experiments that train their rows; leave it out for {self.name}"
+            )
 
     @classmethod
     def load(cls, name: str) -> Experiment:
@@ -141,15 +167,31 @@ class Experiment:
         return build(cls, {"name": name, "rows": rows, **document})
 
     def as_smoke(self) -> Experiment:
-        """The same rows on a small network and little data: shows that the path works, not the figures."""
+        """The same rows on a small network and little data: shows that the path works,
+        not the figures.
+        """
         own = dict(self.smoke)
-        shared = {key: own.pop(key) for key in ("target", "options", "epochs") if key in own}
+        shared = {
+            key: own.pop(key) for key in ("target", "options", "epochs") if key in own
+        }
         special = own.pop("rows", {})
-        rows = tuple(replace(row, train={}, seeds=(), **(shared | special.get(row.id, {}))) for row in self.rows)
-        return replace(self, rows=rows, train=own.pop("train", {}), seeds=tuple(own.pop("seeds")), is_smoke=True, **own)
+        rows = tuple(
+            replace(row, train={}, seeds=(), **(shared | special.get(row.id, {})))
+            for row in self.rows
+        )
+        return replace(
+            self,
+            rows=rows,
+            train=own.pop("train", {}),
+            seeds=tuple(own.pop("seeds")),
+            is_smoke=True,
+            **own,
+        )
 
     def chosen(self, rows: list[str] | None, seeds: list[int] | None) -> Experiment:
-        """Only these rows (by id), with the ones whose networks they use, and these seeds."""
+        """Only these rows (by id), with the ones whose networks they use, and these
+        seeds.
+        """
         ids = [row.id for row in self.rows]
         for wanted in rows or ():
             if wanted not in ids:
@@ -158,7 +200,11 @@ class Experiment:
         for row in reversed(self.rows):
             if row.id in needed:
                 needed.update(row.needs)
-        picked = tuple(replace(row, seeds=() if seeds else row.seeds) for row in self.rows if row.id in needed)
+        picked = tuple(
+            replace(row, seeds=() if seeds else row.seeds)
+            for row in self.rows
+            if row.id in needed
+        )
         return replace(self, rows=picked, seeds=tuple(seeds or self.seeds))
 
     def seeds_of(self, row: Row) -> tuple[int, ...]:
@@ -166,12 +212,17 @@ class Experiment:
 
     def job(self, row: Row, seed: int, home: Path, **overrides: Any) -> Job:
         recipe = row.load_recipe()
-        # Published figures belong to the statistics of training, unless an experiment says otherwise.
+        # Published figures belong to the statistics of training, unless an experiment
+        # says otherwise.
         own = {**(recipe.train if recipe else {}), **self.train, **row.train}
         settings = {"recalibrate": False, **own, "epochs": row.epochs}
         if row.teacher is not None:
             settings["teacher"] = str(run_path(home, row.teacher, seed) / "model.terse")
-        weights = run_path(home, row.start, seed) / "model.terse" if row.start else row.pretrained
+        weights = (
+            run_path(home, row.start, seed) / "model.terse"
+            if row.start
+            else row.pretrained
+        )
         return Job(
             target=row.target,
             options=row.options,
@@ -189,7 +240,9 @@ def run_path(home: Path, row_id: str, seed: int) -> Path:
 
 
 def experiments() -> dict[str, Path]:
-    """The experiments that train their rows, by name; `registry.py` knows the others too."""
+    """The experiments that train their rows, by name; `registry.py` knows the others
+    too.
+    """
     folder = Path(str(files("tersify.lab.experiments")))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
@@ -200,4 +253,9 @@ def build(kind: Any, table: Mapping[str, Any]) -> Any:
     for key in table:
         if key not in known:
             raise unknown(f"key of an experiment's {kind.__name__.lower()}", key, known)
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+    return kind(
+        **{
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in table.items()
+        }
+    )

@@ -16,7 +16,9 @@ import tersify
 
 
 def provenance() -> dict[str, Any]:
-    """`{"command", "commit", "machine", "versions"}` of this process; the commit is None outside a checkout."""
+    """`{"command", "commit", "machine", "versions"}` of this process; the commit is
+    None outside a checkout.
+    """
     return {
         "command": command(),
         "commit": commit(Path(__file__).parent),
@@ -26,7 +28,9 @@ def provenance() -> dict[str, Any]:
 
 
 def command() -> str:
-    """What was called, with paths below this folder as they were given and of others their names alone."""
+    """What was called, with paths below this folder as they were given and of others
+    their names alone.
+    """
     words = []
     for word in sys.argv:
         path = Path(word)
@@ -36,7 +40,12 @@ def command() -> str:
 
 def machine() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpus": gpus}
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+    }
 
 
 def versions() -> dict[str, str | None]:
@@ -53,14 +62,19 @@ def cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith("model name")
+    ]
     return names[0] if names else platform.machine()
 
 
 def commit(folder: Path) -> str | None:
     """The commit checked out in `folder`, marked where files differ from it.
 
-    A copy outside a checkout is told its commit in TERSIFY_COMMIT; otherwise it is None.
+    A copy outside a checkout is told its commit in TERSIFY_COMMIT; otherwise it is
+    None.
     """
     try:
         head = _git(folder, "rev-parse", "HEAD")
@@ -72,6 +86,10 @@ def commit(folder: Path) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ["git", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
     )
     return done.stdout.strip()

@@ -1,7 +1,7 @@
 """The one list of what `tersify reproduce` knows, and one way to run any of it.
 
-Most experiments train their rows: each is a file `NAME.toml` of this folder, see `experiment_file.py`. Anything else is
-a program, a file `programs/NAME.toml`:
+Most experiments train their rows: each is a file `NAME.toml` of this folder, see
+`experiment_file.py`. Anything else is a program, a file `programs/NAME.toml`:
 
     title, source                  what it is, where it was published
     run = "module:function"        called as `function(request, watch)`; returns the results and the files written
@@ -34,7 +34,9 @@ _TRAINED_TAKES = frozenset({"row", "seed", "validate", "png", *SETTINGS})
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run, and where. `settings` are epochs, device and compile; None leaves the experiment's own."""
+    """What to run, and where. `settings` are epochs, device and compile; None leaves
+    the experiment's own.
+    """
 
     out: Path
     smoke: bool = False
@@ -48,7 +50,9 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What a person sees meanwhile: lines, the display of a training run by its label, the display of a sweep."""
+    """What a person sees meanwhile: lines, the display of a training run by its label,
+    the display of a sweep.
+    """
 
     tell: Callable[[str], None] = lambda line: None
     run: Callable[[str], Display] = lambda label: Display()
@@ -81,7 +85,9 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """One line of the list: `takes` are the flags of the command line that mean something to it."""
+    """One line of the list: `takes` are the flags of the command line that mean
+    something to it.
+    """
 
     name: str
     title: str
@@ -93,7 +99,9 @@ def listed(name: str) -> Listed:
     """What is known of an experiment without running it."""
     found = _load(name)
     if isinstance(found, Program):
-        return Listed(name=name, title=found.title, rows=(), takes=frozenset(found.takes))
+        return Listed(
+            name=name, title=found.title, rows=(), takes=frozenset(found.takes)
+        )
     rows = tuple(row.id for row in found.rows)
     return Listed(name=name, title=found.title, rows=rows, takes=_TRAINED_TAKES)
 
@@ -109,20 +117,35 @@ def run_experiment(name: str, request: Request, watch: Watch | None = None) -> O
     found = _load(name)
     if isinstance(found, Program):
         module, _, function = found.run.partition(":")
-        results, written = getattr(importlib.import_module(module), function)(request, watch)
+        results, written = getattr(importlib.import_module(module), function)(
+            request, watch
+        )
         return Outcome(shows=found.shows, results=results, files=written)
-    chosen = (found.as_smoke() if request.smoke else found).chosen(list(request.rows), list(request.seeds))
+    chosen = (found.as_smoke() if request.smoke else found).chosen(
+        list(request.rows), list(request.seeds)
+    )
     chosen = replace(chosen, validate=request.validate)
     results = reproduce(
-        chosen, request.out, resume=request.resume, data_root=request.data_root, display=watch.run, **request.settings
+        chosen,
+        request.out,
+        resume=request.resume,
+        data_root=request.data_root,
+        display=watch.run,
+        **request.settings,
     )
-    return Outcome(shows="rows", results=results, files=[request.out / "results.json", *draw(chosen, request.out)])
+    return Outcome(
+        shows="rows",
+        results=results,
+        files=[request.out / "results.json", *draw(chosen, request.out)],
+    )
 
 
 def _load(name: str) -> Experiment | Program:
     programs = _programs()
     if name in programs:
-        document = read_toml(programs[name].read_text(encoding="utf-8"), f"the experiment {name!r}")
+        document = read_toml(
+            programs[name].read_text(encoding="utf-8"), f"the experiment {name!r}"
+        )
         return build(Program, {"name": name, **document})
     if name not in experiments():
         raise unknown("experiment", name, known())

@@ -1,4 +1,6 @@
-"""`reproduce`: run every row and seed of an experiment, resumably, and sum the figures up."""
+"""`reproduce`: run every row and seed of an experiment, resumably, and sum the figures
+up.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,17 @@ def reproduce(
     display: Callable[[str], Display] = lambda label: Display(),
     **overrides: Any,
 ) -> dict[str, Any]:
-    """Runs into `out/ROW/seed-N`; `overrides` are training settings for every row (device, compile, epochs).
+    """Runs into `out/ROW/seed-N`; `overrides` are training settings for every row
+    (device, compile, epochs).
 
-    The results, also written to `out/results.json` after each row, hold for each row the published figures,
-    ours with every seed and their spread, and the difference of the means.
+    The results, also written to `out/results.json` after each row, hold for each row
+    the published figures, ours with every seed and their spread, and the difference of
+    the means.
     """
     if out.exists() and any(out.iterdir()) and not resume:
-        raise ValueError(f"{out} is not empty; add --resume to go on with what is in it, or give another --out")
+        raise ValueError(
+            f"{out} is not empty; add --resume to go on with what is in it, or give another --out"
+        )
     rows: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
     for row in experiment.rows:
@@ -39,10 +45,20 @@ def reproduce(
         for seed in experiment.seeds_of(row):
             home = run_path(out, row.id, seed)
             if experiment.measure is not None:
-                runs.append(_measured(experiment, row, seed, home, data_root=data_root, **overrides))
+                runs.append(
+                    _measured(
+                        experiment, row, seed, home, data_root=data_root, **overrides
+                    )
+                )
                 continue
-            job = replace(experiment.job(row, seed, out, **overrides), data_root=data_root)
-            runs.append(job.run(home, resume=resume, display=display(f"{row.name}, seed {seed}")))
+            job = replace(
+                experiment.job(row, seed, out, **overrides), data_root=data_root
+            )
+            runs.append(
+                job.run(
+                    home, resume=resume, display=display(f"{row.name}, seed {seed}")
+                )
+            )
         rows.append(summary(row, runs))
         results = _results(experiment, rows)
         write_results(out / "results.json", results)
@@ -50,9 +66,17 @@ def reproduce(
 
 
 def _measured(
-    experiment: Experiment, row: Row, seed: int, home: Path, *, data_root: Path | None, **overrides: Any
+    experiment: Experiment,
+    row: Row,
+    seed: int,
+    home: Path,
+    *,
+    data_root: Path | None,
+    **overrides: Any,
 ) -> dict[str, float]:
-    """The figures of a row that is no training run, from its folder where they are there already."""
+    """The figures of a row that is no training run, from its folder where they are
+    there already.
+    """
     kept = RunDirectory(home).metrics
     if kept.is_file():
         return json.loads(kept.read_bytes())
@@ -61,7 +85,16 @@ def _measured(
     function = getattr(importlib.import_module(module), name)
     home.mkdir(parents=True, exist_ok=True)
     given = {key: value for key, value in overrides.items() if value is not None}
-    figures = dict(function(row, seed=seed, out=home, smoke=experiment.is_smoke, data_root=data_root, **given))
+    figures = dict(
+        function(
+            row,
+            seed=seed,
+            out=home,
+            smoke=experiment.is_smoke,
+            data_root=data_root,
+            **given,
+        )
+    )
     RunDirectory(home).write_metrics(figures)
     return figures
 
@@ -73,29 +106,47 @@ def summary(row: Row, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
         values = [run[metric] for run in runs if metric in run]
         if values:
             spread = statistics.stdev(values) if len(values) > 1 else None
-            ours[metric] = {"mean": statistics.fmean(values), "std": spread, "seeds": values}
+            ours[metric] = {
+                "mean": statistics.fmean(values),
+                "std": spread,
+                "seeds": values,
+            }
     published = dict(row.published)
     difference = {
         metric: ours[metric]["mean"] - value
         for metric, value in published.items()
         if metric in ours and not isinstance(value, (list, tuple))
     }
-    return {"id": row.id, "name": row.name, "published": published, "published_spread": dict(row.published_spread),
-            "ours": ours, "difference": difference}  # fmt: skip
+    return {
+        "id": row.id,
+        "name": row.name,
+        "published": published,
+        "published_spread": dict(row.published_spread),
+        "ours": ours,
+        "difference": difference,
+    }
 
 
 def _results(experiment: Experiment, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    figures = {f"{row['id']}.{metric}": entry["mean"] for row in rows for metric, entry in row["ours"].items()}
+    figures = {
+        f"{row['id']}.{metric}": entry["mean"]
+        for row in rows
+        for metric, entry in row["ours"].items()
+    }
     return {
         "name": experiment.name,
         "title": experiment.title,
         "source": experiment.source,
-        "data": f"{experiment.data} (validation)" if experiment.validate else experiment.data,
+        "data": f"{experiment.data} (validation)"
+        if experiment.validate
+        else experiment.data,
         "smoke": experiment.is_smoke,
         "seeds": list(experiment.seeds),
         "columns": dict(experiment.columns),
         "wall_seconds": sum(
-            sum(row["ours"]["train_seconds"]["seeds"]) for row in rows if "train_seconds" in row["ours"]
+            sum(row["ours"]["train_seconds"]["seeds"])
+            for row in rows
+            if "train_seconds" in row["ours"]
         ),
         **provenance(),
         "rows": rows,

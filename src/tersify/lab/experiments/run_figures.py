@@ -17,7 +17,16 @@ from typing import Any
 
 from tersify.codec.atomic import write_text
 from tersify.lab.experiments.experiment_file import Experiment, Row, run_path
-from tersify.report.charts import Bar, Line, Point, columns, lines, scatter, steps, with_legend
+from tersify.report.charts import (
+    Bar,
+    Line,
+    Point,
+    columns,
+    lines,
+    scatter,
+    steps,
+    with_legend,
+)
 from tersify.report.run_files import Run, read_run
 from tersify.report.run_graphics import pooled_latents
 from tersify.report.svg import Drawing, color
@@ -48,22 +57,38 @@ def draw(experiment: Experiment, out: Path) -> list[Path]:
     return written
 
 
-def _epochs(experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]) -> Drawing | None:
+def _epochs(
+    experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]
+) -> Drawing | None:
     series = []
     for index, row in enumerate(experiment.rows):
         histories = [run.column(table["y"]) for run in runs[row.id]]
         histories = [(xs, ys) for xs, ys in histories if xs]
         if histories:
             xs = histories[0][0]
-            means = [statistics.fmean(values) for values in zip(*(ys for _, ys in histories), strict=False)]
+            means = [
+                statistics.fmean(values)
+                for values in zip(*(ys for _, ys in histories), strict=False)
+            ]
             start = int(table.get("skip", 0.0) * len(means))
-            series.append(Line(name=row.name, run=index, xs=xs[start : len(means)], ys=means[start:]))
+            series.append(
+                Line(
+                    name=row.name,
+                    run=index,
+                    xs=xs[start : len(means)],
+                    ys=means[start:],
+                )
+            )
     if not series:
         return None
-    return with_legend(lines(table["key"], series), [(line.name, line.run) for line in series])
+    return with_legend(
+        lines(table["key"], series), [(line.name, line.run) for line in series]
+    )
 
 
-def _plane(experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]) -> Drawing | None:
+def _plane(
+    experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]
+) -> Drawing | None:
     x, y = table["x"], table["y"]
     points = []
     for index, row in enumerate(experiment.rows):
@@ -72,10 +97,14 @@ def _plane(experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping
             if at is not None and value is not None:
                 points.append(Point(name="", x=at, y=value, run=index, tip=row.name))
         points += _published(row, x, y)
-    shown = [(row.name, index) for index, row in enumerate(experiment.rows) if runs[row.id]]
+    shown = [
+        (row.name, index) for index, row in enumerate(experiment.rows) if runs[row.id]
+    ]
     if not points:
         return None
-    return with_legend(scatter(table["key"], points, [], x_label=table.get("x_label", x)), shown)
+    return with_legend(
+        scatter(table["key"], points, [], x_label=table.get("x_label", x)), shown
+    )
 
 
 def _published(row: Row, x: str, y: str) -> list[Point]:
@@ -85,23 +114,44 @@ def _published(row: Row, x: str, y: str) -> list[Point]:
     return []
 
 
-def _bars(experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]) -> Drawing | None:
+def _bars(
+    experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]
+) -> Drawing | None:
     bars = []
     for row in experiment.rows:
-        values = [run.metrics[table["y"]] for run in runs[row.id] if table["y"] in run.metrics]
+        values = [
+            run.metrics[table["y"]] for run in runs[row.id] if table["y"] in run.metrics
+        ]
         if values:
-            bars.append(Bar(name=row.name, value=statistics.fmean(values), tip=row.name))
-    return columns(bars, hue=color(0), named=True, x_label=table.get("x_label", "")) if bars else None
+            bars.append(
+                Bar(name=row.name, value=statistics.fmean(values), tip=row.name)
+            )
+    return (
+        columns(bars, hue=color(0), named=True, x_label=table.get("x_label", ""))
+        if bars
+        else None
+    )
 
 
-def _latents(experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]) -> Drawing | None:
-    """All latents of the row's first seed; the pale ones inside ±Δ are zeros of the network."""
+def _latents(
+    experiment: Experiment, runs: Mapping[str, list[Run]], table: Mapping[str, Any]
+) -> Drawing | None:
+    """All latents of the row's first seed; the pale ones inside ±Δ are zeros of the
+    network.
+    """
     for run in runs.get(table["row"], ()):
         histogram = pooled_latents(run.latents)
         if histogram is not None:
             edges, counts = histogram
             threshold = run.history[-1].get("Δ") if run.history else None
-            return steps(edges, counts, hue=color(0), x_label="latent weight", threshold=threshold, tips=False)
+            return steps(
+                edges,
+                counts,
+                hue=color(0),
+                x_label="latent weight",
+                threshold=threshold,
+                tips=False,
+            )
     return None
 
 

@@ -46,21 +46,31 @@ def options_of(name: str) -> list[str]:
     """The options that a reference network takes; none for a name that is not one."""
     if name not in _BUILDERS:
         return []
-    return [p.name for p in inspect.signature(_BUILDERS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return [
+        p.name
+        for p in inspect.signature(_BUILDERS[name]).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    ]
 
 
 def network(name: str, /, **options: Any) -> nn.Module:
-    """A fresh reference network. For images all take `classes`, `in_channels`, most `width`, `depth`.
+    """A fresh reference network. For images all take `classes`, `in_channels`, most
+    `width`, `depth`.
 
-    Those with both also take `compound` in their place, the one coefficient of EC2T's over-parametrized networks.
+    Those with both also take `compound` in their place, the one coefficient of EC2T's
+    over-parametrized networks.
     """
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
     build, known = _BUILDERS[name], options_of(name)
     if "compound" in options and {"width", "depth"} <= set(known):
         if given := {"width", "depth"} & options.keys():
-            raise ValueError(f"compound sets width and depth; leave {' and '.join(sorted(given))} out")
-        options = {key: value for key, value in options.items() if key != "compound"} | compound(options["compound"])
+            raise ValueError(
+                f"compound sets width and depth; leave {' and '.join(sorted(given))} out"
+            )
+        options = {
+            key: value for key, value in options.items() if key != "compound"
+        } | compound(options["compound"])
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)

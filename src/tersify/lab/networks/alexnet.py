@@ -10,7 +10,13 @@ from tersify.lab.networks.scaling import scaled_channels
 
 class AlexNet(nn.Module):
     def __init__(
-        self, channels: list[int], hidden: int, classes: int, in_channels: int, dropout: float, resize: int
+        self,
+        channels: list[int],
+        hidden: int,
+        classes: int,
+        in_channels: int,
+        dropout: float,
+        resize: int,
     ) -> None:
         super().__init__()
         c1, c2, c3, c4, c5 = channels
@@ -46,8 +52,15 @@ class AlexNet(nn.Module):
 
 
 def alexnet(
-    *, classes: int = 10, width: float = 1.0, in_channels: int = 3, dropout: float = 0.5, resize: int = 224
+    *,
+    classes: int = 10,
+    width: float = 1.0,
+    in_channels: int = 3,
+    dropout: float = 0.5,
+    resize: int = 224,
 ) -> AlexNet:
-    """61,100,840 parameters at 1000 classes. Images of other sizes are resized; `resize=0` leaves them (from 63 on)."""
+    """61,100,840 parameters at 1000 classes. Images of other sizes are resized;
+    `resize=0` leaves them (from 63 on).
+    """
     *channels, hidden = scaled_channels([64, 192, 384, 256, 256, 4096], width)
     return AlexNet(channels, hidden, classes, in_channels, dropout, resize)

@@ -11,7 +11,8 @@ from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
 class DigitsCnn(nn.Module):
     """Conv stages at 8×8 and 4×4, pooled to 2×2, then two linear layers.
 
-    A batch norm follows every layer, the classifier too, so that levels of −1, 0 and +1 need no scale.
+    A batch norm follows every layer, the classifier too, so that levels of −1, 0 and +1
+    need no scale.
     """
 
     def __init__(
@@ -25,7 +26,11 @@ class DigitsCnn(nn.Module):
     ) -> None:
         super().__init__()
         stem, body = channels
-        layers: list[nn.Module] = [conv3x3(in_channels, stem), nn.BatchNorm2d(stem), act()]
+        layers: list[nn.Module] = [
+            conv3x3(in_channels, stem),
+            nn.BatchNorm2d(stem),
+            act(),
+        ]
         for i in range(2 * blocks):
             layers += [
                 conv3x3(stem if i == 0 else body, body, 2 if i == 0 else 1),
@@ -55,4 +60,11 @@ def digits_cnn(
     activation: str = "relu",
 ) -> DigitsCnn:
     stem, body, hidden = scaled_channels([32, 64, 128], width)
-    return DigitsCnn([stem, body], hidden, scaled_blocks(1, depth), classes, in_channels, activation_of(activation))
+    return DigitsCnn(
+        [stem, body],
+        hidden,
+        scaled_blocks(1, depth),
+        classes,
+        in_channels,
+        activation_of(activation),
+    )

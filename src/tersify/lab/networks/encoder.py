@@ -16,11 +16,17 @@ class TextEncoder(nn.Module):
         self.padding = padding
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.model(input_ids=tokens, attention_mask=tokens != self.padding).logits
+        return self.model(
+            input_ids=tokens, attention_mask=tokens != self.padding
+        ).logits
 
 
-def text_encoder(transformers: Any, folder: str, *, classes: int = 2, **options: Any) -> TextEncoder:
-    """The encoder stored in a folder (config.json, model.safetensors) with a classifier, fresh unless stored too."""
+def text_encoder(
+    transformers: Any, folder: str, *, classes: int = 2, **options: Any
+) -> TextEncoder:
+    """The encoder stored in a folder (config.json, model.safetensors) with a
+    classifier, fresh unless stored too.
+    """
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder, num_labels=classes, local_files_only=True, **options
     )

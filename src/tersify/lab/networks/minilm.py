@@ -1,4 +1,6 @@
-"""BERT's encoder under Hugging Face's parameter names, in plain torch; as large as MiniLM-L6 unless told."""
+"""BERT's encoder under Hugging Face's parameter names, in plain torch; as large as
+MiniLM-L6 unless told.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,13 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, real: Tensor, dropout: float) -> Tensor:
-        q, k, v = [layer(x).unflatten(-1, (-1, self._head)).transpose(1, 2)
-                 for layer in (self.query, self.key, self.value)]  # fmt: skip
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=real, dropout_p=dropout if self.training else 0.0)
+        q, k, v = [
+            layer(x).unflatten(-1, (-1, self._head)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        ]
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=real, dropout_p=dropout if self.training else 0.0
+        )
         return mixed.transpose(1, 2).flatten(2)
 
 
@@ -58,28 +64,44 @@ class Projection(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, hidden: int, heads: int, intermediate: int, dropout: float) -> None:
+    def __init__(
+        self, hidden: int, heads: int, intermediate: int, dropout: float
+    ) -> None:
         super().__init__()
         self.dropout = dropout
-        self.attention = nn.ModuleDict({"self": SelfAttention(hidden, heads), "output": Projection(hidden, hidden)})
+        self.attention = nn.ModuleDict(
+            {"self": SelfAttention(hidden, heads), "output": Projection(hidden, hidden)}
+        )
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(hidden, intermediate)})
         self.output = Projection(intermediate, hidden)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        attended = self.attention["output"](self.attention["self"](x, real, self.dropout), x, self.dropout)
-        return self.output(F.gelu(self.intermediate["dense"](attended)), attended, self.dropout)
+        attended = self.attention["output"](
+            self.attention["self"](x, real, self.dropout), x, self.dropout
+        )
+        return self.output(
+            F.gelu(self.intermediate["dense"](attended)), attended, self.dropout
+        )
 
 
 class MiniLm(nn.Module):
     """Tokens (N, T), 0 for padding → logits (N, classes) of the mean state."""
 
-    # A pretrained encoder comes without a classifier: the fresh one stays. New checkpoints leave the numbers out.
+    # A pretrained encoder comes without a classifier: the fresh one stays. New
+    # checkpoints leave the numbers out.
     may_lack = ("classifier.", "position_ids")
 
     def __init__(
-        self, classes: int, vocabulary: int, hidden: int, layers: int, heads: int, intermediate: int, positions: int,
+        self,
+        classes: int,
+        vocabulary: int,
+        hidden: int,
+        layers: int,
+        heads: int,
+        intermediate: int,
+        positions: int,
         dropout: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.embeddings = Embeddings(vocabulary, hidden, positions)
         each = [Layer(hidden, heads, intermediate, dropout) for _ in range(layers)]
@@ -119,10 +141,20 @@ def minilm(
     dropout: float = 0.1,
 ) -> MiniLm:
     """22,713,986 parameters with two classes, half of them the words' embeddings."""
-    sizes = {"vocabulary": vocabulary, "hidden": hidden, "layers": layers, "heads": heads, "intermediate": intermediate,
-             "positions": positions}  # fmt: skip
+    sizes = {
+        "vocabulary": vocabulary,
+        "hidden": hidden,
+        "layers": layers,
+        "heads": heads,
+        "intermediate": intermediate,
+        "positions": positions,
+    }
     for name, value in sizes.items():
         check_whole(name, value, low=1)
     if hidden % heads:
-        raise ValueError(f"hidden must be a multiple of heads, got {hidden} and {heads}")
-    return MiniLm(classes, vocabulary, hidden, layers, heads, intermediate, positions, dropout)
+        raise ValueError(
+            f"hidden must be a multiple of heads, got {hidden} and {heads}"
+        )
+    return MiniLm(
+        classes, vocabulary, hidden, layers, heads, intermediate, positions, dropout
+    )

@@ -1,4 +1,6 @@
-"""An LSTM over tokens (characters or words): a classifier of texts, or a language model."""
+"""An LSTM over tokens (characters or words): a classifier of texts, or a language
+model.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,30 @@ TASKS = ("classify", "language")
 
 
 class LstmNet(nn.Module):
-    """Tokens (N, T) → logits (N, classes) of the mean state, or (N, T, vocabulary) of every next token."""
+    """Tokens (N, T) → logits (N, classes) of the mean state, or (N, T, vocabulary) of
+    every next token.
+    """
 
     def __init__(
-        self, vocabulary: int, embedding: int, hidden: int, layers: int, outputs: int, task: str, dropout: float
+        self,
+        vocabulary: int,
+        embedding: int,
+        hidden: int,
+        layers: int,
+        outputs: int,
+        task: str,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.task = task
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+        self.lstm = nn.LSTM(
+            embedding,
+            hidden,
+            layers,
+            batch_first=True,
+            dropout=dropout if layers > 1 else 0.0,
+        )
         self.dropout = nn.Dropout(dropout)
         self.decoder = nn.Linear(hidden, outputs)
 
@@ -44,7 +61,20 @@ def lstm(
 ) -> LstmNet:
     """The default vocabulary is the bytes of a text."""
     check_choice("task", task, TASKS)
-    sizes = {"vocabulary": vocabulary, "embedding": embedding, "hidden": hidden, "layers": layers}
+    sizes = {
+        "vocabulary": vocabulary,
+        "embedding": embedding,
+        "hidden": hidden,
+        "layers": layers,
+    }
     for name, value in sizes.items():
         check_whole(name, value, low=1)
-    return LstmNet(vocabulary, embedding, hidden, layers, classes if task == "classify" else vocabulary, task, dropout)
+    return LstmNet(
+        vocabulary,
+        embedding,
+        hidden,
+        layers,
+        classes if task == "classify" else vocabulary,
+        task,
+        dropout,
+    )

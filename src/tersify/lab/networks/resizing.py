@@ -9,7 +9,9 @@ from tersify.checks import check_whole
 
 
 class Resize(nn.Module):
-    """Square images of `side` pixels, on the device the batch is on; 0 leaves them as they are. No parameters."""
+    """Square images of `side` pixels, on the device the batch is on; 0 leaves them as
+    they are. No parameters.
+    """
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -20,4 +22,6 @@ class Resize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.side == 0 or x.shape[-2:] == (self.side, self.side):
             return x
-        return F.interpolate(x, size=(self.side, self.side), mode="bilinear", align_corners=False)
+        return F.interpolate(
+            x, size=(self.side, self.side), mode="bilinear", align_corners=False
+        )

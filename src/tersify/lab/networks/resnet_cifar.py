@@ -10,7 +10,9 @@ from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
 
 
 class PadShortcut(nn.Module):
-    """Every stride-th pixel, with channels of zeros on both sides until there are enough."""
+    """Every stride-th pixel, with channels of zeros on both sides until there are
+    enough.
+    """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -19,11 +21,16 @@ class PadShortcut(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
+        return F.pad(
+            x[:, :, :: self.stride, :: self.stride],
+            (0, 0, 0, 0, self.before, self.after),
+        )
 
 
 class BasicBlock(nn.Module):
-    def __init__(self, channels_in: int, channels_out: int, stride: int, act: type[nn.Module]) -> None:
+    def __init__(
+        self, channels_in: int, channels_out: int, stride: int, act: type[nn.Module]
+    ) -> None:
         super().__init__()
         self.act = act()
         self.conv1 = conv3x3(channels_in, channels_out, stride)
@@ -31,7 +38,9 @@ class BasicBlock(nn.Module):
         self.conv2 = conv3x3(channels_out, channels_out)
         self.bn2 = nn.BatchNorm2d(channels_out)
         same = stride == 1 and channels_in == channels_out
-        self.shortcut = nn.Identity() if same else PadShortcut(channels_in, channels_out, stride)
+        self.shortcut = (
+            nn.Identity() if same else PadShortcut(channels_in, channels_out, stride)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.act(self.bn1(self.conv1(x)))
@@ -39,7 +48,14 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    def __init__(self, channels: list[int], blocks: int, classes: int, in_channels: int, act: type[nn.Module]) -> None:
+    def __init__(
+        self,
+        channels: list[int],
+        blocks: int,
+        classes: int,
+        in_channels: int,
+        act: type[nn.Module],
+    ) -> None:
         super().__init__()
         self.act = act()
         self.conv1 = conv3x3(in_channels, channels[0])
@@ -69,9 +85,20 @@ def cifar_resnet(
 ) -> CifarResNet:
     """`layers` = 6·blocks + 2: 20, 32, 44 and 56 have 3, 5, 7 and 9 blocks a stage."""
     blocks = scaled_blocks((layers - 2) // 6, depth)
-    return CifarResNet(scaled_channels([16, 32, 64], width), blocks, classes, in_channels, activation_of(activation))
+    return CifarResNet(
+        scaled_channels([16, 32, 64], width),
+        blocks,
+        classes,
+        in_channels,
+        activation_of(activation),
+    )
 
 
-def _stage(channels_in: int, channels_out: int, blocks: int, stride: int, act: type[nn.Module]) -> nn.Sequential:
+def _stage(
+    channels_in: int, channels_out: int, blocks: int, stride: int, act: type[nn.Module]
+) -> nn.Sequential:
     first = BasicBlock(channels_in, channels_out, stride, act)
-    return nn.Sequential(first, *(BasicBlock(channels_out, channels_out, 1, act) for _ in range(blocks - 1)))
+    return nn.Sequential(
+        first,
+        *(BasicBlock(channels_out, channels_out, 1, act) for _ in range(blocks - 1)),
+    )

@@ -1,4 +1,6 @@
-"""ResNet-18/34/50/101 (He et al.) with the stem of ImageNet or of CIFAR, under torchvision's parameter names."""
+"""ResNet-18/34/50/101 (He et al.) with the stem of ImageNet or of CIFAR, under
+torchvision's parameter names.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Block(nn.Module):
 
     expansion: ClassVar[int] = 1
 
-    def __init__(self, channels_in: int, channels: int, stride: int, downsample: nn.Module | None) -> None:
+    def __init__(
+        self, channels_in: int, channels: int, stride: int, downsample: nn.Module | None
+    ) -> None:
         super().__init__()
         self.conv1 = conv3x3(channels_in, channels, stride)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -32,11 +36,15 @@ class Block(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (with the stride, as torchvision has it) and 1×1 to four times the channels."""
+    """1×1, 3×3 (with the stride, as torchvision has it) and 1×1 to four times the
+    channels.
+    """
 
     expansion: ClassVar[int] = 4
 
-    def __init__(self, channels_in: int, channels: int, stride: int, downsample: nn.Module | None) -> None:
+    def __init__(
+        self, channels_in: int, channels: int, stride: int, downsample: nn.Module | None
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -71,19 +79,26 @@ class ResNet(nn.Module):
         self.resize = Resize(resize)
         large = stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
-        self.conv1 = nn.Conv2d(in_channels, channels[0], kernel, stride, padding, bias=False)
+        self.conv1 = nn.Conv2d(
+            in_channels, channels[0], kernel, stride, padding, bias=False
+        )
         self.bn1 = nn.BatchNorm2d(channels[0])
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         inputs = [channels[0], *(c * block.expansion for c in channels)]
         self.layer1, self.layer2, self.layer3, self.layer4 = (
-            _stage(block, inputs[i], channels[i], blocks[i], 1 if i == 0 else 2) for i in range(4)
+            _stage(block, inputs[i], channels[i], blocks[i], 1 if i == 0 else 2)
+            for i in range(4)
         )
         self.fc = nn.Linear(inputs[-1], classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.kaiming_normal_(
+                    module.weight, mode="fan_out", nonlinearity="relu"
+                )
             if zero_init and isinstance(module, Block | Bottleneck):
-                nn.init.zeros_((module.bn2 if isinstance(module, Block) else module.bn3).weight)
+                nn.init.zeros_(
+                    (module.bn2 if isinstance(module, Block) else module.bn3).weight
+                )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(F.relu(self.bn1(self.conv1(self.resize(x)))))
@@ -111,26 +126,36 @@ def imagenet_resnet(
     zero_init: bool = False,
     stem: str = "imagenet",
 ) -> ResNet:
-    """Paper 4 gives these networks 32×32 images as they are and `stem="cifar"`: 3×3, stride 1, no max pool.
+    """Paper 4 gives these networks 32×32 images as they are and `stem="cifar"`: 3×3,
+    stride 1, no max pool.
 
-    `resize=224` enlarges the images first. With `zero_init` every block starts as its shortcut alone, from which a
-    deep network learns sooner.
+    `resize=224` enlarges the images first. With `zero_init` every block starts as its
+    shortcut alone, from which a deep network learns sooner.
     """
     check_choice("stem", stem, STEMS)
     block, blocks = _DEPTHS[layers]
     channels = scaled_channels([64, 128, 256, 512], width)
     depths = [scaled_blocks(n, depth) for n in blocks]
-    return ResNet(block, channels, depths, classes, in_channels, resize, zero_init, stem)
+    return ResNet(
+        block, channels, depths, classes, in_channels, resize, zero_init, stem
+    )
 
 
 def _stage(
-    block: type[Block] | type[Bottleneck], channels_in: int, channels: int, blocks: int, stride: int
+    block: type[Block] | type[Bottleneck],
+    channels_in: int,
+    channels: int,
+    blocks: int,
+    stride: int,
 ) -> nn.Sequential:
     channels_out = channels * block.expansion
     downsample = None
     if stride != 1 or channels_in != channels_out:
         downsample = nn.Sequential(
-            nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+            nn.Conv2d(channels_in, channels_out, 1, stride, bias=False),
+            nn.BatchNorm2d(channels_out),
         )
     first = block(channels_in, channels, stride, downsample)
-    return nn.Sequential(first, *(block(channels_out, channels, 1, None) for _ in range(blocks - 1)))
+    return nn.Sequential(
+        first, *(block(channels_out, channels, 1, None) for _ in range(blocks - 1))
+    )

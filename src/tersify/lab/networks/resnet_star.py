@@ -1,4 +1,6 @@
-"""ResNet-20*, the network of paper 1: a CIFAR ResNet with its batch norm behind the additions."""
+"""ResNet-20*, the network of paper 1: a CIFAR ResNet with its batch norm behind the
+additions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
 class StarBlock(nn.Module):
     """conv, BN, act, conv, + shortcut, then BN and act."""
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int, act: type[nn.Module], last: bool) -> None:
+    def __init__(
+        self,
+        channels_in: int,
+        channels_out: int,
+        stride: int,
+        act: type[nn.Module],
+        last: bool,
+    ) -> None:
         super().__init__()
         self.conv1 = conv3x3(channels_in, channels_out, stride)
         self.bn1 = nn.BatchNorm2d(channels_out)
@@ -23,12 +32,14 @@ class StarBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False),
+                nn.BatchNorm2d(channels_out),
             )
         self.last = last
         if last:
-            # It exists and counts, but the network's own BN behind the pooling takes its place. Frozen,
-            # because data-parallel training waits for the gradient of every parameter that wants one.
+            # It exists and counts, but the network's own BN behind the pooling takes
+            # its place. Frozen, because data-parallel training waits for the gradient
+            # of every parameter that wants one.
             self.bn2.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,7 +50,13 @@ class StarBlock(nn.Module):
 
 class ResNetStar(nn.Module):
     def __init__(
-        self, channels: list[int], blocks: int, classes: int, in_channels: int, act: type[nn.Module], init: str
+        self,
+        channels: list[int],
+        blocks: int,
+        classes: int,
+        in_channels: int,
+        act: type[nn.Module],
+        init: str,
     ) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, channels[0])
@@ -47,7 +64,8 @@ class ResNetStar(nn.Module):
         self.act1 = act()
         inputs = [channels[0], *channels]
         self.layer1, self.layer2, self.layer3 = (
-            _stage(inputs[i], channels[i], blocks, 1 if i == 0 else 2, act, last=i == 2) for i in range(3)
+            _stage(inputs[i], channels[i], blocks, 1 if i == 0 else 2, act, last=i == 2)
+            for i in range(3)
         )
         self.bn2 = nn.BatchNorm1d(channels[2])
         self.act2 = act()
@@ -75,11 +93,23 @@ def resnet20_star(
     """175,406 parameters at inflate 1 and 4,338,030 at 5."""
     check_whole("inflate", inflate, low=1)
     channels = scaled_channels([16 * inflate, 32 * inflate, 64 * inflate], width)
-    return ResNetStar(channels, scaled_blocks(2, depth), classes, in_channels, activation_of(activation), init)
+    return ResNetStar(
+        channels,
+        scaled_blocks(2, depth),
+        classes,
+        in_channels,
+        activation_of(activation),
+        init,
+    )
 
 
 def _stage(
-    channels_in: int, channels_out: int, blocks: int, stride: int, act: type[nn.Module], last: bool
+    channels_in: int,
+    channels_out: int,
+    blocks: int,
+    stride: int,
+    act: type[nn.Module],
+    last: bool,
 ) -> nn.Sequential:
     return nn.Sequential(
         *(

@@ -20,9 +20,11 @@ def scaled_blocks(blocks: int, depth: float) -> int:
 
 
 def compound(coefficient: float) -> dict[str, float]:
-    """Width and depth for one coefficient φ: 1.1^φ and 1.2^φ, so about 1.45^φ times the operations.
+    """Width and depth for one coefficient φ: 1.1^φ and 1.2^φ, so about 1.45^φ times the
+    operations.
 
-    The bases are those of EfficientNet (Tan and Le 2019), which EC2T takes over; the images stay as large as they are.
+    The bases are those of EfficientNet (Tan and Le 2019), which EC2T takes over; the
+    images stay as large as they are.
     """
     check_range("compound", coefficient, low=-8, high=8)
     return {"width": 1.1**coefficient, "depth": 1.2**coefficient}

@@ -1,4 +1,6 @@
-"""The paper's network, 8 stacked frames of 129 bins → 256 → 129, as it is or with a mask or a spectrum at its end."""
+"""The paper's network, 8 stacked frames of 129 bins → 256 → 129, as it is or with a
+mask or a spectrum at its end.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,24 @@ HIDDEN = 256
 HEADS = ("mask", "spectrum", "magnitude")
 FLOOR = 1e-3
 MOST = 8.0  # the spectrum head moves no bin by more than this many nepers
-# Heard speech is clearer with a gentler change than the one of least error (chosen on the validation mixtures).
+# Heard speech is clearer with a gentler change than the one of least error (chosen on
+# the validation mixtures).
 STRENGTH = 0.6
 
 
 class SpeechMlp(nn.Module):
-    """Magnitudes of eight frames (N, 8, 129) → clean magnitudes of the last one (N, 129).
+    """Magnitudes of eight frames (N, 8, 129) → clean magnitudes of the last one (N,
+    129).
 
-    It sees logarithms, standardised per bin. The mask head scales the noisy magnitude by 0…1. The spectrum head
-    gives the logarithm of the magnitude, relative to each bin's mean over the eight frames: so loudness need not
-    pass through the network, while what happens in the last frame must. In eval mode the estimate is blended
-    with the mixture, estimate^0.6 · noisy^0.4.
+    It sees logarithms, standardised per bin. The mask head scales the noisy magnitude
+    by 0…1. The spectrum head gives the logarithm of the magnitude, relative to each
+    bin's mean over the eight frames: so loudness need not pass through the network,
+    while what happens in the last frame must. In eval mode the estimate is blended with
+    the mixture, estimate^0.6 · noisy^0.4.
 
-    The magnitude head is the paper's own network, with magnitudes in and out and a ReLU on each layer. It sees and
-    gives their roots, over one unit for all bins, and its estimate stands as it is.
+    The magnitude head is the paper's own network, with magnitudes in and out and a ReLU
+    on each layer. It sees and gives their roots, over one unit for all bins, and its
+    estimate stands as it is.
     """
 
     mean: Tensor
@@ -45,7 +51,9 @@ class SpeechMlp(nn.Module):
 
     @torch.no_grad()
     def standardise_(self, magnitudes: Tensor) -> None:
-        """Take mean and spread of every bin from frames (N, 129); of roots their mean over all bins is the unit."""
+        """Take mean and spread of every bin from frames (N, 129); of roots their mean
+        over all bins is the unit.
+        """
         if self.head == "magnitude":
             self.spread.fill_(magnitudes.sqrt().mean())
             return
@@ -69,7 +77,9 @@ class SpeechMlp(nn.Module):
             change = torch.nn.functional.logsigmoid(raw)
         else:
             change = logs.mean(1) - logs[:, -1] + raw.clamp(-MOST, MOST)
-        return torch.exp((1.0 if self.training else STRENGTH) * change) * magnitudes[:, -1].clamp(min=FLOOR)
+        return torch.exp((1.0 if self.training else STRENGTH) * change) * magnitudes[
+            :, -1
+        ].clamp(min=FLOOR)
 
 
 def speech_mlp(*, head: str = "mask") -> nn.Module:

@@ -15,7 +15,9 @@ from tersify.lab.speech.spectrum import RATE
 
 
 def read(path: str | Path) -> Tensor:
-    """(samples,) at 8 kHz. Channels are averaged and other rates resampled; an empty file is an error."""
+    """(samples,) at 8 kHz. Channels are averaged and other rates resampled; an empty
+    file is an error.
+    """
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"no sound file at {str(file)!r}")
@@ -23,7 +25,9 @@ def read(path: str | Path) -> Tensor:
     try:
         samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise ValueError(f"{str(file)!r} is no sound file that libsndfile reads ({error})") from None
+        raise ValueError(
+            f"{str(file)!r} is no sound file that libsndfile reads ({error})"
+        ) from None
     if not len(samples):
         raise ValueError(f"{str(file)!r} holds no samples")
     mono = samples.mean(axis=1)
@@ -35,7 +39,9 @@ def read(path: str | Path) -> Tensor:
 
 
 def conversions(path: str | Path) -> str:
-    """What `read` changes in a file, in brackets for a message; nothing where it is mono at 8 kHz."""
+    """What `read` changes in a file, in brackets for a message; nothing where it is
+    mono at 8 kHz.
+    """
     info = _soundfile().info(str(path))
     changes = [f"{info.channels} channels averaged"] * (info.channels > 1)
     changes += [f"resampled from {info.samplerate} Hz"] * (info.samplerate != RATE)
@@ -48,9 +54,13 @@ def write(path: str | Path, signal: Tensor) -> int:
     kind = Path(path).suffix.lstrip(".").upper() or "WAV"
     soundfile = _soundfile()
     if kind not in soundfile.available_formats():
-        raise ValueError(f"{str(path)!r} ends in no format that libsndfile writes; name it .wav")
+        raise ValueError(
+            f"{str(path)!r} ends in no format that libsndfile writes; name it .wav"
+        )
     with replacing(path) as file:
-        soundfile.write(file, signal.clamp(-1, 1).numpy(), RATE, subtype="PCM_16", format=kind)
+        soundfile.write(
+            file, signal.clamp(-1, 1).numpy(), RATE, subtype="PCM_16", format=kind
+        )
     return clipped
 
 
@@ -68,5 +78,7 @@ def _soundfile() -> Any:
     try:
         import soundfile
     except ImportError:
-        raise ValueError("reading sound needs the package soundfile; pip install 'tersify[speech]'") from None
+        raise ValueError(
+            "reading sound needs the package soundfile; pip install 'tersify[speech]'"
+        ) from None
     return soundfile

@@ -15,7 +15,9 @@ from tersify.tensor import CompressedTensor
 
 
 def stacked(magnitudes: Tensor) -> Tensor:
-    """(frames, 129) → (frames, 8, 129): each frame behind the seven before it; the first stands for what is missing."""
+    """(frames, 129) → (frames, 8, 129): each frame behind the seven before it; the
+    first stands for what is missing.
+    """
     padded = torch.cat([magnitudes[:1].expand(FRAMES - 1, -1), magnitudes])
     return padded.unfold(0, FRAMES, 1).transpose(1, 2)
 
@@ -24,7 +26,9 @@ def stacked(magnitudes: Tensor) -> Tensor:
 def enhance(model: nn.Module, noisy: Tensor, framing: Framing | None = None) -> Tensor:
     """The signal without (some of) its noise, of the same length."""
     if noisy.ndim != 1 or not len(noisy):
-        raise ValueError(f"a signal must be one row of samples, got shape {tuple(noisy.shape)}")
+        raise ValueError(
+            f"a signal must be one row of samples, got shape {tuple(noisy.shape)}"
+        )
     framing = framing or Framing()
     spectra = stft(noisy, framing)
     magnitudes = spectra.abs()
@@ -43,5 +47,7 @@ def enhance_in_integers(
 ) -> Tensor:
     """The signal as the circuit would give it; `monitor` sees every node."""
     samples = noisy.double().numpy()
-    speech = fixed_speech(model, head=head, window=window, rounding=rounding, sample=samples)
+    speech = fixed_speech(
+        model, head=head, window=window, rounding=rounding, sample=samples
+    )
     return torch.from_numpy(SAMPLE.real(speech(samples, monitor))).float()

@@ -1,4 +1,6 @@
-"""STOI and SNR of a network over fixed mixtures, and paired differences between networks."""
+"""STOI and SNR of a network over fixed mixtures, and paired differences between
+networks.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,15 @@ class Scores:
         return float(difference.mean()), spread / math.sqrt(len(difference))
 
 
-def score(model: nn.Module | None, mixtures: Sequence[Mixture], framing: Framing | None = None) -> Scores:
+def score(
+    model: nn.Module | None, mixtures: Sequence[Mixture], framing: Framing | None = None
+) -> Scores:
     """The network's scores, or without one those of the mixtures themselves."""
     stois, snrs = [], []
     for mixture in mixtures:
-        heard = mixture.noisy if model is None else enhance(model, mixture.noisy, framing)
+        heard = (
+            mixture.noisy if model is None else enhance(model, mixture.noisy, framing)
+        )
         stois.append(stoi(mixture.clean, heard))
         snrs.append(snr_db(mixture.clean, heard))
     return Scores(tuple(stois), tuple(snrs))
@@ -51,5 +57,11 @@ def stoi(clean: Tensor, heard: Tensor) -> float:
     try:
         from pystoi import stoi as measure
     except ImportError:
-        raise ValueError("STOI needs the package pystoi; pip install 'tersify[speech]'") from None
-    return float(measure(clean.numpy().astype(np.float64), heard.numpy().astype(np.float64), RATE))
+        raise ValueError(
+            "STOI needs the package pystoi; pip install 'tersify[speech]'"
+        ) from None
+    return float(
+        measure(
+            clean.numpy().astype(np.float64), heard.numpy().astype(np.float64), RATE
+        )
+    )

@@ -24,22 +24,30 @@ class Mixture:
 
 
 def mix(speech: Tensor, noise: Tensor, snr_db: float, offset: int) -> Mixture:
-    """Speech plus noise at a ratio of mean powers; the noise is looped from `offset` and cut to the speech."""
+    """Speech plus noise at a ratio of mean powers; the noise is looped from `offset`
+    and cut to the speech.
+    """
     if not len(speech) or not len(noise):
-        raise ValueError(f"speech and noise must not be empty, got {len(speech)} and {len(noise)} samples")
+        raise ValueError(
+            f"speech and noise must not be empty, got {len(speech)} and {len(noise)} samples"
+        )
     part = noise.roll(-offset).repeat(-(-len(speech) // len(noise)))[: len(speech)]
     powers = speech.square().mean(), part.square().mean()
     if min(powers) == 0:
-        raise ValueError("speech or noise is silent, so it has no signal-to-noise ratio; leave the file out")
+        raise ValueError(
+            "speech or noise is silent, so it has no signal-to-noise ratio; leave the file out"
+        )
     gain = (powers[0] / powers[1] * 10 ** (-snr_db / 10)).sqrt()
     return Mixture(speech, speech + gain * part)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder with `speech/SPLIT` and `noise/SPLIT`, and lists of fixed mixtures for valid and test where it has them.
+    """A folder with `speech/SPLIT` and `noise/SPLIT`, and lists of fixed mixtures for
+    valid and test where it has them.
 
-    Without `mixtures_SPLIT.csv`, a split's mixtures are drawn as training draws them, from its name.
+    Without `mixtures_SPLIT.csv`, a split's mixtures are drawn as training draws them,
+    from its name.
     """
 
     root: Path
@@ -51,9 +59,15 @@ class Corpus:
             )
 
     def files(self, part: str, split: str) -> list[str]:
-        found = [p for p in sorted((self.root / part / split).glob("*")) if p.suffix in (".flac", ".wav")]
+        found = [
+            p
+            for p in sorted((self.root / part / split).glob("*"))
+            if p.suffix in (".flac", ".wav")
+        ]
         if not found:
-            raise ValueError(f"{str(self.root / part / split)!r} holds no .flac or .wav files")
+            raise ValueError(
+                f"{str(self.root / part / split)!r} holds no .flac or .wav files"
+            )
         return [str(p.relative_to(self.root)) for p in found]
 
     def listed(self, split: str, count: int | None = None) -> list[Mixture]:
@@ -64,17 +78,29 @@ class Corpus:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))[:count]
         return [
-            mix(self.signal(row["speech"]), self.signal(row["noise"]), float(row["snr_db"]), int(row["offset"]))
+            mix(
+                self.signal(row["speech"]),
+                self.signal(row["noise"]),
+                float(row["snr_db"]),
+                int(row["offset"]),
+            )
             for row in rows
         ]
 
     def drawn(self, split: str, epoch: int, seed: int = 1) -> Iterator[Mixture]:
-        """One mixture for each speech file, with noise, level and offset drawn from seed + epoch."""
+        """One mixture for each speech file, with noise, level and offset drawn from
+        seed + epoch.
+        """
         draw = np.random.default_rng(seed + epoch)
         noises = self.files("noise", split)
         for name in self.files("speech", split):
             noise = self.signal(noises[draw.integers(len(noises))])
-            yield mix(self.signal(name), noise, float(draw.choice(SNRS_DB)), int(draw.integers(len(noise))))
+            yield mix(
+                self.signal(name),
+                noise,
+                float(draw.choice(SNRS_DB)),
+                int(draw.integers(len(noise))),
+            )
 
     def signal(self, name: str) -> Tensor:
         return _read_once(self.root / name)

@@ -1,4 +1,6 @@
-"""`lut-fig1`: how a layer's weights are distributed, and the intervals that the range split cuts them into."""
+"""`lut-fig1`: how a layer's weights are distributed, and the intervals that the range
+split cuts them into.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ POINTS = 200
 
 
 def partition(weights: Floats) -> dict[str, Any]:
-    """The layer's cumulative distribution and its intervals, the weights clamped to [−1, 1] as in the paper."""
+    """The layer's cumulative distribution and its intervals, the weights clamped to
+    [−1, 1] as in the paper.
+    """
     clamped = np.clip(weights, -1.0, 1.0)
-    edges, low, high = range_split(clamped, PAPER.n, PAPER.ratio or 1.0, PAPER.p_start, PAPER.p_stop)
+    edges, low, high = range_split(
+        clamped, PAPER.n, PAPER.ratio or 1.0, PAPER.p_start, PAPER.p_stop
+    )
     shares = np.linspace(0.0, 1.0, POINTS + 1)
     return {
         "weights": [float(w) for w in np.quantile(clamped, shares)],
@@ -36,40 +42,97 @@ def partition(weights: Floats) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Any]) -> Drawing:
-    """The cumulative distribution, an edge at each interval, the internal partition shaded."""
+    """The cumulative distribution, an edge at each interval, the internal partition
+    shaded.
+    """
     reach = max(map(abs, found["weights"]))
     plot = Plot((-reach, reach), (0.0, 1.0))
     low, high = map(plot.x, found["internal"])
-    marks = [tag("rect", x=low, y=plot.top, width=high - low, height=plot.bottom - plot.top, fill=color(0),
-                 fill_opacity=0.12)]  # fmt: skip
-    marks.append(plot.axes(x_label="weight; shaded: the internal partition; thin lines: the intervals"))
+    marks = [
+        tag(
+            "rect",
+            x=low,
+            y=plot.top,
+            width=high - low,
+            height=plot.bottom - plot.top,
+            fill=color(0),
+            fill_opacity=0.12,
+        )
+    ]
+    marks.append(
+        plot.axes(
+            x_label="weight; shaded: the internal partition; thin lines: the intervals"
+        )
+    )
     marks += [
-        tag("line", x1=plot.x(edge), x2=plot.x(edge), y1=plot.top, y2=plot.bottom, stroke="var(--muted)",
-            stroke_width=0.75, stroke_opacity=0.7)
+        tag(
+            "line",
+            x1=plot.x(edge),
+            x2=plot.x(edge),
+            y1=plot.top,
+            y2=plot.bottom,
+            stroke="var(--muted)",
+            stroke_width=0.75,
+            stroke_opacity=0.7,
+        )
         for edge in found["edges"]
-    ]  # fmt: skip
-    marks.append(tag("path", d=plot.path(found["weights"], found["shares"]), fill="none", stroke=color(0),
-                     stroke_width=2))  # fmt: skip
+    ]
+    marks.append(
+        tag(
+            "path",
+            d=plot.path(found["weights"], found["shares"]),
+            fill="none",
+            stroke=color(0),
+            stroke_width=2,
+        )
+    )
     for share, name in ((PAPER.p_start, "p_start"), (PAPER.p_stop, "p_stop")):
-        marks.append(label(plot.left + 4, plot.y(share) + (-4 if share < 0.5 else 12), name, text_anchor="start"))
+        marks.append(
+            label(
+                plot.left + 4,
+                plot.y(share) + (-4 if share < 0.5 else 12),
+                name,
+                text_anchor="start",
+            )
+        )
     return Drawing("".join(marks))
 
 
 def reproduce_partitions(
-    root: Path, out: Path, *, smoke: bool = False, tell: Callable[[str], None] = lambda line: None
+    root: Path,
+    out: Path,
+    *,
+    smoke: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """One figure for each layer of every head; networks already trained in `out` are used again."""
+    """One figure for each layer of every head; networks already trained in `out` are
+    used again.
+    """
     corpus = Corpus(root)
-    results: dict[str, Any] = {"name": "lut-fig1", "n": PAPER.n, "ratio": PAPER.ratio, "p_start": PAPER.p_start,
-                               "p_stop": PAPER.p_stop, "smoke": smoke, **provenance()}  # fmt: skip
+    results: dict[str, Any] = {
+        "name": "lut-fig1",
+        "n": PAPER.n,
+        "ratio": PAPER.ratio,
+        "p_start": PAPER.p_start,
+        "p_stop": PAPER.p_stop,
+        "smoke": smoke,
+        **provenance(),
+    }
     for head in HEADS:
         model = trained(head, corpus, training_of(head, smoke), out, tell)
-        layers = {name: partition(model.get_parameter(name).detach().double().flatten().numpy()) for name in WEIGHTS}
+        layers = {
+            name: partition(
+                model.get_parameter(name).detach().double().flatten().numpy()
+            )
+            for name in WEIGHTS
+        }
         results[head] = layers
         for name, found in layers.items():
             file = out / f"lut-fig1-{head}-{name.partition('.')[0]}.svg"
             write_text(file, draw(found).standalone(f"{head} head, {name}"))
             low, high = found["internal"]
-            tell(f"{head}: {name}: 92 % of the weights between {low:.4f} and {high:.4f}; {file}")
+            tell(
+                f"{head}: {name}: 92 % of the weights between {low:.4f} and {high:.4f}; {file}"
+            )
     write_results(out / "lut-fig1.json", results)
     return results

@@ -1,6 +1,7 @@
 """The speech network's experiments, as the registry calls them.
 
-Each trains both heads where they are not there yet; figures use the networks of `lut-table3` where `out` is the same.
+Each trains both heads where they are not there yet; figures use the networks of
+`lut-table3` where `out` is the same.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ Found = tuple[dict[str, Any], list[Path]]
 
 def table3(request: Request, watch: Watch) -> Found:
     root = _speech(request)
-    results = reproduce(root, request.out, smoke=request.smoke, resume=request.resume, tell=watch.tell)
+    results = reproduce(
+        root, request.out, smoke=request.smoke, resume=request.resume, tell=watch.tell
+    )
     return results, [request.out / "results.json"]
 
 
 def figure1(request: Request, watch: Watch) -> Found:
-    results = reproduce_partitions(_speech(request), request.out, smoke=request.smoke, tell=watch.tell)
+    results = reproduce_partitions(
+        _speech(request), request.out, smoke=request.smoke, tell=watch.tell
+    )
     return results, [request.out / "lut-fig1.json"]
 
 
@@ -37,7 +42,9 @@ def figure4(request: Request, watch: Watch) -> Found:
 
 
 def _figure(name: str, request: Request, watch: Watch) -> Found:
-    results = reproduce_figure(name, _speech(request), request.out, smoke=request.smoke, tell=watch.tell)
+    results = reproduce_figure(
+        name, _speech(request), request.out, smoke=request.smoke, tell=watch.tell
+    )
     return results, [request.out / f"{name}.html"]
 
 

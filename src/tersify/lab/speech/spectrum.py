@@ -1,4 +1,6 @@
-"""Short-time spectra and back: Hann frames with half overlap, added up again without a second window."""
+"""Short-time spectra and back: Hann frames with half overlap, added up again without a
+second window.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ RATE = 8000
 
 @dataclass(frozen=True)
 class Framing:
-    """`window` samples, zero-padded to 256 points; the paper's is 128 (16 ms), 256 is the option."""
+    """`window` samples, zero-padded to 256 points; the paper's is 128 (16 ms), 256 is
+    the option.
+    """
 
     window: int = 128
 
     def __post_init__(self) -> None:
         if self.window not in (128, 256):
-            raise ValueError(f"the window must have 128 or 256 samples, got {self.window}")
+            raise ValueError(
+                f"the window must have 128 or 256 samples, got {self.window}"
+            )
 
     @property
     def hop(self) -> int:
@@ -38,18 +44,25 @@ class Framing:
 
 
 def stft(signal: Tensor, framing: Framing) -> Tensor:
-    """(samples,) → (frames, 129) complex. Half a window of silence before and after, so every sample counts in full."""
+    """(samples,) → (frames, 129) complex. Half a window of silence before and after, so
+    every sample counts in full.
+    """
     frames = framing.frames(len(signal))
     missing = framing.hop * (frames + 1) - framing.hop - len(signal)
     padded = torch.nn.functional.pad(signal, (framing.hop, missing))
-    return torch.fft.rfft(padded.unfold(0, framing.window, framing.hop) * framing.analysis(), n=framing.points)
+    return torch.fft.rfft(
+        padded.unfold(0, framing.window, framing.hop) * framing.analysis(),
+        n=framing.points,
+    )
 
 
 def istft(spectra: Tensor, samples: int, framing: Framing) -> Tensor:
-    """Overlap-add: periodic Hann windows at half overlap sum to one, so an unchanged spectrum comes back exactly."""
+    """Overlap-add: periodic Hann windows at half overlap sum to one, so an unchanged
+    spectrum comes back exactly.
+    """
     pieces = torch.fft.irfft(spectra, n=framing.points)
     length = framing.hop * (len(spectra) - 1) + framing.points
     added = torch.nn.functional.fold(
         pieces.T[None], (1, length), (1, framing.points), stride=(1, framing.hop)
-    ).reshape(-1)  # fmt: skip
+    ).reshape(-1)
     return added[framing.hop : framing.hop + samples]

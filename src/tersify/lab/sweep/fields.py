@@ -1,4 +1,6 @@
-"""Where a parameter's value goes: a trainer setting, a network option, the recipe, or a field of its methods."""
+"""Where a parameter's value goes: a trainer setting, a network option, the recipe, or a
+field of its methods.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ RECIPE = "recipe"
 
 
 def check_field(field: str, recipes: Sequence[Recipe]) -> None:
-    """`train.lr`, `options.width`, `recipe`, `ternary.cap` (in every rule that has it) or `rules.0.ternary.cap`."""
+    """`train.lr`, `options.width`, `recipe`, `ternary.cap` (in every rule that has it)
+    or `rules.0.ternary.cap`.
+    """
     head, _, rest = field.partition(".")
     if field == RECIPE or (head == "options" and rest):
         return
@@ -25,15 +29,25 @@ def check_field(field: str, recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
         for number, rule in enumerate(recipe.rules):
             for method in rule.methods:
-                own = [f"{method.name}.{spec.name}" for spec in dataclasses.fields(method)]
-                known += own + [f"rules.{number}.{name}" for name in own] + [f"rules.{number}.weights"]
+                own = [
+                    f"{method.name}.{spec.name}" for spec in dataclasses.fields(method)
+                ]
+                known += (
+                    own
+                    + [f"rules.{number}.{name}" for name in own]
+                    + [f"rules.{number}.weights"]
+                )
     if field not in known:
         raise unknown("field of the space", field, dict.fromkeys([*known, RECIPE]))
 
 
 def with_values(recipe: Recipe | None, values: Mapping[str, Any]) -> Recipe | None:
     """The recipe with the values that are meant for it."""
-    meant = {k: v for k, v in values.items() if k != RECIPE and k.partition(".")[0] not in ("train", "options")}
+    meant = {
+        k: v
+        for k, v in values.items()
+        if k != RECIPE and k.partition(".")[0] not in ("train", "options")
+    }
     if recipe is None or not meant:
         return recipe
     document = read_toml(recipe.to_toml(), "the recipe")
@@ -55,7 +69,11 @@ def with_values(recipe: Recipe | None, values: Mapping[str, Any]) -> Recipe | No
 
 def meant_for(place: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of `train.…` or `options.…`, without that word."""
-    return {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{place}.")}
+    return {
+        key.partition(".")[2]: value
+        for key, value in values.items()
+        if key.startswith(f"{place}.")
+    }
 
 
 def _split(field: str) -> tuple[int | None, str]:

@@ -19,9 +19,11 @@ KNOCK_SECONDS = 5.0
 
 
 class RayEngine:
-    """Each trial is a task with its CPUs and GPUs; a task whose worker died is tried again, from its checkpoint.
+    """Each trial is a task with its CPUs and GPUs; a task whose worker died is tried
+    again, from its checkpoint.
 
-    Only this process talks to the storage: workers need the sweep's directory, and nothing else of it.
+    Only this process talks to the storage: workers need the sweep's directory, and
+    nothing else of it.
     """
 
     def __init__(self, resources: Resources, address: str | None) -> None:
@@ -42,7 +44,10 @@ class RayEngine:
         ray, wants = self._ray, self._resources
         mailbox = None if judge is None else ray.remote(num_cpus=0)(_Mailbox).remote()
         remote = ray.remote(_run).options(
-            num_cpus=wants.cpus, num_gpus=wants.gpus, max_retries=wants.retries, retry_exceptions=False
+            num_cpus=wants.cpus,
+            num_gpus=wants.gpus,
+            max_retries=wants.retries,
+            retry_exceptions=False,
         )
         running: dict[Any, int] = {}
         exhausted = False
@@ -53,10 +58,16 @@ class RayEngine:
                     exhausted = task is None
                     if task is not None:
                         running[remote.remote(task, mailbox)] = task.number
-                ready, _ = ray.wait(list(running), timeout=POLL_SECONDS) if running else ([], None)
+                ready, _ = (
+                    ray.wait(list(running), timeout=POLL_SECONDS)
+                    if running
+                    else ([], None)
+                )
                 if mailbox is not None and judge is not None:
                     for number, epoch, value in ray.get(mailbox.take.remote()):
-                        mailbox.answer.remote(number, epoch, judge(number, epoch, value))
+                        mailbox.answer.remote(
+                            number, epoch, judge(number, epoch, value)
+                        )
                 for reference in ready:
                     done(running.pop(reference), self._outcome(reference))
         finally:
@@ -69,7 +80,8 @@ class RayEngine:
             why = str(error).strip().partition("\n")[0]
             times = f"{self._resources.retries} retries"
             return Outcome(
-                state="failed", reason=f"its worker died, also after {times} ({type(error).__name__}: {why})"
+                state="failed",
+                reason=f"its worker died, also after {times} ({type(error).__name__}: {why})",
             )
 
 
@@ -79,11 +91,16 @@ def _run(task: Task, mailbox: Any) -> Outcome:
         return run_trial(task)
     import ray
 
-    return run_trial(task, lambda epoch, value: ray.get(mailbox.report.remote(task.number, epoch, value)))
+    return run_trial(
+        task,
+        lambda epoch, value: ray.get(mailbox.report.remote(task.number, epoch, value)),
+    )
 
 
 class _Mailbox:
-    """An actor between the workers, which wait for the pruner's word, and the process that has the pruner."""
+    """An actor between the workers, which wait for the pruner's word, and the process
+    that has the pruner.
+    """
 
     def __init__(self) -> None:
         self._letters: list[tuple[int, int, float]] = []
@@ -123,7 +140,8 @@ def _connect(address: str | None) -> Any:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    except Exception as error:  # Ray raises many kinds for a cluster that does not answer
+    except Exception as error:
+        # Ray raises many kinds for a cluster that does not answer
         why = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"no Ray cluster answers at {address or 'this machine'} ({type(error).__name__}: {why}); start one with "

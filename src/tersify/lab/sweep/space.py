@@ -15,7 +15,9 @@ Value = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Parameter:
-    """`choices` for a categorical one, else `low` … `high`; `points` is how many of them a grid takes."""
+    """`choices` for a categorical one, else `low` … `high`; `points` is how many of
+    them a grid takes.
+    """
 
     field: str
     kind: str
@@ -26,17 +28,25 @@ class Parameter:
 
     @classmethod
     def read(cls, field: str, given: object) -> Parameter:
-        """From TOML: a list of choices, or a table such as { uniform = [0.3, 0.9], points = 4 }."""
+        """From TOML: a list of choices, or a table such as { uniform = [0.3, 0.9],
+        points = 4 }.
+        """
         if isinstance(given, list):
             given = {"categorical": given}
         if not isinstance(given, Mapping):
-            raise ValueError(f"space: {field!r} must be a list of choices or a table such as {{ log = [1e-4, 1e-2] }}")
+            raise ValueError(
+                f"space: {field!r} must be a list of choices or a table such as {{ log = [1e-4, 1e-2] }}"
+            )
         kinds = [key for key in given if key in KINDS]
         for key in given:
             if key not in (*KINDS, "points"):
-                raise ValueError(f"space: {field!r} has no key {key!r}; {nearest(key, [*KINDS, 'points'])}")
+                raise ValueError(
+                    f"space: {field!r} has no key {key!r}; {nearest(key, [*KINDS, 'points'])}"
+                )
         if len(kinds) != 1:
-            raise ValueError(f"space: {field!r} needs one of {', '.join(KINDS)}, got {', '.join(kinds) or 'none'}")
+            raise ValueError(
+                f"space: {field!r} needs one of {', '.join(KINDS)}, got {', '.join(kinds) or 'none'}"
+            )
         return cls._of(field, kinds[0], given[kinds[0]], given.get("points"))
 
     @classmethod
@@ -50,7 +60,9 @@ class Parameter:
         if points is None:
             return cls(field, kind, low=values[0], high=values[1])
         if not _is_number(points, (int,)) or points < 2:
-            raise ValueError(f"space: {field!r}: points must be a whole number from 2 on, got {points!r}")
+            raise ValueError(
+                f"space: {field!r}: points must be a whole number from 2 on, got {points!r}"
+            )
         return cls(field, kind, low=values[0], high=values[1], points=points)
 
     def grid(self) -> list[Value]:
@@ -60,18 +72,28 @@ class Parameter:
         if self.kind == "int" and self.points is None:
             return list(range(int(self.low), int(self.high) + 1))
         if self.points is None:
-            raise ValueError(f"a grid over {self.field!r} needs points = N beside {self.kind}, or a list of choices")
+            raise ValueError(
+                f"a grid over {self.field!r} needs points = N beside {self.kind}, or a list of choices"
+            )
         shares = [i / (self.points - 1) for i in range(self.points)]
         if self.kind == "log":
             return [self.low * (self.high / self.low) ** share for share in shares]
         values = [self.low + (self.high - self.low) * share for share in shares]
-        return list(dict.fromkeys(map(round, values))) if self.kind == "int" else list(values)
+        return (
+            list(dict.fromkeys(map(round, values)))
+            if self.kind == "int"
+            else list(values)
+        )
 
     def ends(self) -> list[Value]:
         """Values that stand for all, to be tried before anything runs."""
         if self.kind == "categorical":
             return list(self.choices)
-        return [int(self.low), int(self.high)] if self.kind == "int" else [self.low, self.high]
+        return (
+            [int(self.low), int(self.high)]
+            if self.kind == "int"
+            else [self.low, self.high]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         if self.kind == "categorical":
@@ -81,19 +103,26 @@ class Parameter:
 
 
 def _check_choices(field: str, values: list[Any]) -> None:
-    if len(set(map(repr, values))) != len(values):  # by repr: 1 and true are equal, and two choices
+    # by repr: 1 and true are equal, and two choices
+    if len(set(map(repr, values))) != len(values):
         raise ValueError(f"space: {field!r} names a choice twice: {values}")
     if not all(isinstance(value, (bool, int, float, str)) for value in values):
-        raise ValueError(f"space: choices of {field!r} must be text, numbers, true or false, got {values}")
+        raise ValueError(
+            f"space: choices of {field!r} must be text, numbers, true or false, got {values}"
+        )
 
 
 def _check_range(field: str, kind: str, values: list[Any]) -> None:
     numbers = (int,) if kind == "int" else (int, float)
     is_pair = len(values) == 2 and all(_is_number(value, numbers) for value in values)
     if not is_pair or not all(map(math.isfinite, values)) or not values[0] < values[1]:
-        raise ValueError(f"space: {field!r} takes {kind} = [low, high] with low < high, got {values}")
+        raise ValueError(
+            f"space: {field!r} takes {kind} = [low, high] with low < high, got {values}"
+        )
     if kind == "log" and values[0] <= 0:
-        raise ValueError(f"space: {field!r} is logarithmic and must start above 0, got {values[0]}")
+        raise ValueError(
+            f"space: {field!r} is logarithmic and must start above 0, got {values[0]}"
+        )
 
 
 def _is_number(value: object, kinds: tuple[type, ...]) -> TypeGuard[int]:

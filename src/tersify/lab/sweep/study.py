@@ -1,7 +1,9 @@
-"""The journal: an Optuna study, in SQLite beside the results or wherever a URL says. The only file that imports optuna.
+"""The journal: an Optuna study, in SQLite beside the results or wherever a URL says.
+The only file that imports optuna.
 
-A trial's parameters are drawn with a seed of its own, made from the sweep's seed and the trial's number. So random and
-grid sweeps have the same trials on every engine, and a trial that was interrupted gets the parameters it had.
+A trial's parameters are drawn with a seed of its own, made from the sweep's seed and
+the trial's number. So random and grid sweeps have the same trials on every engine, and
+a trial that was interrupted gets the parameters it had.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from tersify.lab.trainer.batches import seed_of
 try:
     import optuna
 except ImportError:
-    raise ValueError("a sweep needs Optuna, which is not installed; pip install 'tersify[sweep]'") from None
+    raise ValueError(
+        "a sweep needs Optuna, which is not installed; pip install 'tersify[sweep]'"
+    ) from None
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 _STATES = {
@@ -26,9 +30,12 @@ _STATES = {
     "pruned": optuna.trial.TrialState.PRUNED,
     "failed": optuna.trial.TrialState.FAIL,
 }
-_WORDS = {state: word for word, state in _STATES.items()} | {optuna.trial.TrialState.RUNNING: "running"}
+_WORDS = {state: word for word, state in _STATES.items()} | {
+    optuna.trial.TrialState.RUNNING: "running"
+}
 _FEWEST_FOR_IMPORTANCE = 8
-_GOOD_SHARE = 0.25  # of the trials are the good ones; a tenth would be one or two of a small sweep
+# of the trials are the good ones; a tenth would be one or two of a small sweep
+_GOOD_SHARE = 0.25
 
 
 class Study:
@@ -40,13 +47,16 @@ class Study:
         where = f"the storage {storage}" if storage else f"{home / 'study.db'}"
         try:
             self._study = optuna.create_study(
-                study_name=sweep.name if storage is None else f"{sweep.name}@{home.resolve()}",
+                study_name=sweep.name
+                if storage is None
+                else f"{sweep.name}@{home.resolve()}",
                 storage=url,
                 directions=[OBJECTIVES[name] for name in sweep.objectives],
                 pruner=_pruner(sweep),
                 load_if_exists=True,
             )
-        except Exception as error:  # of the database's driver, its absence, or its answer
+        except Exception as error:
+            # of the database's driver, its absence, or its answer
             why = " ".join(str(error).split("\n")[:1]) or type(error).__name__
             raise ValueError(
                 f"{where} cannot be reached ({type(error).__name__}: {why}); give --storage a URL that Optuna "
@@ -57,7 +67,10 @@ class Study:
     def interrupted(self) -> list[int]:
         """The trials that a dead process left half done, by number."""
         states = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING)
-        return [trial.number for trial in self._study.get_trials(deepcopy=False, states=states)]
+        return [
+            trial.number
+            for trial in self._study.get_trials(deepcopy=False, states=states)
+        ]
 
     @property
     def count(self) -> int:
@@ -85,11 +98,15 @@ class Study:
             elif p.kind == "int":
                 drawn[p.field] = trial.suggest_int(p.field, int(p.low), int(p.high))
             else:
-                drawn[p.field] = trial.suggest_float(p.field, p.low, p.high, log=p.kind == "log")
+                drawn[p.field] = trial.suggest_float(
+                    p.field, p.low, p.high, log=p.kind == "log"
+                )
         return drawn
 
     def judge(self, number: int, epoch: int, value: float) -> bool:
-        """Whether the pruner would stop the trial here; what was told before an interruption is not told again."""
+        """Whether the pruner would stop the trial here; what was told before an
+        interruption is not told again.
+        """
         trial = self._running[number]
         frozen = self._study.get_trials(deepcopy=False)[number]
         if epoch not in frozen.intermediate_values:
@@ -102,7 +119,8 @@ class Study:
         if outcome.reason:
             trial.set_user_attr("reason", outcome.reason)
         if self._sweep.sampler == "grid":
-            # At its last point a grid would stop Optuna's own loop, and raises where there is none.
+            # At its last point a grid would stop Optuna's own loop, and raises where
+            # there is none.
             self._study.sampler = optuna.samplers.RandomSampler(seed=0)
         values = list(outcome.values) if outcome.state == "complete" else None
         self._study.tell(trial, values, state=_STATES[outcome.state])
@@ -114,7 +132,9 @@ class Study:
                 "number": trial.number,
                 "state": _WORDS.get(trial.state, "waiting"),
                 "params": dict(trial.params),
-                "values": list(trial.values) if trial.state.name == "COMPLETE" else None,
+                "values": list(trial.values)
+                if trial.state.name == "COMPLETE"
+                else None,
                 "metrics": trial.user_attrs.get("metrics", {}),
                 "reason": trial.user_attrs.get("reason", ""),
                 "epochs_told": len(trial.intermediate_values),
@@ -127,9 +147,17 @@ class Study:
         return sorted(trial.number for trial in self._study.best_trials)
 
     def importance(self) -> dict[str, dict[str, float]]:
-        """For each objective, how far each parameter tells its best quarter from the rest; empty for too few trials."""
-        complete = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-        varied = [p.field for p in self._sweep.space if len({t.params[p.field] for t in complete}) > 1]
+        """For each objective, how far each parameter tells its best quarter from the
+        rest; empty for too few trials.
+        """
+        complete = self._study.get_trials(
+            deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)
+        )
+        varied = [
+            p.field
+            for p in self._sweep.space
+            if len({t.params[p.field] for t in complete}) > 1
+        ]
         if len(complete) < _FEWEST_FOR_IMPORTANCE or not varied:
             return {}
         found: dict[str, dict[str, float]] = {}
@@ -138,26 +166,35 @@ class Study:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     found[name] = optuna.importance.get_param_importances(
-                        self._study, params=varied, target=_loss(index, OBJECTIVES[name]),
-                        evaluator=optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE),
-                    )  # fmt: skip
+                        self._study,
+                        params=varied,
+                        target=_loss(index, OBJECTIVES[name]),
+                        evaluator=optuna.importance.PedAnovaImportanceEvaluator(
+                            target_quantile=_GOOD_SHARE
+                        ),
+                    )
         return found
 
 
 def _loss(index: int, direction: str) -> Any:
     """Small where the trial is good, which is what the evaluator expects."""
-    return lambda trial: -trial.values[index] if direction == "maximize" else trial.values[index]
+    return lambda trial: (
+        -trial.values[index] if direction == "maximize" else trial.values[index]
+    )
 
 
 def _sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     own = seed_of(sweep.seed, number, "trial")
     if sweep.sampler == "grid":
         space: Mapping[str, Sequence[Any]] = {p.field: p.grid() for p in sweep.space}
-        return optuna.samplers.GridSampler(space, seed=sweep.seed)  # it goes by the trial's number
+        # it goes by the trial's number
+        return optuna.samplers.GridSampler(space, seed=sweep.seed)
     if sweep.sampler == "random":
         return optuna.samplers.RandomSampler(seed=own)
     if sweep.sampler == "nsga2":
-        return optuna.samplers.NSGAIISampler(seed=own, population_size=max(4, min(50, sweep.count // 4)))
+        return optuna.samplers.NSGAIISampler(
+            seed=own, population_size=max(4, min(50, sweep.count // 4))
+        )
     return optuna.samplers.TPESampler(seed=own)
 
 

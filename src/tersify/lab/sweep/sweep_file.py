@@ -1,4 +1,6 @@
-"""Sweep: what to train, which fields may vary and what is wanted of them, read from a TOML file."""
+"""Sweep: what to train, which fields may vary and what is wanted of them, read from a
+TOML file.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,15 @@ OBJECTIVES: dict[str, Literal["minimize", "maximize"]] = {
 }
 SAMPLERS = ("tpe", "nsga2", "grid", "random")
 PRUNERS = ("none", "median", "hyperband")
-WHILE_TRAINING = ("accuracy", "sparsity", "entropy_bits")  # what a pruner can judge after each epoch
+# what a pruner can judge after each epoch
+WHILE_TRAINING = ("accuracy", "sparsity", "entropy_bits")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one trial needs. `workers` trials run at once under Ray: as many as fit where it is not given."""
+    """What one trial needs. `workers` trials run at once under Ray: as many as fit
+    where it is not given.
+    """
 
     cpus: int = 1
     gpus: float = 0
@@ -44,14 +49,22 @@ class Resources:
         for name, least in (("cpus", 1), ("gpus", 0), ("retries", 0), ("workers", 1)):
             value = getattr(self, name)
             kinds = (int, float) if name == "gpus" else (int,)
-            fits = isinstance(value, kinds) and not isinstance(value, bool) and least <= value < math.inf
+            fits = (
+                isinstance(value, kinds)
+                and not isinstance(value, bool)
+                and least <= value < math.inf
+            )
             if value is not None and not fits:
-                raise ValueError(f"resources: {name} must be a number from {least} on, got {value!r}")
+                raise ValueError(
+                    f"resources: {name} must be a number from {least} on, got {value!r}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """`recipe` is a ready one, a TOML file or none; `rules` in the file itself take its place."""
+    """`recipe` is a ready one, a TOML file or none; `rules` in the file itself take its
+    place.
+    """
 
     name: str
     target: str
@@ -72,41 +85,65 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not self.space:
-            raise ValueError(f'sweep {self.name!r} has an empty space; give [space] a field such as "train.lr"')
+            raise ValueError(
+                f'sweep {self.name!r} has an empty space; give [space] a field such as "train.lr"'
+            )
         if not self.objectives:
-            raise ValueError(f"sweep {self.name!r} has no objectives; give some of {', '.join(OBJECTIVES)}")
+            raise ValueError(
+                f"sweep {self.name!r} has no objectives; give some of {', '.join(OBJECTIVES)}"
+            )
         for objective in self.objectives:
             if objective not in OBJECTIVES:
                 raise unknown("objective", objective, OBJECTIVES)
         if len(set(self.objectives)) != len(self.objectives):
-            raise ValueError(f"sweep {self.name!r} names an objective twice: {', '.join(self.objectives)}")
+            raise ValueError(
+                f"sweep {self.name!r} names an objective twice: {', '.join(self.objectives)}"
+            )
         check_choice("sampler", self.sampler, SAMPLERS)
         check_choice("pruner", self.pruner, PRUNERS)
-        if self.pruner != "none" and (len(self.objectives) > 1 or self.objectives[0] not in WHILE_TRAINING):
+        if self.pruner != "none" and (
+            len(self.objectives) > 1 or self.objectives[0] not in WHILE_TRAINING
+        ):
             raise ValueError(
                 f"pruner {self.pruner!r} judges one figure after each epoch ({', '.join(WHILE_TRAINING)}), and the "
                 f'objectives are {", ".join(self.objectives)}; set pruner = "none", or ask for one of those'
             )
-        for what, value, least in (("trials", self.trials, 1), ("subset", self.subset, 1), ("seed", self.seed, 0)):
+        for what, value, least in (
+            ("trials", self.trials, 1),
+            ("subset", self.subset, 1),
+            ("seed", self.seed, 0),
+        ):
             if value is not None:
                 check_whole(what, value, low=least)
         self._check_space()
 
     def _check_space(self) -> None:
-        """Every field exists, and at least one of its values makes a job; combinations may still fail as trials."""
+        """Every field exists, and at least one of its values makes a job; combinations
+        may still fail as trials.
+        """
         varied = next((p for p in self.space if p.field == RECIPE), None)
         names = [str(c) for c in varied.ends()] if varied else []
         recipes = [self._load(name) for name in names] or [self._load(None)]
         for parameter in self.space:
-            check_field(parameter.field, [recipe for recipe in recipes if recipe is not None])
-            problems = [problem for value in parameter.ends() if (problem := self._problem({parameter.field: value}))]
+            check_field(
+                parameter.field, [recipe for recipe in recipes if recipe is not None]
+            )
+            problems = [
+                problem
+                for value in parameter.ends()
+                if (problem := self._problem({parameter.field: value}))
+            ]
             if len(problems) == len(parameter.ends()):
-                raise ValueError(f"space: no value of {parameter.field!r} works: {problems[0]}")
+                raise ValueError(
+                    f"space: no value of {parameter.field!r} works: {problems[0]}"
+                )
         if self.sampler == "grid":
             for parameter in self.space:
                 parameter.grid()
         elif self.trials is None:
-            raise ValueError(f"sampler {self.sampler!r} goes on for ever; give trials = N")
+            raise ValueError(
+                f"sampler {self.sampler!r} goes on for ever; give trials = N"
+            )
 
     def _problem(self, values: Mapping[str, Any]) -> str:
         try:
@@ -118,14 +155,22 @@ class Sweep:
     @property
     def count(self) -> int:
         """How many trials there will be."""
-        points = math.prod(len(p.grid()) for p in self.space) if self.sampler == "grid" else None
+        points = (
+            math.prod(len(p.grid()) for p in self.space)
+            if self.sampler == "grid"
+            else None
+        )
         wanted = [n for n in (self.trials, points) if n is not None]
         return min(wanted)
 
     def job(self, values: Mapping[str, Any]) -> Job:
         """The training run with these values of the space."""
         recipe = with_values(self._load(values.get(RECIPE)), values)
-        settings = {**(recipe.train if recipe else {}), **self.train, **meant_for("train", values)}
+        settings = {
+            **(recipe.train if recipe else {}),
+            **self.train,
+            **meant_for("train", values),
+        }
         return Job(
             target=self.target,
             data=self.data,
@@ -137,16 +182,22 @@ class Sweep:
 
     def _load(self, name: str | None) -> Recipe | None:
         if name is None and self.rules:
-            return Recipe.from_toml(write_toml({"rules": [dict(rule) for rule in self.rules]}))
+            return Recipe.from_toml(
+                write_toml({"rules": [dict(rule) for rule in self.rules]})
+            )
         chosen = self.recipe if name is None else name
         return None if chosen == "none" else Recipe.load(chosen)
 
     @classmethod
     def load(cls, path: Path) -> Sweep:
         if not path.is_file():
-            raise ValueError(f"no sweep file at {path}; write one as docs/how-to/scale.md shows")
+            raise ValueError(
+                f"no sweep file at {path}; write one as docs/how-to/scale.md shows"
+            )
         try:
-            return cls.from_toml(path.stem, path.read_text(encoding="utf-8"), folder=path.parent)
+            return cls.from_toml(
+                path.stem, path.read_text(encoding="utf-8"), folder=path.parent
+            )
         except ValueError as error:
             raise ValueError(f"{path.name}: {error}") from None
 
@@ -168,20 +219,35 @@ class Sweep:
         for key in document.get("resources", {}):
             if key not in own:
                 raise unknown("resource", key, own)
-        document["space"] = tuple(Parameter.read(f, given) for f, given in document.get("space", {}).items())
+        document["space"] = tuple(
+            Parameter.read(f, given) for f, given in document.get("space", {}).items()
+        )
         document["resources"] = Resources(**document.get("resources", {}))
         for key in ("recipe", "target"):
             document[key] = _beside(folder, document.get(key, "none"))
-        tuples = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
+        tuples = {
+            key: tuple(value)
+            for key, value in document.items()
+            if isinstance(value, list)
+        }
         return cls(name=name, **(document | tuples))
 
     def identity(self) -> dict[str, Any]:
-        """What must stay the same for a sweep to go on; it may get more trials or other resources."""
+        """What must stay the same for a sweep to go on; it may get more trials or other
+        resources.
+        """
         free = ("title", "trials", "resources", "space")
-        told = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name not in free}
+        told = {
+            spec.name: getattr(self, spec.name)
+            for spec in fields(self)
+            if spec.name not in free
+        }
         recipe = self._load(None)
         rules = "" if recipe is None else replace(recipe, description="").describe()
-        return told | {"rules": rules, "space": {p.field: p.to_dict() for p in self.space}}
+        return told | {
+            "rules": rules,
+            "space": {p.field: p.to_dict() for p in self.space},
+        }
 
 
 def _check_kinds(document: Mapping[str, Any]) -> None:
@@ -206,7 +272,15 @@ def _all_are(kind: type, value: object) -> bool:
 
 
 def _beside(folder: Path, name: str) -> str:
-    """A file's own path where `name` names one beside the sweep's file; Ray's workers start elsewhere."""
-    path, colon, function = name.rpartition(":") if names_function(name) else (name, "", "")
+    """A file's own path where `name` names one beside the sweep's file; Ray's workers
+    start elsewhere.
+    """
+    path, colon, function = (
+        name.rpartition(":") if names_function(name) else (name, "", "")
+    )
     own = folder / path
-    return f"{own.resolve()}{colon}{function}" if path.endswith((".toml", ".py")) and own.is_file() else name
+    return (
+        f"{own.resolve()}{colon}{function}"
+        if path.endswith((".toml", ".py")) and own.is_file()
+        else name
+    )

@@ -1,4 +1,6 @@
-"""One trial: a training run with its own directory, and the figures that were asked of it."""
+"""One trial: a training run with its own directory, and the figures that were asked of
+it.
+"""
 
 from __future__ import annotations
 
@@ -47,20 +49,31 @@ class Pruned(Exception):  # noqa: N818 (it is no error)
 
 
 def run_trial(task: Task, report: Report | None = None) -> Outcome:
-    """Train, or go on where a dead process stopped; whatever goes wrong becomes the trial's reason."""
+    """Train, or go on where a dead process stopped; whatever goes wrong becomes the
+    trial's reason.
+    """
     threads = torch.get_num_threads()
-    torch.set_num_threads(task.threads)  # so that figures do not depend on who runs the trial
+    # so that figures do not depend on who runs the trial
+    torch.set_num_threads(task.threads)
     directory = RunDirectory(task.out)
     if task.out.is_dir() and not directory.identity.is_file():
-        shutil.rmtree(task.out)  # killed before it had a name: nothing in it is worth keeping
+        # killed before it had a name: nothing in it is worth keeping
+        shutil.rmtree(task.out)
     try:
-        metrics = dict(task.job.run(task.out, resume=True, display=_Reporting(task.objectives[0], report)))
+        metrics = dict(
+            task.job.run(
+                task.out, resume=True, display=_Reporting(task.objectives[0], report)
+            )
+        )
         if "latency_ms" in task.objectives:
             metrics["latency_ms"] = latency_ms(task.job, directory.model)
-        return Outcome(state="complete", values=figures(metrics, task.objectives), metrics=metrics)
+        return Outcome(
+            state="complete", values=figures(metrics, task.objectives), metrics=metrics
+        )
     except Pruned:
         return Outcome(state="pruned")
-    except Exception as error:  # anybody's network: the sweep goes on, whatever it raised
+    except Exception as error:
+        # anybody's network: the sweep goes on, whatever it raised
         why = " ".join(str(error).split()) or "no message"
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         return Outcome(state="failed", reason=f"{kind}{why}"[:1000])
@@ -68,10 +81,14 @@ def run_trial(task: Task, report: Report | None = None) -> Outcome:
         torch.set_num_threads(threads)
 
 
-def figures(metrics: Mapping[str, float], objectives: Sequence[str]) -> tuple[float, ...]:
+def figures(
+    metrics: Mapping[str, float], objectives: Sequence[str]
+) -> tuple[float, ...]:
     for name in objectives:
         if name not in metrics:
-            raise ValueError(f"the run has no figure {name!r}, which is an objective; a dense network has no sparsity")
+            raise ValueError(
+                f"the run has no figure {name!r}, which is an objective; a dense network has no sparsity"
+            )
         if not math.isfinite(metrics[name]):
             raise ValueError(f"{name} is {metrics[name]}, which no front can hold")
     return tuple(float(metrics[name]) for name in objectives)
@@ -100,5 +117,9 @@ class _Reporting(Display):
 
     def epoch_done(self, row: Mapping[str, Any]) -> None:
         value = row.get(self._objective)
-        if self._report is not None and value is not None and self._report(int(row["epoch"]), float(value)):
+        if (
+            self._report is not None
+            and value is not None
+            and self._report(int(row["epoch"]), float(value))
+        ):
             raise Pruned

@@ -1,4 +1,6 @@
-"""`sweep`: run the trials that are missing, keep the journal, and write what is known after each of them."""
+"""`sweep`: run the trials that are missing, keep the journal, and write what is known
+after each of them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from tersify.locks import LOCK, alone, check_unlocked
 ENGINES = ("local", "ray")
 RESULTS = "sweep.json"
 IDENTITY = "identity.json"
-MOST_ATTEMPTS = 16  # networks that are built before the first trial, in search of one that can be
+# networks that are built before the first trial, in search of one that can be
+MOST_ATTEMPTS = 16
 
 
 class SweepDisplay:
@@ -47,18 +50,24 @@ def sweep(
     data_root: Path | None = None,
     display: SweepDisplay | None = None,
 ) -> dict[str, Any]:
-    """Run `chosen` into `out`; killed at any moment and called again with `resume=True` it repeats no finished trial.
+    """Run `chosen` into `out`; killed at any moment and called again with `resume=True`
+    it repeats no finished trial.
 
-    The results, also in `out/sweep.json` after each trial, hold every trial with its parameters and figures, the
-    front, and how important each parameter is. The trials' run directories lie in `out/trials`.
+    The results, also in `out/sweep.json` after each trial, hold every trial with its
+    parameters and figures, the front, and how important each parameter is. The trials'
+    run directories lie in `out/trials`.
     """
     display = display or SweepDisplay()
     _check_engine(engine, address)
     if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; the output must be a directory: give another --out")
+        raise ValueError(
+            f"{out} is a file; the output must be a directory: give another --out"
+        )
     check_unlocked(out)
     if not resume and not _is_fresh(out):
-        raise ValueError(f"{out} is not empty; add --resume to go on with the sweep in it, or give another --out")
+        raise ValueError(
+            f"{out} is not empty; add --resume to go on with the sweep in it, or give another --out"
+        )
     from tersify.lab.sweep.study import Study
 
     if address is None:  # a cluster's workers may have data and files that are not here
@@ -83,11 +92,17 @@ def check_any_complete(results: Mapping[str, Any]) -> None:
     """A sweep that found nothing is a mistake of somebody, and a script must see it."""
     trials = results["trials"]
     if trials and all(trial["state"] == "failed" for trial in trials):
-        raise ValueError(f"all {len(trials)} trials failed, the first with {trials[0]['reason']}")
+        raise ValueError(
+            f"all {len(trials)} trials failed, the first with {trials[0]['reason']}"
+        )
 
 
-def _tasks(chosen: Sweep, study: Any, out: Path, data_root: Path | None) -> Iterator[Task]:
-    """First what was interrupted, then new trials, each drawn only when there is room to run it."""
+def _tasks(
+    chosen: Sweep, study: Any, out: Path, data_root: Path | None
+) -> Iterator[Task]:
+    """First what was interrupted, then new trials, each drawn only when there is room
+    to run it.
+    """
 
     def task(number: int, values: Mapping[str, Any]) -> Task | None:
         try:
@@ -96,9 +111,12 @@ def _tasks(chosen: Sweep, study: Any, out: Path, data_root: Path | None) -> Iter
             study.tell(number, Outcome(state="failed", reason=str(error)))
             return None
         return Task(
-            number=number, job=replace(job, data_root=data_root), out=(out / "trials" / f"{number:04d}").resolve(),
-            objectives=chosen.objectives, threads=chosen.resources.cpus,
-        )  # fmt: skip
+            number=number,
+            job=replace(job, data_root=data_root),
+            out=(out / "trials" / f"{number:04d}").resolve(),
+            objectives=chosen.objectives,
+            threads=chosen.resources.cpus,
+        )
 
     for number in study.interrupted():
         found = task(number, study.again(number))
@@ -111,13 +129,24 @@ def _tasks(chosen: Sweep, study: Any, out: Path, data_root: Path | None) -> Iter
 
 
 def _check_start(chosen: Sweep, data_root: Path | None) -> None:
-    """The data are there and some network of the space takes them, or every trial would fail for one reason."""
+    """The data are there and some network of the space takes them, or every trial would
+    fail for one reason.
+    """
     varied = [p for p in chosen.space if p.field.startswith("options.")]
-    plain = Job(target=chosen.target, data=chosen.data, config=TrainConfig(epochs=1), data_root=data_root)
+    plain = Job(
+        target=chosen.target,
+        data=chosen.data,
+        config=TrainConfig(epochs=1),
+        data_root=data_root,
+    )
     data = plain.load_data()
     problems: list[ValueError] = []
-    for values in itertools.islice(itertools.product(*(p.ends() for p in varied)), MOST_ATTEMPTS):
-        drawn = meant_for("options", dict(zip((p.field for p in varied), values, strict=True)))
+    for values in itertools.islice(
+        itertools.product(*(p.ends() for p in varied)), MOST_ATTEMPTS
+    ):
+        drawn = meant_for(
+            "options", dict(zip((p.field for p in varied), values, strict=True))
+        )
         job = replace(plain, options={**chosen.options, **drawn})
         try:
             check_fits(resolve_target(job.target, **job.network_options(data)), data)
@@ -156,12 +185,16 @@ def _claim(out: Path, chosen: Sweep) -> None:
     if path.is_file():
         changed = difference(json.loads(path.read_bytes()), identity)
         if changed:
-            raise ValueError(f"{out} holds another sweep: {changed}; resume with the same file, or give another --out")
+            raise ValueError(
+                f"{out} holds another sweep: {changed}; resume with the same file, or give another --out"
+            )
         return
     write_text(path, json.dumps(identity, indent=2))
 
 
-def _write(out: Path, chosen: Sweep, study: Any, engine: str, *, importance: bool = False) -> dict[str, Any]:
+def _write(
+    out: Path, chosen: Sweep, study: Any, engine: str, *, importance: bool = False
+) -> dict[str, Any]:
     results = {
         "name": chosen.name,
         "title": chosen.title,
@@ -172,7 +205,9 @@ def _write(out: Path, chosen: Sweep, study: Any, engine: str, *, importance: boo
         "pruner": chosen.pruner,
         "seed": chosen.seed,
         "engine": engine,
-        "objectives": [{"name": name, "direction": OBJECTIVES[name]} for name in chosen.objectives],
+        "objectives": [
+            {"name": name, "direction": OBJECTIVES[name]} for name in chosen.objectives
+        ],
         "space": {p.field: p.to_dict() for p in chosen.space},
         "trials": study.trials(),
         "front": study.front(),

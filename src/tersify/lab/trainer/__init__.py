@@ -1,4 +1,6 @@
-"""The trainer: one loop for dense and compressed networks, and the run directory it leaves."""
+"""The trainer: one loop for dense and compressed networks, and the run directory it
+leaves.
+"""
 
 from tersify.lab.stored_networks import load_network, load_weights
 from tersify.lab.trainer.config import TrainConfig

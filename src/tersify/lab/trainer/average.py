@@ -1,4 +1,6 @@
-"""An exponential moving average of the weights (the latents, where a weight is compressed)."""
+"""An exponential moving average of the weights (the latents, where a weight is
+compressed).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """Averages the parameters and the batch-norm statistics; thresholds and masks follow the model."""
+    """Averages the parameters and the batch-norm statistics; thresholds and masks
+    follow the model.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay
@@ -20,11 +24,17 @@ class WeightAverage:
             for name, tensor in model.state_dict(keep_vars=True).items()
             if name in names or name.endswith(("running_mean", "running_var"))
         }
-        self._mean = {name: tensor.detach().clone() for name, tensor in self._live.items()}
+        self._mean = {
+            name: tensor.detach().clone() for name, tensor in self._live.items()
+        }
 
     @torch.no_grad()
     def update_(self) -> None:
-        torch._foreach_lerp_(list(self._mean.values()), [t.detach() for t in self._live.values()], 1.0 - self._decay)
+        torch._foreach_lerp_(
+            list(self._mean.values()),
+            [t.detach() for t in self._live.values()],
+            1.0 - self._decay,
+        )
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

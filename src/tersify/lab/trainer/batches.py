@@ -18,18 +18,22 @@ from tersify.lab.trainer.distributed import share_of
 
 
 def seed_of(seed: int, epoch: int, purpose: str) -> int:
-    """A 32-bit seed of its own for each (seed, epoch, purpose), so that resuming needs no history."""
+    """A 32-bit seed of its own for each (seed, epoch, purpose), so that resuming needs
+    no history.
+    """
     digest = hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:4], "little")
 
 
 class Feed:
-    """The training batches of an epoch, shuffled and augmented on the device, all of the same size.
+    """The training batches of an epoch, shuffled and augmented on the device, all of
+    the same size.
 
-    The last batch is filled up from the front of the epoch's permutation: every image is seen in every
-    epoch, and a compiled model meets one shape only. All random numbers of an epoch are drawn at its
-    start, so a batch is a pure function that `compiled` turns into a few kernels without a host sync.
-    Of several ranks each gets its share of the same batches, augmented as one process would.
+    The last batch is filled up from the front of the epoch's permutation: every image
+    is seen in every epoch, and a compiled model meets one shape only. All random
+    numbers of an epoch are drawn at its start, so a batch is a pure function that
+    `compiled` turns into a few kernels without a host sync. Of several ranks each gets
+    its share of the same batches, augmented as one process would.
     """
 
     def __init__(
@@ -52,15 +56,23 @@ class Feed:
         self.steps = -(-self._count // self.batch_size)
         self.samples = self.steps * self.batch_size  # that an epoch shows
         if self.batch_size < ranks.world():
-            raise ValueError(f"batch_size must be at least the number of ranks, {ranks.world()}, got {batch_size}")
+            raise ValueError(
+                f"batch_size must be at least the number of ranks, {ranks.world()}, got {batch_size}"
+            )
         self._share = share_of(self.batch_size)
         self.share = (self._share.stop - self._share.start) / self.batch_size
 
         def prepare(images: Tensor, draws: Draws | None) -> Tensor:
-            varied = images if draws is None else apply_draws(images, augmentation, draws)
+            varied = (
+                images if draws is None else apply_draws(images, augmentation, draws)
+            )
             ready = normalize(varied, data)
             as_channels_last = channels_last and ready.ndim == 4
-            return ready.contiguous(memory_format=torch.channels_last) if as_channels_last else ready
+            return (
+                ready.contiguous(memory_format=torch.channels_last)
+                if as_channels_last
+                else ready
+            )
 
         self._prepare = torch.compile(prepare, dynamic=False) if compiled else prepare
 
@@ -68,39 +80,63 @@ class Feed:
         home = self._split.images.device
         order = torch.Generator(home).manual_seed(seed_of(self._seed, epoch, "order"))
         permutation = torch.randperm(self._count, generator=order, device=home)
-        permutation = torch.cat([permutation, permutation[: self.steps * self.batch_size - self._count]])
+        permutation = torch.cat(
+            [permutation, permutation[: self.steps * self.batch_size - self._count]]
+        )
         draws = self._draws(epoch, len(permutation))
         for step, picked in enumerate(permutation.split(self.batch_size)):
             picked = picked[self._share]
             images = self._split.images[picked].to(self._device, non_blocking=True)
             labels = self._split.labels[picked].to(self._device, non_blocking=True)
-            own = draws and Draws(*(d[step * self.batch_size :][: self.batch_size][self._share] for d in draws))
+            own = draws and Draws(
+                *(
+                    d[step * self.batch_size :][: self.batch_size][self._share]
+                    for d in draws
+                )
+            )
             yield self._prepare(images, own), labels
 
     def _draws(self, epoch: int, count: int) -> Draws | None:
         if self._augmentation == Augmentation():
             return None
-        noise = torch.Generator(self._device).manual_seed(seed_of(self._seed, epoch, "augment"))
+        noise = torch.Generator(self._device).manual_seed(
+            seed_of(self._seed, epoch, "augment")
+        )
         one = self._split.images[:1]
         return draw(one.expand(count, *one.shape[1:]), self._augmentation, noise)
 
 
 class StreamFeed:
-    """The training batches of an epoch, as they come from a DataLoader or another source.
+    """The training batches of an epoch, as they come from a DataLoader or another
+    source.
 
-    An epoch is a pass over the source or, where it is told to have another length, goes on where the one before it
-    stopped. Every pass has a seed of its own, so that a run that is resumed skips to its place in the same order.
+    An epoch is a pass over the source or, where it is told to have another length, goes
+    on where the one before it stopped. Every pass has a seed of its own, so that a run
+    that is resumed skips to its place in the same order.
     """
 
     share = 1.0
 
     def __init__(
-        self, data: Data, *, batch_size: int, seed: int, device: torch.device, augmentation: Augmentation
+        self,
+        data: Data,
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        augmentation: Augmentation,
     ) -> None:
         assert isinstance(data.train, Stream)
         if ranks.world() > 1:
-            raise ValueError(f"{data.name!r} comes in batches, which one process reads; train it without torchrun")
-        self._data, self._seed, self._device, self._augmentation = data, seed, device, augmentation
+            raise ValueError(
+                f"{data.name!r} comes in batches, which one process reads; train it without torchrun"
+            )
+        self._data, self._seed, self._device, self._augmentation = (
+            data,
+            seed,
+            device,
+            augmentation,
+        )
         self._source = data.train.batches(batch_size, shuffle=True)
         self._is_pass = data.train.steps is None
         self.steps = data.train.steps or len(self._source)  # type: ignore[arg-type]
@@ -113,7 +149,9 @@ class StreamFeed:
                 batches = iter(self._source)
                 first = next(batches, None)  # a DataLoader draws its order only now
             if first is None:
-                raise ValueError(f"{self._data.name!r} gave no batch in pass {number}; it must start anew every time")
+                raise ValueError(
+                    f"{self._data.name!r} gave no batch in pass {number}; it must start anew every time"
+                )
             for batch in itertools.chain([first], batches):
                 yield checked_batch(batch)
 
@@ -126,10 +164,15 @@ class StreamFeed:
             for _ in range(start):
                 next(self._endless)
         set_seed(seed_of(self._seed, epoch, "global"))  # skipping has drawn from it
-        noise = torch.Generator(self._device).manual_seed(seed_of(self._seed, epoch, "augment"))
+        noise = torch.Generator(self._device).manual_seed(
+            seed_of(self._seed, epoch, "augment")
+        )
         self._position, self.samples = start, 0
         for images, labels in itertools.islice(self._endless, self.steps):
-            if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self._data.classes:
+            if (
+                labels.numel()
+                and not 0 <= int(labels.min()) <= int(labels.max()) < self._data.classes
+            ):
                 raise ValueError(
                     f"training labels of {self._data.name!r} must be 0..{self._data.classes - 1}, got "
                     f"{int(labels.min())}..{int(labels.max())}; say how many classes there are"
@@ -137,11 +180,16 @@ class StreamFeed:
             self._position += 1
             self.samples += len(labels)
             moved = images.to(self._device, non_blocking=True)
-            yield augment(moved, self._augmentation, noise), labels.to(self._device, non_blocking=True)
+            yield (
+                augment(moved, self._augmentation, noise),
+                labels.to(self._device, non_blocking=True),
+            )
 
 
 def to_device(split: Split, device: torch.device) -> Split:
-    """The split on the device where it fits in half of the free memory, and where it was otherwise."""
+    """The split on the device where it fits in half of the free memory, and where it
+    was otherwise.
+    """
     if isinstance(split, Stream):
         return split
     if device.type == "cuda":

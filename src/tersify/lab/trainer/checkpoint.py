@@ -1,4 +1,6 @@
-"""Checkpoints: written whole or not at all, and read without running anything they hold."""
+"""Checkpoints: written whole or not at all, and read without running anything they
+hold.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,20 @@ from torch import Tensor
 
 from tersify.codec.atomic import replacing
 
-_PARTS = {"epoch": int, "history": list, "model": dict, "optimizer": dict, "session": dict, "average": dict}
+_PARTS = {
+    "epoch": int,
+    "history": list,
+    "model": dict,
+    "optimizer": dict,
+    "session": dict,
+    "average": dict,
+}
 
 
 class CheckpointWriter:
-    """Writes checkpoints in the background, one at a time; the newest replaces the one before it."""
+    """Writes checkpoints in the background, one at a time; the newest replaces the one
+    before it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -23,7 +34,9 @@ class CheckpointWriter:
         self._pending: Future[None] | None = None
 
     def write(self, state: dict[str, Any]) -> None:
-        """Takes a copy of every tensor now; the file is complete after `wait` or the next `write`."""
+        """Takes a copy of every tensor now; the file is complete after `wait` or the
+        next `write`.
+        """
         self.wait()
         self._pending = self._worker.submit(self._save, snapshot(state))
 
@@ -51,7 +64,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is no checkpoint of a training run ({type(error).__name__}); "
             "delete the run directory and start again"
         ) from error
-    if not isinstance(state, dict) or any(not isinstance(state.get(key), kind) for key, kind in _PARTS.items()):
+    if not isinstance(state, dict) or any(
+        not isinstance(state.get(key), kind) for key, kind in _PARTS.items()
+    ):
         raise ValueError(
             f"{path} is no checkpoint of a training run: it must hold {', '.join(_PARTS)}; "
             "start again in another directory"

@@ -20,15 +20,19 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How to train. Epochs count from 1, so milestone 101 is the first epoch at the next rate.
+    """How to train. Epochs count from 1, so milestone 101 is the first epoch at the
+    next rate.
 
-    `lr_size` is the root mean square of the weights that `lr` was chosen for; on a network whose weights are larger or
-    smaller the rate goes with the square root of their ratio. `over` is the number of epochs the milestones, step
-    length and warm-up were written for; when it is given they shrink or stretch with `epochs`. `amp` and
-    `channels_last` left at None mean yes on CUDA and no on the CPU. `mixup` is the share of images that are laid over
-    another one. `teacher` is a .terse file of a reference network to learn from. Parameters that the glob `freeze`
-    names stay as they are. `recalibrate` takes batch-norm statistics anew when training ends. Where several ranks
-    train, `parallel` says whether each holds the whole network or, of linear layers, a part of it.
+    `lr_size` is the root mean square of the weights that `lr` was chosen for; on a
+    network whose weights are larger or smaller the rate goes with the square root of
+    their ratio. `over` is the number of epochs the milestones, step length and warm-up
+    were written for; when it is given they shrink or stretch with `epochs`. `amp` and
+    `channels_last` left at None mean yes on CUDA and no on the CPU. `mixup` is the
+    share of images that are laid over another one. `teacher` is a .terse file of a
+    reference network to learn from. Parameters that the glob `freeze` names stay as
+    they are. `recalibrate` takes batch-norm statistics anew when training ends. Where
+    several ranks train, `parallel` says whether each holds the whole network or, of
+    linear layers, a part of it.
     """
 
     epochs: int
@@ -67,11 +71,17 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("milestones", "rates"):
             if not isinstance(getattr(self, name), (list, tuple)):
-                raise ValueError(f"{name} must be a list of numbers, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a list of numbers, got {getattr(self, name)!r}"
+                )
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not isinstance(self.augmentation, Mapping):
-            raise ValueError(f"augmentation must be a table such as {{ cutout = 8 }}, got {self.augmentation!r}")
-        object.__setattr__(self, "augmentation", MappingProxyType(dict(self.augmentation)))
+            raise ValueError(
+                f"augmentation must be a table such as {{ cutout = 8 }}, got {self.augmentation!r}"
+            )
+        object.__setattr__(
+            self, "augmentation", MappingProxyType(dict(self.augmentation))
+        )
         for spec in dataclasses.fields(self):
             _check_type(spec.name, str(spec.type), getattr(self, spec.name))
         _at_least("epochs", self.epochs, 1)
@@ -83,7 +93,9 @@ class TrainConfig:
         check_choice("compile", self.compile, COMPILE_MODES)
         check_choice("parallel", self.parallel, PARALLEL)
         if self.parallel == "sharded" and (self.ema or self.compile != "off"):
-            raise ValueError("parallel 'sharded' goes neither with ema nor with compile; leave those out")
+            raise ValueError(
+                "parallel 'sharded' goes neither with ema nor with compile; leave those out"
+            )
         for name in ("lr", "lr_size", "gamma", "teacher_temperature"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
@@ -98,12 +110,21 @@ class TrainConfig:
     def _check_milestones(self) -> None:
         if self.schedule != "multistep":
             if self.milestones or self.rates:
-                raise ValueError(f"milestones and rates belong to schedule 'multistep', got {self.schedule!r}")
+                raise ValueError(
+                    f"milestones and rates belong to schedule 'multistep', got {self.schedule!r}"
+                )
             return
         if not self.milestones:
-            raise ValueError("schedule 'multistep' needs milestones: the epochs at which the rate changes")
-        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[0] < 2:
-            raise ValueError(f"milestones must rise and start at 2 or later, got {list(self.milestones)}")
+            raise ValueError(
+                "schedule 'multistep' needs milestones: the epochs at which the rate changes"
+            )
+        if (
+            list(self.milestones) != sorted(set(self.milestones))
+            or self.milestones[0] < 2
+        ):
+            raise ValueError(
+                f"milestones must rise and start at 2 or later, got {list(self.milestones)}"
+            )
         if self.rates and len(self.rates) != len(self.milestones):
             raise ValueError(
                 f"rates holds the learning rate from each milestone on: {len(self.milestones)} milestones "
@@ -114,19 +135,27 @@ class TrainConfig:
 
     @classmethod
     def from_mapping(cls, defaults: Mapping[str, Any], **overrides: Any) -> TrainConfig:
-        """A config from a recipe's `[train]` table; an override that is None leaves the default."""
-        merged = dict(defaults) | {key: value for key, value in overrides.items() if value is not None}
+        """A config from a recipe's `[train]` table; an override that is None leaves the
+        default.
+        """
+        merged = dict(defaults) | {
+            key: value for key, value in overrides.items() if value is not None
+        }
         known = [spec.name for spec in dataclasses.fields(cls)]
         for key in merged:
             if key not in known:
                 raise unknown("training setting", key, known)
         if "epochs" not in merged:
-            raise ValueError("the number of epochs is not given and the recipe names none; give --epochs N")
+            raise ValueError(
+                "the number of epochs is not given and the recipe names none; give --epochs N"
+            )
         return cls(**merged)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the inverse of `from_mapping`."""
-        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        values = {
+            spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)
+        }
         lists = {key: list(values[key]) for key in ("milestones", "rates")}
         return values | lists | {"augmentation": dict(self.augmentation)}
 
@@ -137,7 +166,9 @@ def _at_least(name: str, value: float | None, low: int) -> None:
 
 
 def _check_type(name: str, annotation: str, value: object) -> None:
-    """The fields hold few types, so their annotation is enough to check a value from TOML or a flag."""
+    """The fields hold few types, so their annotation is enough to check a value from
+    TOML or a flag.
+    """
     if value is None and annotation.endswith("| None"):
         return
     kind = annotation.removesuffix(" | None")
@@ -148,10 +179,15 @@ def _check_type(name: str, annotation: str, value: object) -> None:
             _check_type(name, inner, entry)
         return
     allowed: dict[str, tuple[type, ...]] = {
-        "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)
-    }  # fmt: skip
+        "int": (int,),
+        "float": (int, float),
+        "str": (str,),
+        "bool": (bool,),
+    }
     wanted = allowed.get(kind, (object,))
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted and object not in wanted):
+    if not isinstance(value, wanted) or (
+        isinstance(value, bool) and bool not in wanted and object not in wanted
+    ):
         raise ValueError(f"{name} must be of type {kind}, got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value}")

@@ -1,4 +1,6 @@
-"""A compressed run and its dense twin: the same network without compression, beside which a loss is seen."""
+"""A compressed run and its dense twin: the same network without compression, beside
+which a loss is seen.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +19,52 @@ from tersify.lab.trainer.job import Job
 from tersify.lab.trainer.run_directory import TWIN, RunDirectory
 
 SAMPLE = 1000  # images that tell whether a network is trained
-# What the dense twin has in common with the compressed run that starts from it; the rest is how to train.
+# What the dense twin has in common with the compressed run that starts from it; the
+# rest is how to train.
 _SHARED = (
-    "epochs", "batch_size", "freeze", "augment", "augmentation", "amp", "channels_last", "compile", "ema",
-    "recalibrate", "seed", "device", "parallel",
-)  # fmt: skip
+    "epochs",
+    "batch_size",
+    "freeze",
+    "augment",
+    "augmentation",
+    "amp",
+    "channels_last",
+    "compile",
+    "ema",
+    "recalibrate",
+    "seed",
+    "device",
+    "parallel",
+)
 
 
 def starts_from_twin(job: Job, data: Data) -> bool:
-    """Whether the recipe wants a trained network, and neither the job's weights nor its target are one already."""
+    """Whether the recipe wants a trained network, and neither the job's weights nor its
+    target are one already.
+    """
     if job.recipe is None or job.recipe.start == "scratch" or job.weights is not None:
         return False
     return not (job.target.startswith("hf:") or _is_trained(job, data))
 
 
 def _is_trained(job: Job, data: Data) -> bool:
-    """Whether the network, as its target gives it, is nearer to all images of a sample than to chance."""
-    seen = data.train[torch.linspace(0, len(data.train) - 1, min(len(data.train), SAMPLE)).long()]
-    accuracy = evaluate(job.network(data), data, seen, device=torch.device("cpu"), amp=False)["accuracy"]
+    """Whether the network, as its target gives it, is nearer to all images of a sample
+    than to chance.
+    """
+    seen = data.train[
+        torch.linspace(0, len(data.train) - 1, min(len(data.train), SAMPLE)).long()
+    ]
+    accuracy = evaluate(
+        job.network(data), data, seen, device=torch.device("cpu"), amp=False
+    )["accuracy"]
     return accuracy > 50.0 * (1.0 + 1.0 / data.classes)
 
 
 def dense_twin(job: Job, data: Data) -> Job:
     """The same network, data and settings without compression.
 
-    Where the compressed run will start from it, it is trained from scratch as any dense network.
+    Where the compressed run will start from it, it is trained from scratch as any dense
+    network.
     """
     if not starts_from_twin(job, data):
         return replace(job, recipe=None)
@@ -60,10 +83,11 @@ def run_with_twin(
     display: Callable[[str], Display] = lambda label: Display(),
     tensorboard: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Train the twin into `out/dense-twin`, then the job into `out`; the metrics of both, by "dense twin" and `label`.
+    """Train the twin into `out/dense-twin`, then the job into `out`; the metrics of
+    both, by "dense twin" and `label`.
 
-    A recipe that wants a trained network starts from the twin, unless the job has one already. Else the twin is there
-    for comparison, and only where it is `wanted`.
+    A recipe that wants a trained network starts from the twin, unless the job has one
+    already. Else the twin is there for comparison, and only where it is `wanted`.
     """
     ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
     rows: dict[str, dict[str, float]] = {}
@@ -72,10 +96,14 @@ def run_with_twin(
     starts_there = starts_from_twin(job, data)
     if job.recipe is not None and (wanted or starts_there):
         twin = dense_twin(job, data)
-        rows["dense twin"] = twin.run(out / TWIN, resume=resume, display=display("dense twin"), data=data)
+        rows["dense twin"] = twin.run(
+            out / TWIN, resume=resume, display=display("dense twin"), data=data
+        )
     if starts_there:
         job = replace(job, weights=RunDirectory(out / TWIN).model)
-    metrics = job.run(out, resume=resume, display=display(label), tensorboard=tensorboard, data=data)
+    metrics = job.run(
+        out, resume=resume, display=display(label), tensorboard=tensorboard, data=data
+    )
     if rows:
         metrics["dense_accuracy"] = rows["dense twin"]["accuracy"]
         ranks.first(lambda: RunDirectory(out).write_metrics(metrics))

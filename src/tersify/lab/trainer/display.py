@@ -1,4 +1,6 @@
-"""What a person sees while a network trains: bars on a terminal, one line an epoch elsewhere."""
+"""What a person sees while a network trains: bars on a terminal, one line an epoch
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,21 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 _HIDDEN = ("epoch", "lr", "seconds", "test_loss", "top3", "top5", "train_accuracy")
-_FORMATS = {"loss": "loss {:.4f}", "accuracy": "accuracy {:.2f} %", "sparsity": "sparsity {:.1f} %",
-            "entropy_bits": "entropy {:.2f} bit"}  # fmt: skip
+_FORMATS = {
+    "loss": "loss {:.4f}",
+    "accuracy": "accuracy {:.2f} %",
+    "sparsity": "sparsity {:.1f} %",
+    "entropy_bits": "entropy {:.2f} bit",
+}
 
 
 class Display:
@@ -22,7 +34,10 @@ class Display:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         return None
 
@@ -73,27 +88,42 @@ class BarDisplay(Display):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
 
     def begin(self, *, epochs: int, done: int, steps: int) -> None:
-        self._epochs_bar = self._progress.add_task(self._label, total=epochs, completed=done, figures="")
+        self._epochs_bar = self._progress.add_task(
+            self._label, total=epochs, completed=done, figures=""
+        )
         self._steps_bar = self._progress.add_task("  batches", total=steps, figures="")
 
     def batch_done(self) -> None:
         self._progress.advance(self._steps_bar)
 
     def epoch_done(self, row: Mapping[str, Any]) -> None:
-        self._progress.update(self._epochs_bar, completed=row["epoch"], figures=describe(row))
+        self._progress.update(
+            self._epochs_bar, completed=row["epoch"], figures=describe(row)
+        )
         self._progress.reset(self._steps_bar)
 
 
 def display_for(console: Console, label: str) -> Display:
-    return BarDisplay(console, label) if console.is_terminal else LineDisplay(console, label)
+    return (
+        BarDisplay(console, label)
+        if console.is_terminal
+        else LineDisplay(console, label)
+    )
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """The figures of a history row worth watching: loss, accuracy, sparsity, entropy and the session's own."""
+    """The figures of a history row worth watching: loss, accuracy, sparsity, entropy
+    and the session's own.
+    """
     shown = [(key, value) for key, value in row.items() if key not in _HIDDEN]
-    return " · ".join(_FORMATS.get(key, f"{key} {{:.3g}}").format(value) for key, value in shown)
+    return " · ".join(
+        _FORMATS.get(key, f"{key} {{:.3g}}").format(value) for key, value in shown
+    )

@@ -1,4 +1,6 @@
-"""Top-1/3/5 accuracy of a model on a split, in percent, its loss, and the perplexity of a language model."""
+"""Top-1/3/5 accuracy of a model on a split, in percent, its loss, and the perplexity of
+a language model.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +18,58 @@ from tersify.modes import eval_mode
 EVAL_BATCH = 1000
 
 
-def evaluate(model: nn.Module, data: Data, split: Split, *, device: torch.device, amp: bool) -> dict[str, float]:
-    """`{"accuracy", "top3", "top5", "test_loss"}` of `model` in eval mode; its mode is put back afterwards.
+def evaluate(
+    model: nn.Module, data: Data, split: Split, *, device: torch.device, amp: bool
+) -> dict[str, float]:
+    """`{"accuracy", "top3", "top5", "test_loss"}` of `model` in eval mode; its mode is
+    put back afterwards.
 
     Of every token for a language model, and its `perplexity`.
     """
     logits, wanted = [], []
-    with eval_mode(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp):
+    with (
+        eval_mode(model),
+        torch.no_grad(),
+        torch.autocast(device.type, torch.bfloat16, enabled=amp),
+    ):
         for images, labels in _batches(split):
-            logits.append(model(normalize(images.to(device), data)).float().flatten(0, -2))
+            logits.append(
+                model(normalize(images.to(device), data)).float().flatten(0, -2)
+            )
             wanted.append(labels.to(device).flatten())
     every, labels = torch.cat(logits), torch.cat(wanted)
     scores = topk_accuracy(every, labels, (1, 3, 5))
     loss = float(F.cross_entropy(every, labels))
-    figures = {"accuracy": scores[1], "top3": scores[3], "top5": scores[5], "test_loss": loss}
-    return figures | ({"perplexity": perplexity(every, labels)} if split.labels.ndim == 2 else {})
+    figures = {
+        "accuracy": scores[1],
+        "top3": scores[3],
+        "top5": scores[5],
+        "test_loss": loss,
+    }
+    return figures | (
+        {"perplexity": perplexity(every, labels)} if split.labels.ndim == 2 else {}
+    )
 
 
 def _batches(split: Split) -> Iterable[tuple[Tensor, Tensor]]:
     if not isinstance(split, Stream):
-        return zip(split.images.split(EVAL_BATCH), split.labels.split(EVAL_BATCH), strict=True)
+        return zip(
+            split.images.split(EVAL_BATCH), split.labels.split(EVAL_BATCH), strict=True
+        )
     return (checked_batch(batch) for batch in split.batches(TEST_BATCH))
 
 
 def check_fits(model: nn.Module, data: Data) -> int:
-    """One image through the network (both on the CPU), so that a mismatch is told before anything starts.
+    """One image through the network (both on the CPU), so that a mismatch is told
+    before anything starts.
 
     Returns how many logits the network gives.
     """
     image = data.test.images[:1]
-    shape, kind = "×".join(map(str, data.shape)), "texts" if data.test.is_text else "images"
+    shape, kind = (
+        "×".join(map(str, data.shape)),
+        "texts" if data.test.is_text else "images",
+    )
     try:
         with eval_mode(model), torch.no_grad():
             logits = model(normalize(image, data))
@@ -56,7 +80,9 @@ def check_fits(model: nn.Module, data: Data) -> int:
             f"({type(error).__name__}: {why}); choose another network or data set, or give its options"
         ) from error
     if not isinstance(logits, Tensor):
-        raise ValueError(f"the network must return logits as one tensor, got a {type(logits).__name__}")
+        raise ValueError(
+            f"the network must return logits as one tensor, got a {type(logits).__name__}"
+        )
     labelled = tuple(data.test.labels.shape[1:])
     if logits.shape[1:-1] != labelled or logits.shape[-1] < data.classes:
         raise ValueError(

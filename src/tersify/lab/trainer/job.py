@@ -1,4 +1,6 @@
-"""Job: a training run described by names, as the command line and the experiments give it."""
+"""Job: a training run described by names, as the command line and the experiments give
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Which network, data, recipe (None: dense) and settings; `subset` keeps the first images of each split.
+    """Which network, data, recipe (None: dense) and settings; `subset` keeps the first
+    images of each split.
 
-    `weights` is a path, from here or from the data root. With `validate` part of the training split is the test.
+    `weights` is a path, from here or from the data root. With `validate` part of the
+    training split is the test.
     """
 
     target: str
@@ -69,7 +73,8 @@ class Job:
         }
         model = self._model(options)
         if (weights := self._start()) is not None:
-            # The digest tells one file from another of the same name when the run is resumed.
+            # The digest tells one file from another of the same name when the run is
+            # resumed.
             digest = hashlib.sha256(weights.read_bytes()).hexdigest()
             metadata["weights"] = {"name": weights.name, "sha256": digest}
         return train(
@@ -86,7 +91,9 @@ class Job:
         )
 
     def check(self, data: Data) -> None:
-        """Raise what `run` would raise at its start, before hours go into what it needs."""
+        """Raise what `run` would raise at its start, before hours go into what it
+        needs.
+        """
         Loop(self.network(data), data, self.config, self.recipe)
 
     def network(self, data: Data) -> nn.Module:
@@ -96,11 +103,15 @@ class Job:
     def load_data(self) -> Data:
         data = dataset(self.data, root=self.data_root)
         if self.subset is not None:
-            data = replace(data, train=data.train[: self.subset], test=data.test[: self.subset])
+            data = replace(
+                data, train=data.train[: self.subset], test=data.test[: self.subset]
+            )
         return data.for_choosing() if self.validate else data
 
     def network_options(self, data: Data) -> dict[str, Any]:
-        """The network fits the data unless told otherwise; a user's own function gets only what was asked."""
+        """The network fits the data unless told otherwise; a user's own function gets
+        only what was asked.
+        """
         if names_function(self.target):
             fitting = {}
         elif ":" in self.target:
@@ -115,7 +126,11 @@ class Job:
         set_seed(seed_of(self.config.seed, 0, "init"))
         model = resolve_target(self.target, **options)
         weights = self._start()
-        return model if weights is None else load_weights(model, weights, max_decoded_bytes=self.max_decoded_bytes)
+        return (
+            model
+            if weights is None
+            else load_weights(model, weights, max_decoded_bytes=self.max_decoded_bytes)
+        )
 
     def _start(self) -> Path | None:
         """The file that the network's weights come from."""

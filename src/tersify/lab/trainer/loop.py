@@ -1,4 +1,6 @@
-"""The training loop: anybody's network, a data set, a config and, unless it stays dense, a recipe."""
+"""The training loop: anybody's network, a data set, a config and, unless it stays
+dense, a recipe.
+"""
 
 from __future__ import annotations
 
@@ -56,31 +58,49 @@ STATISTICS_NUMBERS = 1 << 26  # in all images together: 256 MB
 
 
 class Loop:
-    """A network in training. `run_epoch` is a function of the state and the epoch's number alone."""
+    """A network in training. `run_epoch` is a function of the state and the epoch's
+    number alone.
+    """
 
-    def __init__(self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None) -> None:
+    def __init__(
+        self, model: nn.Module, data: Data, config: TrainConfig, recipe: Recipe | None
+    ) -> None:
         self._outputs = check_fits(model, data)
         if config.mixup and data.train.is_text:
-            raise ValueError(f"mixup lays images over each other and {data.name!r} holds texts; leave mixup out")
+            raise ValueError(
+                f"mixup lays images over each other and {data.name!r} holds texts; leave mixup out"
+            )
         teacher = load_teacher(config, data, self._outputs)
         if config.freeze:
             freeze_(model, config.freeze)
         self.config = config = with_rate_of(model, config)
-        # The finished file goes into it. Lazy layers have their shapes only after the check.
+        # The finished file goes into it. Lazy layers have their shapes only after the
+        # check.
         self.blank = copy.deepcopy(model)
         self.device = pick_device(config.device)
         on_cuda = self.device.type == "cuda"
         self.amp = on_cuda if config.amp is None else config.amp
-        channels_last = on_cuda if config.channels_last is None else config.channels_last
+        channels_last = (
+            on_cuda if config.channels_last is None else config.channels_last
+        )
         self.model = start_alike(model.to(self.device), self.device)
         if channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        how: dict[str, Any] = {"batch_size": config.batch_size, "seed": config.seed, "device": self.device}
+        how: dict[str, Any] = {
+            "batch_size": config.batch_size,
+            "seed": config.seed,
+            "device": self.device,
+        }
         how["augmentation"] = _augmentation(data, config)
         self.feed = (
             StreamFeed(data, **how)
             if isinstance(data.train, Stream)
-            else Feed(data, **how, channels_last=channels_last, compiled=config.compile != "off")
+            else Feed(
+                data,
+                **how,
+                channels_last=channels_last,
+                compiled=config.compile != "off",
+            )
         )
         self.data = data
         self._test = to_device(data.test, self.device)
@@ -93,11 +113,21 @@ class Loop:
         memory_format = torch.channels_last if channels_last else torch.preserve_format
         if teacher is not None:
             teacher.to(self.device, memory_format=memory_format)  # type: ignore[call-overload]
-        self._objective = Objective(config, self._compiled(teacher) if teacher else None)
-        self._forward = self.model if self.is_sharded else self._compiled(data_parallel(self.model, self.device))
+        self._objective = Objective(
+            config, self._compiled(teacher) if teacher else None
+        )
+        self._forward = (
+            self.model
+            if self.is_sharded
+            else self._compiled(data_parallel(self.model, self.device))
+        )
 
     def _compiled(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
-        return model if self.config.compile == "off" else torch.compile(model, mode=self.config.compile)
+        return (
+            model
+            if self.config.compile == "off"
+            else torch.compile(model, mode=self.config.compile)
+        )
 
     def _attach(self, recipe: Recipe | None) -> Training:
         if recipe is None:
@@ -116,16 +146,27 @@ class Loop:
     def _calibration(
         self, most: int = CALIBRATION_IMAGES, batch: int = CALIBRATION_BATCH
     ) -> list[tuple[Tensor, Tensor]]:
-        """A few batches of the training images as they are, spread over all of them, which may be sorted by class."""
-        picked = torch.linspace(0, len(self.data.train) - 1, min(len(self.data.train), most)).long()
-        picked = picked[torch.randperm(len(picked), generator=torch.Generator().manual_seed(0))]
+        """A few batches of the training images as they are, spread over all of them,
+        which may be sorted by class.
+        """
+        picked = torch.linspace(
+            0, len(self.data.train) - 1, min(len(self.data.train), most)
+        ).long()
+        picked = picked[
+            torch.randperm(len(picked), generator=torch.Generator().manual_seed(0))
+        ]
         images = normalize(self.data.train.images[picked].to(self.device), self.data)
         labels = self.data.train.labels[picked].to(self.device)
-        whole = max(len(picked) // batch, 1) * batch  # a last small batch would count as much as the others
-        return list(zip(images[:whole].split(batch), labels[:whole].split(batch), strict=True))
+        # a last small batch would count as much as the others
+        whole = max(len(picked) // batch, 1) * batch
+        return list(
+            zip(images[:whole].split(batch), labels[:whole].split(batch), strict=True)
+        )
 
     def run_epoch(self, epoch: int, display: Display) -> dict[str, Any]:
-        """Train the epoch (from 1) and measure the network after it: one row of the history."""
+        """Train the epoch (from 1) and measure the network after it: one row of the
+        history.
+        """
         start = time.perf_counter()
         set_seed(seed_of(self.config.seed, epoch, "global"))
         self.model.train()
@@ -134,17 +175,23 @@ class Loop:
         for step, (images, labels) in enumerate(self.feed.batches(epoch)):
             self.session.step(images, labels)
             for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate(self.config, epoch - 1 + step / self.feed.steps)
+                group["lr"] = learning_rate(
+                    self.config, epoch - 1 + step / self.feed.steps
+                )
             targets = labels
             if self.config.mixup:
-                images, targets = mix(images, labels, classes=self._outputs, share=self.config.mixup)
+                images, targets = mix(
+                    images, labels, classes=self._outputs, share=self.config.mixup
+                )
                 labels = targets.argmax(1)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 logits = self._forward(images)
                 loss = self._objective(images, logits, targets)
             self.optimizer.zero_grad(set_to_none=True)
             # Ranks are averaged, so a larger share of the batch must count for more.
-            (loss * (self.feed.share * ranks.world()) + self.session.penalty()).backward()
+            (
+                loss * (self.feed.share * ranks.world()) + self.session.penalty()
+            ).backward()
             reduce_others_(self.optimizer, self.model, self.is_sharded)
             self.optimizer.step()
             if self.average:
@@ -154,7 +201,9 @@ class Loop:
             display.batch_done()
         average_batch_norms_(self.model)
         check_alike(self.model.state_dict().items(), f"after epoch {epoch}")
-        total = sum_over_ranks({"loss": loss_sum.item(), "hits": hits.item()}, self.device)
+        total = sum_over_ranks(
+            {"loss": loss_sum.item(), "hits": hits.item()}, self.device
+        )
         row = {
             "epoch": epoch,
             "loss": total["loss"] / self.feed.steps,
@@ -165,23 +214,34 @@ class Loop:
         return row | {"seconds": time.perf_counter() - start}
 
     def measure(self) -> dict[str, float]:
-        """Accuracy on the test set and, where anything is compressed, sparsity and entropy."""
+        """Accuracy on the test set and, where anything is compressed, sparsity and
+        entropy.
+        """
         with self._averaged():
-            figures = evaluate(self.model, self.data, self._test, device=self.device, amp=self.amp)
+            figures = evaluate(
+                self.model, self.data, self._test, device=self.device, amp=self.amp
+            )
             packed = self.session.pack()
         if packed.compressed():
-            figures |= {"sparsity": packed.sparsity_percent(), "entropy_bits": packed.entropy_bits()}
+            figures |= {
+                "sparsity": packed.sparsity_percent(),
+                "entropy_bits": packed.entropy_bits(),
+            }
         return figures
 
     def measure_full(self) -> dict[str, float]:
-        """Where a search drops units: the figures with all of them active, (F) of paper 4.
+        """Where a search drops units: the figures with all of them active, (F) of paper
+        4.
 
-        Its batch norms have seen the pruned network alone, so `full_reestimated_…` has their statistics measured again.
+        Its batch norms have seen the pruned network alone, so `full_reestimated_…` has
+        their statistics measured again.
         """
         from tersify.methods.energy import full_network
 
         def figures(prefix: str) -> dict[str, float]:
-            found = evaluate(self.model, self.data, self._test, device=self.device, amp=False)
+            found = evaluate(
+                self.model, self.data, self._test, device=self.device, amp=False
+            )
             return {f"{prefix}_{name}": value for name, value in found.items()}
 
         with self._averaged(), full_network(self.model) as gates:
@@ -194,7 +254,9 @@ class Loop:
                 return as_it_is | figures("full_reestimated")
 
     def recalibrate_(self) -> None:
-        """Batch norms get the statistics of the weights as they are at the end of training, where data suffice."""
+        """Batch norms get the statistics of the weights as they are at the end of
+        training, where data suffice.
+        """
         if len(self.data.train) < LEAST_VALUES:
             return
         with self._averaged():
@@ -202,10 +264,14 @@ class Loop:
             average_batch_norms_(self.model)
 
     def _statistics(self) -> Calibration:
-        """As many training images as tell a batch norm's statistics, where memory allows."""
+        """As many training images as tell a batch norm's statistics, where memory
+        allows.
+        """
         fitting = STATISTICS_NUMBERS // (math.prod(self.data.shape) * STATISTICS_BATCH)
         batches = min(max(fitting, 1), STATISTICS_BATCHES)
-        return Calibration(self._calibration(batches * STATISTICS_BATCH, STATISTICS_BATCH))
+        return Calibration(
+            self._calibration(batches * STATISTICS_BATCH, STATISTICS_BATCH)
+        )
 
     def pack(self) -> CompressedModel:
         with self._averaged():
@@ -218,9 +284,15 @@ class Loop:
             values = [t.float() for t in latents.values() if t.numel()]
             if not values:
                 return {}
-            # The few far beyond the others may share the outermost bins; clipped ones, many at ±1, end there.
-            limit = float(magnitude_quantile(values, 0.999)) or max(float(t.abs().max()) for t in values)
-            return {name: latent_histogram(t, limit=limit or 1.0) for name, t in latents.items()}
+            # The few far beyond the others may share the outermost bins; clipped ones,
+            # many at ±1, end there.
+            limit = float(magnitude_quantile(values, 0.999)) or max(
+                float(t.abs().max()) for t in values
+            )
+            return {
+                name: latent_histogram(t, limit=limit or 1.0)
+                for name, t in latents.items()
+            }
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.in_place() if self.average else contextlib.nullcontext()
@@ -250,13 +322,17 @@ def freeze_(model: nn.Module, names: str) -> None:
             f"freeze matches no parameter of the network, got {names!r}; it has {', '.join(list(parameters)[:3])}, …"
         )
     if len(chosen) == len(parameters):
-        raise ValueError(f"freeze matches every parameter of the network, got {names!r}; leave some to train")
+        raise ValueError(
+            f"freeze matches every parameter of the network, got {names!r}; leave some to train"
+        )
     for name in chosen:
         parameters[name].requires_grad_(False)
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; of several ranks on a machine each takes a GPU of its own."""
+    """`auto` is CUDA where there is one; of several ranks on a machine each takes a GPU
+    of its own.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and local_rank():
@@ -265,7 +341,9 @@ def pick_device(name: str) -> torch.device:
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {name!r} is not available here; use device 'cpu' or 'auto'")
+        raise ValueError(
+            f"device {name!r} is not available here; use device 'cpu' or 'auto'"
+        )
     return device
 
 
@@ -277,7 +355,9 @@ def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
             raise unknown("augmentation", key, known)
         kind = type(getattr(base, key))
         if type(value) is not kind:
-            raise ValueError(f"augmentation {key} must be of type {kind.__name__}, got {value!r}")
+            raise ValueError(
+                f"augmentation {key} must be of type {kind.__name__}, got {value!r}"
+            )
     wanted = replace(base, **config.augmentation)
     if wanted != Augmentation() and len(data.shape) != 3:
         raise ValueError(
@@ -292,11 +372,19 @@ def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
     return wanted
 
 
-def _optimizer(session: Training, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:
+def _optimizer(
+    session: Training, config: TrainConfig, *, fused: bool
+) -> torch.optim.Optimizer:
     groups = session.param_groups(weight_decay=config.weight_decay)
     if config.optimizer == "adadelta":
         return torch.optim.Adadelta(groups, lr=config.lr)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
+        return torch.optim.SGD(
+            groups,
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            fused=fused,
+        )
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=config.lr, fused=fused)

@@ -1,4 +1,6 @@
-"""The session of a network that is not compressed, so that the loop knows one kind of training."""
+"""The session of a network that is not compressed, so that the loop knows one kind of
+training.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class Training(Protocol):
 
     @property
     def drops_units(self) -> bool: ...
-    def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> None: ...
+    def step(
+        self, inputs: Tensor | None = None, targets: Tensor | None = None
+    ) -> None: ...
     def penalty(self) -> Tensor: ...
     def pack(self) -> CompressedModel: ...
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]: ...
@@ -27,7 +31,9 @@ class Training(Protocol):
 
 
 class PlainSession:
-    """Nothing is compressed: the dense twin trains through the same loop and packs as it is."""
+    """Nothing is compressed: the dense twin trains through the same loop and packs as
+    it is.
+    """
 
     drops_units = False
 
@@ -41,14 +47,23 @@ class PlainSession:
         return next(self._model.parameters()).new_zeros(())
 
     def pack(self) -> CompressedModel:
-        """Every parameter and buffer as it is; the names of a tied tensor become aliases of its first."""
+        """Every parameter and buffer as it is; the names of a tied tensor become
+        aliases of its first.
+        """
         tensors, aliases = tied(self._model.state_dict(keep_vars=True))
         held = {name: t.detach().cpu().clone() for name, t in tensors.items()}
         facts = facts_of(self._model)
-        return CompressedModel(held, aliases=aliases, metadata={METADATA: facts} if facts else None)
+        return CompressedModel(
+            held, aliases=aliases, metadata={METADATA: facts} if facts else None
+        )
 
     def param_groups(self, **defaults: Any) -> list[dict[str, Any]]:
-        return [{"params": [p for p in self._model.parameters() if p.requires_grad], **defaults}]
+        return [
+            {
+                "params": [p for p in self._model.parameters() if p.requires_grad],
+                **defaults,
+            }
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         return {}

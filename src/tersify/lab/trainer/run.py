@@ -49,20 +49,23 @@ def train(
     tensorboard: bool = False,
     checkpoint_seconds: float = 0.0,
 ) -> dict[str, float]:
-    """Train `model` (dense without a recipe) into the run directory `out`; returns its metrics.
+    """Train `model` (dense without a recipe) into the run directory `out`; returns its
+    metrics.
 
-    Stopped at any moment and called again with `resume=True` and the same arguments, it ends with the
-    weights of an unbroken run. `metadata` goes into the file; with the recipe and the config it is the
-    identity of the run, and a directory of another run is refused. A checkpoint is written after an epoch when the
-    one before it is `checkpoint_seconds` old, so always unless that is given. Of several ranks only the first reads and
-    writes in `out`, and shows anything.
+    Stopped at any moment and called again with `resume=True` and the same arguments, it
+    ends with the weights of an unbroken run. `metadata` goes into the file; with the
+    recipe and the config it is the identity of the run, and a directory of another run
+    is refused. A checkpoint is written after an epoch when the one before it is
+    `checkpoint_seconds` old, so always unless that is given. Of several ranks only the
+    first reads and writes in `out`, and shows anything.
     """
     display = display if display and ranks.is_first() else Display()
     directory = RunDirectory(Path(out))
     recipe_toml = "" if recipe is None else recipe.to_toml()
     facts = dict(metadata or {})
     # Whatever may be wrong with the arguments is found before the directory is touched.
-    rules = None if recipe is None else replace(recipe, description="")  # what it says of itself may change
+    # what it says of itself may change
+    rules = None if recipe is None else replace(recipe, description="")
     identity = {
         "metadata": facts,
         "data": data.name,
@@ -71,32 +74,44 @@ def train(
     }
     check_agreement(identity)
     loop = Loop(model, data, config, rules)
-    board = Board(directory.path / "tensorboard", enabled=tensorboard and ranks.is_first())
+    board = Board(
+        directory.path / "tensorboard", enabled=tensorboard and ranks.is_first()
+    )
     with _locked(directory, resume=resume):
         ranks.first(lambda: directory.claim(identity, resume=resume))
-        finished = ranks.first(lambda: directory.read_metrics() if directory.metrics.is_file() else None)
+        finished = ranks.first(
+            lambda: directory.read_metrics() if directory.metrics.is_file() else None
+        )
         if finished is not None:
             return finished
         ranks.first(lambda: write_text(directory.recipe, recipe_toml))
         history = _restore(loop, directory)
         with board, display:
-            display.begin(epochs=config.epochs, done=len(history), steps=loop.feed.steps)
+            display.begin(
+                epochs=config.epochs, done=len(history), steps=loop.feed.steps
+            )
             _run_epochs(loop, directory, history, display, board, checkpoint_seconds)
-        full = loop.measure_full()  # before the statistics are those of the sub-network that is packed
+        # before the statistics are those of the sub-network that is packed
+        full = loop.measure_full()
         if config.recalibrate:
             loop.recalibrate_()
         packed = loop.pack()
         packed.recipe = recipe_toml or None
         packed.metadata |= facts | {"trained_on": device_name(loop.device)}
         histograms = loop.latent_histograms()
-        return ranks.first(lambda: _finish(directory, packed, histograms, history, loop, full))
+        return ranks.first(
+            lambda: _finish(directory, packed, histograms, history, loop, full)
+        )
 
 
 @contextlib.contextmanager
 def _locked(directory: RunDirectory, *, resume: bool) -> Iterator[None]:
-    """The first rank holds the directory for all of them; where it cannot, every rank raises."""
+    """The first rank holds the directory for all of them; where it cannot, every rank
+    raises.
+    """
     held: list[DirectoryLock] = []
-    ranks.first(lambda: directory.check_usable(resume=resume))  # before a file of ours lies in it
+    # before a file of ours lies in it
+    ranks.first(lambda: directory.check_usable(resume=resume))
     ranks.first(lambda: held.append(DirectoryLock(directory.path)))
     try:
         yield
@@ -106,7 +121,11 @@ def _locked(directory: RunDirectory, *, resume: bool) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {platform.machine()}"
+    return (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"CPU, {platform.machine()}"
+    )
 
 
 def _finish(
@@ -132,11 +151,18 @@ def _finish(
 
 
 def _save(packed: CompressedModel, path: Path, loop: Loop) -> None:
-    """A network that is not ours goes into the file as a graph too, where torch.export follows it."""
+    """A network that is not ours goes into the file as a graph too, where torch.export
+    follows it.
+    """
     target = packed.metadata.get("target")
     if not isinstance(target, dict) or target.get("name") not in networks():
         with contextlib.suppress(ValueError):
-            codec.save(packed, path, network=loop.blank, example=normalize(loop.data.test.images[:2], loop.data))
+            codec.save(
+                packed,
+                path,
+                network=loop.blank,
+                example=normalize(loop.data.test.images[:2], loop.data),
+            )
             return
     codec.save(packed, path)
 
@@ -144,7 +170,13 @@ def _save(packed: CompressedModel, path: Path, loop: Loop) -> None:
 def _restore(loop: Loop, directory: RunDirectory) -> list[dict[str, Any]]:
     """The history up to the last checkpoint, with the loop in the state it had there."""
     history: list[dict[str, Any]] = []
-    state = ranks.first(lambda: read_checkpoint(directory.checkpoint) if directory.checkpoint.is_file() else None)
+    state = ranks.first(
+        lambda: (
+            read_checkpoint(directory.checkpoint)
+            if directory.checkpoint.is_file()
+            else None
+        )
+    )
     if state is not None:
         try:
             if loop.is_sharded:
@@ -185,10 +217,16 @@ def _run_epochs(
             state = save_shards(loop, home, epoch) if loop.is_sharded else None
             if ranks.is_first():
                 directory.append_history(row)
-                due = time.monotonic() - written >= checkpoint_seconds or epoch == loop.config.epochs
+                due = (
+                    time.monotonic() - written >= checkpoint_seconds
+                    or epoch == loop.config.epochs
+                )
                 if due or state is not None:
                     written = time.monotonic()
-                    writer.write((state or loop.state_dict()) | {"epoch": epoch, "history": history})
+                    writer.write(
+                        (state or loop.state_dict())
+                        | {"epoch": epoch, "history": history}
+                    )
                 if state is not None:
                     writer.wait()
                     remove_old_shards(home, epoch)
@@ -201,23 +239,35 @@ def _run_epochs(
 def _kept_percent(packed: CompressedModel, network: nn.Module) -> float:
     """The parameters that no method set to zero, over all."""
     stored = {name: packed[name] for name, _ in network.named_parameters()}
-    kept = sum(int(t.codes.count_nonzero()) if isinstance(t, CompressedTensor) else t.numel() for t in stored.values())
+    kept = sum(
+        int(t.codes.count_nonzero()) if isinstance(t, CompressedTensor) else t.numel()
+        for t in stored.values()
+    )
     return 100.0 * kept / sum(t.numel() for t in stored.values())
 
 
 def _shrunk(loop: Loop) -> dict[str, float]:
-    """How many parameters are left when the dropped units are really gone; nothing where that cannot be told."""
+    """How many parameters are left when the dropped units are really gone; nothing
+    where that cannot be told.
+    """
     from tersify.shrinking import shrink
 
     try:
-        small = shrink(loop.blank.cpu(), normalize(loop.data.test.images[:2].cpu(), loop.data))
-    except (ValueError, RuntimeError):  # a network that torch.export does not follow trains and packs all the same
+        small = shrink(
+            loop.blank.cpu(), normalize(loop.data.test.images[:2].cpu(), loop.data)
+        )
+    except (ValueError, RuntimeError):
+        # a network that torch.export does not follow trains and packs all the same
         return {}
     return {"shrunk_parameters": sum(p.numel() for p in small.parameters())}
 
 
-def _metrics(directory: RunDirectory, history: list[dict[str, Any]], loop: Loop) -> dict[str, float]:
-    """The figures of the file as it lies on the disk, loaded into a fresh module and run in fp32."""
+def _metrics(
+    directory: RunDirectory, history: list[dict[str, Any]], loop: Loop
+) -> dict[str, float]:
+    """The figures of the file as it lies on the disk, loaded into a fresh module and
+    run in fp32.
+    """
     net = codec.load(directory.model, into=loop.blank).to(loop.device)
     final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
     last = history[-1]

@@ -1,4 +1,6 @@
-"""The run directory: what a training run leaves behind, and whether a new run may go on in it."""
+"""The run directory: what a training run leaves behind, and whether a new run may go on
+in it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,23 @@ from tersify.locks import LOCK, check_unlocked
 
 # A run may move to another device, or be compiled there, and still be the same run.
 _FREE_SETTINGS = ("device", "compile", "parallel")
-_ALWAYS_MEASURED = ("accuracy", "accuracy_best", "best_epoch", "file_bytes", "train_seconds")
+_ALWAYS_MEASURED = (
+    "accuracy",
+    "accuracy_best",
+    "best_epoch",
+    "file_bytes",
+    "train_seconds",
+)
 
 
-TWIN = "dense-twin"  # the folder of the run's dense twin, which may be trained before it
+# the folder of the run's dense twin, which may be trained before it
+TWIN = "dense-twin"
 
 
 class RunDirectory:
-    """Paths and small files of one run: model.terse, metrics.json, history.jsonl, recipe.toml, latents.json, …"""
+    """Paths and small files of one run: model.terse, metrics.json, history.jsonl,
+    recipe.toml, latents.json, …
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,9 +44,13 @@ class RunDirectory:
         self.identity = path / "checkpoint" / "run.json"
 
     def check_usable(self, *, resume: bool) -> None:
-        """Refuse a place in use, or that holds anything but a run to be resumed; cheap, so it can come first."""
+        """Refuse a place in use, or that holds anything but a run to be resumed; cheap,
+        so it can come first.
+        """
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file; the output must be a directory: give another --out")
+            raise ValueError(
+                f"{self.path} is a file; the output must be a directory: give another --out"
+            )
         check_unlocked(self.path)
         self._check_contents(resume=resume)
 
@@ -47,19 +62,25 @@ class RunDirectory:
                 f"{self.path} is not empty; add --resume to go on with the run in it, or give another --out"
             )
         if not self.identity.is_file():
-            raise ValueError(f"{self.path} holds no run that could be resumed; give another --out")
+            raise ValueError(
+                f"{self.path} holds no run that could be resumed; give another --out"
+            )
 
     def claim(self, identity: Mapping[str, Any], *, resume: bool) -> None:
-        """Make the locked directory this run's own, or say why it cannot be; nothing is overwritten then."""
+        """Make the locked directory this run's own, or say why it cannot be; nothing is
+        overwritten then.
+        """
         self._check_contents(resume=resume)
         if self._is_empty() or self._never_got_anywhere():
             self.identity.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.identity, json.dumps(identity, indent=2, sort_keys=True))
             return
-        for left in self.checkpoint.parent.glob(".*.tmp"):  # by a machine that stopped while it wrote
+        # by a machine that stopped while it wrote
+        for left in self.checkpoint.parent.glob(".*.tmp"):
             left.unlink()
         before = _read_object(self.identity)
-        if isinstance(before.get("train"), dict):  # settings that came later were what they are by default
+        # settings that came later were what they are by default
+        if isinstance(before.get("train"), dict):
             before["train"] = TrainConfig(epochs=1).to_dict() | before["train"]
         changed = difference(before, json.loads(json.dumps(identity)))
         if changed:
@@ -69,15 +90,22 @@ class RunDirectory:
             )
 
     def _is_empty(self) -> bool:
-        return not self.path.exists() or all(path.name in (LOCK, TWIN) for path in self.path.iterdir())
+        return not self.path.exists() or all(
+            path.name in (LOCK, TWIN) for path in self.path.iterdir()
+        )
 
     def _never_got_anywhere(self) -> bool:
-        """A run of ours that ended before its first checkpoint: nothing in it is worth keeping."""
+        """A run of ours that ended before its first checkpoint: nothing in it is worth
+        keeping.
+        """
         kept = (self.checkpoint, self.model, self.metrics)
         return self.identity.is_file() and not any(path.exists() for path in kept)
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        write_text(self.history, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_text(
+            self.history,
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+        )
 
     def append_history(self, row: Mapping[str, Any]) -> None:
         with self.history.open("a", encoding="utf-8") as file:
@@ -91,7 +119,9 @@ class RunDirectory:
         metrics = _read_object(self.metrics)
         for key in _ALWAYS_MEASURED:
             if not isinstance(metrics.get(key), (int, float)):
-                raise ValueError(f"{self.metrics} has no number for {key!r}; delete it and resume to measure again")
+                raise ValueError(
+                    f"{self.metrics} has no number for {key!r}; delete it and resume to measure again"
+                )
         return metrics
 
 
@@ -99,9 +129,13 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is not JSON ({error}); give another --out") from None
+        raise ValueError(
+            f"{path} is damaged: it is not JSON ({error}); give another --out"
+        ) from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} is damaged: it must hold a JSON object, not a {type(found).__name__}")
+        raise ValueError(
+            f"{path} is damaged: it must hold a JSON object, not a {type(found).__name__}"
+        )
     return found
 
 
@@ -111,7 +145,9 @@ def difference(old: Any, new: Any, name: str = "") -> str | None:
         for key in sorted(old.keys() | new.keys()):
             if key in _FREE_SETTINGS:
                 continue
-            found = difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+            found = difference(
+                old.get(key), new.get(key), f"{name}.{key}" if name else key
+            )
             if found:
                 return found
         return None
@@ -119,6 +155,8 @@ def difference(old: Any, new: Any, name: str = "") -> str | None:
         return None
     if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
         lines = zip(old.splitlines(), new.splitlines(), strict=False)
-        changed = next(((a, b) for a, b in lines if a != b), ("more lines", "fewer lines"))
+        changed = next(
+            ((a, b) for a, b in lines if a != b), ("more lines", "fewer lines")
+        )
         return f"{name} had {changed[0].strip()!r}, now {changed[1].strip()!r}"
     return f"{name} was {old!r}, now {new!r}"

@@ -1,4 +1,6 @@
-"""Training with a part of the network on each rank: every rank writes and reads its own part of a checkpoint."""
+"""Training with a part of the network on each rank: every rank writes and reads its own
+part of a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def spread_over_ranks_(session: Training) -> None:
     from tersify.sharding import shard_
 
     if not isinstance(session, Session):
-        raise ValueError("parallel 'sharded' is for compressed training; name a recipe, or leave parallel out")
+        raise ValueError(
+            "parallel 'sharded' is for compressed training; name a recipe, or leave parallel out"
+        )
     shard_(session)
 
 
@@ -33,13 +37,28 @@ def save_shards(loop: Loop, home: Path, epoch: int) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            save({"model": model, "optimizer": optimizer}, checkpoint_id=_folder(home, epoch))
-        except CheckpointException as error:  # torch gathers what went wrong on the ranks, with their tracebacks
-            causes = [cause for cause, _ in error.failures.values() if isinstance(cause, OSError)]
+            save(
+                {"model": model, "optimizer": optimizer},
+                checkpoint_id=_folder(home, epoch),
+            )
+        except CheckpointException as error:
+            # torch gathers what went wrong on the ranks, with their tracebacks
+            causes = [
+                cause
+                for cause, _ in error.failures.values()
+                if isinstance(cause, OSError)
+            ]
             if not causes:
                 raise
-            raise OSError(causes[0].errno, causes[0].strerror, str(_folder(home, epoch))) from error
-    return {"model": {}, "optimizer": {}, "average": {}, "session": loop.session.state_dict()}
+            raise OSError(
+                causes[0].errno, causes[0].strerror, str(_folder(home, epoch))
+            ) from error
+    return {
+        "model": {},
+        "optimizer": {},
+        "average": {},
+        "session": loop.session.state_dict(),
+    }
 
 
 def remove_old_shards(home: Path, epoch: int) -> None:
@@ -55,12 +74,19 @@ def load_shards_(loop: Loop, home: Path, state: dict[str, Any]) -> None:
 
     folder = _folder(home, state["epoch"])
     if not ranks.first(folder.is_dir):
-        raise ValueError(f"{home} holds the checkpoint of a run that was not sharded; go on with parallel 'replicated'")
+        raise ValueError(
+            f"{home} holds the checkpoint of a run that was not sharded; go on with parallel 'replicated'"
+        )
     model, optimizer = get_state_dict(loop.model, loop.optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
-        set_state_dict(loop.model, loop.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        set_state_dict(
+            loop.model,
+            loop.optimizer,
+            model_state_dict=model,
+            optim_state_dict=optimizer,
+        )
     loop.session.load_state_dict(state["session"])
 
 

@@ -1,4 +1,6 @@
-"""Energy-based pruning: a population of sub-networks, searched while the network trains (paper 4)."""
+"""Energy-based pruning: a population of sub-networks, searched while the network trains
+(paper 4).
+"""
 
 from tersify.methods.energy.energy import Energy
 from tersify.methods.energy.gates import full_network

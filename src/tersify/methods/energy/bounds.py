@@ -1,4 +1,6 @@
-"""States that respect the bounds: at least one unit in each layer, and a share of active units or parameters."""
+"""States that respect the bounds: at least one unit in each layer, and a share of
+active units or parameters.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """`costs` (D,) is what each unit counts, `budget` how much the active ones may sum to (None: no bound).
+    """`costs` (D,) is what each unit counts, `budget` how much the active ones may sum
+    to (None: no bound).
 
-    `exactly` fills up with units at random where a state stays below the budget. With `thrifty` a unit is as
-    likely to be dropped as it is costly, otherwise all are equally likely.
+    `exactly` fills up with units at random where a state stays below the budget. With
+    `thrifty` a unit is as likely to be dropped as it is costly, otherwise all are
+    equally likely.
     """
 
     layer_sizes: Sequence[int]
@@ -26,14 +30,17 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.budget < self.needed():
-            raise ValueError(f"one unit in each layer may cost {self.needed():g}, and the budget is {self.budget:g}")
+            raise ValueError(
+                f"one unit in each layer may cost {self.needed():g}, and the budget is {self.budget:g}"
+            )
 
     def needed(self) -> float:
         """What one unit in each layer may cost: as much as the costliest do."""
         return sum(float(own.max()) for own in self.costs.split(list(self.layer_sizes)))
 
     def repaired(self, states: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """The nearest states within the bounds, ties broken by `uniform` (S, D); and how many layers were empty.
+        """The nearest states within the bounds, ties broken by `uniform` (S, D); and
+        how many layers were empty.
 
         Pure tensor code with fixed shapes, without a look at any value.
         """
@@ -51,16 +58,24 @@ class Bounds:
         return (affordable if self.exactly else affordable & (states | needed)), empty
 
     def _one_in_each_layer(self, rank: Tensor) -> Tensor:
-        """True at the highest-ranking unit of each layer; active units rank above all others."""
-        padded = torch.cat([rank, rank.new_full((len(rank), 1), -1.0)], 1)[:, self._slots]
+        """True at the highest-ranking unit of each layer; active units rank above all
+        others.
+        """
+        padded = torch.cat([rank, rank.new_full((len(rank), 1), -1.0)], 1)[
+            :, self._slots
+        ]
         first = padded.argmax(2) + self._slots[:, 0]
         return torch.zeros_like(rank, dtype=torch.bool).scatter_(1, first, True)
 
     @functools.cached_property
     def _slots(self) -> Tensor:
-        """(layers, largest layer): the units of each layer, filled up with the index behind the last unit."""
+        """(layers, largest layer): the units of each layer, filled up with the index
+        behind the last unit.
+        """
         last, start, rows = len(self.costs), 0, []
         for size in self.layer_sizes:
-            rows.append([*range(start, start + size), *[last] * (max(self.layer_sizes) - size)])
+            rows.append(
+                [*range(start, start + size), *[last] * (max(self.layer_sizes) - size)]
+            )
             start += size
         return torch.tensor(rows, device=self.costs.device)

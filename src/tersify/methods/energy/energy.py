@@ -27,22 +27,28 @@ from tersify.userfile import names_function
 @register("energy")
 @dataclass(frozen=True, kw_only=True)
 class Energy(Method):
-    """Filters and neurons are dropped as a search over sub-networks finds best, while the network trains.
+    """Filters and neurons are dropped as a search over sub-networks finds best, while
+    the network trains.
 
-    `population` states (S) start with each unit active with probability `init` (P). `search`: `de` (binary
-    differential evolution with `mutation` F and `crossover` C_r), `annealing` and `tempering` (`flip` units at
-    `temperature`), `genetic` (`tournament`, `flip`) or `random`. `objective`: `margin` (eq. 3), `cross-entropy`
-    or a function (logits, targets) → energies, also as "file.py:function"; `size_weight` adds that times the
-    kept share. `keep` bounds the share of the network's parameters (`count` = "units": of all units) that active
-    units may own: `bound` = "exactly" (as near below it as whole units allow) or "at-most"; with `thrifty` costly
-    units go first. A layer keeps at least one unit. `parents` = "same-batch" judges parents again on each batch,
-    "stored" compares with their energy on an older one, as eq. 6 is written.
+    `population` states (S) start with each unit active with probability `init` (P).
+    `search`: `de` (binary differential evolution with `mutation` F and `crossover`
+    C_r), `annealing` and `tempering` (`flip` units at `temperature`), `genetic`
+    (`tournament`, `flip`) or `random`. `objective`: `margin` (eq. 3), `cross-entropy`
+    or a function (logits, targets) → energies, also as "file.py:function";
+    `size_weight` adds that times the kept share. `keep` bounds the share of the
+    network's parameters (`count` = "units": of all units) that active units may own:
+    `bound` = "exactly" (as near below it as whole units allow) or "at-most"; with
+    `thrifty` costly units go first. A layer keeps at least one unit. `parents` =
+    "same-batch" judges parents again on each batch, "stored" compares with their energy
+    on an older one, as eq. 6 is written.
 
-    The search ends when the mean energy comes within `tolerance` of the best at an epoch's end (eq. 7), or after
-    the share `stagnation` of training; then the best state stays. `rows` consecutive rows form one unit: the
-    head size, for a value projection. `coupled` finds units with the example given to `attach`: those that meet in
-    an addition go together, and attention heads are units too. `every` searches in every n-th batch only. `fold` =
-    false judges one candidate at a time, for networks that mix the samples of a batch; `memory_gib` bounds a pass.
+    The search ends when the mean energy comes within `tolerance` of the best at an
+    epoch's end (eq. 7), or after the share `stagnation` of training; then the best
+    state stays. `rows` consecutive rows form one unit: the head size, for a value
+    projection. `coupled` finds units with the example given to `attach`: those that
+    meet in an addition go together, and attention heads are units too. `every` searches
+    in every n-th batch only. `fold` = false judges one candidate at a time, for
+    networks that mix the samples of a batch; `memory_gib` bounds a pass.
     """
 
     quantizes: ClassVar[bool] = False
@@ -72,14 +78,19 @@ class Energy(Method):
 
     def __post_init__(self) -> None:
         check_choice("search", self.search, list(SEARCHES))
-        if not callable(self.objective) and not (isinstance(self.objective, str) and names_function(self.objective)):
+        if not callable(self.objective) and not (
+            isinstance(self.objective, str) and names_function(self.objective)
+        ):
             check_choice("objective", self.objective, [*OBJECTIVES, "file.py:function"])
-        check_whole("population (S)", self.population, low=4)  # differential evolution mixes three others
+        # differential evolution mixes three others
+        check_whole("population (S)", self.population, low=4)
         check_whole("tournament", self.tournament, low=2, high=self.population)
         check_whole("every", self.every, low=1)
         check_whole("rows", self.rows, low=1)
         check_whole("seed", self.seed)
-        check_range("init (P)", self.init, low=0.0, high=1.0, low_open=True, high_open=True)
+        check_range(
+            "init (P)", self.init, low=0.0, high=1.0, low_open=True, high_open=True
+        )
         for what in ("mutation", "crossover", "flip"):
             check_range(what, getattr(self, what), low=0.0, high=1.0, low_open=True)
         check_range("stagnation", self.stagnation, low=0.0, high=1.0, low_open=True)
@@ -93,7 +104,9 @@ class Energy(Method):
         check_choice("bound", self.bound, ("at-most", "exactly"))
         check_choice("parents", self.parents, ("same-batch", "stored"))
         if self.coupled and self.rows != 1:
-            raise ValueError(f"coupled units are found as they are; leave rows out, got {self.rows}")
+            raise ValueError(
+                f"coupled units are found as they are; leave rows out, got {self.rows}"
+            )
 
     @property
     def needs_units(self) -> bool:
@@ -113,8 +126,13 @@ class Energy(Method):
         for maker in makers:
             units = maker.units[0]
             if units.group not in layers:
-                layers[units.group] = SearchedLayer(Gate(units.count, maker.latent), maker.outlets)
-        owned = {name: torch.zeros(layer.size + 1, dtype=torch.float64) for name, layer in layers.items()}
+                layers[units.group] = SearchedLayer(
+                    Gate(units.count, maker.latent), maker.outlets
+                )
+        owned = {
+            name: torch.zeros(layer.size + 1, dtype=torch.float64)
+            for name, layer in layers.items()
+        }
         transforms: list[Transform] = []
         for site in sites:
             if not site.units:
@@ -122,8 +140,15 @@ class Energy(Method):
                 continue
             units = site.units[0]
             transforms.append(GateTransform(layers[units.group].gate, units))
-            share = torch.full(units.unit.shape, site.latent.numel() / len(units.unit), dtype=torch.float64)
-            owned[units.group].index_add_(0, units.unit.cpu() % (units.count + 1), share)  # -1: of no unit
+            share = torch.full(
+                units.unit.shape,
+                site.latent.numel() / len(units.unit),
+                dtype=torch.float64,
+            )
+            # -1: of no unit
+            owned[units.group].index_add_(
+                0, units.unit.cpu() % (units.count + 1), share
+            )
         costs = torch.cat([own[:-1] for own in owned.values()])
         work = Work(self, list(layers.values()), costs, makers[0].network_size)
         return Bound(sites, transforms, work)
@@ -144,14 +169,21 @@ class Energy(Method):
             raise ValueError(
                 "energy searches while the network trains; attach it and call session.step(inputs, targets)"
             )
-        new_epoch = progress.step > 0 and progress.step % max(progress.steps // progress.epochs, 1) == 0
+        new_epoch = (
+            progress.step > 0
+            and progress.step % max(progress.steps // progress.epochs, 1) == 0
+        )
         if work.population.searching:
             work.end_search_if_due(share=progress.share, new_epoch=new_epoch)
         if work.population.searching and progress.step % self.every == 0:
             heat = 1.0 - progress.share / self.stagnation
-            work.engine(step.model).run(step.inputs, step.targets, step=progress.step, heat=heat)
+            work.engine(step.model).run(
+                step.inputs, step.targets, step=progress.step, heat=heat
+            )
 
-    def prepare(self, bound: Bound, weights: FlatWeights) -> tuple[Tensor, Tensor] | None:
+    def prepare(
+        self, bound: Bound, weights: FlatWeights
+    ) -> tuple[Tensor, Tensor] | None:
         work = bound.shared
         assert isinstance(work, Work)
         if any(layer.gate.open for layer in work.layers):
@@ -159,12 +191,18 @@ class Energy(Method):
 
         def spread_masks() -> Tensor:
             each = zip(bound.each(GateTransform), weights.tensors, strict=True)
-            return weights.flatten([gate.keep(latent.ndim).expand_as(latent) for gate, latent in each])
+            return weights.flatten(
+                [gate.keep(latent.ndim).expand_as(latent) for gate, latent in each]
+            )
 
         if work.population.searching:
-            mask = spread_masks()  # on a GPU a search moves the gates by a graph, whose writes torch does not count
+            # on a GPU a search moves the gates by a graph, whose writes torch does not
+            # count
+            mask = spread_masks()
         else:
-            gates = [cast("Tensor", layer.gate._buffers["mask"]) for layer in work.layers]
+            gates = [
+                cast("Tensor", layer.gate._buffers["mask"]) for layer in work.layers
+            ]
             mask = weights.remembered("masks", gates, spread_masks)
         return weights.values * mask, mask
 
@@ -174,14 +212,24 @@ class Energy(Method):
 
 
 class Work(nn.Module):
-    """A search at work: the population, and the engine that is made when the first batch comes."""
+    """A search at work: the population, and the engine that is made when the first
+    batch comes.
+    """
 
-    def __init__(self, method: Energy, layers: list[SearchedLayer], costs: Tensor, network_size: int) -> None:
+    def __init__(
+        self,
+        method: Energy,
+        layers: list[SearchedLayer],
+        costs: Tensor,
+        network_size: int,
+    ) -> None:
         super().__init__()
         self.method, self.layers, self.network_size = method, layers, network_size
         device = layers[0].gate.mask.device
         generator = torch.Generator().manual_seed(method.seed)
-        states = torch.rand(method.population, len(costs), generator=generator) < method.init
+        states = (
+            torch.rand(method.population, len(costs), generator=generator) < method.init
+        )
         self.population = Population(states.to(device))
         self.costs = costs.to(device)
         self.bounds = self._bounds()
@@ -191,7 +239,12 @@ class Work(nn.Module):
     def _bounds(self) -> Bounds:
         method, sizes = self.method, [layer.size for layer in self.layers]
         costs = torch.ones_like(self.costs) if method.count == "units" else self.costs
-        bounds = Bounds(sizes, costs.float(), exactly=method.bound == "exactly", thrifty=method.thrifty)
+        bounds = Bounds(
+            sizes,
+            costs.float(),
+            exactly=method.bound == "exactly",
+            thrifty=method.thrifty,
+        )
         if method.keep is None:
             return bounds
         whole = len(costs) if method.count == "units" else self.network_size
@@ -207,13 +260,18 @@ class Work(nn.Module):
     def leave_out_covered_gates(self, bound: Bound) -> None:
         """A weight that γ and β silence needs no mask of its own in training.
 
-        Unless something behind it in its chain looks at the weight, which is known when the first step comes.
+        Unless something behind it in its chain looks at the weight, which is known when
+        the first step comes.
         """
         if not self._knows_covered:
             self._knows_covered = True
             for site, gate in zip(bound.sites, bound.transforms, strict=True):
                 if isinstance(gate, GateTransform):
-                    gate.covered = isinstance(site, UnitSite) and site.is_covered and len(site.chain) == 1
+                    gate.covered = (
+                        isinstance(site, UnitSite)
+                        and site.is_covered
+                        and len(site.chain) == 1
+                    )
 
     def engine(self, model: nn.Module) -> Engine:
         device = self.layers[0].gate.mask.device
@@ -225,12 +283,20 @@ class Work(nn.Module):
             method = self.method
             self._engine = Engine(
                 evaluator=Evaluator(
-                    model, self.layers, objective_of(method.objective), method.memory_gib * 2**30, method.fold
+                    model,
+                    self.layers,
+                    objective_of(method.objective),
+                    method.memory_gib * 2**30,
+                    method.fold,
                 ),
                 search=SEARCHES[method.search](
                     Settings(
-                        init=method.init, mutation=method.mutation, crossover=method.crossover, flip=method.flip,
-                        temperature=method.temperature, tournament=method.tournament,
+                        init=method.init,
+                        mutation=method.mutation,
+                        crossover=method.crossover,
+                        flip=method.flip,
+                        temperature=method.temperature,
+                        tournament=method.tournament,
                     )
                 ),
                 bounds=self.bounds,
@@ -238,11 +304,13 @@ class Work(nn.Module):
                 rejudge_parents=method.parents == "same-batch",
                 size_weight=method.size_weight,
                 seed=method.seed,
-            )  # fmt: skip
+            )
         return self._engine
 
     def end_search_if_due(self, *, share: float, new_epoch: bool) -> None:
-        """Early state convergence, looked for once an epoch, and the stagnation threshold (paper 4, section 2.2)."""
+        """Early state convergence, looked for once an epoch, and the stagnation
+        threshold (paper 4, section 2.2).
+        """
         population = self.population
         converged = False
         if new_epoch and population.judged and self._engine is not None:
@@ -254,7 +322,9 @@ class Work(nn.Module):
             self._engine = None  # its graph and buffers are not needed any more
 
     def kept_percent(self) -> float:
-        """The parameters that active units own, with those that belong to no unit, over all: R of the paper."""
+        """The parameters that active units own, with those that belong to no unit, over
+        all: R of the paper.
+        """
         active = torch.cat([layer.gate.mask for layer in self.layers]).to(self.costs)
         dropped = float(((1 - active) * self.costs).sum())
         return 100.0 * (1.0 - dropped / self.network_size)

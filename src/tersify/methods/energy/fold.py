@@ -1,7 +1,8 @@
 """Energies of many sub-networks in one pass: the population folded into the batch.
 
-All candidates share one set of weights and differ in which units are silent. So the batch is repeated once
-for each candidate, and behind each layer's last module every candidate's own units are set to zero.
+All candidates share one set of weights and differ in which units are silent. So the
+batch is repeated once for each candidate, and behind each layer's last module every
+candidate's own units are set to zero.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from tersify.methods.energy.objectives import Objective, check_targets, group_en
 from tersify.methods.energy.unit_sites import Outlet
 from tersify.modes import eval_mode
 
-# Of the largest output behind a layer, a pass holds its input, itself, a shortcut and the library's scratch.
+# Of the largest output behind a layer, a pass holds its input, itself, a shortcut and
+# the library's scratch.
 LIVE_COPIES = 4
 
 
 @dataclass(frozen=True, eq=False)
 class SearchedLayer:
-    """One layer of the search, or several that share their units: the gate, and where silent units show as zeros.
+    """One layer of the search, or several that share their units: the gate, and where
+    silent units show as zeros.
 
-    Without outlets its candidates cannot be told apart inside a batch, and are judged one by one.
+    Without outlets its candidates cannot be told apart inside a batch, and are judged
+    one by one.
     """
 
     gate: Gate
@@ -48,7 +52,8 @@ class Evaluator:
     memory_bytes: float
     fold: bool = True
     targets_checked: bool = False  # once: it waits for the device
-    largest_bytes: int = 0  # of one candidate's output behind any layer; known after the first pass
+    # of one candidate's output behind any layer; known after the first pass
+    largest_bytes: int = 0
 
     def energies(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """(S,) for (S, D) states."""
@@ -79,8 +84,16 @@ class Evaluator:
         return torch.cat(found)
 
     def _judged(self, logits: Any, targets: Tensor, groups: int) -> Tensor:
-        if not isinstance(logits, Tensor) or not logits.ndim or len(logits) != groups * len(targets):
-            found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        if (
+            not isinstance(logits, Tensor)
+            or not logits.ndim
+            or len(logits) != groups * len(targets)
+        ):
+            found = (
+                f"shape {tuple(logits.shape)}"
+                if isinstance(logits, Tensor)
+                else f"a {type(logits).__name__}"
+            )
             raise ValueError(
                 f"the network must return one row of logits for each of the {groups * len(targets)} inputs, got {found}"
             )
@@ -88,7 +101,10 @@ class Evaluator:
             check_targets(self.objective, logits, targets)
             self.targets_checked = True
         return group_energies(
-            self.objective, logits if logits.dtype == torch.float64 else logits.float(), targets, groups
+            self.objective,
+            logits if logits.dtype == torch.float64 else logits.float(),
+            targets,
+            groups,
         )
 
     def _candidates_at_once(self) -> int:
@@ -98,13 +114,18 @@ class Evaluator:
 
     @contextlib.contextmanager
     def _evaluating(self, gates_open: bool = True) -> Iterator[None]:
-        """No gradients, running statistics that are read and not written, no dropout; bf16 on CUDA."""
+        """No gradients, running statistics that are read and not written, no dropout;
+        bf16 on CUDA.
+        """
         device = self.layers[0].gate.mask.device.type
         try:
             for layer in self.layers:
                 layer.gate.open = gates_open
-            # Without the cache: casts must be part of a captured graph, not of its warm-up.
-            precision = torch.autocast(device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False)
+            # Without the cache: casts must be part of a captured graph, not of its
+            # warm-up.
+            precision = torch.autocast(
+                device, torch.bfloat16, enabled=device == "cuda", cache_enabled=False
+            )
             with eval_mode(self.model), torch.no_grad(), precision:
                 yield
         finally:
@@ -114,23 +135,36 @@ class Evaluator:
     @contextlib.contextmanager
     def _masked(self, states: Tensor) -> Iterator[None]:
         hooks = []
-        # Numbers of the type that the layers give, made once for all of them: each would be a launch of its own.
-        keep = states.to(torch.bfloat16 if states.is_cuda else self.layers[0].gate.mask.dtype)
+        # Numbers of the type that the layers give, made once for all of them: each
+        # would be a launch of its own.
+        keep = states.to(
+            torch.bfloat16 if states.is_cuda else self.layers[0].gate.mask.dtype
+        )
         try:
-            for layer, own in zip(self.layers, keep.split([layer.size for layer in self.layers], 1), strict=True):
+            for layer, own in zip(
+                self.layers,
+                keep.split([layer.size for layer in self.layers], 1),
+                strict=True,
+            ):
                 for outlet in layer.outlets:
-                    hooks.append(outlet.module.register_forward_hook(self._silencer(outlet, own)))
+                    hooks.append(
+                        outlet.module.register_forward_hook(self._silencer(outlet, own))
+                    )
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _silencer(self, outlet: Outlet, states: Tensor) -> Callable[[nn.Module, Any, Tensor], None]:
+    def _silencer(
+        self, outlet: Outlet, states: Tensor
+    ) -> Callable[[nn.Module, Any, Tensor], None]:
         keep = spread(states, outlet.unit)
         groups = len(states)
 
         def silence_(module: nn.Module, args: Any, output: Tensor) -> None:
-            self.largest_bytes = max(self.largest_bytes, output.numel() * output.element_size() // groups)
+            self.largest_bytes = max(
+                self.largest_bytes, output.numel() * output.element_size() // groups
+            )
             grouped = output.view(groups, -1, *output.shape[1:])
             shape = [groups] + [1] * output.ndim
             shape[outlet.dim + (outlet.dim > 0)] = -1
@@ -143,4 +177,6 @@ class Evaluator:
 def set_gates_(layers: Sequence[SearchedLayer], state: Tensor) -> None:
     """Make `state` (D,) the sub-network in use."""
     masks = [layer.gate.mask for layer in layers]
-    torch._foreach_copy_(masks, state.to(masks[0].dtype).split([len(mask) for mask in masks]))
+    torch._foreach_copy_(
+        masks, state.to(masks[0].dtype).split([len(mask) for mask in masks])
+    )

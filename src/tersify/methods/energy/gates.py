@@ -1,4 +1,6 @@
-"""Gates: the mask of one layer's units, shared by the rows of its weight, its bias and its BatchNorm."""
+"""Gates: the mask of one layer's units, shared by the rows of its weight, its bias and
+its BatchNorm.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tersify.tensor import CompressedTensor
 
 
 class Gate(nn.Module):
-    """Which units of a layer are active; `open` lets all through, while candidates are masked elsewhere."""
+    """Which units of a layer are active; `open` lets all through, while candidates are
+    masked elsewhere.
+    """
 
     mask: Tensor
 
@@ -27,19 +31,29 @@ class Gate(nn.Module):
 
 def spread_index(unit: Tensor, count: int, like: Tensor) -> Tensor | None:
     """Where to read each index's mask; None where unit i is index i, as it mostly is."""
-    return None if torch.equal(unit.cpu(), torch.arange(count)) else unit.to(like.device)
+    return (
+        None if torch.equal(unit.cpu(), torch.arange(count)) else unit.to(like.device)
+    )
 
 
 def spread(mask: Tensor, unit: Tensor | None) -> Tensor:
-    """(…, units) → (…, indices), 1 where an index belongs to no unit: -1 reads the one that is put behind the last."""
-    return mask if unit is None else torch.cat([mask, torch.ones_like(mask[..., :1])], -1)[..., unit]
+    """(…, units) → (…, indices), 1 where an index belongs to no unit: -1 reads the one
+    that is put behind the last.
+    """
+    return (
+        mask
+        if unit is None
+        else torch.cat([mask, torch.ones_like(mask[..., :1])], -1)[..., unit]
+    )
 
 
 class GateTransform(Transform):
-    """What belongs to inactive units is zero; `unit` holds for each index along `dim` its unit, or -1.
+    """What belongs to inactive units is zero; `unit` holds for each index along `dim`
+    its unit, or -1.
 
-    `covered` says that something behind this weight (the BatchNorm's γ and β) silences the units as well:
-    in training its own mask then changes nothing, gradients included, and is left out to save time.
+    `covered` says that something behind this weight (the BatchNorm's γ and β) silences
+    the units as well: in training its own mask then changes nothing, gradients
+    included, and is left out to save time.
     """
 
     unit: Tensor | None
@@ -49,7 +63,9 @@ class GateTransform(Transform):
         self.gate = gate
         self.dim = units.dim
         self.covered = False
-        self.register_buffer("unit", spread_index(units.unit, units.count, gate.mask), persistent=False)
+        self.register_buffer(
+            "unit", spread_index(units.unit, units.count, gate.mask), persistent=False
+        )
 
     def keep(self, dims: int) -> Tensor:
         """The mask, shaped to broadcast over a weight of that many dimensions."""
@@ -70,12 +86,15 @@ class GateTransform(Transform):
         return latent * self.keep(latent.ndim)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
-        return pack_kept(upstream, self.keep(len(upstream.shape)).bool().expand(upstream.shape))
+        return pack_kept(
+            upstream, self.keep(len(upstream.shape)).bool().expand(upstream.shape)
+        )
 
 
 @contextlib.contextmanager
 def full_network(model: nn.Module) -> Iterator[int]:
-    """Inside, every unit of a model in training is active: (F) of the paper, where (P) is the pruned network.
+    """Inside, every unit of a model in training is active: (F) of the paper, where (P)
+    is the pruned network.
 
     Gives the number of layers that have gates.
     """

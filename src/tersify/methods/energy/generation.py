@@ -1,4 +1,6 @@
-"""One generation of the search: propose, judge, select, and make the best state the sub-network in use."""
+"""One generation of the search: propose, judge, select, and make the best state the
+sub-network in use.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from tersify.ranks import mean_over_ranks_, world
 
 @dataclass(eq=False)
 class Engine:
-    """Runs generations. On CUDA a generation becomes one graph when batches of the same shape come for the third time.
+    """Runs generations. On CUDA a generation becomes one graph when batches of the same
+    shape come for the third time.
 
-    The graph reads the weights where they lie, so it stays valid while the optimizer changes them.
+    The graph reads the weights where they lie, so it stays valid while the optimizer
+    changes them.
     """
 
     evaluator: Evaluator
@@ -46,7 +50,8 @@ class Engine:
         if signature != self._seen:
             self._seen, self._times_seen, self._graph = signature, 0, None
         self._times_seen += 1
-        # The first pass finds out how many candidates fit at once, the second makes the libraries ready for them.
+        # The first pass finds out how many candidates fit at once, the second makes the
+        # libraries ready for them.
         if self._times_seen > 2 and self._may_capture(inputs):
             self._replay(inputs, targets, draws)
             return
@@ -68,7 +73,9 @@ class Engine:
         population = self.population
         parents, revived = self.bounds.repaired(population.states, draws.units[0])
         before = Generation(parents, population.energies)
-        children, more = self.bounds.repaired(self.search.propose(before, draws), draws.units[1].roll(1, 1))
+        children, more = self.bounds.repaired(
+            self.search.propose(before, draws), draws.units[1].roll(1, 1)
+        )
         if self.rejudge_parents or not population.judged:
             energies = self._judged(torch.cat([parents, children]), inputs, targets)
             before = Generation(parents, energies[: len(parents)])
@@ -90,13 +97,19 @@ class Engine:
         return energies
 
     def _draw(self, step: int) -> Draws:
-        """A function of the seed and the step alone, so that a resumed run and all ranks draw the same."""
+        """A function of the seed and the step alone, so that a resumed run and all
+        ranks draw the same.
+        """
         count, units = self.population.states.shape
         device = self.population.states.device
         digest = hashlib.sha256(f"{self.seed}/{step}/energy".encode()).digest()
-        generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:6], "little"))
+        generator = torch.Generator(device).manual_seed(
+            int.from_bytes(digest[:6], "little")
+        )
         for name, shape in (("units", (2, count, units)), ("pairs", (2, count, count))):
-            self._held.setdefault(name, torch.empty(shape, device=device)).uniform_(generator=generator)
+            self._held.setdefault(name, torch.empty(shape, device=device)).uniform_(
+                generator=generator
+            )
         return Draws(self._held["units"], self._held["pairs"])
 
     def _may_capture(self, inputs: Tensor) -> bool:
@@ -106,16 +119,28 @@ class Engine:
         """What a graph depends on: shapes, and where the weights lie."""
         self._weights = self._weights or tuple(self.evaluator.model.parameters())
         weights = tuple(weight.data_ptr() for weight in self._weights)
-        return (inputs.shape, inputs.stride(), inputs.dtype, targets.shape, targets.dtype, weights)
+        return (
+            inputs.shape,
+            inputs.stride(),
+            inputs.dtype,
+            targets.shape,
+            targets.dtype,
+            weights,
+        )
 
     def _replay(self, inputs: Tensor, targets: Tensor, draws: Draws) -> None:
         if self._graph is None:
-            self._held |= {"inputs": torch.empty_like(inputs), "targets": torch.empty_like(targets)}
+            self._held |= {
+                "inputs": torch.empty_like(inputs),
+                "targets": torch.empty_like(targets),
+            }
             graph = torch.cuda.CUDAGraph()
             try:
                 with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     self._generation(self._held["inputs"], self._held["targets"], draws)
-            except Exception:  # an objective or a layer that waits for the device: go on without a graph
+            except Exception:
+                # an objective or a layer that waits for the device: go on without a
+                # graph
                 self._can_capture = False
                 torch.cuda.synchronize()
                 self._generation(inputs, targets, draws)
@@ -136,5 +161,7 @@ def _checked(inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
         if not isinstance(value, Tensor):
             raise ValueError(f"{what} must be one tensor, got a {type(value).__name__}")
     if len(inputs) != len(targets) or not len(inputs):
-        raise ValueError(f"inputs and targets must be equally many, and not none: got {len(inputs)} and {len(targets)}")
+        raise ValueError(
+            f"inputs and targets must be equally many, and not none: got {len(inputs)} and {len(targets)}"
+        )
     return inputs, targets

@@ -1,4 +1,6 @@
-"""The population: the states of a search with their energies, and where the search stands."""
+"""The population: the states of a search with their energies, and where the search
+stands.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,13 @@ class Population(nn.Module):
     def __init__(self, states: Tensor) -> None:
         super().__init__()
         self.register_buffer("states", states)
-        self.register_buffer("energies", torch.zeros(len(states), dtype=torch.float32, device=states.device))
-        self.register_buffer("revived", torch.zeros((), dtype=torch.int64, device=states.device))
+        self.register_buffer(
+            "energies",
+            torch.zeros(len(states), dtype=torch.float32, device=states.device),
+        )
+        self.register_buffer(
+            "revived", torch.zeros((), dtype=torch.int64, device=states.device)
+        )
         self.judged = False
         self.searching = True
 

@@ -1,7 +1,9 @@
-"""Searches over binary states: each proposes children for a population and selects who goes on.
+"""Searches over binary states: each proposes children for a population and selects who
+goes on.
 
-Both verbs are pure functions of tensors with fixed shapes, without a look at any value, so that a whole
-generation can be captured as one CUDA graph. Random numbers come in from outside.
+Both verbs are pure functions of tensors with fixed shapes, without a look at any value,
+so that a whole generation can be captured as one CUDA graph. Random numbers come in
+from outside.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from torch import Tensor
 
 
 class Draws(NamedTuple):
-    """Uniform numbers in [0, 1): two for each unit of each state, and two for each pair of states."""
+    """Uniform numbers in [0, 1): two for each unit of each state, and two for each pair
+    of states.
+    """
 
     units: Tensor  # (2, S, D)
     pairs: Tensor  # (2, S, S)
@@ -40,7 +44,9 @@ class Settings:
 
 
 class Search:
-    """The interface: `propose` children, `select` among them and their parents; `heat` is 1 falling to 0."""
+    """The interface: `propose` children, `select` among them and their parents; `heat`
+    is 1 falling to 0.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -48,7 +54,9 @@ class Search:
     def propose(self, parents: Generation, draws: Draws) -> Tensor:
         raise NotImplementedError
 
-    def select(self, parents: Generation, children: Generation, draws: Draws, heat: Tensor) -> Generation:
+    def select(
+        self, parents: Generation, children: Generation, draws: Draws, heat: Tensor
+    ) -> Generation:
         """Each child replaces its parent where it is no worse (paper 4, eq. 6)."""
         return _replaced(parents, children, children.energies <= parents.energies)
 
@@ -57,10 +65,14 @@ class DifferentialEvolution(Search):
     """Binary differential evolution (paper 4, eq. 4–6)."""
 
     def propose(self, parents: Generation, draws: Draws) -> Tensor:
-        first, second, third = (parents.states[index] for index in _three_others(draws.pairs[0]))
+        first, second, third = (
+            parents.states[index] for index in _three_others(draws.pairs[0])
+        )
         flipped = (second != third) & (draws.units[0] < self.settings.mutation)
         mutants = first ^ flipped
-        return torch.where(draws.units[1] <= self.settings.crossover, mutants, parents.states)
+        return torch.where(
+            draws.units[1] <= self.settings.crossover, mutants, parents.states
+        )
 
 
 class RandomSearch(Search):
@@ -71,51 +83,73 @@ class RandomSearch(Search):
 
 
 class Annealing(Search):
-    """Simulated annealing: S chains, each flipping a few units, at a temperature that falls with time."""
+    """Simulated annealing: S chains, each flipping a few units, at a temperature that
+    falls with time.
+    """
 
     def propose(self, parents: Generation, draws: Draws) -> Tensor:
         return parents.states ^ (draws.units[0] < self.settings.flip)
 
-    def select(self, parents: Generation, children: Generation, draws: Draws, heat: Tensor) -> Generation:
+    def select(
+        self, parents: Generation, children: Generation, draws: Draws, heat: Tensor
+    ) -> Generation:
         temperature = (self.settings.temperature * heat).clamp_min(1e-9)
         return _metropolis(parents, children, draws.pairs[0, 0], temperature)
 
 
 class Tempering(Search):
-    """Parallel tempering MCMC: state i walks at temperature T·2^−i, and neighbours exchange their states."""
+    """Parallel tempering MCMC: state i walks at temperature T·2^−i, and neighbours
+    exchange their states.
+    """
 
     def propose(self, parents: Generation, draws: Draws) -> Tensor:
         return parents.states ^ (draws.units[0] < self.settings.flip)
 
-    def select(self, parents: Generation, children: Generation, draws: Draws, heat: Tensor) -> Generation:
+    def select(
+        self, parents: Generation, children: Generation, draws: Draws, heat: Tensor
+    ) -> Generation:
         count = len(parents.energies)
         rungs = torch.arange(count, device=heat.device)
-        temperatures = self.settings.temperature * torch.pow(0.5, rungs.to(parents.energies.dtype))
+        temperatures = self.settings.temperature * torch.pow(
+            0.5, rungs.to(parents.energies.dtype)
+        )
         moved = _metropolis(parents, children, draws.pairs[0, 0], temperatures)
-        # Pairs (0, 1), (2, 3), … or (1, 2), (3, 4), …, by the toss of a coin; a state without a partner stays.
+        # Pairs (0, 1), (2, 3), … or (1, 2), (3, 4), …, by the toss of a coin; a state
+        # without a partner stays.
         odd = (draws.pairs[1, 0, 0] < 0.5).long()
         lower = ((rungs - odd) // 2) * 2 + odd
         partner = 2 * lower + 1 - rungs
         partner = torch.where((partner >= 0) & (partner < count), partner, rungs)
-        gain = (1 / temperatures - 1 / temperatures[partner]) * (moved.energies - moved.energies[partner])
+        gain = (1 / temperatures - 1 / temperatures[partner]) * (
+            moved.energies - moved.energies[partner]
+        )
         toss = draws.pairs[1, 1][torch.minimum(rungs, partner)]
         chosen = torch.where(toss < gain.clamp_max(0.0).exp(), partner, rungs)
         return Generation(moved.states[chosen], moved.energies[chosen])
 
 
 class Genetic(Search):
-    """Parents by tournament, uniform crossover, a few flipped units; the best parent always survives."""
+    """Parents by tournament, uniform crossover, a few flipped units; the best parent
+    always survives.
+    """
 
     def propose(self, parents: Generation, draws: Draws) -> Tensor:
-        mother, father = (parents.states[_tournament(parents.energies, pairs, self.settings)] for pairs in draws.pairs)
+        mother, father = (
+            parents.states[_tournament(parents.energies, pairs, self.settings)]
+            for pairs in draws.pairs
+        )
         mixed = torch.where(draws.units[0] < 0.5, mother, father)
         return mixed ^ (draws.units[1] < self.settings.flip)
 
-    def select(self, parents: Generation, children: Generation, draws: Draws, heat: Tensor) -> Generation:
+    def select(
+        self, parents: Generation, children: Generation, draws: Draws, heat: Tensor
+    ) -> Generation:
         elite = parents.energies.argmin().expand(len(parents.energies))
         best = Generation(parents.states[elite], parents.energies[elite])
         slots = torch.arange(len(elite), device=elite.device)
-        keeps = (slots == children.energies.argmax()) & (best.energies <= children.energies)
+        keeps = (slots == children.energies.argmax()) & (
+            best.energies <= children.energies
+        )
         return _replaced(children, best, keeps)
 
 
@@ -130,17 +164,22 @@ SEARCHES: dict[str, type[Search]] = {
 
 def _replaced(old: Generation, new: Generation, where: Tensor) -> Generation:
     return Generation(
-        torch.where(where[:, None], new.states, old.states), torch.where(where, new.energies, old.energies)
+        torch.where(where[:, None], new.states, old.states),
+        torch.where(where, new.energies, old.energies),
     )
 
 
-def _metropolis(parents: Generation, children: Generation, tosses: Tensor, temperature: Tensor) -> Generation:
+def _metropolis(
+    parents: Generation, children: Generation, tosses: Tensor, temperature: Tensor
+) -> Generation:
     worse_by = (children.energies - parents.energies).clamp_min(0.0)
     return _replaced(parents, children, tosses < (-worse_by / temperature).exp())
 
 
 def _three_others(uniform: Tensor) -> Tensor:
-    """(3, S): for each state three mutually different others, each choice equally likely."""
+    """(3, S): for each state three mutually different others, each choice equally
+    likely.
+    """
     own = torch.eye(len(uniform), dtype=torch.bool, device=uniform.device)
     return uniform.masked_fill(own, 2.0).argsort(1)[:, :3].T
 

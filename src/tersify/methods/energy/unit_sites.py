@@ -1,4 +1,6 @@
-"""Finds what belongs to a layer's output units: its bias, the BatchNorm behind it, and where a silent one shows."""
+"""Finds what belongs to a layer's output units: its bias, the BatchNorm behind it, and
+where a silent one shows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 @dataclass(frozen=True, eq=False)
 class Outlet:
-    """A module whose output holds the units along `dim`: where a unit is silent, it is exactly zero there."""
+    """A module whose output holds the units along `dim`: where a unit is silent, it is
+    exactly zero there.
+    """
 
     module: nn.Module
     dim: int
@@ -26,19 +30,26 @@ class Outlet:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class UnitSite(Site):
-    """A weight that makes units, which its layer alone, or several layers together, give to the others."""
+    """A weight that makes units, which its layer alone, or several layers together,
+    give to the others.
+    """
 
     outlets: tuple[Outlet, ...]
     network_size: int  # parameters of the whole network, for shares of it
     is_covered: bool = False  # γ and β behind it silence its units too
 
 
-def gather_units(sites: Sequence[Site], network: Network, *, rows: int, coupled: bool) -> list[Site]:
+def gather_units(
+    sites: Sequence[Site], network: Network, *, rows: int, coupled: bool
+) -> list[Site]:
     """The sites with their units, then the biases, γ and β that belong to them.
 
-    A weight has no units where none of them may go, as in the layer that gives the network's output.
+    A weight has no units where none of them may go, as in the layer that gives the
+    network's output.
     """
-    return _coupled(sites, network) if coupled else _layer_by_layer(sites, network, rows)
+    return (
+        _coupled(sites, network) if coupled else _layer_by_layer(sites, network, rows)
+    )
 
 
 def _layer_by_layer(sites: Sequence[Site], network: Network, rows: int) -> list[Site]:
@@ -49,32 +60,55 @@ def _layer_by_layer(sites: Sequence[Site], network: Network, rows: int) -> list[
     companions: list[Site] = []
     for site in sites:
         layer, attribute = site.owners[0]
-        known = isinstance(layer, LAYERS) and attribute == "weight" and len(site.owners) == 1
+        known = (
+            isinstance(layer, LAYERS)
+            and attribute == "weight"
+            and len(site.owners) == 1
+        )
         if not known or not graph.may_lose_units(layer):
             found.append(site)
             continue
         if len(site.latent) % rows:
-            raise ValueError(f"{site.name!r} has {len(site.latent)} rows, which are not units of {rows}; change rows")
+            raise ValueError(
+                f"{site.name!r} has {len(site.latent)} rows, which are not units of {rows}; change rows"
+            )
         norm = graph.norm_behind(layer)
         count = len(site.latent) // rows
         units = Units(site.name, 0, torch.arange(count).repeat_interleave(rows), count)
         tail = norm or layer
         outlet = Outlet(
-            tail, -1 if isinstance(tail, nn.Linear) else 1, spread_index(units.unit, count, site.latent)
-        )  # fmt: skip
+            tail,
+            -1 if isinstance(tail, nn.Linear) else 1,
+            spread_index(units.unit, count, site.latent),
+        )
         found.append(
-            _extended(site, UnitSite, units=(units,), outlets=(outlet,), network_size=_size(network),
-                      is_covered=norm is not None)
-        )  # fmt: skip
-        places = [(layer, "bias"), *([] if norm is None else [(norm, "weight"), (norm, "bias")])]
-        companions += [_extended(at[place], units=(units,)) for place in places if place in at]
+            _extended(
+                site,
+                UnitSite,
+                units=(units,),
+                outlets=(outlet,),
+                network_size=_size(network),
+                is_covered=norm is not None,
+            )
+        )
+        places = [
+            (layer, "bias"),
+            *([] if norm is None else [(norm, "weight"), (norm, "bias")]),
+        ]
+        companions += [
+            _extended(at[place], units=(units,)) for place in places if place in at
+        ]
     return [*found, *companions]
 
 
 def _coupled(sites: Sequence[Site], network: Network) -> list[Site]:
-    """Units as the whole calculation tells them: what meets in an addition goes together; heads too."""
+    """Units as the whole calculation tells them: what meets in an addition goes
+    together; heads too.
+    """
     if network.units is None:
-        raise ValueError("coupled units are found by following an example; give attach(…, example=inputs)")
+        raise ValueError(
+            "coupled units are found by following an example; give attach(…, example=inputs)"
+        )
     wanted = {site.name for site in sites}
     by_name = {site.name: site for site in network.sites}
     modules = dict(network.model.named_modules())
@@ -84,15 +118,24 @@ def _coupled(sites: Sequence[Site], network: Network) -> list[Site]:
             continue
         known = [outlet for outlet in group.carriers if outlet.module in modules]
         outlets = tuple(
-            Outlet(modules[c.module], c.dim, spread_index(c.unit, group.size, _first(network))) for c in known
+            Outlet(
+                modules[c.module],
+                c.dim,
+                spread_index(c.unit, group.size, _first(network)),
+            )
+            for c in known
         )
         for member in (*group.producers, *group.followers):
-            if member.name in by_name and member.name not in made:  # buffers of statistics may stay
+            # buffers of statistics may stay
+            if member.name in by_name and member.name not in made:
                 units = (Units(group.name, member.dim, member.unit, group.size),)
                 made[member.name] = _extended(
-                    by_name[member.name], UnitSite, units=units, network_size=_size(network),
+                    by_name[member.name],
+                    UnitSite,
+                    units=units,
+                    network_size=_size(network),
                     outlets=outlets if len(known) == len(group.carriers) else (),
-                )  # fmt: skip
+                )
     own = [made.pop(site.name, site) for site in sites]
     return [*own, *made.values()]
 

@@ -28,7 +28,9 @@ class TrainedInput(InputQuantizer):
 
 @dataclass(frozen=True, kw_only=True)
 class InputMethod:
-    """A frozen description. `needs_data`: its ranges begin where calibration batches say."""
+    """A frozen description. `needs_data`: its ranges begin where calibration batches
+    say.
+    """
 
     name: ClassVar[str]
     needs_data: ClassVar[bool] = False
@@ -68,6 +70,8 @@ def input_from_table(table: Mapping[str, Any]) -> InputMethod:
 
 
 def passed_inside(value: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
-    """Exactly `value` forward; backward `x` gets the gradient where it lies between the borders."""
+    """Exactly `value` forward; backward `x` gets the gradient where it lies between the
+    borders.
+    """
     clipped = torch.clamp(x, low, high)
     return value + (clipped - clipped.detach())

@@ -1,4 +1,6 @@
-"""Binary inputs: BNN (Hubara et al. 2016), and XNOR-Net (Rastegari et al. 2016), which gives their size back."""
+"""Binary inputs: BNN (Hubara et al. 2016), and XNOR-Net (Rastegari et al. 2016), which
+gives their size back.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,36 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from tersify.methods.inputs.input_method import InputMethod, Seen, TrainedInput, passed_inside, register_input
+from tersify.methods.inputs.input_method import (
+    InputMethod,
+    Seen,
+    TrainedInput,
+    passed_inside,
+    register_input,
+)
 from tersify.tensor.inputs import SignInput, signs
 
 
 @register_input("sign")
 @dataclass(frozen=True, kw_only=True)
 class SignInputs(InputMethod):
-    """−1 and +1; the gradient passes where |x| ≤ 1. `scaled` multiplies each output by its inputs' mean magnitude.
+    """−1 and +1; the gradient passes where |x| ≤ 1. `scaled` multiplies each output by
+    its inputs' mean magnitude.
 
-    The inputs must have both signs, so a batch norm or a Hardtanh stands in front of the layer and no ReLU.
+    The inputs must have both signs, so a batch norm or a Hardtanh stands in front of
+    the layer and no ReLU.
     """
 
     needs_data: ClassVar[bool] = True
     scaled: bool = False
 
     def check(self, name: str, module: nn.Module) -> None:
-        if self.scaled and not isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-            raise ValueError(f"{name!r} is a {type(module).__name__}, which scaled is not for; leave scaled out there")
+        if self.scaled and not isinstance(
+            module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        ):
+            raise ValueError(
+                f"{name!r} is a {type(module).__name__}, which scaled is not for; leave scaled out there"
+            )
         if self.scaled and getattr(module, "padding_mode", "zeros") != "zeros":
             raise ValueError(
                 f"{name!r} pads by {module.padding_mode!r}, and scaled is for zeros; leave scaled out there"

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from tersify.methods.base import straight_through
-from tersify.methods.inputs.input_method import InputMethod, Seen, TrainedInput, register_input
+from tersify.methods.inputs.input_method import (
+    InputMethod,
+    Seen,
+    TrainedInput,
+    register_input,
+)
 from tersify.tensor.inputs import TokenInput, token_levels
 
 
 @register_input("token")
 @dataclass(frozen=True, kw_only=True)
 class TokenInputs(InputMethod):
-    """Each token's features (of an image: the features of each sample) over the largest of their magnitudes."""
+    """Each token's features (of an image: the features of each sample) over the largest
+    of their magnitudes.
+    """
 
     bits: int = 8
 

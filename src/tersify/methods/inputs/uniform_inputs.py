@@ -1,4 +1,6 @@
-"""Inputs on a uniform grid with one scale: observed, or learned as a step (LSQ, Esser et al. 2020)."""
+"""Inputs on a uniform grid with one scale: observed, or learned as a step (LSQ, Esser
+et al. 2020).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_range
-from tersify.methods.inputs.input_method import InputMethod, Seen, TrainedInput, passed_inside, register_input
+from tersify.methods.inputs.input_method import (
+    InputMethod,
+    Seen,
+    TrainedInput,
+    passed_inside,
+    register_input,
+)
 from tersify.tensor.inputs import LEAST_RANGE, UniformInput, uniform_levels
 
 
@@ -19,9 +27,10 @@ from tersify.tensor.inputs import LEAST_RANGE, UniformInput, uniform_levels
 class UniformInputs(InputMethod):
     """Integers of `bits` bits times one scale for the whole tensor.
 
-    `signed` is `yes` (−127…127), `no` (0…255, for what comes from a ReLU) or `auto`: as the calibration batches are.
-    `range` = "observed" follows the largest magnitude of the batches, of which `momentum` keeps the old part;
-    "learned" trains the scale with the network.
+    `signed` is `yes` (−127…127), `no` (0…255, for what comes from a ReLU) or `auto`: as
+    the calibration batches are. `range` = "observed" follows the largest magnitude of
+    the batches, of which `momentum` keeps the old part; "learned" trains the scale with
+    the network.
     """
 
     needs_data: ClassVar[bool] = True
@@ -40,18 +49,28 @@ class UniformInputs(InputMethod):
     def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
         assert seen is not None
         signed = seen.lowest < 0 if self.signed == "auto" else self.signed == "yes"
-        low, high = (-(2 ** (self.bits - 1)) + 1, 2 ** (self.bits - 1) - 1) if signed else (0, 2**self.bits - 1)
+        low, high = (
+            (-(2 ** (self.bits - 1)) + 1, 2 ** (self.bits - 1) - 1)
+            if signed
+            else (0, 2**self.bits - 1)
+        )
         if self.range == "observed":
             return ObservedInput(low, high, seen, self.momentum)
-        # LSQ starts at 2·mean/√top; of many levels that would cut off the tails that 8 bits can hold.
-        step = min(max(2 * seen.mean / math.sqrt(high), seen.largest / high / 2), seen.largest / high)
+        # LSQ starts at 2·mean/√top; of many levels that would cut off the tails that 8
+        # bits can hold.
+        step = min(
+            max(2 * seen.mean / math.sqrt(high), seen.largest / high / 2),
+            seen.largest / high,
+        )
         return LearnedInput(low, high, step)
 
 
 @register_input("ternary")
 @dataclass(frozen=True, kw_only=True)
 class TernaryInputs(InputMethod):
-    """−1/0/+1 times one learned step, as FATNN's inner product wants its operands; 0/1/2 of what is never negative."""
+    """−1/0/+1 times one learned step, as FATNN's inner product wants its operands;
+    0/1/2 of what is never negative.
+    """
 
     needs_data: ClassVar[bool] = True
 
@@ -72,7 +91,9 @@ class GridInput(TrainedInput):
         raise NotImplementedError
 
     def facts(self) -> UniformInput:
-        return UniformInput(scale=float(self.scale_now().detach()), low=self.low, high=self.high)
+        return UniformInput(
+            scale=float(self.scale_now().detach()), low=self.low, high=self.high
+        )
 
 
 class ObservedInput(GridInput):
@@ -98,8 +119,8 @@ class ObservedInput(GridInput):
 class LearnedInput(GridInput):
     """The scale is learned as the logarithm of its ratio to the first one.
 
-    It stays positive, and an optimizer such as Adam, which moves every parameter by about its rate, moves a small scale
-    by as large a part as a large one.
+    It stays positive, and an optimizer such as Adam, which moves every parameter by
+    about its rate, moves a small scale by as large a part as a large one.
     """
 
     first: Tensor
@@ -117,7 +138,9 @@ class LearnedInput(GridInput):
 
 
 class _LearnedStep(torch.autograd.Function):
-    """LSQ, eq. 3: inside the range the step gets round(v) − v, outside the border's integer, times 1/√(N·high)."""
+    """LSQ, eq. 3: inside the range the step gets round(v) − v, outside the border's
+    integer, times 1/√(N·high).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, low: int, high: int) -> Tensor:

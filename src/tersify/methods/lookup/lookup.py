@@ -1,4 +1,6 @@
-"""Codes of n bits for a small table of m-bit words, with a virtual bit shift (Nicodemo et al. 2020)."""
+"""Codes of n bits for a small table of m-bit words, with a virtual bit shift (Nicodemo
+et al. 2020).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_choice, check_whole
-from tersify.methods.base import Bound, Method, Site, Step, Transform, dense, register, straight_through
+from tersify.methods.base import (
+    Bound,
+    Method,
+    Site,
+    Step,
+    Transform,
+    dense,
+    register,
+    straight_through,
+)
 from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.lookup.fit import MOST_FRACTION_BITS, Fitted, fit_table
 from tersify.methods.lookup.range_split import interval_counts
@@ -24,15 +35,18 @@ FITS = ("paper", "nearest", "lloyd", "optimal", "sensitivity")
 @register("lookup")
 @dataclass(frozen=True, kw_only=True)
 class Lookup(Method):
-    """Each weight becomes one of 2^n words of m bits; words near zero count in steps 2^k times finer.
+    """Each weight becomes one of 2^n words of m bits; words near zero count in steps
+    2^k times finer.
 
-    fit: `paper` (interval means, codes by interval), `nearest` (the paper's levels, codes by distance),
-    `lloyd` (Lloyd's steps from there), `optimal` (the least squared error that such a table can have) and
-    `sensitivity` (the same, each weight counted by its squared gradient over the calibration batches).
-    placement: where the first three put their intervals, `range-split` by `ratio`, `p_start`, `p_stop`, or
-    `uniform`, which is plain n-bit fixed point. shift: whether k may differ from 0; without `k` it is chosen.
-    integer_bits: bits before the point, chosen where not given; weights beyond them go to the largest word
-    and are counted. In training the codes follow the latents, and with `learn` the table is learned too.
+    fit: `paper` (interval means, codes by interval), `nearest` (the paper's levels,
+    codes by distance), `lloyd` (Lloyd's steps from there), `optimal` (the least squared
+    error that such a table can have) and `sensitivity` (the same, each weight counted
+    by its squared gradient over the calibration batches). placement: where the first
+    three put their intervals, `range-split` by `ratio`, `p_start`, `p_stop`, or
+    `uniform`, which is plain n-bit fixed point. shift: whether k may differ from 0;
+    without `k` it is chosen. integer_bits: bits before the point, chosen where not
+    given; weights beyond them go to the largest word and are counted. In training the
+    codes follow the latents, and with `learn` the table is learned too.
     """
 
     n: int = 4
@@ -58,16 +72,28 @@ class Lookup(Method):
         if self.k is not None:
             check_whole("k", self.k, low=0, high=MOST_FRACTION_BITS - self.m)
             if self.k and not self.shift:
-                raise ValueError(f"k = {self.k} is a shift; set shift = true, or leave k out")
+                raise ValueError(
+                    f"k = {self.k} is a shift; set shift = true, or leave k out"
+                )
         if self.integer_bits is not None:
-            check_whole("integer_bits", self.integer_bits, low=-MOST_FRACTION_BITS, high=16)
+            check_whole(
+                "integer_bits", self.integer_bits, low=-MOST_FRACTION_BITS, high=16
+            )
         if not 0 < self.p_start < self.p_stop < 1:
-            raise ValueError(f"0 < p_start < p_stop < 1 must hold, got {self.p_start} and {self.p_stop}")
+            raise ValueError(
+                f"0 < p_start < p_stop < 1 must hold, got {self.p_start} and {self.p_stop}"
+            )
         if self.ratio is not None and not 0 < self.ratio < 2**self.n:
-            raise ValueError(f"ratio must lie between 0 and 2^n = {2**self.n}, got {self.ratio!r}")
+            raise ValueError(
+                f"ratio must lie between 0 and 2^n = {2**self.n}, got {self.ratio!r}"
+            )
         if self.placement == "uniform" and self.fit not in ("paper", "nearest"):
-            raise ValueError(f"a uniform placement leaves nothing to fit; set fit = 'nearest', got {self.fit!r}")
-        if self.placement == "range-split" and (self.ratio is not None or self.fit in ("paper", "nearest", "lloyd")):
+            raise ValueError(
+                f"a uniform placement leaves nothing to fit; set fit = 'nearest', got {self.fit!r}"
+            )
+        if self.placement == "range-split" and (
+            self.ratio is not None or self.fit in ("paper", "nearest", "lloyd")
+        ):
             interval_counts(self.n, self.ratio or 1.0, self.p_start, self.p_stop)
 
     @property
@@ -80,7 +106,9 @@ class Lookup(Method):
 
     @property
     def has_own_edges(self) -> bool:
-        """Whether codes are told by the intervals that the words were fitted in, and not by the nearest word."""
+        """Whether codes are told by the intervals that the words were fitted in, and
+        not by the nearest word.
+        """
         return self.fit == "paper" and self.placement == "range-split"
 
     @property
@@ -96,8 +124,11 @@ class Lookup(Method):
                 for transform in bound.each(LookupTransform):
                     transform.in_training.fill_(True)
             return
-        # Without training, a pruner before this one reaches its share of zeros only now.
-        for site, transform in zip(bound.sites, bound.each(LookupTransform), strict=True):
+        # Without training, a pruner before this one reaches its share of zeros only
+        # now.
+        for site, transform in zip(
+            bound.sites, bound.each(LookupTransform), strict=True
+        ):
             if site.chain[0] is not transform and not transform.in_training:
                 transform.take_(self.fitted(site, site.entering(transform)))
 
@@ -106,17 +137,29 @@ class Lookup(Method):
         own_steps, own_edges = bound.buffers("steps"), bound.buffers("edges")
         levels = AllLevels(levels_of(bound, "levels"), weights)
         steps = weights.remembered("steps", own_steps, lambda: torch.cat(own_steps))
-        words, order = nearest_words(self, levels.values.view_as(steps), steps).sort(dim=1)
+        words, order = nearest_words(self, levels.values.view_as(steps), steps).sort(
+            dim=1
+        )
         if self.has_own_edges:
             edges = weights.remembered("edges", own_edges, lambda: torch.cat(own_edges))
         else:
             edges = middles(words)
-        codes = codes_of_all(weights.values, edges, weights.runs(per_channel=self.per_channel))
-        first = weights.constant("first word", lambda: weights.owners(per_channel=self.per_channel) * 2**self.n)
+        codes = codes_of_all(
+            weights.values, edges, weights.runs(per_channel=self.per_channel)
+        )
+        first = weights.constant(
+            "first word",
+            lambda: weights.owners(per_channel=self.per_channel) * 2**self.n,
+        )
         places = codes + first
 
         def gradient(given: Tensor) -> Tensor:
-            sums = torch.zeros_like(words).view(-1).index_add_(0, places, given).view_as(words)
+            sums = (
+                torch.zeros_like(words)
+                .view(-1)
+                .index_add_(0, places, given)
+                .view_as(words)
+            )
             return levels.to_factors(torch.zeros_like(sums).scatter_(1, order, sums))
 
         return Prepared(words.view(-1).index_select(0, places), None, gradient)
@@ -127,9 +170,17 @@ class Lookup(Method):
 
     def fitted(self, site: Site, weight: Tensor) -> Fitted:
         """The table for this weight, or an error that names it."""
-        rows = weight.detach().double().cpu().reshape(len(weight) if self.per_channel else 1, -1).numpy()
+        rows = (
+            weight.detach()
+            .double()
+            .cpu()
+            .reshape(len(weight) if self.per_channel else 1, -1)
+            .numpy()
+        )
         if not np.isfinite(rows).all():
-            raise ValueError(f"{site.name!r} holds NaN or infinite weights; a table cannot be fitted to them")
+            raise ValueError(
+                f"{site.name!r} holds NaN or infinite weights; a table cannot be fitted to them"
+            )
         if self.placement != "uniform" and rows.shape[1] < 2**self.n:
             raise ValueError(
                 f"{site.name!r} has {rows.shape[1]} weights for a table of {2**self.n}; take fewer bits"
@@ -161,11 +212,15 @@ class LookupTransform(Transform):
         weight = site.entering()
         tables = len(weight) if method.per_channel else 1
         shape = (tables, 2**method.n)
-        self.levels = RelativeLevels(weight.new_zeros(shape), members=weight.numel() // tables)
+        self.levels = RelativeLevels(
+            weight.new_zeros(shape), members=weight.numel() // tables
+        )
         self.levels.factor.requires_grad_(method.learn)
         self.register_buffer("steps", weight.new_zeros(shape))
         self.register_buffer("edges", weight.new_zeros(tables, 2**method.n - 1))
-        self.register_buffer("shift_and_integer_bits", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer(
+            "shift_and_integer_bits", torch.zeros(2, dtype=torch.int64)
+        )
         self.register_buffer("saturated", torch.zeros((), dtype=torch.int64))
         self.register_buffer("in_training", torch.zeros((), dtype=torch.bool))
         self.take_(method.fitted(site, weight))
@@ -176,7 +231,9 @@ class LookupTransform(Transform):
         internal = form.is_internal(fitted.levels)
         self.levels.start.copy_(torch.from_numpy(fitted.levels))
         self.levels.factor.fill_(1.0)
-        self.steps.copy_(torch.from_numpy(np.where(internal, form.fine_step, form.step)))
+        self.steps.copy_(
+            torch.from_numpy(np.where(internal, form.fine_step, form.step))
+        )
         self.edges.copy_(torch.from_numpy(fitted.edges))
         self.shift_and_integer_bits.copy_(torch.tensor([form.k, form.integer_bits]))
         self.saturated.fill_(fitted.saturated)
@@ -184,10 +241,18 @@ class LookupTransform(Transform):
     def format(self) -> TableFormat:
         k, integer_bits = self.shift_and_integer_bits.tolist()
         method = self.method
-        return TableFormat(n=method.n, m=method.m, k=k, integer_bits=integer_bits, sign_in_code=method.sign_in_code)
+        return TableFormat(
+            n=method.n,
+            m=method.m,
+            k=k,
+            integer_bits=integer_bits,
+            sign_in_code=method.sign_in_code,
+        )
 
     def words(self) -> Tensor:
-        """The levels as the words can store them, ascending; a learned level stays in its partition."""
+        """The levels as the words can store them, ascending; a learned level stays in
+        its partition.
+        """
         return stored_words(self.method, self.levels(), self.steps)
 
     def codes(self, rows: Tensor, words: Tensor) -> Tensor:
@@ -204,21 +269,31 @@ class LookupTransform(Transform):
         weight = dense(upstream)
         words = self.words().detach()
         codes = self.codes(weight.reshape(len(words), -1), words)
-        # Code 0 must be the zero level where there is one, so each table starts there and wraps around.
+        # Code 0 must be the zero level where there is one, so each table starts there
+        # and wraps around.
         zero = (words == 0).int().argmax(1, keepdim=True)
-        order = (torch.arange(words.shape[1], device=words.device) + zero) % words.shape[1]
+        order = (
+            torch.arange(words.shape[1], device=words.device) + zero
+        ) % words.shape[1]
         codebook = words.gather(1, order)
         codes = ((codes - zero) % words.shape[1]).to(torch.uint8).reshape(weight.shape)
         one_table = not self.method.per_channel
         return CompressedTensor(
-            shape=tuple(weight.shape), codes=codes, codebook=codebook[0] if one_table else codebook,
-            axis=None if one_table else 0, format=self.format().to_mapping(saturated=int(self.saturated)),
-        )  # fmt: skip
+            shape=tuple(weight.shape),
+            codes=codes,
+            codebook=codebook[0] if one_table else codebook,
+            axis=None if one_table else 0,
+            format=self.format().to_mapping(saturated=int(self.saturated)),
+        )
 
 
 def stored_words(method: Lookup, levels: Tensor, steps: Tensor) -> Tensor:
     """Rows of levels as words in those steps, ascending."""
-    return straight_through(nearest_words(method, levels.detach(), steps), levels).sort(dim=1).values
+    return (
+        straight_through(nearest_words(method, levels.detach(), steps), levels)
+        .sort(dim=1)
+        .values
+    )
 
 
 def nearest_words(method: Lookup, levels: Tensor, steps: Tensor) -> Tensor:
@@ -226,10 +301,14 @@ def nearest_words(method: Lookup, levels: Tensor, steps: Tensor) -> Tensor:
     return (levels / steps).round().clamp(lowest, highest) * steps
 
 
-def codes_of_all(values: Tensor, edges: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
-    """The code of each value by its own table's row of edges. A run is (values of a table, tables).
+def codes_of_all(
+    values: Tensor, edges: Tensor, runs: Sequence[tuple[int, int]]
+) -> Tensor:
+    """The code of each value by its own table's row of edges. A run is (values of a
+    table, tables).
 
-    One call searches all tables of a run: layers of equal size mostly follow each other.
+    One call searches all tables of a run: layers of equal size mostly follow each
+    other.
     """
     parts = values.split([size * tables for size, tables in runs])
     rows = edges.split([tables for _, tables in runs])

@@ -1,4 +1,6 @@
-"""The best table there is: exact dynamic programming over the levels that the words can represent."""
+"""The best table there is: exact dynamic programming over the levels that the words can
+represent.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,33 @@ CHUNK = 1 << 20
 
 
 class Moments:
-    """Weight, sum and sum of squares of everything below each point of a fine grid, so that any cut is free.
+    """Weight, sum and sum of squares of everything below each point of a fine grid, so
+    that any cut is free.
 
     No cut is made beyond ±`reach`, so weights out there need no bins of their own.
     """
 
-    def __init__(self, weights: Floats, importance: Floats | None, spacing: float, reach: float) -> None:
+    def __init__(
+        self, weights: Floats, importance: Floats | None, spacing: float, reach: float
+    ) -> None:
         self.spacing = spacing
-        self.lowest, self.highest = np.clip([weights.min(), weights.max()], -reach, reach)
+        self.lowest, self.highest = np.clip(
+            [weights.min(), weights.max()], -reach, reach
+        )
         self.first = int(np.floor(self.lowest / spacing))
         width = int(np.floor(self.highest / spacing)) + 1 - self.first
         sums = np.zeros((3, width))
         for start in range(0, len(weights), CHUNK):
             part = weights[start : start + CHUNK]
-            bins = np.floor(np.clip(part, -reach, reach) / spacing).astype(np.int64) - self.first
-            once = np.ones_like(part) if importance is None else importance[start : start + CHUNK]
+            bins = (
+                np.floor(np.clip(part, -reach, reach) / spacing).astype(np.int64)
+                - self.first
+            )
+            once = (
+                np.ones_like(part)
+                if importance is None
+                else importance[start : start + CHUNK]
+            )
             for power in range(3):
                 sums[power] += np.bincount(bins, once * part**power, width)
         below = np.concatenate([np.zeros((3, 1)), np.cumsum(sums, axis=1)], axis=1)
@@ -38,18 +52,29 @@ class Moments:
         self.pull = 2 * (below[1] - points * below[0])
 
     def pull_between(self, later: Floats, earlier: Floats) -> Floats:
-        """2·Σ (w − midpoint) over the weights below each midpoint [later, earlier]; points lie two spacings apart."""
-        rows, columns = (np.rint(points / (2 * self.spacing)).astype(np.int64) for points in (later, earlier))
+        """2·Σ (w − midpoint) over the weights below each midpoint [later, earlier];
+        points lie two spacings apart.
+        """
+        rows, columns = (
+            np.rint(points / (2 * self.spacing)).astype(np.int64)
+            for points in (later, earlier)
+        )
         lowest, highest = (int(rows[i] + columns[i]) for i in (0, -1))
         return self._pull_over(lowest, highest).take((rows - lowest)[:, None] + columns)
 
     def _pull_over(self, lowest: int, highest: int) -> Floats:
-        """The pull at grid points lowest…highest: none before the weights, and that of all of them behind."""
+        """The pull at grid points lowest…highest: none before the weights, and that of
+        all of them behind.
+        """
         last = self.first + len(self.pull) - 1
         behind = np.arange(max(last + 1, lowest), highest + 1) * self.spacing
-        inside = self.pull[max(lowest - self.first, 0) : max(highest - self.first + 1, 0)]
+        inside = self.pull[
+            max(lowest - self.first, 0) : max(highest - self.first + 1, 0)
+        ]
         before = np.zeros(max(min(self.first - lowest, highest - lowest + 1), 0))
-        return np.concatenate([before, inside, 2 * (self.total[1] - behind * self.total[0])])
+        return np.concatenate(
+            [before, inside, 2 * (self.total[1] - behind * self.total[0])]
+        )
 
     def around(self, points: Floats) -> Floats:
         """The error if every weight went to this one point."""
@@ -57,9 +82,16 @@ class Moments:
 
 
 def optimal_table(
-    rows: list[Moments], form: TableFormat, shifts: range, *, ratio: float | None, force_zero: bool
+    rows: list[Moments],
+    form: TableFormat,
+    shifts: range,
+    *,
+    ratio: float | None,
+    force_zero: bool,
 ) -> tuple[TableFormat, Floats]:
-    """The shift, and for each row the levels, with the least squared error over all rows together."""
+    """The shift, and for each row the levels, with the least squared error over all
+    rows together.
+    """
     best: tuple[float, TableFormat, Floats] | None = None
     for k in shifts:
         shifted = replace(form, k=k)
@@ -74,11 +106,14 @@ def optimal_table(
     return best[1], best[2]
 
 
-def _best_levels(moments: Moments, form: TableFormat, ratio: float | None, force_zero: bool) -> tuple[float, Floats]:
+def _best_levels(
+    moments: Moments, form: TableFormat, ratio: float | None, force_zero: bool
+) -> tuple[float, Floats]:
     """Choose at most 2^n points of the format's grid that minimise Σ (w − nearest)².
 
-    Put all weights on the last point; adding a point g_i before g_j then gains (g_j − g_i)·pull(midpoint), so the
-    error is a sum over neighbours and dynamic programming over (how many points, which is last) is exact.
+    Put all weights on the last point; adding a point g_i before g_j then gains (g_j −
+    g_i)·pull(midpoint), so the error is a sum over neighbours and dynamic programming
+    over (how many points, which is last) is exact.
     """
     grid = _useful(form.grid(), moments)
     zero = int(np.flatnonzero(grid == 0)[0]) if force_zero else None
@@ -89,7 +124,10 @@ def _best_levels(moments: Moments, form: TableFormat, ratio: float | None, force
         later, earlier = grid[start:stop], grid[start_before:stop_before]
         found = moments.pull_between(later, earlier)
         found *= later[:, None] - earlier
-        rows, columns = np.arange(start, stop)[:, None], np.arange(start_before, stop_before)
+        rows, columns = (
+            np.arange(start, stop)[:, None],
+            np.arange(start_before, stop_before),
+        )
         if start < stop_before:
             found[rows < columns] = np.inf
         if zero is not None:
@@ -123,8 +161,12 @@ def _useful(grid: Floats, moments: Moments) -> Floats:
     return np.union1d(grid[start:stop], [0.0])
 
 
-def _ranges(grid: Floats, form: TableFormat, ratio: float | None) -> list[tuple[int, int]]:
-    """From which to which point the first, second, … level may lie: by sign, and by partition where the ratio says."""
+def _ranges(
+    grid: Floats, form: TableFormat, ratio: float | None
+) -> list[tuple[int, int]]:
+    """From which to which point the first, second, … level may lie: by sign, and by
+    partition where the ratio says.
+    """
     half, zero = form.levels // 2, int(np.searchsorted(grid, 0.0))
     ranges = [(0, len(grid))] * form.levels
     if form.sign_in_code:
@@ -135,5 +177,11 @@ def _ranges(grid: Floats, form: TableFormat, ratio: float | None) -> list[tuple[
     inner = np.flatnonzero(form.is_internal(grid))
     first, last = int(inner[0]), int(inner[-1])
     # A tail without a word of its own repeats the outermost internal one.
-    parts = [(0, first + 1)] * left + [(first, last + 1)] * internal + [(last, len(grid))] * right
-    return [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(ranges, parts, strict=True)]
+    parts = (
+        [(0, first + 1)] * left
+        + [(first, last + 1)] * internal
+        + [(last, len(grid))] * right
+    )
+    return [
+        (max(a, c), min(b, d)) for (a, b), (c, d) in zip(ranges, parts, strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""Where the levels of a lookup table go: the paper's range split, a uniform grid, and Lloyd's steps from there."""
+"""Where the levels of a lookup table go: the paper's range split, a uniform grid, and
+Lloyd's steps from there.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,14 @@ from tersify.tensor.table import Floats, TableFormat
 LLOYD_STEPS = 50
 
 
-def interval_counts(n: int, ratio: float, p_start: float, p_stop: float) -> tuple[int, int, int]:
-    """Intervals of the left tail, the internal partition and the right tail (paper 2, eq. 1–3).
+def interval_counts(
+    n: int, ratio: float, p_start: float, p_stop: float
+) -> tuple[int, int, int]:
+    """Intervals of the left tail, the internal partition and the right tail (paper 2,
+    eq. 1–3).
 
-    The tails share the external intervals in proportion to their mass; equal masses get half each.
+    The tails share the external intervals in proportion to their mass; equal masses get
+    half each.
     """
     levels = 2**n
     external = math.floor(levels / (1 + ratio))
@@ -31,8 +37,12 @@ def interval_counts(n: int, ratio: float, p_start: float, p_stop: float) -> tupl
     return left, internal, right
 
 
-def range_split(weights: Floats, n: int, ratio: float, p_start: float, p_stop: float) -> tuple[Floats, float, float]:
-    """The 2^n − 1 inner edges (eq. 4 and 5), and the bounds of the internal partition among them."""
+def range_split(
+    weights: Floats, n: int, ratio: float, p_start: float, p_stop: float
+) -> tuple[Floats, float, float]:
+    """The 2^n − 1 inner edges (eq. 4 and 5), and the bounds of the internal partition
+    among them.
+    """
     left, internal, right = interval_counts(n, ratio, p_start, p_stop)
     low_tail = np.quantile(weights, np.arange(1, left + 1) * p_start / left)
     high_tail = np.quantile(weights, p_stop + np.arange(right) * (1 - p_stop) / right)
@@ -42,7 +52,9 @@ def range_split(weights: Floats, n: int, ratio: float, p_start: float, p_stop: f
 
 
 def interval_means(weights: Floats, edges: Floats) -> Floats:
-    """The mean of each interval [edge, next edge), and the midpoint of an empty one (eq. 6)."""
+    """The mean of each interval [edge, next edge), and the midpoint of an empty one
+    (eq. 6).
+    """
     cells = np.searchsorted(edges, weights, side="right")
     counts = np.bincount(cells, minlength=len(edges) + 1)
     sums = np.bincount(cells, weights, minlength=len(edges) + 1)
@@ -61,7 +73,9 @@ def midpoints(levels: Floats) -> Floats:
 
 
 def largest_shift(bound: float, integer_bits: int, most: int) -> int:
-    """The largest k up to `most` with |bound| < 2^(integer_bits − k); 0 where there is none."""
+    """The largest k up to `most` with |bound| < 2^(integer_bits − k); 0 where there is
+    none.
+    """
     if bound == 0:
         return most
     k = math.ceil(integer_bits - math.log2(abs(bound))) - 1
@@ -73,9 +87,13 @@ def lloyd(weights: Floats, levels: Floats, *, force_zero: bool) -> Floats:
     ordered = np.sort(weights)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     for _ in range(LLOYD_STEPS):
-        cuts = np.concatenate([[0], np.searchsorted(ordered, midpoints(levels)), [len(ordered)]])
+        cuts = np.concatenate(
+            [[0], np.searchsorted(ordered, midpoints(levels)), [len(ordered)]]
+        )
         counts = np.diff(cuts)
-        levels = np.where(counts > 0, np.diff(sums[cuts]) / np.maximum(counts, 1), levels)
+        levels = np.where(
+            counts > 0, np.diff(sums[cuts]) / np.maximum(counts, 1), levels
+        )
         if force_zero:
             levels = with_zero(levels)
     return levels
@@ -89,9 +107,14 @@ def with_zero(levels: Floats) -> Floats:
 
 
 def halves_by_sign(levels: Floats) -> Floats:
-    """Ascending levels whose lower half is not positive and whose upper half is not negative."""
+    """Ascending levels whose lower half is not positive and whose upper half is not
+    negative.
+    """
     half = levels.shape[-1] // 2
-    return np.concatenate([np.minimum(levels[..., :half], 0.0), np.maximum(levels[..., half:], 0.0)], axis=-1)
+    return np.concatenate(
+        [np.minimum(levels[..., :half], 0.0), np.maximum(levels[..., half:], 0.0)],
+        axis=-1,
+    )
 
 
 def squared_error(weights: Floats, levels: Floats) -> float:

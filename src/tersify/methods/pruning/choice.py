@@ -1,4 +1,6 @@
-"""Which units go: the lowest scores of a row, of a layer or of all layers, ties by their position."""
+"""Which units go: the lowest scores of a row, of a layer or of all layers, ties by
+their position.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ SCOPES = ("layer", "global", "row")
 
 
 def lowest(scores: Tensor, count: int) -> Tensor:
-    """True at the `count` smallest of each row; of equal ones those that come first. The same on every device."""
+    """True at the `count` smallest of each row; of equal ones those that come first.
+    The same on every device.
+    """
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
     limit = _smallest(scores, min(count, scores.shape[-1]))
     if not scores.is_cuda:  # where a look at a value makes nobody wait
         gone = scores <= limit
         if int(gone.sum()) == count * len(scores):
-            return gone  # no tie at the limit, as nearly always: a cumulative sum takes eight bytes a weight
+            # no tie at the limit, as nearly always: a cumulative sum takes eight bytes
+            # a weight
+            return gone
     below = scores < limit
     ties = scores == limit
     room = count - below.sum(-1, keepdim=True)
@@ -32,50 +38,81 @@ def lowest(scores: Tensor, count: int) -> Tensor:
 
 
 def _smallest(scores: Tensor, k: int) -> Tensor:
-    """The k-th smallest of each row. Torch's own selection is slow for one long row, on a CPU as on CUDA."""
+    """The k-th smallest of each row. Torch's own selection is slow for one long row, on
+    a CPU as on CUDA.
+    """
     if scores.is_cuda:
         return scores.sort(dim=-1).values[..., k - 1 : k]
-    if len(scores) == 1 and scores.dtype == torch.float32 and scores.shape[1] > SHORT_ROW:
+    if (
+        len(scores) == 1
+        and scores.dtype == torch.float32
+        and scores.shape[1] > SHORT_ROW
+    ):
         return kth_smallest(scores, k).view(1, 1)
     return scores.kthvalue(k, dim=-1, keepdim=True).values
 
 
 def lowest_of_shards(scores: Tensor, count: int) -> Tensor:
-    """`lowest` of one row that lies on several ranks one behind the other: this rank's part of the answer."""
+    """`lowest` of one row that lies on several ranks one behind the other: this rank's
+    part of the answer.
+    """
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
     limit = kth_smallest(scores, count, reduce=sum_over_ranks)
     below, ties = scores < limit, scores == limit
     counts = gather((int(below.sum()), int(ties.sum())))
-    room = count - sum(found for found, _ in counts) - sum(found for _, found in counts[: rank()])
+    room = (
+        count
+        - sum(found for found, _ in counts)
+        - sum(found for _, found in counts[: rank()])
+    )
     return below | (ties & (ties.cumsum(0) <= room))
 
 
-def choose_in_rows(layers: Iterable[Tensor], amount: Callable[[int], int]) -> Iterator[Tensor]:
+def choose_in_rows(
+    layers: Iterable[Tensor], amount: Callable[[int], int]
+) -> Iterator[Tensor]:
     """What each row of each layer keeps."""
     return (~lowest(scores, amount(scores.shape[-1])) for scores in layers)
 
 
-def choose_in_layers(layers: Iterable[Tensor], amount: Callable[[int], int]) -> Iterator[Tensor]:
-    """What each layer keeps. Small layers of one size that follow each other are put in order by one call."""
+def choose_in_layers(
+    layers: Iterable[Tensor], amount: Callable[[int], int]
+) -> Iterator[Tensor]:
+    """What each layer keeps. Small layers of one size that follow each other are put in
+    order by one call.
+    """
     for _, same in groupby(enumerate(layers), key=_alike):
         run = [scores for _, scores in same]
-        rows = run[0].reshape(1, -1) if len(run) == 1 else torch.stack([scores.reshape(-1) for scores in run])
+        rows = (
+            run[0].reshape(1, -1)
+            if len(run) == 1
+            else torch.stack([scores.reshape(-1) for scores in run])
+        )
         kept = ~lowest(rows, amount(rows.shape[1]))
         yield from (row.view_as(scores) for row, scores in zip(kept, run, strict=True))
 
 
 def _alike(numbered: tuple[int, Tensor]) -> tuple[object, ...]:
-    """The same for layers that may be taken together; a large one stays alone, for the sake of memory."""
+    """The same for layers that may be taken together; a large one stays alone, for the
+    sake of memory.
+    """
     at, scores = numbered
     together = at // MOST_TOGETHER if scores.numel() <= SHORT_ROW else -1 - at
     return together, scores.numel(), scores.dtype, scores.device
 
 
-def choose_globally(scores: Sequence[Tensor], amount: Callable[[int], int], floor: float) -> list[Tensor]:
-    """What each layer keeps when all compete; a layer's best `floor` share, and its best unit, are safe."""
+def choose_globally(
+    scores: Sequence[Tensor], amount: Callable[[int], int], floor: float
+) -> list[Tensor]:
+    """What each layer keeps when all compete; a layer's best `floor` share, and its
+    best unit, are safe.
+    """
     flat = [each.reshape(-1) for each in scores]
-    safe = [~lowest(each[None], each.numel() - least_kept(each.numel(), floor))[0] for each in flat]
+    safe = [
+        ~lowest(each[None], each.numel() - least_kept(each.numel(), floor))[0]
+        for each in flat
+    ]
     contested = torch.where(torch.cat(safe), torch.inf, torch.cat(flat).float())
     gone = lowest(contested[None], amount(contested.numel()))[0]
     parts = gone.split([each.numel() for each in flat])

@@ -1,4 +1,6 @@
-"""The transforms of pruning: a mask and, where the score is learned or gathered in training, the score."""
+"""The transforms of pruning: a mask and, where the score is learned or gathered in
+training, the score.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ class MaskTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         masked, worth = torch.where(self.mask, latent, 0.0), self.worth()
-        return masked if worth is None else masked + (worth - worth.detach()) * latent.detach()
+        return (
+            masked
+            if worth is None
+            else masked + (worth - worth.detach()) * latent.detach()
+        )
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         return pack_kept(upstream, ranks.whole(self.mask))
@@ -47,20 +53,31 @@ class FactorMask(MaskTransform):
 
 
 class LearnedMask(MaskTransform):
-    """With a score that the optimizer moves: its gradient is the loss's gradient by the weight, times the weight.
+    """With a score that the optimizer moves: its gradient is the loss's gradient by the
+    weight, times the weight.
 
-    The gradient is that of the masked weight, so a pruned weight is scored too and can return (Sanh et al. 2020).
-    With `lines` every row and column of a matrix has a score as well, which each of its weights adds to its own.
+    The gradient is that of the masked weight, so a pruned weight is scored too and can
+    return (Sanh et al. 2020). With `lines` every row and column of a matrix has a score
+    as well, which each of its weights adds to its own.
     """
 
     pressure: Tensor
 
-    def __init__(self, latent: Tensor, *, gain: float, head_start: float = 0.0, lines: float = 0.0) -> None:
+    def __init__(
+        self,
+        latent: Tensor,
+        *,
+        gain: float,
+        head_start: float = 0.0,
+        lines: float = 0.0,
+    ) -> None:
         super().__init__(latent)
         self.gain, self.lines = gain, lines
         self.score = nn.Parameter(latent.detach().abs() * (head_start / gain))
         along = range(2) if lines and latent.ndim > 1 else ()
-        self.line_scores = nn.ParameterList(latent.new_zeros(_line_of(latent, dim)) for dim in along)
+        self.line_scores = nn.ParameterList(
+            latent.new_zeros(_line_of(latent, dim)) for dim in along
+        )
         self.register_buffer("pressure", torch.zeros((), device=latent.device))
 
     def worth(self) -> Tensor:
@@ -87,15 +104,20 @@ class SoftMask(LearnedMask):
 
 
 class GatheredMask(MaskTransform):
-    """With a running mean of |gradient · weight|, gathered by a hook in every backward pass."""
+    """With a running mean of |gradient · weight|, gathered by a hook in every backward
+    pass.
+    """
 
     score: Tensor
     DECAY = 0.9
 
     def __init__(self, latent: Tensor, start: Tensor | None = None) -> None:
         super().__init__(latent)
-        self.register_buffer("score", torch.zeros_like(latent) if start is None else start.clone())
-        # Always zero: it is there to receive, in every backward pass, the gradient times the weight.
+        self.register_buffer(
+            "score", torch.zeros_like(latent) if start is None else start.clone()
+        )
+        # Always zero: it is there to receive, in every backward pass, the gradient
+        # times the weight.
         self.probe = nn.Parameter(torch.zeros_like(latent))
         self.probe.register_post_accumulate_grad_hook(self._gather_)
 
@@ -106,6 +128,7 @@ class GatheredMask(MaskTransform):
     @torch.no_grad()
     def _gather_(self, probe: Tensor) -> None:
         assert probe.grad is not None
-        ranks.mean_over_ranks_([probe.grad])  # each has seen its own part of the batch; all must choose the same mask
+        # each has seen its own part of the batch; all must choose the same mask
+        ranks.mean_over_ranks_([probe.grad])
         self.score.mul_(self.DECAY).add_(probe.grad.abs(), alpha=1 - self.DECAY)
         probe.grad = None

@@ -14,10 +14,12 @@ SCHEDULES = ("agp", "linear", "cyclic", "one-shot", "frozen")
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """agp, linear: once up the ramp from `begin` to `end`. cyclic: up several ramps, the zeros returning between.
+    """agp, linear: once up the ramp from `begin` to `end`. cyclic: up several ramps,
+    the zeros returning between.
 
-    one-shot: all at `begin`. frozen: never; the zeros a weight has when training starts are its mask. `begin` and
-    `end` are shares of training; on a ramp a mask is chosen `every` so many steps, and for the last time at `end`.
+    one-shot: all at `begin`. frozen: never; the zeros a weight has when training starts
+    are its mask. `begin` and `end` are shares of training; on a ramp a mask is chosen
+    `every` so many steps, and for the last time at `end`.
     """
 
     schedule: str
@@ -32,7 +34,9 @@ class Pace:
         check_range("begin", self.begin, low=0.0, high=1.0)
         check_range("end", self.end, low=0.0, high=1.0)
         if self.schedule not in ("one-shot", "frozen") and self.end <= self.begin:
-            raise ValueError(f"end must lie behind begin ({self.begin}), got {self.end}")
+            raise ValueError(
+                f"end must lie behind begin ({self.begin}), got {self.end}"
+            )
         for name in ("every", "cycles"):
             check_whole(name, getattr(self, name), low=1)
         check_range("regrow", self.regrow, low=0.0, high=1.0)
@@ -51,7 +55,9 @@ class Pace:
 
     def done(self, progress: Progress) -> float:
         """How far the amount has come from its start (0) to its end (1)."""
-        last = first_step(self.begin if self.schedule == "one-shot" else self.end, progress)
+        last = first_step(
+            self.begin if self.schedule == "one-shot" else self.end, progress
+        )
         if progress.step >= last:
             return 1.0
         along = (progress.share - self.begin) / (self.end - self.begin)
@@ -60,12 +66,15 @@ class Pace:
             return along
         if self.schedule == "agp":
             return 1.0 - (1.0 - along) ** 3  # Zhu and Gupta 2017, eq. 1
-        # Cyclical pruning: each cycle climbs by the cubic, later ones from where the regrown weights leave it.
+        # Cyclical pruning: each cycle climbs by the cubic, later ones from where the
+        # regrown weights leave it.
         cycle, within = divmod(along * self.cycles, 1.0)
         low = 0.0 if cycle < 1 else 1.0 - self.regrow
         return 1.0 - (1.0 - low) * (1.0 - within) ** 3
 
 
 def first_step(share: float, progress: Progress) -> int:
-    """The first step at or behind that share of training, which a short run must not miss."""
+    """The first step at or behind that share of training, which a short run must not
+    miss.
+    """
     return min(math.ceil(share * progress.steps - 1e-9), progress.steps - 1)

@@ -9,13 +9,22 @@ import torch
 from torch import Tensor
 
 from tersify.methods.base import Site
-from tersify.methods.pruning.mask import FactorMask, GatheredMask, LearnedMask, MaskTransform, SoftMask
+from tersify.methods.pruning.mask import (
+    FactorMask,
+    GatheredMask,
+    LearnedMask,
+    MaskTransform,
+    SoftMask,
+)
 
 
 class Score:
-    """Larger is worth more. What it must remember lives in the mask's transform that it makes."""
+    """Larger is worth more. What it must remember lives in the mask's transform that it
+    makes.
+    """
 
-    needs: ClassVar[str] = ""  # what calibration batches must tell before anything can be scored
+    # what calibration batches must tell before anything can be scored
+    needs: ClassVar[str] = ""
 
     def transform(self, site: Site) -> MaskTransform:
         return MaskTransform(site.entering())
@@ -36,7 +45,9 @@ class Magnitude(Score):
 
 
 class Random(Score):
-    """A number drawn for each weight from the seed and the weight's name: the control every score must beat."""
+    """A number drawn for each weight from the seed and the weight's name: the control
+    every score must beat.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -48,18 +59,27 @@ class Random(Score):
 
 
 class Movement(Score):
-    """How far weights move away from zero as training goes: learned scores (Sanh et al. 2020).
+    """How far weights move away from zero as training goes: learned scores (Sanh et al.
+    2020).
 
-    Published, they begin at zero; with a head start of 1 each begins at its weight's magnitude and only grows or
-    shrinks from there, which a short training needs: most weights barely move, and noise would order them.
-    A row's or column's score sees all of its weights, so little data tells more about it than about each of them.
+    Published, they begin at zero; with a head start of 1 each begins at its weight's
+    magnitude and only grows or shrinks from there, which a short training needs: most
+    weights barely move, and noise would order them. A row's or column's score sees all
+    of its weights, so little data tells more about it than about each of them.
     """
 
-    def __init__(self, gain: float, head_start: float = 0.0, lines: float = 0.0) -> None:
+    def __init__(
+        self, gain: float, head_start: float = 0.0, lines: float = 0.0
+    ) -> None:
         self._gain, self._head_start, self._lines = gain, head_start, lines
 
     def transform(self, site: Site) -> MaskTransform:
-        return LearnedMask(site.entering(), gain=self._gain, head_start=self._head_start, lines=self._lines)
+        return LearnedMask(
+            site.entering(),
+            gain=self._gain,
+            head_start=self._head_start,
+            lines=self._lines,
+        )
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         assert isinstance(mask, LearnedMask)
@@ -71,7 +91,9 @@ class Movement(Score):
 
 
 class SoftMovement(Movement):
-    """Movement with a threshold instead of a share: a penalty pushes scores down until σ(score) is below it."""
+    """Movement with a threshold instead of a share: a penalty pushes scores down until
+    σ(score) is below it.
+    """
 
     def transform(self, site: Site) -> MaskTransform:
         return SoftMask(site.entering(), gain=self._gain)
@@ -81,11 +103,15 @@ class SoftMovement(Movement):
 
 
 class Taylor(Score):
-    """|gradient · weight|: what the loss would lose, to first order. At the start of training this is SNIP."""
+    """|gradient · weight|: what the loss would lose, to first order. At the start of
+    training this is SNIP.
+    """
 
     def transform(self, site: Site) -> MaskTransform:
         weight = site.entering()
-        start = None if site.sensitivity is None else site.sensitivity.sqrt() * weight.abs()
+        start = (
+            None if site.sensitivity is None else site.sensitivity.sqrt() * weight.abs()
+        )
         return GatheredMask(weight, start)
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
@@ -98,7 +124,9 @@ class Taylor(Score):
 
 
 class BrainDamage(Score):
-    """½·h·w², what the loss would lose to second order, with the Fisher diagonal for h (LeCun et al. 1990)."""
+    """½·h·w², what the loss would lose to second order, with the Fisher diagonal for h
+    (LeCun et al. 1990).
+    """
 
     needs = "gradients"
 
@@ -112,7 +140,9 @@ class BrainDamage(Score):
 
 
 class Wanda(Score):
-    """|w| times the norm of the input it meets, from calibration batches (Sun et al. 2023)."""
+    """|w| times the norm of the input it meets, from calibration batches (Sun et al.
+    2023).
+    """
 
     needs = "inputs"
 
@@ -128,9 +158,16 @@ class Wanda(Score):
 SCORES = ("magnitude", "movement", "soft-movement", "taylor", "obd", "random", "wanda")
 
 
-def score_named(name: str, *, seed: int, gain: float, head_start: float, lines: float) -> Score:
+def score_named(
+    name: str, *, seed: int, gain: float, head_start: float, lines: float
+) -> Score:
     made: dict[str, Score] = {
-        "magnitude": Magnitude(), "movement": Movement(gain, head_start, lines), "soft-movement": SoftMovement(gain),
-        "taylor": Taylor(), "obd": BrainDamage(), "random": Random(seed), "wanda": Wanda(),
-    }  # fmt: skip
+        "magnitude": Magnitude(),
+        "movement": Movement(gain, head_start, lines),
+        "soft-movement": SoftMovement(gain),
+        "taylor": Taylor(),
+        "obd": BrainDamage(),
+        "random": Random(seed),
+        "wanda": Wanda(),
+    }
     return made[name]

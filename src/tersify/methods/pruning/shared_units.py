@@ -1,4 +1,6 @@
-"""Which tensors share their filters, neurons, channels or heads, so that a unit goes from all of them at once."""
+"""Which tensors share their filters, neurons, channels or heads, so that a unit goes
+from all of them at once.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,21 @@ def with_units(structure: str, sites: Sequence[Site], network: Network) -> list[
     roles: dict[str, list[Units]] = {}
     for members in _groups(structure, sites, network):
         for name, units in members:
-            roles.setdefault(name, []).append(replace(units, scored=units.scored and name in own))
+            roles.setdefault(name, []).append(
+                replace(units, scored=units.scored and name in own)
+            )
     if not roles:
         raise ValueError(
             f"none of the weights {_shown(sites)} has a {structure} that can go; {_HOMES[structure]}; "
             "choose another structure or other weights"
         )
-    behind = [site for site in network.sites if site.name in roles and site.name not in own]
-    return [replace(site, units=tuple(roles.get(site.name, ()))) for site in (*sites, *behind)]
+    behind = [
+        site for site in network.sites if site.name in roles and site.name not in own
+    ]
+    return [
+        replace(site, units=tuple(roles.get(site.name, ())))
+        for site in (*sites, *behind)
+    ]
 
 
 _HOMES = {
@@ -42,9 +51,13 @@ _HOMES = {
 }
 
 
-def _groups(structure: str, sites: Sequence[Site], network: Network) -> Iterator[Members]:
+def _groups(
+    structure: str, sites: Sequence[Site], network: Network
+) -> Iterator[Members]:
     if network.units is not None and structure in ("filter", "neuron", "head"):
-        yield from _traced(structure, sites, network.units, {site.name for site in network.sites})
+        yield from _traced(
+            structure, sites, network.units, {site.name for site in network.sites}
+        )
     elif structure == "head":
         for heads in head_groups(sites, network):
             yield [*heads.items()]
@@ -52,41 +65,76 @@ def _groups(structure: str, sites: Sequence[Site], network: Network) -> Iterator
         yield from _paired(structure, sites, network)
 
 
-def _traced(structure: str, sites: Sequence[Site], groups: Sequence[UnitGroup], known: set[str]) -> Iterator[Members]:
-    """Units as the calculation itself tells them: what meets in an addition goes together."""
+def _traced(
+    structure: str, sites: Sequence[Site], groups: Sequence[UnitGroup], known: set[str]
+) -> Iterator[Members]:
+    """Units as the calculation itself tells them: what meets in an addition goes
+    together.
+    """
     wanted = {site.name for site in sites}
     for group in groups:
-        if group.kind == structure and any(member.name in wanted for member in group.producers):
-            # The columns that read a head go with it; a filter's readers see zeros as it is.
+        if group.kind == structure and any(
+            member.name in wanted for member in group.producers
+        ):
+            # The columns that read a head go with it; a filter's readers see zeros as
+            # it is.
             readers = group.consumers if structure == "head" else ()
             yield [
-                (m.name, Units(group.name, m.dim, m.unit, group.size, scored=m.role == "producer"))
+                (
+                    m.name,
+                    Units(
+                        group.name,
+                        m.dim,
+                        m.unit,
+                        group.size,
+                        scored=m.role == "producer",
+                    ),
+                )
                 for m in (*group.producers, *group.followers, *readers)
                 if m.name in known  # parameters; running statistics may stay
             ]
 
 
-def _paired(structure: str, sites: Sequence[Site], network: Network) -> Iterator[Members]:
-    """Without an example: each layer by itself, with its bias and, where that can be told, the batch norm behind it."""
+def _paired(
+    structure: str, sites: Sequence[Site], network: Network
+) -> Iterator[Members]:
+    """Without an example: each layer by itself, with its bias and, where that can be
+    told, the batch norm behind it.
+    """
     graph = None if structure == "channel" else _traced_graph(network.model)
     names = names_of(network.sites)
     for site in sites:
         owner, attribute = site.owners[0]
         if site.latent.ndim < 2 or not _has(structure, owner):
             continue
-        if structure != "channel" and isinstance(owner, _ConvTransposeNd) and owner.groups > 1:
+        if (
+            structure != "channel"
+            and isinstance(owner, _ConvTransposeNd)
+            and owner.groups > 1
+        ):
             continue  # a slice of its weight belongs to one filter in every group
-        dim = 1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
+        dim = (
+            1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
+        )
         count = site.latent.shape[dim]
         members = [(site.name, Units(site.name, dim, torch.arange(count), count))]
         if structure != "channel":
-            along: list[tuple[nn.Module, str]] = [(owner, attribute.replace("weight", "bias"))]
+            along: list[tuple[nn.Module, str]] = [
+                (owner, attribute.replace("weight", "bias"))
+            ]
             norm = graph.norm_behind(owner) if graph is not None else None
             if norm is not None and norm.num_features == count:
                 along += [(norm, "weight"), (norm, "bias")]
             for place in along:
                 if name := names.get(place):
-                    members.append((name, Units(site.name, 0, torch.arange(count), count, scored=False)))
+                    members.append(
+                        (
+                            name,
+                            Units(
+                                site.name, 0, torch.arange(count), count, scored=False
+                            ),
+                        )
+                    )
         yield members
 
 
@@ -99,7 +147,9 @@ def _has(structure: str, owner: nn.Module) -> bool:
 def _traced_graph(model: nn.Module) -> Graph | None:
     try:
         return Graph(model)
-    except ValueError:  # it cannot be traced: better a constant behind a silent filter than another layer's γ gone
+    except ValueError:
+        # it cannot be traced: better a constant behind a silent filter than another
+        # layer's γ gone
         return None
 
 

@@ -1,4 +1,6 @@
-"""What goes together: single weights, N of every M, blocks, kernels, and units that span several tensors."""
+"""What goes together: single weights, N of every M, blocks, kernels, and units that
+span several tensors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ScoreOf = Callable[[Site, MaskTransform], Tensor]
 
 
 class Tiling(Protocol):
-    """How one tensor's weights form units: scores of weights → scores of units (rows × units), and masks back."""
+    """How one tensor's weights form units: scores of weights → scores of units (rows ×
+    units), and masks back.
+    """
 
     def units(self, scores: Tensor) -> Tensor: ...
     def elements(self, kept: Tensor, shape: torch.Size) -> Tensor: ...
@@ -36,14 +40,18 @@ class Elements:
 
 
 class EveryM:
-    """Groups of M weights that follow each other along the input; a last, shorter group keeps as many at most."""
+    """Groups of M weights that follow each other along the input; a last, shorter group
+    keeps as many at most.
+    """
 
     def __init__(self, m: int) -> None:
         self._m = m
 
     def units(self, scores: Tensor) -> Tensor:
         rows = scores.movedim(1, -1) if scores.ndim > 1 else scores
-        return F.pad(rows, (0, -rows.shape[-1] % self._m), value=-torch.inf).reshape(-1, self._m)
+        return F.pad(rows, (0, -rows.shape[-1] % self._m), value=-torch.inf).reshape(
+            -1, self._m
+        )
 
     def elements(self, kept: Tensor, shape: torch.Size) -> Tensor:
         if len(shape) == 1:
@@ -56,7 +64,9 @@ class EveryM:
 
 
 class Blocks:
-    """Tiles of r×c of the weight as a matrix (outputs × the rest); those on the edge may be smaller."""
+    """Tiles of r×c of the weight as a matrix (outputs × the rest); those on the edge
+    may be smaller.
+    """
 
     def __init__(self, rows: int, columns: int) -> None:
         self._tile = (rows, columns)
@@ -68,12 +78,18 @@ class Blocks:
     def _tile_sums(self, matrix: Tensor) -> Tensor:
         r, c = self._tile
         padded = F.pad(matrix, (0, -matrix.shape[1] % c, 0, -matrix.shape[0] % r))
-        return padded.reshape(padded.shape[0] // r, r, padded.shape[1] // c, c).sum((1, 3))
+        return padded.reshape(padded.shape[0] // r, r, padded.shape[1] // c, c).sum(
+            (1, 3)
+        )
 
     def elements(self, kept: Tensor, shape: torch.Size) -> Tensor:
         r, c = self._tile
         height, width = shape[0], shape.numel() // shape[0]
-        return kept.repeat_interleave(r, 0).repeat_interleave(c, 1)[:height, :width].reshape(shape)
+        return (
+            kept.repeat_interleave(r, 0)
+            .repeat_interleave(c, 1)[:height, :width]
+            .reshape(shape)
+        )
 
     def fits(self, shape: torch.Size) -> bool:
         return len(shape) >= 2
@@ -110,7 +126,9 @@ def tiling_named(structure: str) -> Tiling | None:
             raise ValueError(f"a block must be at least 1x1, got {structure!r}")
         return Blocks(rows, columns)
     known = ", ".join((*TILINGS, *GROUPED))
-    raise ValueError(f"structure must be one of {known}, 'N:M' such as '2:4' or 'block-4x4', got {structure!r}")
+    raise ValueError(
+        f"structure must be one of {known}, 'N:M' such as '2:4' or 'block-4x4', got {structure!r}"
+    )
 
 
 def n_of_m(structure: str) -> tuple[int, int] | None:
@@ -120,12 +138,16 @@ def n_of_m(structure: str) -> tuple[int, int] | None:
         return None
     n, m = int(parts[1]), int(parts[2])
     if not 1 <= n <= m:
-        raise ValueError(f"structure {structure!r} keeps {n} of every {m} weights; N must be 1..M: write {m}:{n}?")
+        raise ValueError(
+            f"structure {structure!r} keeps {n} of every {m} weights; N must be 1..M: write {m}:{n}?"
+        )
     return n, m
 
 
 class Layer(Protocol):
-    """The units of which a share goes: those of one tensor, or of tensors that share their units."""
+    """The units of which a share goes: those of one tensor, or of tensors that share
+    their units.
+    """
 
     name: str
 
@@ -145,11 +167,15 @@ class TiledLayer:
 
 
 class UnitLayer:
-    """Tensors whose slices belong to the same units; a unit's score is its mean over the scored ones."""
+    """Tensors whose slices belong to the same units; a unit's score is its mean over
+    the scored ones.
+    """
 
     def __init__(self, members: Sequence[tuple[Site, MaskTransform, int]]) -> None:
         self._members = members
-        self.name = next(site.name for site, _, part in members if site.units[part].scored)
+        self.name = next(
+            site.name for site, _, part in members if site.units[part].scored
+        )
 
     def scores(self, of: ScoreOf) -> Tensor:
         sums, weights = [], []
@@ -157,18 +183,24 @@ class UnitLayer:
             units = site.units[part]
             if units.scored:
                 slices = of(site, mask).movedim(units.dim, 0).flatten(1)
-                # A product with the units' indicators: unlike a scattered sum it comes out the same every time.
-                belongs = (units.unit[None] == torch.arange(units.count)[:, None]).to(slices)
+                # A product with the units' indicators: unlike a scattered sum it comes
+                # out the same every time.
+                belongs = (units.unit[None] == torch.arange(units.count)[:, None]).to(
+                    slices
+                )
                 sums.append(belongs @ slices.sum(1))
                 weights.append(belongs.sum(1) * slices.shape[1])
-        return (torch.stack(sums).sum(0) / torch.stack(weights).sum(0).clamp(min=1))[None]
+        return (torch.stack(sums).sum(0) / torch.stack(weights).sum(0).clamp(min=1))[
+            None
+        ]
 
     def keep_(self, kept: Tensor) -> None:
         for site, mask, part in self._members:
             units, whole = site.units[part], mask.mask
             unit = units.unit.to(whole.device)
             along = torch.where(unit < 0, True, kept[0][unit.clamp(min=0)])
-            # A tensor may belong to two groups, one along each dimension, so each takes away only.
+            # A tensor may belong to two groups, one along each dimension, so each takes
+            # away only.
             whole.logical_and_(along.view(-1, *[1] * (whole.ndim - units.dim - 1)))
 
 

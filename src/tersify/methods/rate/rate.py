@@ -20,25 +20,32 @@ from tersify.tensor import CompressedTensor
 
 DEFAULT_LAMBDA = 0.1
 REFRESHES = 64  # in a run: how often the coder is asked
-STANDS_FROM = 0.85  # of training: from there on every weight keeps its price, so that codes settle
+# of training: from there on every weight keeps its price, so that codes settle
+STANDS_FROM = 0.85
 ROUNDS_WITHOUT_TRAINING = 8
 ROUNDS_AT_THE_END = 3
-LEAST_PART = 0.1  # of λ, for a layer of few weights: it saves little, and the whole network needs it
+# of λ, for a layer of few weights: it saves little, and the whole network needs it
+LEAST_PART = 0.1
 HALVINGS = 20
 LEAST_LAMBDA, MOST_LAMBDA = 1e-7, 1e5
-DAMPING = 0.5  # a weight's price moves half-way to what the coder says, since its neighbours change with it
+# a weight's price moves half-way to what the coder says, since its neighbours change
+# with it
+DAMPING = 0.5
 
 
 @register("rate")
 @dataclass(frozen=True, kw_only=True)
 class Rate(Method):
-    """A weight stays where its square is above λ × the bits it takes in the `.terse` file, else it is zero.
+    """A weight stays where its square is above λ × the bits it takes in the `.terse`
+    file, else it is zero.
 
-    Squares are measured in the mean square of the layer's weights at the beginning. Bits are those of the coder's own
-    tables: a weight that stands alone in its kernel, filter or channel costs more than one among others, so that these
-    vanish where that is cheapest. The loss gains `loss` × λ × bits a weight. λ rises to `lam` over the share `warmup`
-    of training; with `bytes` it is led, over the same time, to where the whole file has that size. Alone it prunes;
-    before a quantizer it gives the zeros, and that one the levels.
+    Squares are measured in the mean square of the layer's weights at the beginning.
+    Bits are those of the coder's own tables: a weight that stands alone in its kernel,
+    filter or channel costs more than one among others, so that these vanish where that
+    is cheapest. The loss gains `loss` × λ × bits a weight. λ rises to `lam` over the
+    share `warmup` of training; with `bytes` it is led, over the same time, to where the
+    whole file has that size. Alone it prunes; before a quantizer it gives the zeros,
+    and that one the levels.
     """
 
     bytes: int | None = None
@@ -50,18 +57,24 @@ class Rate(Method):
 
     def __post_init__(self) -> None:
         check_range("lam (λ)", self.lam, low=0.0, high=1000.0)
-        check_range("warmup (λ is reached there)", self.warmup, low=0.0, high=STANDS_FROM)
+        check_range(
+            "warmup (λ is reached there)", self.warmup, low=0.0, high=STANDS_FROM
+        )
         check_range("loss", self.loss, low=0.0, high=1e6)
         if self.bytes is not None:
             check_whole("bytes", self.bytes, low=1)
             if self.lam != DEFAULT_LAMBDA:
-                raise ValueError(f"lam (λ = {self.lam}) and bytes both say how small the file gets; give one of them")
+                raise ValueError(
+                    f"lam (λ = {self.lam}) and bytes both say how small the file gets; give one of them"
+                )
 
     def transform(self, site: Site) -> Transform:
         return RateTransform(site.latent)
 
     def bind(self, sites: Sequence[Site]) -> Bound:
-        return Bound(sites, [self.transform(site) for site in sites], RateState(sites[0].latent))
+        return Bound(
+            sites, [self.transform(site) for site in sites], RateState(sites[0].latent)
+        )
 
     def update(self, bound: Bound, step: Step) -> None:
         progress = step.progress
@@ -73,9 +86,17 @@ class Rate(Method):
             largest = max(value.numel() for value in entering)
             for transform, value in zip(transforms, entering, strict=True):
                 part = (value.numel() / largest + LEAST_PART) / (1 + LEAST_PART)
-                transform.size.copy_((value.square().mean() * part).sqrt().clamp(min=1e-12))
+                transform.size.copy_(
+                    (value.square().mean() * part).sqrt().clamp(min=1e-12)
+                )
         ends = progress.step + 1 >= progress.steps
-        for _ in range(ROUNDS_WITHOUT_TRAINING if step.without_training else ROUNDS_AT_THE_END if ends else 1):
+        for _ in range(
+            ROUNDS_WITHOUT_TRAINING
+            if step.without_training
+            else ROUNDS_AT_THE_END
+            if ends
+            else 1
+        ):
             if ends or _asks_the_coder(progress):
                 assert step.packed is not None
                 moves = step.without_training or progress.share <= STANDS_FROM
@@ -86,9 +107,15 @@ class Rate(Method):
             if self.bytes is None:
                 lam = torch.full_like(state.lam, max(self.lam * risen, LEAST_LAMBDA))
             else:
-                wanted = self.bytes + (state.first_bytes - self.bytes).clamp(min=0) * (1 - risen)
-                lam = _lambda_for((8 * wanted - state.rest) * state.taken / state.coded, scores, bits)
-            state.bits.copy_(state.rest + state.coded * (bits * (scores > lam)).sum() / state.taken)
+                wanted = self.bytes + (state.first_bytes - self.bytes).clamp(min=0) * (
+                    1 - risen
+                )
+                lam = _lambda_for(
+                    (8 * wanted - state.rest) * state.taken / state.coded, scores, bits
+                )
+            state.bits.copy_(
+                state.rest + state.coded * (bits * (scores > lam)).sum() / state.taken
+            )
             for transform in transforms:
                 transform.limit.mul_(lam / state.lam)
             state.lam.copy_(lam)
@@ -102,14 +129,29 @@ class Rate(Method):
         *,
         moves: bool,
     ) -> None:
-        """Ask the coder what the file takes now and, where prices may move, what each weight of it takes."""
+        """Ask the coder what the file takes now and, where prices may move, what each
+        weight of it takes.
+        """
         transforms = bound.each(RateTransform)
         file = priced(packed)
-        kept = torch.cat([t.kept(value).reshape(-1) for t, value in zip(transforms, entering, strict=True)])
+        kept = torch.cat(
+            [
+                t.kept(value).reshape(-1)
+                for t, value in zip(transforms, entering, strict=True)
+            ]
+        )
         if moves:
-            for transform, bits in zip(transforms, bits_of_weights(bound.sites, transforms, packed, file), strict=True):
+            for transform, bits in zip(
+                transforms,
+                bits_of_weights(bound.sites, transforms, packed, file),
+                strict=True,
+            ):
                 limit = bits * (state.lam * transform.size.square())
-                transform.limit.copy_(torch.where(transform.limit > 0, transform.limit.lerp(limit, DAMPING), limit))
+                transform.limit.copy_(
+                    torch.where(
+                        transform.limit > 0, transform.limit.lerp(limit, DAMPING), limit
+                    )
+                )
         _, bits = _scores(transforms, entering, state.lam)
         state.taken.copy_((bits * kept).sum().clamp(min=1.0))
         coded = coded_bits([site.name for site in bound.sites], packed, file)
@@ -129,7 +171,9 @@ class Rate(Method):
         state, transforms = _state(bound), bound.each(RateTransform)
         latents = [site.latent for site in bound.sites]
         value = state.lam * state.bits / sum(latent.numel() for latent in latents)
-        return self.loss * ExpectedBits.apply(value, transforms, state.constants, *latents)
+        return self.loss * ExpectedBits.apply(
+            value, transforms, state.constants, *latents
+        )
 
     def prepare(self, bound: Bound, weights: FlatWeights) -> Tensor:
         values = weights.values.detach()
@@ -147,13 +191,15 @@ class RateState(nn.Module):
     lam: Tensor
     bits: Tensor  # expected of the whole file now
     first_bytes: Tensor  # of the whole file when the coder was asked first
-    coded: Tensor  # bits of these weights when it was asked last, and of all else in the file
+    # bits of these weights when it was asked last, and of all else in the file
+    coded: Tensor
     rest: Tensor
     taken: Tensor  # the prices of all weights that were no zeros then, in bits
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
-        self.constants: dict[str, Tensor] = {}  # made of the weights' sizes alone, so nothing to save
+        # made of the weights' sizes alone, so nothing to save
+        self.constants: dict[str, Tensor] = {}
         for name in ("lam", "bits", "first_bytes", "coded", "rest", "taken"):
             start = LEAST_LAMBDA if name == "lam" else 0.0
             self.register_buffer(name, torch.tensor(start, device=like.device))
@@ -166,25 +212,37 @@ def _state(bound: Bound) -> RateState:
 
 def _asks_the_coder(progress: Progress) -> bool:
     between = max(1, progress.steps // REFRESHES)
-    return progress.step // between != (progress.step - MOST_STEPS_BETWEEN) // between or progress.step == 0
+    return (
+        progress.step // between != (progress.step - MOST_STEPS_BETWEEN) // between
+        or progress.step == 0
+    )
 
 
-def _scores(transforms: Sequence[RateTransform], entering: Sequence[Tensor], lam: Tensor) -> tuple[Tensor, Tensor]:
+def _scores(
+    transforms: Sequence[RateTransform], entering: Sequence[Tensor], lam: Tensor
+) -> tuple[Tensor, Tensor]:
     """Of all weights: the λ up to which each one stays, and its bits."""
     each = [t.limit / (lam * t.size.square()) for t in transforms]
     scores = [
         value.square() / (bits * t.size.square()).clamp(min=1e-30)
         for t, bits, value in zip(transforms, each, entering, strict=True)
     ]
-    return torch.cat([s.reshape(-1) for s in scores]), torch.cat([b.reshape(-1) for b in each])
+    return torch.cat([s.reshape(-1) for s in scores]), torch.cat(
+        [b.reshape(-1) for b in each]
+    )
 
 
 def _lambda_for(wanted_bits: Tensor, scores: Tensor, bits: Tensor) -> Tensor:
-    """The λ at which the weights that stay take as many bits, found by halving without waiting for a device."""
+    """The λ at which the weights that stay take as many bits, found by halving without
+    waiting for a device.
+    """
     low = torch.full_like(wanted_bits, LEAST_LAMBDA).log()
     high = torch.full_like(wanted_bits, MOST_LAMBDA).log()
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         too_many = (bits * (scores > middle.exp())).sum() > wanted_bits
-        low, high = torch.where(too_many, middle, low), torch.where(too_many, high, middle)
+        low, high = (
+            torch.where(too_many, middle, low),
+            torch.where(too_many, high, middle),
+        )
     return high.exp()

@@ -1,4 +1,6 @@
-"""A weight that stays where its square is worth its bits, and what those bits add to the loss."""
+"""A weight that stays where its square is worth its bits, and what those bits add to
+the loss.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from tersify.tensor import CompressedTensor
 
 
 class RateTransform(Transform):
-    """The latent where its square is above its limit, zero elsewhere; a zero's gradient passes, so that it can return.
+    """The latent where its square is above its limit, zero elsewhere; a zero's gradient
+    passes, so that it can return.
 
-    `limit` is λ × the weight's bits × the squared size of the layer's weights. `size` is that root mean square.
+    `limit` is λ × the weight's bits × the squared size of the layer's weights. `size`
+    is that root mean square.
     """
 
     limit: Tensor
@@ -25,7 +29,9 @@ class RateTransform(Transform):
     def __init__(self, latent: Tensor) -> None:
         super().__init__()
         self.register_buffer("limit", torch.zeros_like(latent))
-        self.register_buffer("size", torch.ones((), dtype=latent.dtype, device=latent.device))
+        self.register_buffer(
+            "size", torch.ones((), dtype=latent.dtype, device=latent.device)
+        )
 
     def kept(self, latent: Tensor) -> Tensor:
         return latent.square() > self.limit
@@ -39,15 +45,21 @@ class RateTransform(Transform):
 
 
 class ExpectedBits(torch.autograd.Function):
-    """λ × bits of all weights: the number is the file's, the slope that of a line from one level to the next.
+    """λ × bits of all weights: the number is the file's, the slope that of a line from
+    one level to the next.
 
-    Between zero and the level, at twice the limit's root, a weight's bits rise in a straight line; a weight beyond has
-    them all. So each weight that is not safely beyond is pulled towards zero, by what it would save.
+    Between zero and the level, at twice the limit's root, a weight's bits rise in a
+    straight line; a weight beyond has them all. So each weight that is not safely
+    beyond is pulled towards zero, by what it would save.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, value: Tensor, transforms: Sequence[RateTransform], constants: dict[str, Tensor], *latents: Tensor
+        ctx: Any,
+        value: Tensor,
+        transforms: Sequence[RateTransform],
+        constants: dict[str, Tensor],
+        *latents: Tensor,
     ) -> Tensor:
         ctx.transforms, ctx.constants = transforms, constants
         ctx.save_for_backward(*latents)

@@ -1,4 +1,6 @@
-"""A module and its inputs → a graph of functional ATen operations, exact for the sizes of these inputs."""
+"""A module and its inputs → a graph of functional ATen operations, exact for the sizes
+of these inputs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from tersify.runtime.capture.storage import with_strides
 from tersify.runtime.capture.values import Call, Graph, Ref, Value, refs, resolve
 from tersify.runtime.nested import is_plain, map_leaves, tensors
 
-__all__ = ["Call", "CannotCapture", "Captured", "Graph", "Ref", "Value", "capture", "refs", "resolve"]
+__all__ = [
+    "Call",
+    "CannotCapture",
+    "Captured",
+    "Graph",
+    "Ref",
+    "Value",
+    "capture",
+    "refs",
+    "resolve",
+]
 
 INPUT = "input"
 Copy = Callable[[Tensor], Tensor]
@@ -28,31 +40,42 @@ Copy = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """The graph, and the numbers that the module itself made in the run that was recorded, by the names of values."""
+    """The graph, and the numbers that the module itself made in the run that was
+    recorded, by the names of values.
+    """
 
     graph: Graph
     made: Mapping[str, Tensor]
 
 
 def capture(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep_strides: bool = False
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    keep_strides: bool = False,
 ) -> Captured:
-    """Run the module once in eval mode on copies of the inputs. The module is left as it was.
+    """Run the module once in eval mode on copies of the inputs. The module is left as
+    it was.
 
-    The copies are contiguous, unless `keep_strides`: what a write in place reaches may depend on strides.
+    The copies are contiguous, unless `keep_strides`: what a write in place reaches may
+    depend on strides.
     """
     copy = _with_strides if keep_strides else _contiguous
     try:
         return _settled(model, args, kwargs, copy)
     except CannotCapture:
-        # Some libraries look at numbers only to skip work, and not while torch.compile looks at them.
+        # Some libraries look at numbers only to skip work, and not while torch.compile
+        # looks at them.
         with _as_if_compiling():
             return _settled(model, args, kwargs, copy)
 
 
 @contextlib.contextmanager
 def _as_if_compiling() -> Iterator[None]:
-    """`torch.compiler.is_compiling()` is true inside, where this torch keeps it in a flag."""
+    """`torch.compiler.is_compiling()` is true inside, where this torch keeps it in a
+    flag.
+    """
     before = getattr(torch.compiler, "_is_compiling_flag", None)
     if before is None:
         yield
@@ -64,13 +87,16 @@ def _as_if_compiling() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], copy: Copy) -> Captured:
+def _settled(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], copy: Copy
+) -> Captured:
     state: tuple[Tensor, ...] = ()
     settled = False
     before = Attributes(model)
     for _ in range(4):
         recorder, captured, changed = _record(model, args, kwargs, state, copy)
-        if recorder.mutated:  # they change from call to call: the next record reads them as inputs
+        # they change from call to call: the next record reads them as inputs
+        if recorder.mutated:
             state = (*state, *recorder.mutated.values())
         elif changed and not settled:  # some modules fill a cache in their first run
             settled = True
@@ -88,12 +114,17 @@ def _settled(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any],
 
 
 def _record(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: tuple[Tensor, ...], copy: Copy
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    state: tuple[Tensor, ...],
+    copy: Copy,
 ) -> tuple[Recorder, Captured, str]:
     owned: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     owned |= dict(model.named_buffers(remove_duplicate=False))
     recorder = Recorder(owned)
-    from tersify.runtime.capture.modes import watch  # needs a private name of torch, so not before it is used
+    # needs a private name of torch, so not before it is used
+    from tersify.runtime.capture.modes import watch
 
     copies: list[Tensor] = []
 
@@ -115,12 +146,22 @@ def _record(
     held = [(t, t.detach().clone()) for t in state]
     fixed = isinstance(model, fx.GraphModule)  # its mode cannot be changed
     try:
-        with nullcontext() if fixed else eval_mode(model), refuse_nested_paddings(model):
+        with (
+            nullcontext() if fixed else eval_mode(model),
+            refuse_nested_paddings(model),
+        ):
             outputs = watch(recorder, lambda: model(*copied_args, **copied_kwargs))
         referred = map_leaves(outputs, lambda leaf: _output(recorder, leaf))
         live = zip((*inputs, *state_names), (*copies, *state), strict=True)
-        written = {name: now for name, tensor in live if (now := recorder.current(tensor)) != name}
-        made = {recorder.current(t): t.detach().clone() for t in (*tensors(outputs), *copies, *state)}
+        written = {
+            name: now
+            for name, tensor in live
+            if (now := recorder.current(tensor)) != name
+        }
+        made = {
+            recorder.current(t): t.detach().clone()
+            for t in (*tensors(outputs), *copies, *state)
+        }
     finally:
         with torch.no_grad():
             for tensor, old in (*recorder.saved, *held):
@@ -136,7 +177,8 @@ def _record(
         state=state_names,
         written=written,
         random=recorder.random,
-        depends_on_strides=recorder.depends_on_strides or not written.keys().isdisjoint(inputs),
+        depends_on_strides=recorder.depends_on_strides
+        or not written.keys().isdisjoint(inputs),
     )
     captured = Captured(graph=graph, made=made)
     return recorder, captured, before.changed(recorder)
@@ -155,12 +197,17 @@ def _output(recorder: Recorder, leaf: Any) -> Any:
         return Ref(recorder.current(leaf))
     if not is_plain(leaf):
         kind = type(leaf).__name__
-        raise refuse(f"the model returns a {kind}", "compile needs results of tensors, numbers and their containers")
+        raise refuse(
+            f"the model returns a {kind}",
+            "compile needs results of tensors, numbers and their containers",
+        )
     return leaf
 
 
 def _slots(model: nn.Module) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """The parameters and buffers of every module: its name, where they stand, and what stands there."""
+    """The parameters and buffers of every module: its name, where they stand, and what
+    stands there.
+    """
     return [
         (name, slots, dict(slots))
         for name, module in model.named_modules()
@@ -168,8 +215,12 @@ def _slots(model: nn.Module) -> list[tuple[str, dict[str, Any], dict[str, Any]]]
     ]
 
 
-def _refuse_other_tensors(slots: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
-    """A forward may change the numbers of a buffer, but not put another tensor in its place. All stand there again."""
+def _refuse_other_tensors(
+    slots: list[tuple[str, dict[str, Any], dict[str, Any]]],
+) -> None:
+    """A forward may change the numbers of a buffer, but not put another tensor in its
+    place. All stand there again.
+    """
     replaced = ""
     for owner, now, before in slots:
         for key in {*now, *before}:

@@ -1,4 +1,6 @@
-"""What the modules of a model hold beside parameters, buffers and submodules, and what a run changed of it."""
+"""What the modules of a model hold beside parameters, buffers and submodules, and what
+a run changed of it.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,33 @@ from torch import Tensor, nn
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.nested import leaves
 
-_GROWING = (list, set, deque, dict)  # a forward may add to them without setting an attribute
+# a forward may add to them without setting an attribute
+_GROWING = (list, set, deque, dict)
 
 
 class Attributes:
-    """The attributes of every module as they stand now, and the contents of those that are containers."""
+    """The attributes of every module as they stand now, and the contents of those that
+    are containers.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._held = _attributes(model)
-        self._contents = {key: _contents(value) for key, value in self._held.items() if isinstance(value, _GROWING)}
+        self._contents = {
+            key: _contents(value)
+            for key, value in self._held.items()
+            if isinstance(value, _GROWING)
+        }
 
     def changed(self, recorder: Recorder) -> str:
-        """The first that holds something else by now: a forward that keeps something for its next call."""
+        """The first that holds something else by now: a forward that keeps something
+        for its next call.
+        """
         for key, value in _attributes(self._model).items():
             known, inside = self._held.get(key), _contents(value)
-            if key in self._held and _is_the_same(inside, self._contents.get(key, known), recorder):
+            if key in self._held and _is_the_same(
+                inside, self._contents.get(key, known), recorder
+            ):
                 continue
             if any(isinstance(leaf, (Tensor, int, float)) for leaf in leaves(inside)):
                 return ".".join(("self", *(part for part in key if part)))
@@ -49,7 +62,9 @@ class Attributes:
             if isinstance(container, (list, deque)):
                 container.extend(inside[1])
             else:
-                container.update(zip(inside[0], inside[1], strict=True) if inside[0] else inside[1])
+                container.update(
+                    zip(inside[0], inside[1], strict=True) if inside[0] else inside[1]
+                )
 
 
 def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
@@ -79,6 +94,16 @@ def _is_the_same(value: Any, before: Any, recorder: Recorder) -> bool:
     if isinstance(value, Tensor) and isinstance(before, Tensor):
         same_kind = (value.shape, value.dtype) == (before.shape, before.dtype)
         return same_kind and not recorder.is_live(value) and torch.equal(value, before)
-    if isinstance(value, tuple) and isinstance(before, tuple) and len(value) == len(before):
-        return all(_is_the_same(a, b, recorder) for a, b in zip(value, before, strict=True))
-    return isinstance(value, (int, float, str)) and type(value) is type(before) and bool(value == before)
+    if (
+        isinstance(value, tuple)
+        and isinstance(before, tuple)
+        and len(value) == len(before)
+    ):
+        return all(
+            _is_the_same(a, b, recorder) for a, b in zip(value, before, strict=True)
+        )
+    return (
+        isinstance(value, (int, float, str))
+        and type(value) is type(before)
+        and bool(value == before)
+    )

@@ -1,4 +1,6 @@
-"""Operations that change their arguments, and what computes the same without changing any."""
+"""Operations that change their arguments, and what computes the same without changing
+any.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,50 @@ from tersify.runtime.nested import leaves, map_leaves, tensors
 
 aten = torch.ops.aten
 _MOVES_MEMORY = ("set_", "resize_", "resize_as_", "swap")
-# Their forms without the underscore give the same numbers in the same type, where all tensors are of one type.
+# Their forms without the underscore give the same numbers in the same type, where all
+# tensors are of one type.
 _SAME_WITHOUT = (
-    "abs", "add", "celu", "clamp", "clamp_max", "clamp_min", "copy", "div", "elu", "exp", "fill", "hardsigmoid",
-    "hardswish", "hardtanh", "leaky_relu", "masked_fill", "mish", "mul", "neg", "pow", "relu", "relu6", "rsqrt",
-    "sigmoid", "silu", "sqrt", "sub", "tanh", "threshold", "zero",
-)  # fmt: skip
+    "abs",
+    "add",
+    "celu",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "copy",
+    "div",
+    "elu",
+    "exp",
+    "fill",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "masked_fill",
+    "mish",
+    "mul",
+    "neg",
+    "pow",
+    "relu",
+    "relu6",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sqrt",
+    "sub",
+    "tanh",
+    "threshold",
+    "zero",
+)
 # They update running statistics in training without saying so.
-_UPDATES_STATISTICS = (aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+_UPDATES_STATISTICS = (
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+)
 
 
-def written_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def written_arguments(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Tensor]:
     """The tensors that the call writes to, in the order of the schema."""
     if func in _UPDATES_STATISTICS and args[5]:
         return [t for t in args[3:5] if t is not None]
@@ -37,27 +72,51 @@ def written_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def functional_form(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], written: Sequence[Tensor]
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    written: Sequence[Tensor],
 ) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
     """A callable that returns the new values of `written`, and its arguments."""
-    name, overload = func._schema.name.split("::")[1], func._schema.overload_name or "default"
+    name, overload = (
+        func._schema.name.split("::")[1],
+        func._schema.overload_name or "default",
+    )
     if name in _MOVES_MEMORY:
-        raise refuse(f"the forward calls {name}() on a tensor", "make a new tensor instead")
-    one_type = all(t.dtype in (written[0].dtype, torch.bool) for t in tensors((args, kwargs)))
-    if len(written) == 1 and written[0] is args[0] and name[:-1] in _SAME_WITHOUT and (one_type or name == "copy_"):
+        raise refuse(
+            f"the forward calls {name}() on a tensor", "make a new tensor instead"
+        )
+    one_type = all(
+        t.dtype in (written[0].dtype, torch.bool) for t in tensors((args, kwargs))
+    )
+    if (
+        len(written) == 1
+        and written[0] is args[0]
+        and name[:-1] in _SAME_WITHOUT
+        and (one_type or name == "copy_")
+    ):
         return getattr(getattr(aten, name[:-1]), overload), args, kwargs
     return OnCopies(func, _written_positions(func, args, kwargs)), args, kwargs
 
 
-def _written_positions(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    """Which leaves of the arguments are written to; a tensor may also stand where it is only read."""
+def _written_positions(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """Which leaves of the arguments are written to; a tensor may also stand where it is
+    only read.
+    """
     schema = func._schema.arguments
-    changed = {a.name for a in schema if a.alias_info is not None and a.alias_info.is_write}
+    changed = {
+        a.name for a in schema if a.alias_info is not None and a.alias_info.is_write
+    }
     if func in _UPDATES_STATISTICS:
         changed = {a.name for a in schema[3:5]}
     found: list[int] = []
     position = 0
-    for name, given in (*zip((a.name for a in schema), args, strict=False), *kwargs.items()):
+    for name, given in (
+        *zip((a.name for a in schema), args, strict=False),
+        *kwargs.items(),
+    ):
         for leaf in leaves(given):
             if name in changed and isinstance(leaf, Tensor):
                 found.append(position)
@@ -66,7 +125,9 @@ def _written_positions(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 class OnCopies:
-    """Calls an operation on copies of the arguments that it writes to, and returns the copies."""
+    """Calls an operation on copies of the arguments that it writes to, and returns the
+    copies.
+    """
 
     def __init__(self, func: Any, positions: tuple[int, ...]) -> None:
         self.func = func
@@ -74,7 +135,10 @@ class OnCopies:
         self.__name__ = func._schema.name.split("::")[1].strip("_")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OnCopies) and (self.func, self.positions) == (other.func, other.positions)
+        return isinstance(other, OnCopies) and (self.func, self.positions) == (
+            other.func,
+            other.positions,
+        )
 
     def __hash__(self) -> int:
         return hash((self.func, self.positions))

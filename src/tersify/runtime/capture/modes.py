@@ -1,7 +1,8 @@
 """Modes of torch that watch a run and record it.
 
-One sees every ATen operation, the other the few functions that are better kept whole than as what torch makes of them.
-Since the sizes are real, so is every branch that depends on them; a branch that depends on numbers is refused.
+One sees every ATen operation, the other the few functions that are better kept whole
+than as what torch makes of them. Since the sizes are real, so is every branch that
+depends on them; a branch that depends on numbers is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ except ImportError as missing:
 
 aten = torch.ops.aten
 
-# Functions that are recorded as one operation: torch would make several of each, and the last ones many.
+# Functions that are recorded as one operation: torch would make several of each, and
+# the last ones many.
 WHOLE: dict[Any, Any] = {
     F.linear: aten.linear.default,
     torch.matmul: aten.matmul.default,
@@ -43,11 +45,24 @@ WHOLE: dict[Any, Any] = {
     F.one_hot: F.one_hot,  # torch looks whether the classes fit
 }
 _READS_NUMBERS = {
-    Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__dlpack__
-}  # fmt: skip
+    Tensor.numpy,
+    Tensor.tolist,
+    Tensor.__array__,
+    Tensor.data_ptr,
+    Tensor.untyped_storage,
+    Tensor.__dlpack__,
+}
 # They give their argument back where its strides allow that, and a copy where not.
-_COPIES_IF_NEEDED = {Tensor.contiguous, Tensor.reshape, Tensor.flatten, Tensor.ravel, Tensor.to, torch.reshape,
-                     torch.flatten, torch.ravel}  # fmt: skip
+_COPIES_IF_NEEDED = {
+    Tensor.contiguous,
+    Tensor.reshape,
+    Tensor.flatten,
+    Tensor.ravel,
+    Tensor.to,
+    torch.reshape,
+    torch.flatten,
+    torch.ravel,
+}
 _READS_STRIDES = {Tensor.stride, Tensor.is_contiguous, Tensor.storage_offset}
 _REMEDY = "compile the parts before and after it, or write it with torch.where"
 
@@ -62,10 +77,14 @@ class _AtenMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would otherwise import its compiler, which takes longer than the capture of most networks."""
+        """Torch would otherwise import its compiler, which takes longer than the
+        capture of most networks.
+        """
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         recorder = self.recorder
         if self.paused or func.namespace == "prim":
@@ -76,7 +95,11 @@ class _AtenMode(TorchDispatchMode):
         if live:
             _refuse_sizes_from_numbers(recorder, func, args, kwargs)
         made = func(*args, **kwargs)
-        if live and isinstance(made, (bool, int, float, complex)) and func is not aten.is_same_size.default:
+        if (
+            live
+            and isinstance(made, (bool, int, float, complex))
+            and func is not aten.is_same_size.default
+        ):
             raise refuse("the forward reads numbers of its input into Python", _REMEDY)
         if live or is_random(func):
             recorder.random |= is_random(func)
@@ -87,13 +110,17 @@ class _AtenMode(TorchDispatchMode):
 
 
 class _FunctionMode(TorchFunctionMode):
-    """Keeps some functions whole, and refuses those that read numbers without an ATen operation."""
+    """Keeps some functions whole, and refuses those that read numbers without an ATen
+    operation.
+    """
 
     def __init__(self, aten_mode: _AtenMode) -> None:
         super().__init__()
         self.aten_mode = aten_mode
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         recorder = self.aten_mode.recorder
         if self.aten_mode.paused:
@@ -107,7 +134,9 @@ class _FunctionMode(TorchFunctionMode):
         known = func in WHOLE or func in _READS_NUMBERS or func in _READS_STRIDES
         live = known and recorder.is_live((args, kwargs))
         if func in _READS_NUMBERS and live:
-            raise refuse(f"the forward calls {func.__name__}() on numbers of its input", _REMEDY)
+            raise refuse(
+                f"the forward calls {func.__name__}() on numbers of its input", _REMEDY
+            )
         recorder.depends_on_strides |= func in _READS_STRIDES and live
         if func not in WHOLE or not live or _needs_its_parts(func, args, kwargs):
             made = func(*args, **kwargs)
@@ -142,7 +171,9 @@ def watch(recorder: Recorder, run: Callable[[], Any]) -> Any:
         return run()
 
 
-def _refuse_sizes_from_numbers(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:
+def _refuse_sizes_from_numbers(
+    recorder: Recorder, func: Any, args: Any, kwargs: Any
+) -> None:
     if torch.Tag.dynamic_output_shape not in func.tags:
         return
     if func in (aten.index.Tensor, aten._unsafe_index.Tensor):
@@ -153,7 +184,9 @@ def _refuse_sizes_from_numbers(recorder: Recorder, func: Any, args: Any, kwargs:
 
 
 def _needs_its_parts(func: Any, args: Any, kwargs: Any) -> bool:
-    """Autocast casts what a function calls, and without a number of classes their highest one decides a size."""
+    """Autocast casts what a function calls, and without a number of classes their
+    highest one decides a size.
+    """
     if func is F.one_hot:
         return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     return torch.is_autocast_enabled("cpu")

@@ -1,4 +1,6 @@
-"""Encoders of torch that give zeros at padded positions only where nobody records gradients or operations."""
+"""Encoders of torch that give zeros at padded positions only where nobody records
+gradients or operations.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,17 @@ from tersify.runtime.capture.refusal import refuse
 
 @contextlib.contextmanager
 def refuse_nested_paddings(model: nn.Module) -> Iterator[None]:
-    """Inside, such an encoder that is given a padding mask is refused: it would take torch's nested tensors."""
-    nested = [m for m in model.modules() if isinstance(m, nn.TransformerEncoder) and m.use_nested_tensor]
-    handles = [module.register_forward_pre_hook(_look, with_kwargs=True) for module in nested]
+    """Inside, such an encoder that is given a padding mask is refused: it would take
+    torch's nested tensors.
+    """
+    nested = [
+        m
+        for m in model.modules()
+        if isinstance(m, nn.TransformerEncoder) and m.use_nested_tensor
+    ]
+    handles = [
+        module.register_forward_pre_hook(_look, with_kwargs=True) for module in nested
+    ]
     try:
         yield
     finally:

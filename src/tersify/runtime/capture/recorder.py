@@ -1,4 +1,6 @@
-"""The record of one run of a module: what was called on which values, without side effects."""
+"""The record of one run of a module: what was called on which values, without side
+effects.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from tersify.runtime.capture.values import Call, Ref, Value
 from tersify.runtime.nested import map_leaves, tensors
 
 aten = torch.ops.aten
-# What `reshape` and `flatten` call: where the strides do not allow a view, they copy first.
+# What `reshape` and `flatten` call: where the strides do not allow a view, they copy
+# first.
 _VIEWS_IF_THEY_CAN = (aten.view.default, aten._unsafe_view.default)
 
 
 class Entry:
-    """A tensor of the run: its memory, where in it, and the value it had at a version of that memory."""
+    """A tensor of the run: its memory, where in it, and the value it had at a version
+    of that memory.
+    """
 
     __slots__ = ("geometry", "name", "storage", "tensor", "version")
 
@@ -40,19 +45,25 @@ class Recorder:
         self.calls: list[Call] = []
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Tensor] = {}
-        self.mutated: dict[int, Tensor] = {}  # tensors of the module that the run changes
+        # tensors of the module that the run changes
+        self.mutated: dict[int, Tensor] = {}
         self.saved: list[tuple[Tensor, Tensor]] = []  # and what they held before
         self.random = False
         self.depends_on_strides = False
-        self._names = {id(t): name for name, t in owned.items()}  # of the module's parameters and buffers
+        # of the module's parameters and buffers
+        self._names = {id(t): name for name, t in owned.items()}
         self._owners = {_storage_id(t): t for t in reversed(list(owned.values()))}
         self._entries: dict[int, Entry] = {}
-        self._outside: dict[int, tuple[Storage, Tensor]] = {}  # memory that was there before the run, or is constant
-        self._made_here: dict[int, Tensor] = {}  # constants that the run itself made, by storage
+        # memory that was there before the run, or is constant
+        self._outside: dict[int, tuple[Storage, Tensor]] = {}
+        # constants that the run itself made, by storage
+        self._made_here: dict[int, Tensor] = {}
         self._used: dict[str, int] = {}
 
     def add_live(self, tensor: Tensor, name: str) -> None:
-        """A tensor whose numbers differ from call to call, and so does whatever shares its memory."""
+        """A tensor whose numbers differ from call to call, and so does whatever shares
+        its memory.
+        """
         self.values[name] = Value.of(tensor)
         self._used[name] = 0
         storage = Storage(Geometry.of(tensor), name, live=True)
@@ -63,11 +74,17 @@ class Recorder:
         return any(self._entry(t).storage.live for t in tensors(arguments))
 
     def current(self, tensor: Tensor) -> str:
-        """The name of the value that the tensor has now; a constant becomes a value by being used."""
+        """The name of the value that the tensor has now; a constant becomes a value by
+        being used.
+        """
         entry = self._entry(tensor)
         if entry.name is None or entry.version != entry.storage.version:
             live = entry.storage.live
-            entry.name = entry.storage.read(entry.geometry, self._emit) if live else self._new_constant(tensor)
+            entry.name = (
+                entry.storage.read(entry.geometry, self._emit)
+                if live
+                else self._new_constant(tensor)
+            )
         entry.version = entry.storage.version
         return entry.name
 
@@ -87,18 +104,30 @@ class Recorder:
             self.values[name] = Value.of(tensor)
             if any(tensor is given for given in inputs):
                 continue
-            storage = self._shared_storage(tensor, inputs) or Storage(Geometry.of(tensor), name, live=True)
+            storage = self._shared_storage(tensor, inputs) or Storage(
+                Geometry.of(tensor), name, live=True
+            )
             if func in _VIEWS_IF_THEY_CAN or _puts_in_order(func, kwargs):
-                storage.laid_out_by_chance = self._entry(inputs[0]).storage.laid_out_by_chance = True
+                storage.laid_out_by_chance = self._entry(
+                    inputs[0]
+                ).storage.laid_out_by_chance = True
             self._track(tensor, storage, name)
-        self.calls.append(Call(target=func, args=call_args, kwargs=call_kwargs, results=tuple(results)))
+        self.calls.append(
+            Call(
+                target=func, args=call_args, kwargs=call_kwargs, results=tuple(results)
+            )
+        )
 
     def returned_itself(self, tensor: Tensor) -> None:
-        """A function gave its argument back; with other strides it would have made a copy."""
+        """A function gave its argument back; with other strides it would have made a
+        copy.
+        """
         self._entry(tensor).storage.laid_out_by_chance = True
 
     def keep_constant(self, made: Any, inputs: Iterable[Tensor]) -> None:
-        """What depends on no input stays what it is; memory made by this run is remembered as such."""
+        """What depends on no input stays what it is; memory made by this run is
+        remembered as such.
+        """
         given = {_storage_id(t) for t in inputs}
         for tensor in tensors(made):
             if _storage_id(tensor) not in given:
@@ -114,23 +143,41 @@ class Recorder:
         if key not in self._made_here:
             if key not in self.mutated:
                 self.mutated[key] = self._owners.get(key, written)
-                self.saved.append((self.mutated[key], self.mutated[key].detach().clone()))
+                self.saved.append(
+                    (self.mutated[key], self.mutated[key].detach().clone())
+                )
             return
         for name, constant in self.constants.items():
             if _storage_id(constant) == key:
                 self.constants[name] = constant.clone()
         if live:
             whole = _whole(written)
-            entry.storage.become_live(Geometry.of(whole), self._new_constant(whole.clone()))
+            entry.storage.become_live(
+                Geometry.of(whole), self._new_constant(whole.clone())
+            )
 
-    def write(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        """An operation that changes some of its arguments; in the record their new values are its results."""
+    def write(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """An operation that changes some of its arguments; in the record their new
+        values are its results.
+        """
         written = written_arguments(func, args, kwargs)
         self.random |= is_random(func)
         live = self.is_live((args, kwargs)) or is_random(func)
         for tensor in written:
-            if live and (Geometry.of(tensor).is_expanded or self._entry(tensor).storage.base.is_expanded):
-                raise refuse("the forward writes to a tensor whose numbers share memory", "call .contiguous() before")
+            if live and (
+                Geometry.of(tensor).is_expanded
+                or self._entry(tensor).storage.base.is_expanded
+            ):
+                raise refuse(
+                    "the forward writes to a tensor whose numbers share memory",
+                    "call .contiguous() before",
+                )
             self.before_write(tensor, live=live)
         if not live:
             made = run()
@@ -142,7 +189,14 @@ class Recorder:
         call_args, call_kwargs = self._with_refs(taken), self._with_refs(called)
         results = [self._new_name(func) for _ in written]
         made = run()
-        self.calls.append(Call(target=target, args=call_args, kwargs=call_kwargs, results=tuple(results)))
+        self.calls.append(
+            Call(
+                target=target,
+                args=call_args,
+                kwargs=call_kwargs,
+                results=tuple(results),
+            )
+        )
         for tensor, name in zip(written, results, strict=True):
             entry = self._entry(tensor)
             self.values[name] = Value.of(tensor)
@@ -150,13 +204,17 @@ class Recorder:
                 entry.storage.write(entry.geometry, name)
             except ValueError as problem:
                 raise refuse(
-                    f"{func} cannot be captured: {problem}", "write it without views of another type"
+                    f"{func} cannot be captured: {problem}",
+                    "write it without views of another type",
                 ) from None
             entry.name, entry.version = name, entry.storage.version
         return made
 
     def _with_refs(self, arguments: Any) -> Any:
-        return map_leaves(arguments, lambda leaf: Ref(self.current(leaf)) if isinstance(leaf, Tensor) else leaf)
+        return map_leaves(
+            arguments,
+            lambda leaf: Ref(self.current(leaf)) if isinstance(leaf, Tensor) else leaf,
+        )
 
     def _entry(self, tensor: Tensor) -> Entry:
         known = self._entries.get(id(tensor))
@@ -164,16 +222,23 @@ class Recorder:
             return known
         key = _storage_id(tensor)
         if key not in self._outside:
-            self._outside[key] = (Storage(Geometry.of(tensor), None, live=False), tensor)
+            self._outside[key] = (
+                Storage(Geometry.of(tensor), None, live=False),
+                tensor,
+            )
         return self._track(tensor, self._outside[key][0], None)
 
     def _track(self, tensor: Tensor, storage: Storage, name: str | None) -> Entry:
         entry = self._entries[id(tensor)] = Entry(tensor, storage, name)
         return entry
 
-    def _shared_storage(self, tensor: Tensor, inputs: Iterable[Tensor]) -> Storage | None:
+    def _shared_storage(
+        self, tensor: Tensor, inputs: Iterable[Tensor]
+    ) -> Storage | None:
         key = _storage_id(tensor)
-        return next((self._entry(t).storage for t in inputs if _storage_id(t) == key), None)
+        return next(
+            (self._entry(t).storage for t in inputs if _storage_id(t) == key), None
+        )
 
     def _new_constant(self, tensor: Tensor) -> str:
         known = self._names.get(id(tensor))
@@ -182,16 +247,27 @@ class Recorder:
         self.values[name] = Value.of(tensor)
         return name
 
-    def _emit(self, target: Any, inputs: tuple[str, ...], more: Any, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    def _emit(
+        self,
+        target: Any,
+        inputs: tuple[str, ...],
+        more: Any,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+    ) -> str:
         name = self._new_name(target)
         self.values[name] = Value(shape=shape, dtype=dtype)
         arguments = (*(Ref(i) for i in inputs), *more)
-        self.calls.append(Call(target=target, args=arguments, kwargs={}, results=(name,)))
+        self.calls.append(
+            Call(target=target, args=arguments, kwargs={}, results=(name,))
+        )
         return name
 
     def _new_name(self, func: Any) -> str:
         schema = getattr(func, "_schema", None)
-        return self._unique(schema.name.split("::")[1].strip("_") if schema else func.__name__)
+        return self._unique(
+            schema.name.split("::")[1].strip("_") if schema else func.__name__
+        )
 
     def _unique(self, base: str) -> str:
         count = self._used.get(base, -1) + 1
@@ -204,9 +280,14 @@ class Recorder:
 
 
 def _puts_in_order(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    """A copy that `contiguous`, `to` and `reshape` make only where the numbers are not in that order."""
+    """A copy that `contiguous`, `to` and `reshape` make only where the numbers are not
+    in that order.
+    """
     order = kwargs.get("memory_format") or torch.preserve_format
-    return func in (aten.clone.default, aten._to_copy.default) and order is not torch.preserve_format
+    return (
+        func in (aten.clone.default, aten._to_copy.default)
+        and order is not torch.preserve_format
+    )
 
 
 def is_random(func: Any) -> bool:

@@ -1,7 +1,8 @@
-"""Memory that several tensors share: writing through one of them changes what the others read.
+"""Memory that several tensors share: writing through one of them changes what the
+others read.
 
-A graph has no memory, only values. Here every write makes a new version, and who reads an older view afterwards gets
-the value that the memory has by then.
+A graph has no memory, only values. Here every write makes a new version, and who reads
+an older view afterwards gets the value that the memory has by then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Emit = Callable[..., str]  # function, arguments, the shape and type of the result → the value's name
+# function, arguments, the shape and type of the result → the value's name
+Emit = Callable[..., str]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,12 @@ class Geometry:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Geometry:
-        return cls(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+        return cls(
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.dtype,
+        )
 
     @property
     def numel(self) -> int:
@@ -36,7 +43,9 @@ class Geometry:
     @property
     def is_contiguous(self) -> bool:
         expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+        for size, stride in zip(
+            reversed(self.shape), reversed(self.stride), strict=True
+        ):
             if size != 1 and stride != expected:
                 return False
             expected *= size
@@ -45,34 +54,50 @@ class Geometry:
     @property
     def is_expanded(self) -> bool:
         """One number of the memory stands at several positions."""
-        return any(size > 1 and stride == 0 for size, stride in zip(self.shape, self.stride, strict=True))
+        return any(
+            size > 1 and stride == 0
+            for size, stride in zip(self.shape, self.stride, strict=True)
+        )
 
     def same_numbers(self, other: Geometry) -> bool:
         """Both are the same run of memory under different shapes."""
         return (
             self.is_contiguous
             and other.is_contiguous
-            and (self.offset, self.numel, self.dtype) == (other.offset, other.numel, other.dtype)
+            and (self.offset, self.numel, self.dtype)
+            == (other.offset, other.numel, other.dtype)
         )
 
 
 def read_view(base: Tensor, memory: tuple[Any, ...], view: tuple[Any, ...]) -> Tensor:
-    """What `view` (shape, stride, offset) sees of memory that holds `base` as `memory` says."""
+    """What `view` (shape, stride, offset) sees of memory that holds `base` as `memory`
+    says.
+    """
     return _laid_out(base, memory).as_strided(view[0], view[1], view[2] - memory[2])
 
 
-def write_view(base: Tensor, value: Tensor, memory: tuple[Any, ...], view: tuple[Any, ...]) -> Tensor:
+def write_view(
+    base: Tensor, value: Tensor, memory: tuple[Any, ...], view: tuple[Any, ...]
+) -> Tensor:
     """`base` after `value` was written through `view`."""
     made = _laid_out(base, memory)
     made.as_strided(view[0], view[1], view[2] - memory[2]).copy_(value)
     return made
 
 
-def with_strides(numbers: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """A fresh copy in memory that has these strides, whatever those of `numbers` are; expanded axes stay expanded."""
+def with_strides(
+    numbers: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> Tensor:
+    """A fresh copy in memory that has these strides, whatever those of `numbers` are;
+    expanded axes stay expanded.
+    """
     once = tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)
     kept = numbers.reshape(shape)[once]
-    return torch.empty_strided(kept.shape, stride, dtype=numbers.dtype).copy_(kept).expand(shape)
+    return (
+        torch.empty_strided(kept.shape, stride, dtype=numbers.dtype)
+        .copy_(kept)
+        .expand(shape)
+    )
 
 
 def _laid_out(base: Tensor, memory: tuple[Any, ...]) -> Tensor:
@@ -84,7 +109,8 @@ class Storage:
 
     def __init__(self, base: Geometry, name: str | None, *, live: bool) -> None:
         self.live = live  # it depends on the inputs, or changes from call to call
-        self.laid_out_by_chance = False  # whether some view of it is one, or a copy, depends on strides
+        # whether some view of it is one, or a copy, depends on strides
+        self.laid_out_by_chance = False
         self.version = 0
         self.base = base
         self._base_name = name
@@ -92,9 +118,16 @@ class Storage:
         self._writes: list[tuple[Geometry, str]] = []
 
     def become_live(self, base: Geometry, name: str) -> None:
-        """A constant is about to be changed by a value that is none: from now on it is the value `name`."""
+        """A constant is about to be changed by a value that is none: from now on it is
+        the value `name`.
+        """
         self.live = True
-        self.base, self._base_name, self._base_version, self._writes = base, name, self.version, []
+        self.base, self._base_name, self._base_version, self._writes = (
+            base,
+            name,
+            self.version,
+            [],
+        )
 
     def write(self, view: Geometry, name: str) -> None:
         if view.dtype != self.base.dtype:
@@ -131,10 +164,22 @@ class Storage:
         if wanted == seen:
             return name
         if wanted.same_numbers(seen):
-            return emit(torch.ops.aten.reshape.default, (name,), (list(wanted.shape),), wanted.shape, wanted.dtype)
+            return emit(
+                torch.ops.aten.reshape.default,
+                (name,),
+                (list(wanted.shape),),
+                wanted.shape,
+                wanted.dtype,
+            )
         if wanted.dtype != seen.dtype:
             raise ValueError("it reads memory that was written as another type")
-        return emit(read_view, (name,), (_plain(seen), _plain(wanted)), wanted.shape, wanted.dtype)
+        return emit(
+            read_view,
+            (name,),
+            (_plain(seen), _plain(wanted)),
+            wanted.shape,
+            wanted.dtype,
+        )
 
 
 def _plain(g: Geometry) -> tuple[Any, ...]:

@@ -1,4 +1,6 @@
-"""What a capture records: calls of functional ATen operations, and the values between them."""
+"""What a capture records: calls of functional ATen operations, and the values between
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tersify.runtime.nested import map_leaves
 
 
 class Ref:
-    """The position of a value in the arguments of a call. No dataclass: those are containers of arguments."""
+    """The position of a value in the arguments of a call. No dataclass: those are
+    containers of arguments.
+    """
 
     __slots__ = ("name",)
 
@@ -26,13 +30,18 @@ class Ref:
 
 def resolve(arguments: Any, values: Mapping[str, Any]) -> Any:
     """The arguments with the values in their positions."""
-    return map_leaves(arguments, lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf)
+    return map_leaves(
+        arguments, lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf
+    )
 
 
 def refs(arguments: Any) -> tuple[str, ...]:
     """The names of the values in the arguments, each once."""
     found: dict[str, None] = {}
-    map_leaves(arguments, lambda leaf: found.setdefault(leaf.name) if type(leaf) is Ref else None)
+    map_leaves(
+        arguments,
+        lambda leaf: found.setdefault(leaf.name) if type(leaf) is Ref else None,
+    )
     return tuple(found)
 
 
@@ -64,7 +73,9 @@ class Call:
     def arguments(self) -> dict[str, Any]:
         """By their names in the operation's schema, defaults filled in."""
         schema = self.target._schema  # type: ignore[attr-defined]
-        given = dict(zip((a.name for a in schema.arguments), self.args, strict=False)) | dict(self.kwargs)
+        given = dict(
+            zip((a.name for a in schema.arguments), self.args, strict=False)
+        ) | dict(self.kwargs)
         return {a.name: given.get(a.name, a.default_value) for a in schema.arguments}
 
 
@@ -72,9 +83,10 @@ class Call:
 class Graph:
     """A module at one set of input sizes, without side effects.
 
-    `inputs` are the tensors of the caller in order; `state` are tensors of the module that its forward changes: they
-    are read anew at every call. `outputs` is the module's result with a Ref for each tensor. `written` maps an input
-    or a state to the value that it holds afterwards.
+    `inputs` are the tensors of the caller in order; `state` are tensors of the module
+    that its forward changes: they are read anew at every call. `outputs` is the
+    module's result with a Ref for each tensor. `written` maps an input or a state to
+    the value that it holds afterwards.
     """
 
     inputs: tuple[str, ...]
@@ -82,13 +94,17 @@ class Graph:
     outputs: Any
     values: Mapping[str, Value]
     constants: Mapping[str, Tensor]
-    parameters: Mapping[str, Tensor] = field(default_factory=dict)  # the model's parameters and buffers by their names
+    # the model's parameters and buffers by their names
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
     state: Mapping[str, Tensor] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     random: bool = False
-    depends_on_strides: bool = False  # with inputs laid out otherwise, a write would reach other values
+    # with inputs laid out otherwise, a write would reach other values
+    depends_on_strides: bool = False
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The values that a run must make: those of the outputs, and what inputs and state hold afterwards."""
+        """The values that a run must make: those of the outputs, and what inputs and
+        state hold afterwards.
+        """
         return tuple(dict.fromkeys((*refs(self.outputs), *self.written.values())))

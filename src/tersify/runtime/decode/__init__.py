@@ -1,1 +1,3 @@
-"""Causal language models of transformers, decoded by the engine with a cache of keys and values."""
+"""Causal language models of transformers, decoded by the engine with a cache of keys
+and values.
+"""

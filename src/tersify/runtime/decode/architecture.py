@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-# What the kernels call transformers' activations; the second is whether the result is squared.
+# What the kernels call transformers' activations; the second is whether the result is
+# squared.
 ACTIVATIONS = {
     "silu": ("SILU", False),
     "swish": ("SILU", False),
@@ -17,7 +18,8 @@ ACTIVATIONS = {
     "relu": ("CLAMP", False),
     "relu2": ("CLAMP", True),
 }
-LENGTHENING = ("dynamic", "longrope")  # rotations that change with the length of the text
+# rotations that change with the length of the text
+LENGTHENING = ("dynamic", "longrope")
 
 
 class UnknownModelError(ValueError):
@@ -26,7 +28,9 @@ class UnknownModelError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNames:
-    """The modules of one layer, by what they do; rows of several matrices that read the same input lie in order."""
+    """The modules of one layer, by what they do; rows of several matrices that read the
+    same input lie in order.
+    """
 
     attention_norm: str
     queries_keys_values: tuple[str, ...]
@@ -67,13 +71,17 @@ def architecture_of(config: Any) -> Architecture:
     """Raises UnknownModelError, with the reason, for what the decoder cannot do."""
     family = getattr(config, "model_type", None)
     if family not in FAMILIES:
-        raise UnknownModelError(f"models of type {family!r} have no decoder; {', '.join(FAMILIES)} have")
+        raise UnknownModelError(
+            f"models of type {family!r} have no decoder; {', '.join(FAMILIES)} have"
+        )
     return FAMILIES[family](config)
 
 
 def _activation(name: str) -> tuple[str, bool]:
     if name not in ACTIVATIONS:
-        raise UnknownModelError(f"the activation {name!r} has no kernel; {', '.join(ACTIVATIONS)} have")
+        raise UnknownModelError(
+            f"the activation {name!r} has no kernel; {', '.join(ACTIVATIONS)} have"
+        )
     return ACTIVATIONS[name]
 
 
@@ -81,7 +89,9 @@ def _check_rotation(config: Any) -> None:
     rotation = getattr(config, "rope_parameters", None) or {}
     kind = rotation.get("rope_type", "default")
     if kind in LENGTHENING or "rope_theta" not in rotation:
-        raise UnknownModelError(f"rotations of type {kind!r} with these settings have no kernel")
+        raise UnknownModelError(
+            f"rotations of type {kind!r} with these settings have no kernel"
+        )
 
 
 def _windows(config: Any) -> list[int]:
@@ -89,7 +99,9 @@ def _windows(config: Any) -> list[int]:
     window, count = getattr(config, "sliding_window", None), config.num_hidden_layers
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
-        return [window if window and getattr(config, "use_sliding_window", True) else 0] * count
+        return [
+            window if window and getattr(config, "use_sliding_window", True) else 0
+        ] * count
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
     if unknown:
         raise UnknownModelError(f"layers of type {sorted(unknown)[0]!r} have no kernel")
@@ -100,7 +112,10 @@ def _llama(config: Any) -> Architecture:
     """Llama and what is like it: Mistral, Qwen2, Qwen3, SmolLM2, SmolLM3, BitNet."""
     _check_rotation(config)
     activation, squared = _activation(config.hidden_act)
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = (
+        getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads
+    )
     rotated = getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers
     normed, sub_normed = config.model_type == "qwen3", config.model_type == "bitnet"
     layers = []
@@ -109,14 +124,18 @@ def _llama(config: Any) -> Architecture:
         layers.append(
             LayerNames(
                 attention_norm=f"{at}input_layernorm",
-                queries_keys_values=tuple(f"{at}self_attn.{name}_proj" for name in "qkv"),
+                queries_keys_values=tuple(
+                    f"{at}self_attn.{name}_proj" for name in "qkv"
+                ),
                 attention_out=f"{at}self_attn.o_proj",
                 inner_norm=f"{at}post_attention_layernorm",
                 inner=(f"{at}mlp.gate_proj", f"{at}mlp.up_proj"),
                 out=f"{at}mlp.down_proj",
                 query_norm=f"{at}self_attn.q_norm" if normed else None,
                 key_norm=f"{at}self_attn.k_norm" if normed else None,
-                before_attention_out=f"{at}self_attn.attn_sub_norm" if sub_normed else None,
+                before_attention_out=f"{at}self_attn.attn_sub_norm"
+                if sub_normed
+                else None,
                 before_out=f"{at}mlp.ffn_sub_norm" if sub_normed else None,
                 window=window,
                 scale=width**-0.5,

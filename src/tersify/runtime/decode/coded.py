@@ -1,4 +1,6 @@
-"""What a matrix is to the decoder's kernels: numbers of levels with factors of rows and columns, or plain numbers."""
+"""What a matrix is to the decoder's kernels: numbers of levels with factors of rows and
+columns, or plain numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ SAME = 1e-6  # of the largest level: sums in float32 differ as much
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coded:
-    """level[code] × factor of its row × factor of its column; `dense` instead where there are no few levels."""
+    """level[code] × factor of its row × factor of its column; `dense` instead where
+    there are no few levels.
+    """
 
     dense: Tensor | None = None
     codes: Tensor | None = None  # uint8 [rows, features]
@@ -40,15 +44,21 @@ class Coded:
         return [] if self.levels is None else self.levels.tolist()
 
     def in_steps(self) -> Coded:
-        """The levels as whole numbers of −127..127, which a factor makes what they stand for."""
+        """The levels as whole numbers of −127..127, which a factor makes what they
+        stand for.
+        """
         assert self.levels is not None
         step = int8_step(self.levels)
         whole = (self.levels.double() / step).round().float()
-        scale = torch.full((self.rows,), 1.0) if self.row_scale is None else self.row_scale
+        scale = (
+            torch.full((self.rows,), 1.0) if self.row_scale is None else self.row_scale
+        )
         return replace(self, levels=whole, row_scale=(scale.double() * step).float())
 
     def for_floats(self) -> Coded:
-        """More levels than a nibble has are kept as whole steps where they are such, as a uniform quantizer's."""
+        """More levels than a nibble has are kept as whole steps where they are such, as
+        a uniform quantizer's.
+        """
         if self.levels is None or len(self.levels) <= NIBBLE_LEVELS:
             return self
         steps = self.in_steps()
@@ -59,7 +69,9 @@ class Coded:
 
 
 def coded(name: str, matrix: Matrix) -> Coded:
-    """From the packed form, where the weight is one or still equals it, or from what the numbers are."""
+    """From the packed form, where the weight is one or still equals it, or from what
+    the numbers are.
+    """
     weight, packed = matrix.weight, matrix.origin
     if isinstance(weight, CompressedTensor):
         return _of_packed(weight) or _of_weight(classify(name, weight.to_dense()))
@@ -69,7 +81,9 @@ def coded(name: str, matrix: Matrix) -> Coded:
 
 
 def _equal(packed: CompressedTensor, dense: Tensor) -> bool:
-    return packed.shape == tuple(dense.shape) and torch.equal(packed.to_dense().float(), dense.float())
+    return packed.shape == tuple(dense.shape) and torch.equal(
+        packed.to_dense().float(), dense.float()
+    )
 
 
 def _of_packed(tensor: CompressedTensor) -> Coded | None:
@@ -90,7 +104,10 @@ def _of_packed(tensor: CompressedTensor) -> Coded | None:
         else:
             return None
     return Coded(
-        codes=tensor.codes.contiguous(), levels=tensor.codebook.detach().float(), row_scale=row, column_scale=column
+        codes=tensor.codes.contiguous(),
+        levels=tensor.codebook.detach().float(),
+        row_scale=row,
+        column_scale=column,
     )
 
 
@@ -98,12 +115,25 @@ def _of_weight(weight: Weight) -> Coded:
     if weight.kind is WeightKind.FLOAT:
         return Coded(dense=weight.values, row_scale=weight.row_scale)
     if weight.kind is WeightKind.SIGN:
-        codes = (weight.values < 0).to(torch.uint8).mul_(2).add_((weight.values > 0).to(torch.uint8))
-        return Coded(codes=codes, levels=torch.tensor([0.0, 1.0, -1.0]), row_scale=weight.row_scale)
+        codes = (
+            (weight.values < 0)
+            .to(torch.uint8)
+            .mul_(2)
+            .add_((weight.values > 0).to(torch.uint8))
+        )
+        return Coded(
+            codes=codes,
+            levels=torch.tensor([0.0, 1.0, -1.0]),
+            row_scale=weight.row_scale,
+        )
     assert weight.table is not None
     levels = torch.cat([torch.zeros(1), weight.table.float()])
     if len(levels) > 256:  # no code is left for zero
         return Coded(dense=weight.values, row_scale=weight.row_scale)
     order = levels.argsort()
-    places = torch.from_numpy(np.searchsorted(levels[order].numpy(), weight.values.numpy()))
-    return Coded(codes=order.to(torch.uint8)[places], levels=levels, row_scale=weight.row_scale)
+    places = torch.from_numpy(
+        np.searchsorted(levels[order].numpy(), weight.values.numpy())
+    )
+    return Coded(
+        codes=order.to(torch.uint8)[places], levels=levels, row_scale=weight.row_scale
+    )

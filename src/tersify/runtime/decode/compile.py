@@ -1,4 +1,6 @@
-"""A causal model of transformers → a LanguageModel, checked against the model; or the model itself, with a warning."""
+"""A causal model of transformers → a LanguageModel, checked against the model; or the
+model itself, with a warning.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,37 @@ from tersify.runtime.ops.rounding import rounded_vectors
 from tersify.tensor import CompressedTensor
 
 CACHES, PRECISIONS = ("fp32", "fp16"), ("fp32", "int8")
-TOLERANCE, ROUNDED_TOLERANCE = 2e-5, 5e-2  # of the largest logit; numbers of 8 or 16 bits round either way
+# of the largest logit; numbers of 8 or 16 bits round either way
+TOLERANCE, ROUNDED_TOLERANCE = 2e-5, 5e-2
 CHECK_TOKENS = 24
 
 
 def is_language_model(model: nn.Module) -> bool:
     """Whether it is a causal model of transformers."""
-    return hasattr(model, "generate") and hasattr(model, "config") and hasattr(model, "prepare_inputs_for_generation")
+    return (
+        hasattr(model, "generate")
+        and hasattr(model, "config")
+        and hasattr(model, "prepare_inputs_for_generation")
+    )
 
 
 def compile_language_model(
-    model: Any, kernels: Kernels | None, precision: str, *, context: int | None, cache: str, strict: bool
+    model: Any,
+    kernels: Kernels | None,
+    precision: str,
+    *,
+    context: int | None,
+    cache: str,
+    strict: bool,
 ) -> LanguageModel | Any:
-    """Raises where `strict`, else warns, for a model that the decoder does not know, and returns the model itself."""
+    """Raises where `strict`, else warns, for a model that the decoder does not know,
+    and returns the model itself.
+    """
     check_choice("cache", cache, CACHES)
     if precision not in PRECISIONS:
-        raise ValueError(f"language models run with precision 'fp32' or 'int8', got {precision!r}")
+        raise ValueError(
+            f"language models run with precision 'fp32' or 'int8', got {precision!r}"
+        )
     try:
         if kernels is None:
             raise UnknownModelError("the compiled kernels are missing")
@@ -47,18 +64,30 @@ def compile_language_model(
     except UnknownModelError as reason:
         if strict:
             raise
-        warnings.warn(f"torch runs this model, and nothing is faster: {reason}", RuntimeWarning, stacklevel=4)
+        warnings.warn(
+            f"torch runs this model, and nothing is faster: {reason}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
         return model
 
 
-def _compiled(model: Any, kernels: Kernels, precision: str, context: int | None, cache: str) -> LanguageModel:
+def _compiled(
+    model: Any, kernels: Kernels, precision: str, context: int | None, cache: str
+) -> LanguageModel:
     architecture = architecture_of(model.config)
     if context is not None:
         most = architecture.context if architecture.positions is not None else None
         check_whole("context", context, low=1, high=most)
     network = Network(kernels, architecture, ModuleSource(model), precision)
-    rotation = None if architecture.positions is not None else rotation_of(model.model.rotary_emb)
-    decoder = Decoder(network, rotation, context=context or architecture.context, half=cache == "fp16")
+    rotation = (
+        None
+        if architecture.positions is not None
+        else rotation_of(model.model.rotary_emb)
+    )
+    decoder = Decoder(
+        network, rotation, context=context or architecture.context, half=cache == "fp16"
+    )
     made = LanguageModel(decoder, model)
     _check(made, model, cache=cache)
     if precision == "int8" and not made.int8_layers():
@@ -79,24 +108,34 @@ def from_tensors(
     context: int | None = None,
     cache: str = "fp32",
 ) -> LanguageModel:
-    """A decoder of weights by their names, such as an opened file: no module of them is ever built.
+    """A decoder of weights by their names, such as an opened file: no module of them is
+    ever built.
 
-    There is no module to compare it with, so the configuration must be the weights' own.
+    There is no module to compare it with, so the configuration must be the weights'
+    own.
     """
     check_choice("cache", cache, CACHES)
     check_choice("precision", precision, PRECISIONS)
     module = extension()
     if module is None:
-        raise ValueError("decoding from packed weights needs the compiled kernels; reinstall tersify with a compiler")
+        raise ValueError(
+            "decoding from packed weights needs the compiled kernels; reinstall tersify with a compiler"
+        )
     architecture = architecture_of(config)
     count = threads or min(torch.get_num_threads(), usable_cpus())
-    network = Network(Kernels(module, count), architecture, MappingSource(tensors, config), precision)
+    network = Network(
+        Kernels(module, count), architecture, MappingSource(tensors, config), precision
+    )
     with torch.device("meta"):
-        model = importlib.import_module("transformers").AutoModelForCausalLM.from_config(config)
+        model = importlib.import_module(
+            "transformers"
+        ).AutoModelForCausalLM.from_config(config)
     rotation = None
     if architecture.positions is None:
         rotation = rotation_of(type(model.model.rotary_emb)(config))
-    decoder = Decoder(network, rotation, context=context or architecture.context, half=cache == "fp16")
+    decoder = Decoder(
+        network, rotation, context=context or architecture.context, half=cache == "fp16"
+    )
     return LanguageModel(decoder, model.eval())
 
 
@@ -105,7 +144,9 @@ def rotation_of(rotary: Any) -> Rotation:
 
     def rotation(positions: int) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            cosines, sines = rotary(torch.zeros(1, dtype=torch.float32), torch.arange(positions)[None])
+            cosines, sines = rotary(
+                torch.zeros(1, dtype=torch.float32), torch.arange(positions)[None]
+            )
         pairs = cosines.shape[-1] // 2
         return cosines[0, :, :pairs].float(), sines[0, :, :pairs].float()
 
@@ -113,12 +154,20 @@ def rotation_of(rotary: Any) -> Rotation:
 
 
 def _check(made: LanguageModel, model: Any, *, cache: str) -> None:
-    """The logits of a random text against the model's own, which rounds what our kernels round."""
+    """The logits of a random text against the model's own, which rounds what our
+    kernels round.
+    """
     int8 = made.int8_layers()
     count = min(CHECK_TOKENS, made.context)
-    ids = torch.randint(model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(0)
+    )
     layers = [model.get_submodule(name) for name in int8]
-    hooks = [x.register_forward_pre_hook(_round_input) for x in layers if type(x).__name__ not in ROUNDING_CLASSES]
+    hooks = [
+        x.register_forward_pre_hook(_round_input)
+        for x in layers
+        if type(x).__name__ not in ROUNDING_CLASSES
+    ]
     try:
         with torch.no_grad(), eval_mode(model):
             wanted = model(ids, use_cache=False).logits[0].float()
@@ -126,7 +175,9 @@ def _check(made: LanguageModel, model: Any, *, cache: str) -> None:
         for hook in hooks:
             hook.remove()
     given = made(ids)[0]
-    exact = cache == "fp32" and all(p.dtype == torch.float32 for p in model.parameters())
+    exact = cache == "fp32" and all(
+        p.dtype == torch.float32 for p in model.parameters()
+    )
     allowed = ROUNDED_TOLERANCE if int8 or not exact else TOLERANCE
     error = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
     if not error <= allowed:

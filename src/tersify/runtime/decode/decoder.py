@@ -15,18 +15,25 @@ CHUNK = 128  # tokens of a prompt that run together, at most
 MAX_ENGINES = 16  # plans that are kept, the least recently used goes first
 FIRST_POSITIONS = 256  # that the cache has room for; it doubles from there
 
-Rotation = Callable[[int], tuple[Tensor, Tensor]]  # a number of positions → cosines and sines, [positions, pairs]
+# a number of positions → cosines and sines, [positions, pairs]
+Rotation = Callable[[int], tuple[Tensor, Tensor]]
 
 
 class Decoder:
-    """Several texts at a time, each in a slot of its own; a text may be cut back to any length."""
+    """Several texts at a time, each in a slot of its own; a text may be cut back to any
+    length.
+    """
 
-    def __init__(self, network: Network, rotation: Rotation | None, *, context: int, half: bool) -> None:
+    def __init__(
+        self, network: Network, rotation: Rotation | None, *, context: int, half: bool
+    ) -> None:
         a = network.architecture
         self.network = network
         self.context = context
         self._rotation = rotation
-        self._cache = network.kernels.module.KeyCache(len(a.layers), a.key_heads, a.width, half)
+        self._cache = network.kernels.module.KeyCache(
+            len(a.layers), a.key_heads, a.width, half
+        )
         self._engines: OrderedDict[tuple[int, int], Any] = OrderedDict()
 
     @property
@@ -52,10 +59,21 @@ class Decoder:
         self._cache.reserve(slots, min(wanted, self.context))
         if self._rotation is not None:
             cosines, sines = self._rotation(self._cache.capacity)
-            self._cache.set_rotation(cosines.contiguous().numpy(), sines.contiguous().numpy())
+            self._cache.set_rotation(
+                cosines.contiguous().numpy(), sines.contiguous().numpy()
+            )
 
-    def prompt(self, slot: int, tokens: Sequence[int], start: int = 0, *, all_logits: bool = False) -> Tensor:
-        """The tokens from position `start` on: the logits of the last one, [1, vocabulary], or of all."""
+    def prompt(
+        self,
+        slot: int,
+        tokens: Sequence[int],
+        start: int = 0,
+        *,
+        all_logits: bool = False,
+    ) -> Tensor:
+        """The tokens from position `start` on: the logits of the last one, [1,
+        vocabulary], or of all.
+        """
         made = []
         for begin in range(0, len(tokens), CHUNK):
             part = tokens[begin : begin + CHUNK]
@@ -68,9 +86,15 @@ class Decoder:
         return made[0] if len(made) == 1 else torch.cat(made)
 
     def run(
-        self, slots: Sequence[int], positions: Sequence[int], tokens: Sequence[int], wanted: Sequence[int]
+        self,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        tokens: Sequence[int],
+        wanted: Sequence[int],
     ) -> Tensor:
-        """Some tokens, each of its slot and at its position there: the logits of the rows that are wanted."""
+        """Some tokens, each of its slot and at its position there: the logits of the
+        rows that are wanted.
+        """
         a = self.network.architecture
         self.room_for(max(slots) + 1, max(positions) + 1)
         out = torch.empty(max(len(wanted), 1), a.vocabulary if wanted else a.hidden)
@@ -79,14 +103,18 @@ class Decoder:
             inputs.append(torch.tensor(positions, dtype=torch.int64))
         engine = self._engine(len(tokens), len(wanted))
         self._cache.set_rows(list(slots), list(positions), list(wanted) or [0])
-        engine.run([(x.data_ptr(), x.numel()) for x in inputs], [(out.data_ptr(), out.numel())])
+        engine.run(
+            [(x.data_ptr(), x.numel()) for x in inputs], [(out.data_ptr(), out.numel())]
+        )
         return out
 
     def _engine(self, tokens: int, wanted: int) -> Any:
         key = (tokens, wanted)
         found = self._engines.get(key)
         if found is None:
-            found = self._engines[key] = self.network.engine(self._cache, tokens, wanted)
+            found = self._engines[key] = self.network.engine(
+                self._cache, tokens, wanted
+            )
             if len(self._engines) > MAX_ENGINES:
                 self._engines.popitem(last=False)
         self._engines.move_to_end(key)

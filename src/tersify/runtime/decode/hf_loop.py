@@ -1,4 +1,6 @@
-"""The decoding loop that transformers' `generate` calls: its arguments, processors and criteria, our logits."""
+"""The decoding loop that transformers' `generate` calls: its arguments, processors and
+criteria, our logits.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,24 @@ from tersify.runtime.decode.decoder import Decoder
 MOVED = "what the decoder does not do; call the model's own generate"
 
 
-def prompts_of(input_ids: Tensor, attention_mask: Tensor | None, vocabulary: int) -> list[list[int]]:
+def prompts_of(
+    input_ids: Tensor, attention_mask: Tensor | None, vocabulary: int
+) -> list[list[int]]:
     """The tokens of every text without the padding before them."""
-    if input_ids.ndim != 2 or input_ids.dtype not in (torch.int64, torch.int32) or not input_ids.numel():
+    if (
+        input_ids.ndim != 2
+        or input_ids.dtype not in (torch.int64, torch.int32)
+        or not input_ids.numel()
+    ):
         raise ValueError(
             f"input_ids are whole numbers of [texts, tokens], at least one each; got {input_ids.dtype} "
             f"{tuple(input_ids.shape)}"
         )
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= vocabulary:
-        raise ValueError(f"tokens are 0..{vocabulary - 1}, got {low if low < 0 else high}")
+        raise ValueError(
+            f"tokens are 0..{vocabulary - 1}, got {low if low < 0 else high}"
+        )
     if attention_mask is None:
         return input_ids.tolist()
     if attention_mask.shape != input_ids.shape:
@@ -31,7 +41,9 @@ def prompts_of(input_ids: Tensor, attention_mask: Tensor | None, vocabulary: int
         )
     mask = attention_mask != 0
     if not bool(mask[:, -1].all()) or bool((mask[:, :-1] & ~mask[:, 1:]).any()):
-        raise ValueError("the attention_mask hides tokens between others or at the end; pad texts on the left")
+        raise ValueError(
+            "the attention_mask hides tokens between others or at the end; pad texts on the left"
+        )
     return [ids[keep].tolist() for ids, keep in zip(input_ids, mask, strict=True)]
 
 
@@ -46,9 +58,17 @@ def decode(
 ) -> Any:
     """Greedy search or sampling, as transformers does them."""
     _check(generation_config, model_kwargs)
-    texts = prompts_of(input_ids, model_kwargs.get("attention_mask"), decoder.network.architecture.vocabulary)
+    texts = prompts_of(
+        input_ids,
+        model_kwargs.get("attention_mask"),
+        decoder.network.architecture.vocabulary,
+    )
     longest, length = max(len(text) for text in texts), generation_config.max_length
-    decoder.check_length(longest if length is None else max(longest, longest + length - input_ids.shape[1] - 1))
+    decoder.check_length(
+        longest
+        if length is None
+        else max(longest, longest + length - input_ids.shape[1] - 1)
+    )
     decoder.room_for(len(texts), longest)
     logits = torch.cat([decoder.prompt(slot, text) for slot, text in enumerate(texts)])
     lengths = [len(text) for text in texts]
@@ -64,7 +84,9 @@ def decode(
         else:
             tokens = scores.argmax(-1)
         if ends:
-            tokens = torch.where(unfinished, tokens, generation_config._pad_token_tensor)
+            tokens = torch.where(
+                unfinished, tokens, generation_config._pad_token_tensor
+            )
         input_ids = torch.cat([input_ids, tokens[:, None]], 1)
         if streamer is not None:
             streamer.put(tokens)
@@ -85,7 +107,9 @@ def decode(
 def _check(config: Any, model_kwargs: dict[str, Any]) -> None:
     if config.num_beams and config.num_beams > 1:
         raise ValueError(f"num_beams={config.num_beams} is {MOVED}")
-    if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
+    if config.return_dict_in_generate and (
+        config.output_attentions or config.output_hidden_states
+    ):
         raise ValueError(f"attentions and hidden states are {MOVED}")
     cache = model_kwargs.get("past_key_values")
     if cache is not None and getattr(cache, "get_seq_length", lambda: 1)():
@@ -94,7 +118,9 @@ def _check(config: Any, model_kwargs: dict[str, Any]) -> None:
         raise ValueError(f"inputs_embeds are {MOVED}")
 
 
-def _result(input_ids: Tensor, kept: tuple[list[Tensor], list[Tensor]], config: Any) -> Any:
+def _result(
+    input_ids: Tensor, kept: tuple[list[Tensor], list[Tensor]], config: Any
+) -> Any:
     if not config.return_dict_in_generate:
         return input_ids
     made: Any = importlib.import_module("transformers.generation.utils")

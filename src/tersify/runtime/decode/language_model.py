@@ -1,4 +1,6 @@
-"""A causal language model, compiled: logits, `generate` and streams of tokens from our kernels."""
+"""A causal language model, compiled: logits, `generate` and streams of tokens from our
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from tersify.runtime.decode.sampling import Sampling
 class LanguageModel:
     """What `compile` makes of a causal model of transformers.
 
-    Called with `input_ids` it gives the logits of every token. `generate` takes transformers' arguments; `stream` gives
-    one token after the other. The model it was made from is left as it is and must not change afterwards.
+    Called with `input_ids` it gives the logits of every token. `generate` takes
+    transformers' arguments; `stream` gives one token after the other. The model it was
+    made from is left as it is and must not change afterwards.
     """
 
     def __init__(self, decoder: Decoder, model: Any) -> None:
@@ -27,7 +30,8 @@ class LanguageModel:
         self._model = model
         self._unchanged = _versions(model)
         self._lock = threading.Lock()
-        self._seen: list[int] = []  # the tokens of slot 0: a text that goes on need not be read again
+        # the tokens of slot 0: a text that goes on need not be read again
+        self._seen: list[int] = []
 
     @property
     def config(self) -> Any:
@@ -58,8 +62,12 @@ class LanguageModel:
         """Bytes of the keys and values, by now."""
         return self._decoder.cache_bytes
 
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The logits of every token, [texts, tokens, vocabulary]; zeros where the mask hides one."""
+    def __call__(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """The logits of every token, [texts, tokens, vocabulary]; zeros where the mask
+        hides one.
+        """
         self._check_unchanged()
         a = self._decoder.network.architecture
         texts = hf_loop.prompts_of(input_ids, attention_mask, a.vocabulary)
@@ -67,11 +75,15 @@ class LanguageModel:
         with self._lock:
             self._seen = []
             for number, text in enumerate(texts):
-                out[number, input_ids.shape[1] - len(text) :] = self._decoder.prompt(0, text, all_logits=True)
+                out[number, input_ids.shape[1] - len(text) :] = self._decoder.prompt(
+                    0, text, all_logits=True
+                )
         return out
 
     def generate(self, input_ids: Tensor, **arguments: Any) -> Any:
-        """transformers' `generate`, with its arguments, its processors of logits and its criteria to stop."""
+        """transformers' `generate`, with its arguments, its processors of logits and
+        its criteria to stop.
+        """
         return self._model.generate(input_ids, custom_generate=self.decode, **arguments)
 
     def decode(
@@ -87,7 +99,9 @@ class LanguageModel:
     ) -> Any:
         """For `model.generate(..., custom_generate=compiled.decode)`."""
         if model is not self._model:
-            raise ValueError("this was compiled from another model; compile the one that generates")
+            raise ValueError(
+                "this was compiled from another model; compile the one that generates"
+            )
         self._check_unchanged()
         with self._lock:
             self._seen = []
@@ -113,21 +127,36 @@ class LanguageModel:
         eos_token_id: int | Sequence[int] | None = None,
         generator: torch.Generator | None = None,
     ) -> Iterator[int]:
-        """One token after the other of one text, up to the one that ends it, which is the last, or to a full cache.
+        """One token after the other of one text, up to the one that ends it, which is
+        the last, or to a full cache.
 
-        A prompt that begins with what the last stream saw is only read from where they part.
+        A prompt that begins with what the last stream saw is only read from where they
+        part.
         """
         check_whole("max_new_tokens", max_new_tokens, low=1)
-        sampling = Sampling(do_sample=do_sample, temperature=temperature, top_k=top_k, top_p=top_p)
+        sampling = Sampling(
+            do_sample=do_sample, temperature=temperature, top_k=top_k, top_p=top_p
+        )
         ids = torch.as_tensor(input_ids).reshape(1, -1)
-        (text,) = hf_loop.prompts_of(ids, None, self._decoder.network.architecture.vocabulary)
+        (text,) = hf_loop.prompts_of(
+            ids, None, self._decoder.network.architecture.vocabulary
+        )
         self._check_unchanged()
-        self._decoder.room_for(1, min(len(text) + max_new_tokens, max(self.context, len(text))))
-        ends = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
+        self._decoder.room_for(
+            1, min(len(text) + max_new_tokens, max(self.context, len(text)))
+        )
+        ends = (
+            {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
+        )
         return self._streamed(text, max_new_tokens, sampling, ends, generator)
 
     def _streamed(
-        self, text: list[int], count: int, sampling: Sampling, ends: set[int], generator: torch.Generator | None
+        self,
+        text: list[int],
+        count: int,
+        sampling: Sampling,
+        ends: set[int],
+        generator: torch.Generator | None,
     ) -> Iterator[int]:
         for number in range(count):
             if len(text) > self.context:
@@ -144,7 +173,9 @@ class LanguageModel:
 
     def _check_unchanged(self) -> None:
         if _versions(self._model) != self._unchanged:
-            raise ValueError("the model's weights were changed after it was compiled; compile it again")
+            raise ValueError(
+                "the model's weights were changed after it was compiled; compile it again"
+            )
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -160,4 +191,8 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 def _versions(model: nn.Module) -> list[tuple[int, int]]:
     """What a write to any parameter or buffer changes."""
     tensors = (*model.parameters(), *model.buffers())
-    return [(x.data_ptr(), -1 if x.is_inference() else x._version) for x in tensors if x.device.type == "cpu"]
+    return [
+        (x.data_ptr(), -1 if x.is_inference() else x._version)
+        for x in tensors
+        if x.device.type == "cpu"
+    ]

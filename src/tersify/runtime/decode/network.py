@@ -1,4 +1,6 @@
-"""The packed weights of a decoder, and the engines that run some tokens through all its layers."""
+"""The packed weights of a decoder, and the engines that run some tokens through all its
+layers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Layer:
 
 
 class Network:
-    """Layers, embeddings and head, packed once; `engine` makes a plan of them for so many tokens."""
+    """Layers, embeddings and head, packed once; `engine` makes a plan of them for so
+    many tokens.
+    """
 
     def __init__(
         self,
@@ -50,15 +54,31 @@ class Network:
                 progress(number)
         self.final_norm = source.norm(architecture.final_norm)
         self.embedding = pack_product(
-            kernels, [architecture.embedding], [source.matrix(architecture.embedding)], "fp32"
+            kernels,
+            [architecture.embedding],
+            [source.matrix(architecture.embedding)],
+            "fp32",
         )
-        self.head = self.embedding if architecture.tied else self._product((architecture.head,), "fp32")
-        self.positions = None if architecture.positions is None else self._product((architecture.positions,), "fp32")
+        self.head = (
+            self.embedding
+            if architecture.tied
+            else self._product((architecture.head,), "fp32")
+        )
+        self.positions = (
+            None
+            if architecture.positions is None
+            else self._product((architecture.positions,), "fp32")
+        )
         del self._source  # weights are read once
 
     def _product(self, names: Sequence[str], precision: str | None = None) -> Product:
         matrices = [self._source.matrix(name) for name in names]
-        return pack_product(self.kernels, names, matrices, self._precision if precision is None else precision)
+        return pack_product(
+            self.kernels,
+            names,
+            matrices,
+            self._precision if precision is None else precision,
+        )
 
     def _layer(self, number: int) -> Layer:
         names = self.architecture.layers[number]
@@ -80,9 +100,18 @@ class Network:
         )
 
     def _products(self) -> list[Product]:
-        products = [self.embedding, self.head, *([] if self.positions is None else [self.positions])]
+        products = [
+            self.embedding,
+            self.head,
+            *([] if self.positions is None else [self.positions]),
+        ]
         for layer in self.layers:
-            products += [layer.queries_keys_values, layer.attention_out, layer.inner, layer.out]
+            products += [
+                layer.queries_keys_values,
+                layer.attention_out,
+                layer.inner,
+                layer.out,
+            ]
         return products
 
     def int8_names(self) -> set[str]:
@@ -90,36 +119,63 @@ class Network:
         return {name for product in self._products() for name in product.int8_names}
 
     def weight_bytes(self) -> int:
-        packed = {id(part.weights): part.weights for product in self._products() for part in product.parts}
+        packed = {
+            id(part.weights): part.weights
+            for product in self._products()
+            for part in product.parts
+        }
         return sum(weights.resident_bytes for weights in packed.values())
 
     def engine(self, cache: Any, tokens: int, wanted: int) -> Any:
-        """Reads the ids of `tokens` tokens, makes the logits of `wanted` of them; 0: it only fills the cache."""
+        """Reads the ids of `tokens` tokens, makes the logits of `wanted` of them; 0: it
+        only fills the cache.
+        """
         module, a = self.kernels.module, self.architecture
         engine = module.Engine(self.kernels.workspace)
         ids = engine.input_ids(1, tokens)
         value = self._rows_of(engine, ids, self.embedding)
         if self.positions is not None:
-            value = self._sum(engine, value, self._rows_of(engine, engine.input_ids(1, tokens), self.positions), tokens)
+            value = self._sum(
+                engine,
+                value,
+                self._rows_of(engine, engine.input_ids(1, tokens), self.positions),
+                tokens,
+            )
         for number, layer in enumerate(self.layers):
             value = self._attention(engine, value, cache, number, layer, tokens)
             value = self._feed_forward(engine, value, layer, tokens)
         chosen = module.wanted_rows(engine, value, cache, max(wanted, 1))
         if wanted:
-            chosen = self.head.emit(self.kernels, engine, self._normed(engine, chosen, self.final_norm), wanted)
+            chosen = self.head.emit(
+                self.kernels,
+                engine,
+                self._normed(engine, chosen, self.final_norm),
+                wanted,
+            )
         engine.outputs([chosen])
-        assert wanted == 0 or tuple(engine.shape(chosen)) == (1, 1, wanted, a.vocabulary)
+        assert wanted == 0 or tuple(engine.shape(chosen)) == (
+            1,
+            1,
+            wanted,
+            a.vocabulary,
+        )
         return engine
 
     def _rows_of(self, engine: Any, ids: int, product: Product) -> int:
         (part,) = product.parts
         scale = [] if part.row_scale is None else part.row_scale.tolist()
         value = self.kernels.module.embedding_rows(engine, ids, part.weights, scale)
-        return value if part.columns is None else self.kernels.module.scale_columns(engine, value, part.columns)
+        return (
+            value
+            if part.columns is None
+            else self.kernels.module.scale_columns(engine, value, part.columns)
+        )
 
     def _normed(self, engine: Any, value: int, norm: Norm) -> int:
         weight, bias = _list(norm.weight), _list(norm.bias)
-        return engine.layer_norm(value, len(weight), weight, bias, norm.eps, norm.centred)
+        return engine.layer_norm(
+            value, len(weight), weight, bias, norm.eps, norm.centred
+        )
 
     def _sum(self, engine: Any, a: int, b: int, tokens: int) -> int:
         """Every token is a channel, so that threads can share them."""
@@ -128,31 +184,65 @@ class Network:
         added = engine.elementwise(*both, False, self.kernels.module.Epilogue())
         return engine.view(added, 1, (1, tokens, self.architecture.hidden))
 
-    def _attention(self, engine: Any, value: int, cache: Any, number: int, layer: Layer, tokens: int) -> int:
+    def _attention(
+        self,
+        engine: Any,
+        value: int,
+        cache: Any,
+        number: int,
+        layer: Layer,
+        tokens: int,
+    ) -> int:
         a, names = self.architecture, self.architecture.layers[number]
         heads = layer.queries_keys_values.emit(
-            self.kernels, engine, self._normed(engine, value, layer.attention_norm), tokens
+            self.kernels,
+            engine,
+            self._normed(engine, value, layer.attention_norm),
+            tokens,
         )
-        norms = [[] if norm is None else _list(norm.weight) for norm in (layer.query_norm, layer.key_norm)]
+        norms = [
+            [] if norm is None else _list(norm.weight)
+            for norm in (layer.query_norm, layer.key_norm)
+        ]
         eps = 0.0 if layer.query_norm is None else layer.query_norm.eps
         attended = self.kernels.module.cached_attention(
-            engine, heads, cache, number, a.heads, names.scale, names.window, names.rotated, *norms, eps
+            engine,
+            heads,
+            cache,
+            number,
+            a.heads,
+            names.scale,
+            names.window,
+            names.rotated,
+            *norms,
+            eps,
         )
         if layer.before_attention_out is not None:
             attended = self._normed(engine, attended, layer.before_attention_out)
-        return self._sum(engine, value, layer.attention_out.emit(self.kernels, engine, attended, tokens), tokens)
+        return self._sum(
+            engine,
+            value,
+            layer.attention_out.emit(self.kernels, engine, attended, tokens),
+            tokens,
+        )
 
     def _feed_forward(self, engine: Any, value: int, layer: Layer, tokens: int) -> int:
         a, module = self.architecture, self.kernels.module
-        inner = layer.inner.emit(self.kernels, engine, self._normed(engine, value, layer.inner_norm), tokens)
+        inner = layer.inner.emit(
+            self.kernels, engine, self._normed(engine, value, layer.inner_norm), tokens
+        )
         kind = getattr(module.Activation, a.activation)
         curve = (
-            module.Epilogue(activation=kind, low=0.0) if a.activation == "CLAMP" else module.Epilogue(activation=kind)
+            module.Epilogue(activation=kind, low=0.0)
+            if a.activation == "CLAMP"
+            else module.Epilogue(activation=kind)
         )
         opened = module.gate(engine, inner, a.inner, curve, a.squared)
         if layer.before_out is not None:
             opened = self._normed(engine, opened, layer.before_out)
-        return self._sum(engine, value, layer.out.emit(self.kernels, engine, opened, tokens), tokens)
+        return self._sum(
+            engine, value, layer.out.emit(self.kernels, engine, opened, tokens), tokens
+        )
 
 
 def _list(tensor: Tensor | None) -> list[float]:

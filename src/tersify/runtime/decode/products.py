@@ -28,7 +28,9 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A linear layer, or several that read the same input: their outputs lie one behind the other."""
+    """A linear layer, or several that read the same input: their outputs lie one behind
+    the other.
+    """
 
     parts: tuple[Packed, ...]
     int8_names: frozenset[str] = frozenset()  # of the layers that see vectors of 8 bits
@@ -41,7 +43,10 @@ class Product:
         made = [self._emit(part, kernels.module, engine, value) for part in self.parts]
         if len(made) == 1:
             return made[0]
-        rows = [engine.view(each, tokens, (part.rows, 1, 1)) for each, part in zip(made, self.parts, strict=True)]
+        rows = [
+            engine.view(each, tokens, (part.rows, 1, 1))
+            for each, part in zip(made, self.parts, strict=True)
+        ]
         return engine.view(engine.concatenate(rows), 1, (1, tokens, self.rows))
 
     def _emit(self, part: Packed, module: Any, engine: Any, value: int) -> int:
@@ -52,27 +57,44 @@ class Product:
         return module.linear_rows(engine, value, part.weights, part.epilogue)
 
 
-def pack_product(kernels: Kernels, names: Sequence[str], matrices: Sequence[Matrix], precision: str) -> Product:
+def pack_product(
+    kernels: Kernels, names: Sequence[str], matrices: Sequence[Matrix], precision: str
+) -> Product:
     found, int8 = [], []
     for name, matrix in zip(names, matrices, strict=True):
         weight = coded(name, matrix)
         if matrix.rounds and weight.codes is None:
-            raise ValueError(f"{name!r} rounds its inputs to 8 bits and must have weights of few levels")
+            raise ValueError(
+                f"{name!r} rounds its inputs to 8 bits and must have weights of few levels"
+            )
         int8.append(weight.codes is not None and (precision == "int8" or matrix.rounds))
         found.append(weight.in_steps() if int8[-1] else weight.for_floats())
     together = len(set(int8)) == 1 and _fit_together(found)
     groups = [range(len(found))] if together else [[i] for i in range(len(found))]
     biases = [matrix.bias for matrix in matrices]
     return Product(
-        parts=tuple(_packed(kernels, [found[i] for i in g], [biases[i] for i in g], int8[g[0]]) for g in groups),
-        int8_names=frozenset(name for name, bytes_ in zip(names, int8, strict=True) if bytes_),
+        parts=tuple(
+            _packed(kernels, [found[i] for i in g], [biases[i] for i in g], int8[g[0]])
+            for g in groups
+        ),
+        int8_names=frozenset(
+            name for name, bytes_ in zip(names, int8, strict=True) if bytes_
+        ),
     )
 
 
 def _bits(levels: set[float]) -> int:
     if not levels:
         return 32
-    return 2 if levels <= {-1.0, 0.0, 1.0} else 4 if len(levels) <= 16 else 8 if len(levels) <= 256 else 64
+    return (
+        2
+        if levels <= {-1.0, 0.0, 1.0}
+        else 4
+        if len(levels) <= 16
+        else 8
+        if len(levels) <= 256
+        else 64
+    )
 
 
 def _fit_together(found: Sequence[Coded]) -> bool:
@@ -84,7 +106,12 @@ def _fit_together(found: Sequence[Coded]) -> bool:
     return all(_bits(levels) == _bits(together) for levels in each)
 
 
-def _packed(kernels: Kernels, found: Sequence[Coded], biases: Sequence[Tensor | None], int8: bool) -> Packed:
+def _packed(
+    kernels: Kernels,
+    found: Sequence[Coded],
+    biases: Sequence[Tensor | None],
+    int8: bool,
+) -> Packed:
     module, rows = kernels.module, sum(weight.rows for weight in found)
     scale = _joined([(w.row_scale, w.rows) for w in found], 1.0)
     shift = _joined([(b, w.rows) for b, w in zip(biases, found, strict=True)], 0.0)
@@ -96,11 +123,15 @@ def _packed(kernels: Kernels, found: Sequence[Coded], biases: Sequence[Tensor | 
         )
     if found[0].dense is not None:
         dense = [weight.dense for weight in found if weight.dense is not None]
-        weights = module.pack_rows(kernels.workspace, torch.cat(dense).contiguous().numpy())
+        weights = module.pack_rows(
+            kernels.workspace, torch.cat(dense).contiguous().numpy()
+        )
     else:
         codes, levels = _same_codes(found)
         if int8:
-            weights = module.pack_codes_i8(kernels.workspace, codes.numpy(), [int(level) for level in levels])
+            weights = module.pack_codes_i8(
+                kernels.workspace, codes.numpy(), [int(level) for level in levels]
+            )
         else:
             weights = module.pack_row_codes(kernels.workspace, codes.numpy(), levels)
     columns = found[0].column_scale
@@ -125,15 +156,23 @@ def _same_codes(found: Sequence[Coded]) -> tuple[Tensor, list[float]]:
         if weight.level_list() == levels:
             parts.append(weight.codes)
         else:
-            places = torch.tensor([levels.index(level) for level in weight.level_list()], dtype=torch.uint8)
+            places = torch.tensor(
+                [levels.index(level) for level in weight.level_list()],
+                dtype=torch.uint8,
+            )
             parts.append(places[weight.codes.int()])
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous(), levels
 
 
-def _joined(given: Sequence[tuple[Tensor | None, int]], missing: float) -> Tensor | None:
+def _joined(
+    given: Sequence[tuple[Tensor | None, int]], missing: float
+) -> Tensor | None:
     if all(each is None for each, _ in given):
         return None
     filled = [
-        torch.full((rows,), missing) if each is None else each.detach().float().expand(rows) for each, rows in given
+        torch.full((rows,), missing)
+        if each is None
+        else each.detach().float().expand(rows)
+        for each, rows in given
     ]
     return torch.cat(filled)

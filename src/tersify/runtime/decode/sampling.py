@@ -12,7 +12,9 @@ from tersify.checks import check_range, check_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The likeliest token, or with `do_sample` a random one of those that temperature, top_k and top_p leave."""
+    """The likeliest token, or with `do_sample` a random one of those that temperature,
+    top_k and top_p leave.
+    """
 
     do_sample: bool = False
     temperature: float = 1.0

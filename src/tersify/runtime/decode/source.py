@@ -1,4 +1,6 @@
-"""Where a decoder's weights come from: the modules of a model, or a mapping such as an opened file."""
+"""Where a decoder's weights come from: the modules of a model, or a mapping such as an
+opened file.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tersify.runtime.decode.architecture import UnknownModelError
 from tersify.tensor import CompressedTensor
 from tersify.tensor.origin import origins_of
 
-ROUNDING_CLASSES = ("AutoBitLinear", "BitLinear")  # transformers' layers that round their inputs to 8 bits
+# transformers' layers that round their inputs to 8 bits
+ROUNDING_CLASSES = ("AutoBitLinear", "BitLinear")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,50 +54,84 @@ class ModuleSource:
         try:
             return self._model.get_submodule(name)
         except AttributeError:
-            raise UnknownModelError(f"the model has no module {name!r}, which models of its type have") from None
+            raise UnknownModelError(
+                f"the model has no module {name!r}, which models of its type have"
+            ) from None
 
     def matrix(self, name: str) -> Matrix:
         layer = self._module(name)
         kind, bias = type(layer).__name__, getattr(layer, "bias", None)
         if type(layer) in (nn.Linear, nn.Embedding):
-            return Matrix(weight=layer.weight, bias=bias, origin=self._origins.get(f"{name}.weight"))
-        if kind == "Conv1D" and hasattr(layer, "nf"):  # GPT-2's linear layers lie the other way
+            return Matrix(
+                weight=layer.weight,
+                bias=bias,
+                origin=self._origins.get(f"{name}.weight"),
+            )
+        # GPT-2's linear layers lie the other way
+        if kind == "Conv1D" and hasattr(layer, "nf"):
             return Matrix(weight=layer.weight.t(), bias=bias)
         if kind in ROUNDING_CLASSES and getattr(layer, "rms_norm", None) is None:
             return Matrix(weight=_bit_weight(layer), bias=bias, rounds=True)
-        raise UnknownModelError(f"{name!r} is a {kind}, for which the decoder has no kernel")
+        raise UnknownModelError(
+            f"{name!r} is a {kind}, for which the decoder has no kernel"
+        )
 
     def norm(self, name: str) -> Norm:
         layer = self._module(name)
         eps = getattr(layer, "eps", getattr(layer, "variance_epsilon", None))
         centred = isinstance(layer, nn.LayerNorm)
-        if eps is None or (not centred and not type(layer).__name__.endswith("RMSNorm")):
-            raise UnknownModelError(f"{name!r} is a {type(layer).__name__}, for which the decoder has no kernel")
-        return Norm(weight=layer.weight, bias=getattr(layer, "bias", None), eps=float(eps), centred=centred)
+        if eps is None or (
+            not centred and not type(layer).__name__.endswith("RMSNorm")
+        ):
+            raise UnknownModelError(
+                f"{name!r} is a {type(layer).__name__}, for which the decoder has no kernel"
+            )
+        return Norm(
+            weight=layer.weight,
+            bias=getattr(layer, "bias", None),
+            eps=float(eps),
+            centred=centred,
+        )
 
 
 class MappingSource:
-    """Tensors and packed tensors by their names, read when they are needed, and the configuration they belong to."""
+    """Tensors and packed tensors by their names, read when they are needed, and the
+    configuration they belong to.
+    """
 
-    def __init__(self, tensors: Mapping[str, Tensor | CompressedTensor], config: Any) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor | CompressedTensor], config: Any
+    ) -> None:
         self._tensors = tensors
         self._transposed = config.model_type == "gpt2"
-        self._eps = float(getattr(config, "rms_norm_eps", getattr(config, "layer_norm_epsilon", 1e-5)))
+        self._eps = float(
+            getattr(config, "rms_norm_eps", getattr(config, "layer_norm_epsilon", 1e-5))
+        )
 
     def _tensor(self, name: str) -> Tensor | CompressedTensor:
         if name not in self._tensors:
-            raise ValueError(f"the weights have no {name!r}, which the configuration asks for; is it another model's?")
+            raise ValueError(
+                f"the weights have no {name!r}, which the configuration asks for; is it another model's?"
+            )
         return self._tensors[name]
 
     def matrix(self, name: str) -> Matrix:
         found = self._tensor(f"{name}.weight")
-        bias = _dense(self._tensor(f"{name}.bias")) if f"{name}.bias" in self._tensors else None
+        bias = (
+            _dense(self._tensor(f"{name}.bias"))
+            if f"{name}.bias" in self._tensors
+            else None
+        )
         if self._transposed and ".h." in name:
             return Matrix(weight=_dense(found).t(), bias=bias)
         return Matrix(weight=found, bias=bias)
 
     def norm(self, name: str) -> Norm:
-        bias = _dense(self._tensor(f"{name}.bias")) if f"{name}.bias" in self._tensors else None
+        bias = (
+            _dense(self._tensor(f"{name}.bias"))
+            if f"{name}.bias" in self._tensors
+            else None
+        )
         weight = _dense(self._tensor(f"{name}.weight"))
         return Norm(weight=weight, bias=bias, eps=self._eps, centred=self._transposed)
 
@@ -105,9 +142,12 @@ def _dense(tensor: Tensor | CompressedTensor) -> Tensor:
 
 def _bit_weight(layer: Any) -> Tensor:
     """Signs times one scale, as transformers' BitNet layers use them."""
-    if layer.weight.dtype == torch.uint8:  # four signs a byte, rows a quarter of the matrix apart
+    # four signs a byte, rows a quarter of the matrix apart
+    if layer.weight.dtype == torch.uint8:
         packed = layer.weight
-        signs = torch.cat([(packed >> shift & 3).to(torch.float32) - 1 for shift in (0, 2, 4, 6)])
+        signs = torch.cat(
+            [(packed >> shift & 3).to(torch.float32) - 1 for shift in (0, 2, 4, 6)]
+        )
         return signs / layer.weight_scale.float()
     weight = layer.weight.detach().float()
     if not layer.online_quant:

@@ -4,7 +4,28 @@ from tersify.runtime.fixed.cordic import Cordic
 from tersify.runtime.fixed.fft import FixedFft
 from tersify.runtime.fixed.layer import VARIANTS, FixedLayer
 from tersify.runtime.fixed.network import FixedNetwork, fixed_network
-from tersify.runtime.fixed.numbers import ROUNDINGS, Format, Ints, Monitor, Node, quantize, shift_right
+from tersify.runtime.fixed.numbers import (
+    ROUNDINGS,
+    Format,
+    Ints,
+    Monitor,
+    Node,
+    quantize,
+    shift_right,
+)
 
-__all__ = ["ROUNDINGS", "VARIANTS", "Cordic", "FixedFft", "FixedLayer", "FixedNetwork", "Format", "Ints",
-           "Monitor", "Node", "fixed_network", "quantize", "shift_right"]  # fmt: skip
+__all__ = [
+    "ROUNDINGS",
+    "VARIANTS",
+    "Cordic",
+    "FixedFft",
+    "FixedLayer",
+    "FixedNetwork",
+    "Format",
+    "Ints",
+    "Monitor",
+    "Node",
+    "fixed_network",
+    "quantize",
+    "shift_right",
+]

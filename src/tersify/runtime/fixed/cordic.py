@@ -1,4 +1,6 @@
-"""CORDIC: magnitude and phase of a point, and back, by shifts and additions (Volder 1959)."""
+"""CORDIC: magnitude and phase of a point, and back, by shifts and additions (Volder
+1959).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ GAIN_FRACTION = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Cordic:
-    """Angles are integers, 2^angle_bits to the turn; coordinates carry `guard_bits` more inside."""
+    """Angles are integers, 2^angle_bits to the turn; coordinates carry `guard_bits`
+    more inside.
+    """
 
     iterations: int = 18
     guard_bits: int = 3
@@ -21,7 +25,11 @@ class Cordic:
     rounding: str = "half-up"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.iterations <= 30 or not 0 <= self.guard_bits <= 16 or not 8 <= self.angle_bits <= 30:
+        if (
+            not 1 <= self.iterations <= 30
+            or not 0 <= self.guard_bits <= 16
+            or not 8 <= self.angle_bits <= 30
+        ):
             raise ValueError(
                 f"iterations must be 1..30, guard_bits 0..16, angle_bits 8..30, "
                 f"got {self.iterations}, {self.guard_bits}, {self.angle_bits}"
@@ -30,11 +38,17 @@ class Cordic:
     def polar(self, x: Ints, y: Ints) -> tuple[Ints, Ints]:
         """(x, y) → magnitude, in the same steps, and phase."""
         turned = x < 0
-        x, y = np.where(turned, -x, x) << self.guard_bits, np.where(turned, -y, y) << self.guard_bits
+        x, y = (
+            np.where(turned, -x, x) << self.guard_bits,
+            np.where(turned, -y, y) << self.guard_bits,
+        )
         angle = np.zeros_like(x)
         for step, turn in enumerate(self._turns()):
             down = y >= 0
-            x, y = np.where(down, x + (y >> step), x - (y >> step)), np.where(down, y - (x >> step), y + (x >> step))
+            x, y = (
+                np.where(down, x + (y >> step), x - (y >> step)),
+                np.where(down, y - (x >> step), y + (x >> step)),
+            )
             angle = np.where(down, angle + turn, angle - turn)
         half = 1 << (self.angle_bits - 1)
         phase = (np.where(turned, angle + half, angle) + half) % (2 * half) - half
@@ -49,15 +63,25 @@ class Cordic:
         y = np.zeros_like(x)
         for step, turn in enumerate(self._turns()):
             up = left >= 0
-            x, y = np.where(up, x - (y >> step), x + (y >> step)), np.where(up, y + (x >> step), y - (x >> step))
+            x, y = (
+                np.where(up, x - (y >> step), x + (y >> step)),
+                np.where(up, y + (x >> step), y - (x >> step)),
+            )
             left = np.where(up, left - turn, left + turn)
         return self._without_gain(x), self._without_gain(y)
 
     def _turns(self) -> list[int]:
         full = 1 << self.angle_bits
-        return [round(float(np.arctan(2.0**-step)) / (2 * np.pi) * full) for step in range(self.iterations)]
+        return [
+            round(float(np.arctan(2.0**-step)) / (2 * np.pi) * full)
+            for step in range(self.iterations)
+        ]
 
     def _without_gain(self, values: Ints) -> Ints:
-        gain = float(np.prod([np.sqrt(1 + 4.0**-step) for step in range(self.iterations)]))
+        gain = float(
+            np.prod([np.sqrt(1 + 4.0**-step) for step in range(self.iterations)])
+        )
         constant = round(2**GAIN_FRACTION / gain)
-        return shift_right(values * constant, GAIN_FRACTION + self.guard_bits, self.rounding)
+        return shift_right(
+            values * constant, GAIN_FRACTION + self.guard_bits, self.rounding
+        )

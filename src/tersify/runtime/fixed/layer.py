@@ -1,4 +1,6 @@
-"""One layer in integers: code → table → shift → multiply-accumulate → bias → ReLU → round and saturate."""
+"""One layer in integers: code → table → shift → multiply-accumulate → bias → ReLU →
+round and saturate.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ VARIANTS = ("widen-weight", "shift-product")
 class FixedLayer:
     """A fully connected layer with a table for its weights.
 
-    The accumulator counts in steps of input step × fine weight step, which makes it exact. The bias, in 8 bits
-    with its own point, is moved to that step; `bias_shift` says how far to the left.
+    The accumulator counts in steps of input step × fine weight step, which makes it
+    exact. The bias, in 8 bits with its own point, is moved to that step; `bias_shift`
+    says how far to the left.
     """
 
     table: Table
@@ -30,11 +33,17 @@ class FixedLayer:
 
     def __post_init__(self) -> None:
         if self.table.codes.ndim != 2:
-            raise ValueError(f"a layer's weight has two dimensions, got shape {self.table.codes.shape}")
+            raise ValueError(
+                f"a layer's weight has two dimensions, got shape {self.table.codes.shape}"
+            )
         if len(self.table.words) != 1:
-            raise ValueError("the circuit has one table a layer; compress with per_channel = false")
+            raise ValueError(
+                "the circuit has one table a layer; compress with per_channel = false"
+            )
         if self.bias.shape != (self.outputs,):
-            raise ValueError(f"{self.outputs} outputs need as many biases, got {self.bias.shape}")
+            raise ValueError(
+                f"{self.outputs} outputs need as many biases, got {self.bias.shape}"
+            )
         if self.bias_shift < 0:
             raise ValueError(
                 f"the bias has {self.bias_format.fraction} fraction bits, the accumulator {self.accumulator.fraction}; "
@@ -51,9 +60,13 @@ class FixedLayer:
 
     @property
     def accumulator(self) -> Format:
-        """Wide enough for every input: the largest product times their number, plus the bias."""
+        """Wide enough for every input: the largest product times their number, plus the
+        bias.
+        """
         form = self.table.format
-        largest = max(-self.input.lowest, self.input.highest) * int(np.abs(self.table.fine_words()).max())
+        largest = max(-self.input.lowest, self.input.highest) * int(
+            np.abs(self.table.fine_words()).max()
+        )
         width = (self.inputs * largest).bit_length() + 2
         fraction = self.input.fraction + form.fraction + form.k
         bias_width = 8 + max(fraction - self.bias_format.fraction, 0) + 1
@@ -70,32 +83,52 @@ class FixedLayer:
     def accumulate(self, inputs: Ints, variant: str = "widen-weight") -> Ints:
         """(N, inputs) integers → (N, outputs) exact sums, with the bias.
 
-        Both variants of the circuit give the same integers: the weight is widened before the multiplication, or
-        the product of the narrow word is shifted behind it.
+        Both variants of the circuit give the same integers: the weight is widened
+        before the multiplication, or the product of the narrow word is shifted behind
+        it.
         """
         words, codes, form = self.table.words[0], self.table.codes, self.table.format
         if variant == "widen-weight":
             sums = exact_matmul(inputs, self.table.fine_words()[0][codes].T)
         elif variant == "shift-product":
             internal = self.table.internal[0]
-            fine, coarse = np.where(internal, words, 0)[codes], np.where(internal, 0, words)[codes]
-            sums = exact_matmul(inputs, fine.T) + (exact_matmul(inputs, coarse.T) << form.k)
+            fine, coarse = (
+                np.where(internal, words, 0)[codes],
+                np.where(internal, 0, words)[codes],
+            )
+            sums = exact_matmul(inputs, fine.T) + (
+                exact_matmul(inputs, coarse.T) << form.k
+            )
         else:
-            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+            raise ValueError(
+                f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}"
+            )
         return sums + (self.bias << self.bias_shift)
 
-    def __call__(self, inputs: Ints, monitor: Monitor | None = None, name: str = "layer") -> Ints:
+    def __call__(
+        self, inputs: Ints, monitor: Monitor | None = None, name: str = "layer"
+    ) -> Ints:
         monitor = monitor or Monitor()
         inputs = monitor.see(f"{name}.input", inputs, self.input)
-        sums = monitor.see(f"{name}.accumulator", self.accumulate(inputs), self.accumulator)
+        sums = monitor.see(
+            f"{name}.accumulator", self.accumulate(inputs), self.accumulator
+        )
         if self.relu:
             sums = np.maximum(sums, 0)
-        return monitor.see(f"{name}.output", shift_right(sums, self.output_shift, self.rounding), self.output)
+        return monitor.see(
+            f"{name}.output",
+            shift_right(sums, self.output_shift, self.rounding),
+            self.output,
+        )
 
 
 def exact_matmul(a: Ints, b: Ints) -> Ints:
-    """Integer product by the floating-point unit: doubles hold integers below 2^53, and BLAS is fast on them."""
-    largest = int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0)) * a.shape[-1]
+    """Integer product by the floating-point unit: doubles hold integers below 2^53, and
+    BLAS is fast on them.
+    """
+    largest = (
+        int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0)) * a.shape[-1]
+    )
     if largest >= 1 << 53:
         return a @ b
     return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)

@@ -19,7 +19,8 @@ from tersify.tensor.inputs import METADATA
 ACTIVATION_BITS = 8
 BIAS_BITS = 8
 SAMPLES = 512
-STANDARDISATION = frozenset({"mean", "spread"})  # of the speech network's inputs: comes before the circuit
+# of the speech network's inputs: comes before the circuit
+STANDARDISATION = frozenset({"mean", "spread"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,9 @@ class FixedNetwork:
         """Integers over the whole range of the input format."""
         width = next(iter(self.layers.values())).inputs
         draw = np.random.default_rng(seed)
-        return draw.integers(self.input.lowest, self.input.highest, (count, width), endpoint=True)
+        return draw.integers(
+            self.input.lowest, self.input.highest, (count, width), endpoint=True
+        )
 
 
 def fixed_network(
@@ -52,30 +55,47 @@ def fixed_network(
     sample: npt.NDArray[np.floating] | None = None,
     rounding: str = "half-up",
 ) -> FixedNetwork:
-    """The integer network of a model whose compressed matrices, in order, are its fully connected layers.
+    """The integer network of a model whose compressed matrices, in order, are its fully
+    connected layers.
 
-    Activations have 8 bits. The points of the hidden and output activations are put where the largest value
-    that `sample` (rows of real inputs; standard normal ones by default) causes just fits.
+    Activations have 8 bits. The points of the hidden and output activations are put
+    where the largest value that `sample` (rows of real inputs; standard normal ones by
+    default) causes just fits.
     """
     if getattr(model, "metadata", {}).get(METADATA):
         raise ValueError(
             "the model's activations were quantized in training, and the integer network has its own 8-bit points; "
             "train it without a rule for activations"
         )
-    names = [n for n, t in model.items() if isinstance(t, CompressedTensor) and len(t.shape) == 2]
+    names = [
+        n
+        for n, t in model.items()
+        if isinstance(t, CompressedTensor) and len(t.shape) == 2
+    ]
     if not names:
-        raise ValueError("the model has no compressed matrix; compress its layers with the method 'lookup'")
+        raise ValueError(
+            "the model has no compressed matrix; compress its layers with the method 'lookup'"
+        )
     _check_chain(model, names)
     input = input or Format(width=ACTIVATION_BITS, fraction=4)
     width = model[names[0]].shape[1]
     if sample is None:
         sample = np.random.default_rng(0).standard_normal((SAMPLES, width))
     if sample.ndim != 2 or sample.shape[1] != width:
-        raise ValueError(f"the sample must have rows of {width} inputs, got shape {sample.shape}")
+        raise ValueError(
+            f"the sample must have rows of {width} inputs, got shape {sample.shape}"
+        )
     layers: dict[str, FixedLayer] = {}
     values = quantize(sample, input, name="the sample")
     for position, name in enumerate(names):
-        layer = _layer(model, name, input, relu=position + 1 < len(names), values=values, rounding=rounding)
+        layer = _layer(
+            model,
+            name,
+            input,
+            relu=position + 1 < len(names),
+            values=values,
+            rounding=rounding,
+        )
         values = layer(values)
         input = layer.output
         layers[name.removesuffix(".weight")] = layer
@@ -83,7 +103,13 @@ def fixed_network(
 
 
 def _layer(
-    model: Mapping[str, CompressedTensor | Tensor], name: str, input: Format, *, relu: bool, values: Ints, rounding: str
+    model: Mapping[str, CompressedTensor | Tensor],
+    name: str,
+    input: Format,
+    *,
+    relu: bool,
+    values: Ints,
+    rounding: str,
 ) -> FixedLayer:
     weight = model[name]
     assert isinstance(weight, CompressedTensor)
@@ -91,24 +117,44 @@ def _layer(
         table = Table.of(weight)
     except ValueError as problem:
         raise ValueError(f"{name!r}: {problem}") from None
-    bias, bias_format = _bias(model.get(name.removesuffix("weight") + "bias"), weight.shape[0])
+    bias, bias_format = _bias(
+        model.get(name.removesuffix("weight") + "bias"), weight.shape[0]
+    )
     # The accumulator needs no output format, so any will do until the sums are known.
-    draft = FixedLayer(table=table, bias=bias, bias_format=bias_format, input=input, output=input, relu=relu,
-                       rounding=rounding)  # fmt: skip
+    draft = FixedLayer(
+        table=table,
+        bias=bias,
+        bias_format=bias_format,
+        input=input,
+        output=input,
+        relu=relu,
+        rounding=rounding,
+    )
     sums = draft.accumulator.real(draft.accumulate(values))
     largest = float(np.maximum(sums, 0).max() if relu else np.abs(sums).max())
     whole = max(math.ceil(math.log2(largest)), -ACTIVATION_BITS) if largest > 0 else 0
     output = Format(width=ACTIVATION_BITS, fraction=ACTIVATION_BITS - 1 - whole)
-    return FixedLayer(table=table, bias=bias, bias_format=bias_format, input=input, output=output, relu=relu,
-                      rounding=rounding)  # fmt: skip
+    return FixedLayer(
+        table=table,
+        bias=bias,
+        bias_format=bias_format,
+        input=input,
+        output=output,
+        relu=relu,
+        rounding=rounding,
+    )
 
 
 def _bias(bias: CompressedTensor | Tensor | None, outputs: int) -> tuple[Ints, Format]:
-    """8-bit integers and where their point is: as they were compressed, or rounded here."""
+    """8-bit integers and where their point is: as they were compressed, or rounded
+    here.
+    """
     if isinstance(bias, CompressedTensor):
         table = Table.of(bias)
         form = table.format
-        return table.fine_words()[0][table.codes], Format(width=form.m + form.k, fraction=form.fraction + form.k)
+        return table.fine_words()[0][table.codes], Format(
+            width=form.m + form.k, fraction=form.fraction + form.k
+        )
     real = np.zeros(outputs) if bias is None else bias.detach().cpu().double().numpy()
     largest = float(np.abs(real).max())
     whole = max(math.ceil(math.log2(largest)), 0) if largest else 0
@@ -116,7 +162,9 @@ def _bias(bias: CompressedTensor | Tensor | None, outputs: int) -> tuple[Ints, F
     return quantize(real, form8, name="bias"), form8
 
 
-def _check_chain(model: Mapping[str, CompressedTensor | Tensor], names: Sequence[str]) -> None:
+def _check_chain(
+    model: Mapping[str, CompressedTensor | Tensor], names: Sequence[str]
+) -> None:
     served = {*names, *(name.removesuffix("weight") + "bias" for name in names)}
     if left := [name for name in model if name not in served | STANDARDISATION]:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""

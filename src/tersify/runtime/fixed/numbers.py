@@ -1,4 +1,6 @@
-"""Integers with a format: what each wire of a fixed-point circuit carries, and what happens where it is too narrow."""
+"""Integers with a format: what each wire of a fixed-point circuit carries, and what
+happens where it is too narrow.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """`width` bits of which `fraction` lie behind the point; a value is integer · 2^−fraction."""
+    """`width` bits of which `fraction` lie behind the point; a value is integer ·
+    2^−fraction.
+    """
 
     width: int
     fraction: int
@@ -65,7 +69,9 @@ ROUNDINGS: dict[str, Callable[[Ints, int], Ints]] = {
 def shift_right(values: Ints, bits: int, rounding: str = "half-up") -> Ints:
     """Divide by 2^bits and round; a negative `bits` multiplies, exactly."""
     if rounding not in ROUNDINGS:
-        raise ValueError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}")
+        raise ValueError(
+            f"rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}"
+        )
     if bits <= 0:
         return values << -bits
     return ROUNDINGS[rounding](values, bits)
@@ -85,7 +91,9 @@ class Node:
 
 @dataclass
 class Monitor:
-    """Collects, by the name of the node, extremes and overflows; with `dump`, every integer that passed."""
+    """Collects, by the name of the node, extremes and overflows; with `dump`, every
+    integer that passed.
+    """
 
     dump: bool = False
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -97,7 +105,14 @@ class Monitor:
         kept = np.clip(values, form.lowest, form.highest)
         node = self.nodes.get(name)
         if node is None:
-            self.nodes[name] = Node(form, low, high, overflows, values.size, kept.copy() if self.dump else None)
+            self.nodes[name] = Node(
+                form,
+                low,
+                high,
+                overflows,
+                values.size,
+                kept.copy() if self.dump else None,
+            )
         else:
             node.lowest, node.highest = min(node.lowest, low), max(node.highest, high)
             node.overflows += overflows
@@ -108,13 +123,22 @@ class Monitor:
 
     def overflows(self) -> dict[str, int]:
         """The nodes that had to saturate, and how often."""
-        return {name: node.overflows for name, node in self.nodes.items() if node.overflows}
+        return {
+            name: node.overflows for name, node in self.nodes.items() if node.overflows
+        }
 
 
-def quantize(values: npt.NDArray[np.floating], form: Format, monitor: Monitor | None = None, name: str = "") -> Ints:
+def quantize(
+    values: npt.NDArray[np.floating],
+    form: Format,
+    monitor: Monitor | None = None,
+    name: str = "",
+) -> Ints:
     """Real values to the nearest integers of a format, saturated; NaN is refused."""
     if not np.isfinite(values).all():
-        raise ValueError(f"{name or 'the input'} holds NaN or infinite values; fixed point has none")
+        raise ValueError(
+            f"{name or 'the input'} holds NaN or infinite values; fixed point has none"
+        )
     integers = np.floor(np.asarray(values, np.float64) * 2.0**form.fraction + 0.5)
     integers = np.clip(integers, -(2.0**62), 2.0**62).astype(np.int64)
     return (monitor or Monitor()).see(name, integers, form)

@@ -14,9 +14,16 @@ SIZES = (32, 64, 128, 256)  # of a head: a power of two whose eighths fit a warp
 
 
 def launch(
-    qkv: Tensor, angles: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, position: Tensor, out: Tensor
+    qkv: Tensor,
+    angles: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+    out: Tensor,
 ) -> Launch:
-    """`keys`, `values`: [groups, room, size of a head], written at `position` (an int32 tensor of one number)."""
+    """`keys`, `values`: [groups, room, size of a head], written at `position` (an int32
+    tensor of one number).
+    """
     groups, room, size = keys.shape
     assert size in SIZES
     assert qkv.itemsize == 2
@@ -32,9 +39,15 @@ def launch(
 
 
 def reference(
-    qkv: Tensor, angles: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, position: Tensor
+    qkv: Tensor,
+    angles: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In plain torch, float64 inside: the output, and the keys and values with the new ones."""
+    """In plain torch, float64 inside: the output, and the keys and values with the new
+    ones.
+    """
     groups, _, size = keys.shape
     parts = qkv.double().view(-1, size)
     heads, now = len(parts) - 2 * groups, int(position)
@@ -42,7 +55,10 @@ def reference(
     halves = parts.chunk(2, -1)
     turned = parts * cosine + torch.cat([-halves[1], halves[0]], -1) * sine
     keys, values = keys.clone(), values.clone()
-    keys[:, now], values[:, now] = turned[heads : heads + groups].to(keys.dtype), parts[heads + groups :].to(keys.dtype)
+    keys[:, now], values[:, now] = (
+        turned[heads : heads + groups].to(keys.dtype),
+        parts[heads + groups :].to(keys.dtype),
+    )
     k = keys[:, : now + 1].double().repeat_interleave(heads // groups, 0)
     v = values[:, : now + 1].double().repeat_interleave(heads // groups, 0)
     scores = torch.einsum("hd,hpd->hp", turned[:heads], k) / math.sqrt(size)

@@ -1,12 +1,16 @@
-"""Which packed form, activations and tiling serve a layer best, if any does: checked first, then measured."""
+"""Which packed form, activations and tiling serve a layer best, if any does: checked
+first, then measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from tersify.runtime.check import difference
 from tersify.runtime.gpu.layer import PackedLinear, channels_axis_of, matrix_of
@@ -20,14 +24,17 @@ from tersify.runtime.gpu.tuning import CLASSES
 from tersify.runtime.weights import Weight, classified_by_torch, classify
 from tersify.tensor import CompressedTensor
 
-TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 8e-3}  # of the largest output
+# of the largest output
+TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 8e-3}
 OWN_TYPES = {torch.float32: BF16_PARTS, torch.float16: "fp16", torch.bfloat16: "bf16"}
 CHECKED_VECTORS = (1, 3, 13, 32)  # one of every class
 MAX_CHECKED = 256
 
 
 class CannotPack(ValueError):  # noqa: N818  (a reason, not a fault)
-    """Torch runs the layer; the message says why. `serious`: something failed that should work."""
+    """Torch runs the layer; the message says why. `serious`: something failed that
+    should work.
+    """
 
     def __init__(self, reason: str, *, serious: bool = False) -> None:
         super().__init__(reason)
@@ -51,7 +58,9 @@ class Seen:
 def allowed_activations(precision: str, dtype: torch.dtype, *, int8: bool) -> list[str]:
     """A module in a 16-bit type keeps it: its activations have been rounded by itself."""
     if dtype not in OWN_TYPES:
-        raise CannotPack(f"its type is {dtype}; kernels take float32, float16 and bfloat16")
+        raise CannotPack(
+            f"its type is {dtype}; kernels take float32, float16 and bfloat16"
+        )
     own = OWN_TYPES[dtype]
     if precision == "int8":
         return [INT8]
@@ -60,8 +69,12 @@ def allowed_activations(precision: str, dtype: torch.dtype, *, int8: bool) -> li
     return [own, INT8] if precision == "auto" and int8 else [own]
 
 
-def chosen(seen: Seen, activations: list[str], costs: Measured) -> tuple[PackedLinear, Choice]:
-    """The fastest way that is right and faster than torch; CannotPack where there is none."""
+def chosen(
+    seen: Seen, activations: list[str], costs: Measured
+) -> tuple[PackedLinear, Choice]:
+    """The fastest way that is right and faster than torch; CannotPack where there is
+    none.
+    """
     weight = _weight_of(seen)
     own = costs.of(_name("torch", seen), lambda: _torch_works(seen))
     best: tuple[float, PackedLinear, str] | None = None
@@ -75,7 +88,8 @@ def chosen(seen: Seen, activations: list[str], costs: Measured) -> tuple[PackedL
                 cost = costs.of(name, lambda layer=layer: _packed_works(layer, seen))  # type: ignore[misc]
                 if best is None or cost < best[0]:
                     best = (cost, layer, kind)
-        except RuntimeError as error:  # another GPU may lack the memory or the instructions
+        except RuntimeError as error:
+            # another GPU may lack the memory or the instructions
             problem = str(error).partition("\n")[0]
     if best is None:
         raise CannotPack(problem, serious=True)
@@ -83,7 +97,9 @@ def chosen(seen: Seen, activations: list[str], costs: Measured) -> tuple[PackedL
     times = f"{cost:.2f} µs, torch {own:.2f} µs"
     if cost >= own:
         raise CannotPack(f"torch is faster: {layer.form} {times}")
-    return layer, Choice(name=seen.name, form=layer.form, activations=kind, reason=times)
+    return layer, Choice(
+        name=seen.name, form=layer.form, activations=kind, reason=times
+    )
 
 
 def _weight_of(seen: Seen) -> Weight:
@@ -93,7 +109,11 @@ def _weight_of(seen: Seen) -> Weight:
     found = classified_by_torch(dense)
     if found is None:
         raise CannotPack("its weight holds NaN or infinite numbers")
-    if why_not(found) and seen.origin is not None and seen.origin.shape == tuple(matrix.shape):
+    if (
+        why_not(found)
+        and seen.origin is not None
+        and seen.origin.shape == tuple(matrix.shape)
+    ):
         found = classify(seen.name, matrix.cpu(), seen.origin)
         found = replace(found, values=found.values.to(matrix.device))
     reason = why_not(found)
@@ -102,7 +122,9 @@ def _weight_of(seen: Seen) -> Weight:
     return found
 
 
-def _candidates(seen: Seen, weight: Weight, activations: list[str]) -> Iterator[tuple[Packed, str]]:
+def _candidates(
+    seen: Seen, weight: Weight, activations: list[str]
+) -> Iterator[tuple[Packed, str]]:
     matrix = matrix_of(seen.layer)
     assert matrix is not None
     for form in forms_of(weight):
@@ -110,7 +132,10 @@ def _candidates(seen: Seen, weight: Weight, activations: list[str]) -> Iterator[
         if not torch.equal(packed.dense().to(matrix.dtype), matrix):
             raise CannotPack("its packed form is not the same weight")
         for kind in activations:
-            yield _for_activations(packed, kind, exact=OWN_TYPES[matrix.dtype] == kind), kind
+            yield (
+                _for_activations(packed, kind, exact=OWN_TYPES[matrix.dtype] == kind),
+                kind,
+            )
 
 
 def _for_activations(packed: Packed, kind: str, *, exact: bool) -> Packed:
@@ -122,7 +147,9 @@ def _for_activations(packed: Packed, kind: str, *, exact: bool) -> Packed:
     if not bool(levels.isfinite().all()):
         raise CannotPack(f"its levels are too large for {kind}")
     if exact and not torch.equal(levels, packed.levels):
-        raise CannotPack(f"its levels are not exact in {TYPES[kind]}; a 16-bit precision, or int8, would round them")
+        raise CannotPack(
+            f"its levels are not exact in {TYPES[kind]}; a 16-bit precision, or int8, would round them"
+        )
     return replace(packed, levels=levels)
 
 
@@ -142,7 +169,9 @@ def layer_of(packed: Packed, seen: Seen, kind: str, settings: Settings) -> Packe
 def checked(packed: Packed, seen: Seen, kind: str) -> None:
     """Every class of launches on the first input, against float64 on the same numbers."""
     vectors = seen.vectors
-    counts = sorted({*CHECKED_VECTORS, min(len(vectors), MAX_CHECKED), Settings().dense_from})
+    counts = sorted(
+        {*CHECKED_VECTORS, min(len(vectors), MAX_CHECKED), Settings().dense_from}
+    )
     many = vectors.repeat(-(-counts[-1] // len(vectors)), 1)[: counts[-1]].contiguous()
     layer = layer_of(packed, seen, kind, Settings())
     wanted = reference(many, packed, layer.bias, kind)
@@ -166,7 +195,10 @@ def _settings(form: str, kind: str, vectors: int) -> Iterator[Settings]:
     for settings in Settings().others(form, vectors):
         yield settings
         if vectors > CLASSES[-1] and kind != INT8:
-            yield replace(settings, dense_from=vectors if vectors < settings.dense_from else vectors + 1)
+            yield replace(
+                settings,
+                dense_from=vectors if vectors < settings.dense_from else vectors + 1,
+            )
 
 
 def _torch_works(seen: Seen) -> list[Work]:
@@ -175,7 +207,7 @@ def _torch_works(seen: Seen) -> list[Work]:
     works: list[Work] = []
     for _ in range(copies_of(weight.nbytes)):
         copied = {"weight": weight.detach().clone()}
-        works.append(lambda copied=copied: torch.func.functional_call(seen.layer, copied, (seen.x,)))  # type: ignore[misc]
+        works.append(partial(functional_call, seen.layer, copied, (seen.x,)))
     return works
 
 
@@ -183,7 +215,7 @@ def _packed_works(layer: PackedLinear, seen: Seen) -> list[Work]:
     works: list[Work] = []
     for _ in range(copies_of(layer.data.nbytes)):
         copied = {"data": layer.data.clone()}
-        works.append(lambda copied=copied: torch.func.functional_call(layer, copied, (seen.x,)))  # type: ignore[misc]
+        works.append(partial(functional_call, layer, copied, (seen.x,)))
     return works
 
 

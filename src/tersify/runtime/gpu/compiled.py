@@ -1,4 +1,6 @@
-"""`compile` for a module on a GPU: a copy that shares its tensors, with packed layers where they are faster."""
+"""`compile` for a module on a GPU: a copy that shares its tensors, with packed layers
+where they are faster.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ from tersify.runtime.inputs import Arguments, explained
 from tersify.runtime.nested import leaves, tensors
 from tersify.tensor.origin import origins_of
 
-# Of a whole network whose layers have been checked one by one: errors of many layers add up, a wrong one shows.
+# Of a whole network whose layers have been checked one by one: errors of many layers
+# add up, a wrong one shows.
 WHOLE_TOLERANCES = {BF16_PARTS: 1e-3, "fp16": 5e-2, "bf16": 2e-1, INT8: 1.0}
 
 
 class GpuModule(nn.Module):
-    """Same arguments and results as the module it was compiled from, eval mode only, no gradients."""
+    """Same arguments and results as the module it was compiled from, eval mode only, no
+    gradients.
+    """
 
     def __init__(self, network: nn.Module, plan: GpuPlan) -> None:
         super().__init__()
@@ -46,7 +51,11 @@ class GpuModule(nn.Module):
 
     def weight_bytes(self) -> int:
         """Bytes of the packed weights that the kernels read."""
-        return sum(m.size_bytes() for m in self.network.modules() if isinstance(m, PackedLinear))
+        return sum(
+            m.size_bytes()
+            for m in self.network.modules()
+            if isinstance(m, PackedLinear)
+        )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         raise TypeError(
@@ -64,33 +73,54 @@ def compile_on_gpu(
     strict: bool,
     costs: Measured | None = None,
 ) -> GpuModule:
-    """`costs`: where they are kept and who measures them; those of the example's GPU unless given."""
+    """`costs`: where they are kept and who measures them; those of the example's GPU
+    unless given.
+    """
     device = tensors(example)[0].device
     costs = costs_of_this_gpu(device) if costs is None else costs
     with torch.no_grad(), eval_mode(model), without_tf32():
         for batch in calibration or []:
             _run(model, batch)
         seen, wanted = _seen_layers(model, example)
-        packed, plan = _packed_layers(seen, precision, costs, int8=calibration is not None, strict=strict)
+        packed, plan = _packed_layers(
+            seen, precision, costs, int8=calibration is not None, strict=strict
+        )
         costs.save()
         compiled = GpuModule(_copied(model, packed), plan)
         problem = _problem(compiled, example, wanted)
-        read = {one.name for one in seen if one.layer in packed and packed[one.layer].was_read}
+        read = {
+            one.name
+            for one in seen
+            if one.layer in packed and packed[one.layer].was_read
+        }
         if read:  # a dense weight made at every call is no gain
-            packed = {one.layer: packed[one.layer] for one in seen if one.layer in packed and one.name not in read}
-            plan = _without(plan, read, "the network reads its weight besides calling it")
+            packed = {
+                one.layer: packed[one.layer]
+                for one in seen
+                if one.layer in packed and one.name not in read
+            }
+            plan = _without(
+                plan, read, "the network reads its weight besides calling it"
+            )
             compiled = GpuModule(_copied(model, packed), plan)
             problem = _problem(compiled, example, wanted)
         if problem:
             if strict:
                 raise ValueError(f"the network with packed layers {problem}")
             warnings.warn(
-                f"the network with packed layers {problem}; all of it runs in torch", RuntimeWarning, stacklevel=3
+                f"the network with packed layers {problem}; all of it runs in torch",
+                RuntimeWarning,
+                stacklevel=3,
             )
-            plan = _without(plan, {choice.name for choice in plan.packed}, "the whole network disagreed")
+            plan = _without(
+                plan,
+                {choice.name for choice in plan.packed},
+                "the whole network disagreed",
+            )
             compiled = GpuModule(_copied(model, {}), plan)
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # kernels read weights before what comes before them in the stream ends
+        # kernels read weights before what comes before them in the stream ends
+        torch.cuda.synchronize(device)
     return compiled
 
 
@@ -103,15 +133,19 @@ def _run(model: nn.Module, arguments: Arguments) -> Any:
 
 
 def _seen_layers(model: nn.Module, example: Arguments) -> tuple[list[Seen], Any]:
-    """Layers that the example runs through, with the first input of each, and what the module makes of it.
+    """Layers that the example runs through, with the first input of each, and what the
+    module makes of it.
 
-    A layer whose weight a forward reads without a call is not among them, nor one that somebody watches with a hook.
+    A layer whose weight a forward reads without a call is not among them, nor one that
+    somebody watches with a hook.
     """
     origins = origins_of(model)
     candidates = {
         name: module
         for name, module in model.named_modules()
-        if matrix_of(module) is not None and not module._forward_hooks and not module._forward_pre_hooks
+        if matrix_of(module) is not None
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
     }
     inputs: dict[str, Tensor] = {}
     handles = []
@@ -128,7 +162,12 @@ def _seen_layers(model: nn.Module, example: Arguments) -> tuple[list[Seen], Any]
         for handle in handles:
             handle.remove()
     return [
-        Seen(name=name, layer=module, x=inputs[name], origin=origins.get(f"{name}.weight" if name else "weight"))
+        Seen(
+            name=name,
+            layer=module,
+            x=inputs[name],
+            origin=origins.get(f"{name}.weight" if name else "weight"),
+        )
         for name, module in candidates.items()
         if name in inputs
     ], wanted
@@ -140,21 +179,29 @@ def _packed_layers(
     packed, choices = {}, []
     for one in seen:
         try:
-            layer, choice = chosen(one, allowed_activations(precision, one.x.dtype, int8=int8), costs)
+            layer, choice = chosen(
+                one, allowed_activations(precision, one.x.dtype, int8=int8), costs
+            )
             packed[one.layer] = layer
         except CannotPack as reason:
             choice = Choice(name=one.name, reason=str(reason))
             if reason.serious:
                 if strict:
                     raise ValueError(f"{one.name}: {reason}") from None
-                warnings.warn(f"{one.name} runs in torch: {reason}", RuntimeWarning, stacklevel=4)
+                warnings.warn(
+                    f"{one.name} runs in torch: {reason}", RuntimeWarning, stacklevel=4
+                )
         choices.append(choice)
     return packed, GpuPlan(layers=tuple(choices))
 
 
 def _copied(model: nn.Module, packed: Mapping[nn.Module, PackedLinear]) -> nn.Module:
-    """Tensors are shared, packed layers take the place of theirs, everything else is copied."""
-    memo: dict[int, Any] = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
+    """Tensors are shared, packed layers take the place of theirs, everything else is
+    copied.
+    """
+    memo: dict[int, Any] = {
+        id(t): t for t in itertools.chain(model.parameters(), model.buffers())
+    }
     memo |= {id(layer): swapped for layer, swapped in packed.items()}
     try:
         return copy.deepcopy(model, memo).eval()
@@ -166,21 +213,36 @@ def _copied(model: nn.Module, packed: Mapping[nn.Module, PackedLinear]) -> nn.Mo
 
 
 def _problem(compiled: GpuModule, example: Arguments, wanted: Any) -> str:
-    """What is wrong with the whole network, against what its module made; empty where nothing is."""
+    """What is wrong with the whole network, against what its module made; empty where
+    nothing is.
+    """
     if not compiled.plan.packed:
         return ""
     args, kwargs = example
-    tolerance = max(WHOLE_TOLERANCES[layer.activations] for layer in compiled.plan.packed)
+    tolerance = max(
+        WHOLE_TOLERANCES[layer.activations] for layer in compiled.plan.packed
+    )
     try:
         made = compiled(*args, **kwargs)
-        apart = max(itertools.starmap(_apart, zip(leaves(made), leaves(wanted), strict=True)), default=0.0)
-    except Exception as error:  # a forward that reads more of a layer than a packed one has
+        apart = max(
+            itertools.starmap(_apart, zip(leaves(made), leaves(wanted), strict=True)),
+            default=0.0,
+        )
+    except Exception as error:
+        # a forward that reads more of a layer than a packed one has
         return f"does not run ({type(error).__name__}: {str(error)[:200]})"
-    return "" if apart <= tolerance else f"differs from its module by {apart:.1e} of the largest number"
+    return (
+        ""
+        if apart <= tolerance
+        else f"differs from its module by {apart:.1e} of the largest number"
+    )
 
 
 def _without(plan: GpuPlan, names: set[str], reason: str) -> GpuPlan:
-    layers = (Choice(name=one.name, reason=reason) if one.name in names else one for one in plan.layers)
+    layers = (
+        Choice(name=one.name, reason=reason) if one.name in names else one
+        for one in plan.layers
+    )
     return GpuPlan(layers=tuple(layers))
 
 

@@ -1,4 +1,6 @@
-"""What surrounds the products: packed weights made dense for a moment, and fp32 vectors as sums of three in bf16."""
+"""What surrounds the products: packed weights made dense for a moment, and fp32 vectors
+as sums of three in bf16.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,33 @@ THREADS = 256
 PARTS = 3  # of 8 bits each: all that fp32 holds
 
 
-def unpack_launch(words: Tensor, levels: Tensor | None, scale: Tensor, out: Tensor) -> Launch:
-    """Two-bit words where there are no `levels`, else four-bit ones → `out`: [rows, features], times the scale."""
+def unpack_launch(
+    words: Tensor, levels: Tensor | None, scale: Tensor, out: Tensor
+) -> Launch:
+    """Two-bit words where there are no `levels`, else four-bit ones → `out`: [rows,
+    features], times the scale.
+    """
     rows, features = out.shape
     return Launch(
         kernel="unpack",
         files=("common.cuh", "unpack.cu"),
-        defines={"FORM": 2 if levels is None else 4, "OUT": TYPES[out.dtype], "THREADS": THREADS},
+        defines={
+            "FORM": 2 if levels is None else 4,
+            "OUT": TYPES[out.dtype],
+            "THREADS": THREADS,
+        },
         grid=(ceiling(words.numel(), THREADS), 1),
         threads=THREADS,
-        arguments=(words, levels, scale, out, rows, features, words.shape[1], words.numel()),
+        arguments=(
+            words,
+            levels,
+            scale,
+            out,
+            rows,
+            features,
+            words.shape[1],
+            words.numel(),
+        ),
     )
 
 

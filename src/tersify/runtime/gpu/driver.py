@@ -18,7 +18,12 @@ _EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class _Attribute(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
+    _fields_ = [
+        ("id", ctypes.c_int),
+        ("pad", ctypes.c_char * 4),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    ]
 
 
 class _Config(ctypes.Structure):
@@ -37,16 +42,25 @@ _ALLOWED: dict[int, int] = {}  # shared memory that a function may ask for
 
 
 def run(launch: Launch, device: torch.device) -> None:
-    """Start it; the next kernel of the stream that asks for it may start before this one ends."""
+    """Start it; the next kernel of the stream that asks for it may start before this
+    one ends.
+    """
     index = torch.cuda.current_device() if device.index is None else device.index
     with torch.cuda.device(index):
         function = prepared(launch, index)
         assert function.value is not None
         if launch.shared_bytes > _ALLOWED.get(function.value, 0):
-            _check(_cuda().cuFuncSetAttribute(function, _MAX_SHARED_ATTRIBUTE, launch.shared_bytes), launch)
+            _check(
+                _cuda().cuFuncSetAttribute(
+                    function, _MAX_SHARED_ATTRIBUTE, launch.shared_bytes
+                ),
+                launch,
+            )
             _ALLOWED[function.value] = launch.shared_bytes
         values = [_value(a) for a in launch.arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        pointers = (ctypes.c_void_p * len(values))(
+            *(ctypes.addressof(v) for v in values)
+        )
         early = _Attribute(id=_EARLY_START, value=1)
         config = _Config(
             grid=(launch.grid[0], launch.grid[1], 1),
@@ -56,22 +70,34 @@ def run(launch: Launch, device: torch.device) -> None:
             attributes=ctypes.pointer(early),
             attribute_count=int(torch.cuda.get_device_capability(index) >= (9, 0)),
         )
-        _check(_cuda().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None), launch)
+        _check(
+            _cuda().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None),
+            launch,
+        )
 
 
 def prepared(launch: Launch, index: int) -> ctypes.c_void_p:
-    """The kernel of a launch, built and loaded; capturing a graph must not meet one that is not."""
+    """The kernel of a launch, built and loaded; capturing a graph must not meet one
+    that is not.
+    """
     key = (index, launch.kernel, *launch.defines.items())
     found = _FUNCTIONS.get(key)
     if found is None:
         capability = torch.cuda.get_device_capability(index)
         if capability < LEAST_CAPABILITY:
-            raise CannotBuild(f"the kernels need compute capability 8.0, this GPU has {capability[0]}.{capability[1]}")
+            raise CannotBuild(
+                f"the kernels need compute capability 8.0, this GPU has {capability[0]}.{capability[1]}"
+            )
         code = machine_code(launch.kernel, launch.files, launch.defines, capability)
         torch.cuda.synchronize(index)  # also makes torch's context the current one
         module, found = ctypes.c_void_p(), ctypes.c_void_p()
         _check(_cuda().cuModuleLoadData(ctypes.byref(module), code), launch)
-        _check(_cuda().cuModuleGetFunction(ctypes.byref(found), module, launch.kernel.encode()), launch)
+        _check(
+            _cuda().cuModuleGetFunction(
+                ctypes.byref(found), module, launch.kernel.encode()
+            ),
+            launch,
+        )
         _FUNCTIONS[key] = found
         _ALLOWED[found.value or 0] = _STATIC_SHARED - 4096
     return found
@@ -85,12 +111,18 @@ def _cuda() -> ctypes.CDLL:
         raise CannotBuild(f"CUDA's driver library is missing ({error})") from None
 
 
-def _value(argument: Argument) -> ctypes._SimpleCData[int] | ctypes._SimpleCData[float] | ctypes.c_void_p:
+def _value(
+    argument: Argument,
+) -> ctypes._SimpleCData[int] | ctypes._SimpleCData[float] | ctypes.c_void_p:
     if argument is None:
         return ctypes.c_void_p(0)
     if isinstance(argument, Tensor):
         return ctypes.c_void_p(argument.data_ptr())
-    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
+    return (
+        ctypes.c_float(argument)
+        if isinstance(argument, float)
+        else ctypes.c_int(argument)
+    )
 
 
 def _check(status: int, launch: Launch) -> None:

@@ -39,10 +39,20 @@ class Tiling:
     @staticmethod
     def read(flat: Sequence[int]) -> Tiling:
         row_warps, feature_warps, row_blocks, in_flight = flat
-        return Tiling(row_warps=row_warps, feature_warps=feature_warps, row_blocks=row_blocks, in_flight=in_flight)
+        return Tiling(
+            row_warps=row_warps,
+            feature_warps=feature_warps,
+            row_blocks=row_blocks,
+            in_flight=in_flight,
+        )
 
     def defines(self) -> dict[str, int]:
-        return {"RW": self.row_warps, "KW": self.feature_warps, "MT": self.row_blocks, "UN": self.in_flight}
+        return {
+            "RW": self.row_warps,
+            "KW": self.feature_warps,
+            "MT": self.row_blocks,
+            "UN": self.in_flight,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,7 +69,9 @@ class Launch:
 
 
 def held(numbers: int, threads: int) -> int:
-    """Eights of numbers that each thread of a block keeps in its registers; 0 where they are too many."""
+    """Eights of numbers that each thread of a block keeps in its registers; 0 where
+    they are too many.
+    """
     count = ceiling(numbers // 8, threads)
     return count if count <= MAX_HELD else 0
 

@@ -1,4 +1,6 @@
-"""Layers from packed weights: they take the place of linear layers and of convolutions of one pixel."""
+"""Layers from packed weights: they take the place of linear layers and of convolutions
+of one pixel.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight is kept in its packed form alone. `channels_axis`: of the features in the input."""
+    """A linear layer whose weight is kept in its packed form alone. `channels_axis`: of
+    the features in the input.
+    """
 
     def __init__(
         self,
@@ -31,10 +35,18 @@ class PackedLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.was_read = False
-        self.activations, self.settings, self.channels_axis = activations, settings, channels_axis
+        self.activations, self.settings, self.channels_axis = (
+            activations,
+            settings,
+            channels_axis,
+        )
         self.form, self.rows, self.features = packed.form, packed.rows, packed.features
         self._dtype, self._weight_shape = dtype, tuple(_weight(like).shape)
-        self._facts = {name: value for name, value in vars(like).items() if not name.startswith("_")}
+        self._facts = {
+            name: value
+            for name, value in vars(like).items()
+            if not name.startswith("_")
+        }
         for name, tensor in (
             ("data", packed.data),
             ("starts", packed.starts),
@@ -49,7 +61,9 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.channels_axis == -1:
             return self.on_vectors(x)
-        return self.on_vectors(x.movedim(self.channels_axis, -1)).movedim(-1, self.channels_axis)
+        return self.on_vectors(x.movedim(self.channels_axis, -1)).movedim(
+            -1, self.channels_axis
+        )
 
     def on_vectors(self, x: Tensor) -> Tensor:
         """The features are the last axis."""
@@ -75,7 +89,9 @@ class PackedLinear(nn.Module):
         return made
 
     def packed(self) -> Packed:
-        tensors: dict[str, Any] = {name: getattr(self, name) for name in ("data", "starts", "levels", "scale")}
+        tensors: dict[str, Any] = {
+            name: getattr(self, name) for name in ("data", "starts", "levels", "scale")
+        }
         return Packed(form=self.form, rows=self.rows, features=self.features, **tensors)
 
     @property
@@ -87,11 +103,17 @@ class PackedLinear(nn.Module):
     def size_bytes(self) -> int:
         return sum(t.nbytes for t in self.buffers())
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
-        raise TypeError("packed weights stay as they are; convert or move the module, and compile that again")
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], recurse: bool = True
+    ) -> PackedLinear:
+        raise TypeError(
+            "packed weights stay as they are; convert or move the module, and compile that again"
+        )
 
     def __getattr__(self, name: str) -> Any:
-        """What the layer in its place says of itself: in_features, kernel_size and the like."""
+        """What the layer in its place says of itself: in_features, kernel_size and the
+        like.
+        """
         facts = self.__dict__.get("_facts", {})
         return facts[name] if name in facts else super().__getattr__(name)
 
@@ -100,7 +122,9 @@ class PackedLinear(nn.Module):
 
 
 def matrix_of(layer: nn.Module) -> Tensor | None:
-    """The weight as [rows, features] where the layer is a product over one axis; None for any other layer."""
+    """The weight as [rows, features] where the layer is a product over one axis; None
+    for any other layer.
+    """
     if type(layer) is nn.Linear:
         return layer.weight.detach()
     if type(layer) in CONVOLUTIONS and isinstance(layer, CONVOLUTIONS):

@@ -1,4 +1,6 @@
-"""What layers cost on this GPU: measured when a network is compiled, and kept in a cache file."""
+"""What layers cost on this GPU: measured when a network is compiled, and kept in a
+cache file.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Stopwatch = Callable[[Sequence[Work]], float]
 
 
 class Measured:
-    """Microseconds by name. `stopwatch` gives the time of one of several works that differ only in their memory."""
+    """Microseconds by name. `stopwatch` gives the time of one of several works that
+    differ only in their memory.
+    """
 
     def __init__(self, path: Path | None, stopwatch: Stopwatch = microseconds) -> None:
         self._path = path
@@ -54,21 +58,38 @@ def costs_of_this_gpu(device: torch.device) -> Measured:
 
 def cache_file(device: torch.device) -> Path:
     """For this GPU, these kernels and this torch."""
-    sources = "".join(path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir()))
-    facts = "\n".join(
-        (torch.cuda.get_device_name(device), torch.__version__, str(torch.version.cuda), sources, *_python_sources())
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())
     )
-    return cache_folder() / f"gpu-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
+    facts = "\n".join(
+        (
+            torch.cuda.get_device_name(device),
+            torch.__version__,
+            str(torch.version.cuda),
+            sources,
+            *_python_sources(),
+        )
+    )
+    return (
+        cache_folder()
+        / f"gpu-costs-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
+    )
 
 
 def _python_sources() -> list[str]:
     """Tilings and launches are part of what was measured."""
-    return [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return [
+        path.read_text(encoding="utf-8")
+        for path in sorted(Path(__file__).parent.glob("*.py"))
+    ]
 
 
 def _read(path: Path) -> dict[str, float]:
     try:
-        found = {str(name): float(cost) for name, cost in json.loads(path.read_text(encoding="utf-8")).items()}
+        found = {
+            str(name): float(cost)
+            for name, cost in json.loads(path.read_text(encoding="utf-8")).items()
+        }
         if not all(math.isfinite(cost) and cost > 0 for cost in found.values()):
             raise ValueError("a cost is not a positive number")
     except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""CUDA sources → machine code for one GPU, by the compiler library that torch brings, kept in a cache folder."""
+"""CUDA sources → machine code for one GPU, by the compiler library that torch brings,
+kept in a cache folder.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,26 @@ class CannotBuild(RuntimeError):  # noqa: N818  (a refusal, not a fault)
     """The kernels cannot be built here; the message says why."""
 
 
-def machine_code(kernel: str, files: tuple[str, ...], defines: Mapping[str, int], capability: tuple[int, int]) -> bytes:
+def machine_code(
+    kernel: str,
+    files: tuple[str, ...],
+    defines: Mapping[str, int],
+    capability: tuple[int, int],
+) -> bytes:
     """A cubin, from the cache where it lies there."""
     constants = {**defines, "PDL": int(capability >= (9, 0))}
-    text = "".join(f"#define {name} {value}\n" for name, value in sorted(constants.items()))
+    text = "".join(
+        f"#define {name} {value}\n" for name, value in sorted(constants.items())
+    )
     text += "".join(_source(name) for name in files)
     library, version = _library()
     arch = f"sm_{capability[0]}{capability[1]}"
     facts = f"{arch} {version} {text}"
-    path = cache_folder() / "gpu" / f"{kernel}-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.cubin"
+    path = (
+        cache_folder()
+        / "gpu"
+        / f"{kernel}-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.cubin"
+    )
     try:
         return path.read_bytes()
     except OSError:
@@ -61,7 +74,9 @@ def _library() -> tuple[ctypes.CDLL, str]:
         major, minor = ctypes.c_int(), ctypes.c_int()
         library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         return library, f"{major.value}.{minor.value}"
-    raise CannotBuild(f"CUDA's compiler library NVRTC is missing ({tried[0] if tried else 'no place to look'})")
+    raise CannotBuild(
+        f"CUDA's compiler library NVRTC is missing ({tried[0] if tried else 'no place to look'})"
+    )
 
 
 def _names() -> Iterator[str]:
@@ -78,14 +93,29 @@ def _compiled(library: ctypes.CDLL, kernel: str, text: str, arch: str) -> bytes:
     program = ctypes.c_void_p()
     _checked(
         library,
-        library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"%b.cu" % kernel.encode(), 0, None, None),
+        library.nvrtcCreateProgram(
+            ctypes.byref(program),
+            text.encode(),
+            b"%b.cu" % kernel.encode(),
+            0,
+            None,
+            None,
+        ),
     )
     try:
         options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
-        status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        status = library.nvrtcCompileProgram(
+            program, len(options), (ctypes.c_char_p * len(options))(*options)
+        )
         if status:
-            log = _bytes(library, program, "ProgramLog").decode(errors="replace").strip("\0\n ")
-            raise CannotBuild(f"kernel {kernel} does not compile for {arch}: {log[:500]}")
+            log = (
+                _bytes(library, program, "ProgramLog")
+                .decode(errors="replace")
+                .strip("\0\n ")
+            )
+            raise CannotBuild(
+                f"kernel {kernel} does not compile for {arch}: {log[:500]}"
+            )
         return _bytes(library, program, "CUBIN")
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
@@ -93,7 +123,9 @@ def _compiled(library: ctypes.CDLL, kernel: str, text: str, arch: str) -> bytes:
 
 def _bytes(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
     size = ctypes.c_size_t()
-    _checked(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    _checked(
+        library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    )
     made = ctypes.create_string_buffer(size.value)
     _checked(library, getattr(library, f"nvrtcGet{what}")(program, made))
     return made.raw

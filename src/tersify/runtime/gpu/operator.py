@@ -1,7 +1,8 @@
-"""`tersify::packed_linear`: a linear layer from packed weights as a torch operator, for graphs and for torch.compile.
+"""`tersify::packed_linear`: a linear layer from packed weights as a torch operator, for
+graphs and for torch.compile.
 
-Its arguments are tensors, numbers and words alone, so a graph that holds it can be traced, captured and exported.
-On a GPU kernels run it, elsewhere the reference.
+Its arguments are tensors, numbers and words alone, so a graph that holds it can be
+traced, captured and exported. On a GPU kernels run it, elsewhere the reference.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ _LIBRARY = torch.library.Library("tersify", "FRAGMENT")
 _LIBRARY.define(_SCHEMA)
 
 
-def reference(x: Tensor, packed: Packed, bias: Tensor | None, activations: str) -> Tensor:
-    """In float64, on vectors rounded as the kernels round them: what every kernel is compared with."""
+def reference(
+    x: Tensor, packed: Packed, bias: Tensor | None, activations: str
+) -> Tensor:
+    """In float64, on vectors rounded as the kernels round them: what every kernel is
+    compared with.
+    """
     flat = x.reshape(-1, packed.features)
     factors = packed.factors()
     if activations == INT8:
@@ -38,7 +43,9 @@ def reference(x: Tensor, packed: Packed, bias: Tensor | None, activations: str) 
     else:
         made = flat.to(TYPES[activations]).double() @ factors.T
     made = made * packed.scale.double()
-    return (made if bias is None else made + bias.double()).reshape(*x.shape[:-1], packed.rows)
+    return (made if bias is None else made + bias.double()).reshape(
+        *x.shape[:-1], packed.rows
+    )
 
 
 class _Call(NamedTuple):

@@ -1,4 +1,6 @@
-"""A weight in the forms that the kernels read, and what it is worth to ask before it is packed."""
+"""A weight in the forms that the kernels read, and what it is worth to ask before it is
+packed.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ from tersify.runtime.weights import Weight, WeightKind, int8_step
 
 TERNARY, TABLE, LISTS = "two-bit", "four-bit", "lists"
 MAX_FEATURES = 1 << 16  # whole numbers of more could leave 32 bits
-MAX_SHARED_BYTES = 200 << 10  # of a block, on every GPU with the tensor cores that the kernels need, but the smallest
+# of a block, on every GPU with the tensor cores that the kernels need, but the smallest
+MAX_SHARED_BYTES = 200 << 10
 FEW = 0.2  # of weights that are not zero: lists may be shorter than two bits a weight
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Packed:
-    """`data` in one of the forms; the weight is levels (−1, 0 and 1 where there are none) times `scale`, one a row."""
+    """`data` in one of the forms; the weight is levels (−1, 0 and 1 where there are
+    none) times `scale`, one a row.
+    """
 
     form: str
     data: Tensor
@@ -30,7 +35,11 @@ class Packed:
 
     @property
     def size_bytes(self) -> int:
-        return sum(t.nbytes for t in (self.data, self.scale, self.starts, self.levels) if t is not None)
+        return sum(
+            t.nbytes
+            for t in (self.data, self.scale, self.starts, self.levels)
+            if t is not None
+        )
 
     def factors(self) -> Tensor:
         """The reference of all forms: the levels in float64, without the scale."""
@@ -38,7 +47,9 @@ class Packed:
             return sparse.unpack(self.lists()).double()
         if self.levels is None:
             return ternary.unpack(self.data, self.rows, self.features).double()
-        return self.levels.double()[table4.unpack(self.data, self.rows, self.features).long()]
+        return self.levels.double()[
+            table4.unpack(self.data, self.rows, self.features).long()
+        ]
 
     def dense(self) -> Tensor:
         """The weight itself, in fp32."""
@@ -96,13 +107,28 @@ def pack(weight: Weight, form: str) -> Packed:
         )
     signs = weight.values.sign().to(torch.int8)
     if form == TERNARY:
-        return Packed(form=form, data=ternary.pack(signs), scale=scale, rows=rows, features=features)
+        return Packed(
+            form=form,
+            data=ternary.pack(signs),
+            scale=scale,
+            rows=rows,
+            features=features,
+        )
     lists = sparse.pack(signs)
-    return Packed(form=form, data=lists.data, starts=lists.starts, scale=scale, rows=rows, features=features)
+    return Packed(
+        form=form,
+        data=lists.data,
+        starts=lists.starts,
+        scale=scale,
+        rows=rows,
+        features=features,
+    )
 
 
 def in_whole_steps(packed: Packed) -> Packed:
-    """Levels as whole numbers of −127..127, as the CPU's kernels for 8-bit activations have them."""
+    """Levels as whole numbers of −127..127, as the CPU's kernels for 8-bit activations
+    have them.
+    """
     if packed.levels is None:
         return packed
     step = int8_step(packed.levels)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One layer. `form`: of its packed weight, empty where torch runs it; `activations`: what they are rounded to."""
+    """One layer. `form`: of its packed weight, empty where torch runs it;
+    `activations`: what they are rounded to.
+    """
 
     name: str
     reason: str
@@ -15,13 +17,17 @@ class Choice:
     activations: str = ""
 
     def describe(self) -> str:
-        kernel = f"{self.form}, {self.activations} activations" if self.form else "torch"
+        kernel = (
+            f"{self.form}, {self.activations} activations" if self.form else "torch"
+        )
         return f"{self.name}: {kernel} ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuPlan:
-    """The linear layers and one-pixel convolutions of a network, in the order of its modules. The rest is torch's."""
+    """The linear layers and one-pixel convolutions of a network, in the order of its
+    modules. The rest is torch's.
+    """
 
     layers: tuple[Choice, ...]
 

@@ -1,4 +1,6 @@
-"""Vectors times a packed weight: which launches make a product, for any number of vectors."""
+"""Vectors times a packed weight: which launches make a product, for any number of
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ Run = Callable[[Launch], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a layer's launches are cut: a tiling for each class of vectors, (warps, loads in flight) for lists, and the
-    number of vectors from which on the weight is made dense for a moment and a library multiplies.
+    """How a layer's launches are cut: a tiling for each class of vectors, (warps, loads
+    in flight) for lists, and the number of vectors from which on the weight is made
+    dense for a moment and a library multiplies.
     """
 
     tilings: tuple[Tiling, ...] = tuple(tilings(most)[0] for most in CLASSES)
@@ -31,12 +34,18 @@ class Settings:
     dense_from: int = 129
 
     def flat(self) -> list[int]:
-        return [*(n for tiling in self.tilings for n in tiling.flat()), *self.lists, self.dense_from]
+        return [
+            *(n for tiling in self.tilings for n in tiling.flat()),
+            *self.lists,
+            self.dense_from,
+        ]
 
     @staticmethod
     def read(flat: Sequence[int]) -> Settings:
         *numbers, warps, in_flight, dense_from = flat
-        found = tuple(Tiling.read(numbers[i : i + 4]) for i in range(0, len(numbers), 4))
+        found = tuple(
+            Tiling.read(numbers[i : i + 4]) for i in range(0, len(numbers), 4)
+        )
         return Settings(tilings=found, lists=(warps, in_flight), dense_from=dense_from)
 
     def tiling(self, vectors: int) -> Tiling:
@@ -49,7 +58,9 @@ class Settings:
             return
         at = class_of(min(vectors, CLASSES[-1]))
         for tiling in tilings(CLASSES[at]):
-            yield replace(self, tilings=(*self.tilings[:at], tiling, *self.tilings[at + 1 :]))
+            yield replace(
+                self, tilings=(*self.tilings[:at], tiling, *self.tilings[at + 1 :])
+            )
 
 
 def table_of(packed: Packed, activations: str) -> Tensor | None:
@@ -62,7 +73,13 @@ def table_of(packed: Packed, activations: str) -> Tensor | None:
 
 
 def product(
-    x: Tensor, packed: Packed, table: Tensor | None, bias: Tensor | None, activations: str, settings: Settings, run: Run
+    x: Tensor,
+    packed: Packed,
+    table: Tensor | None,
+    bias: Tensor | None,
+    activations: str,
+    settings: Settings,
+    run: Run,
 ) -> Tensor:
     """[vectors, features] → [vectors, rows], in the type of x."""
     if not len(x):
@@ -107,14 +124,27 @@ def _few_vectors(
         run(_launch(packed, table, given, bias, out, tiling, round_here=inside))
         return
     if activations == BF16_PARTS:
-        parts = torch.empty(dense.PARTS, len(x), padded, dtype=torch.bfloat16, device=x.device)
+        parts = torch.empty(
+            dense.PARTS, len(x), padded, dtype=torch.bfloat16, device=x.device
+        )
         run(dense.parts_launch(x, parts))
-        sums = torch.empty(dense.PARTS * len(x), packed.rows, dtype=torch.float32, device=x.device)
+        sums = torch.empty(
+            dense.PARTS * len(x), packed.rows, dtype=torch.float32, device=x.device
+        )
         tiling = settings.tiling(len(sums))
         run(_launch(packed, table, parts.view(-1, padded), None, sums, tiling))
         run(dense.joined_launch(sums, bias, out))
         return
-    run(_launch(packed, table, padded_features(x.to(TYPES[activations]), padded), bias, out, tiling))
+    run(
+        _launch(
+            packed,
+            table,
+            padded_features(x.to(TYPES[activations]), padded),
+            bias,
+            out,
+            tiling,
+        )
+    )
 
 
 def _launch(
@@ -129,15 +159,33 @@ def _launch(
 ) -> Launch:
     if packed.form == TABLE:
         assert table is not None
-        return table4.launch(packed.data, table, x, packed.scale, bias, out, tiling, round_here=round_here)
-    return ternary.launch(packed.data, x, packed.scale, bias, out, tiling, round_here=round_here)
+        return table4.launch(
+            packed.data,
+            table,
+            x,
+            packed.scale,
+            bias,
+            out,
+            tiling,
+            round_here=round_here,
+        )
+    return ternary.launch(
+        packed.data, x, packed.scale, bias, out, tiling, round_here=round_here
+    )
 
 
 def _from_lists(
-    x: Tensor, packed: Packed, bias: Tensor | None, activations: str, settings: Settings, out: Tensor, run: Run
+    x: Tensor,
+    packed: Packed,
+    bias: Tensor | None,
+    activations: str,
+    settings: Settings,
+    out: Tensor,
+    run: Run,
 ) -> None:
     lists = packed.lists()
-    numbers = x if activations in (INT8, BF16_PARTS) else x.to(TYPES[activations])  # sums are in fp32
+    # sums are in fp32
+    numbers = x if activations in (INT8, BF16_PARTS) else x.to(TYPES[activations])
     warps, in_flight = settings.lists
     given = padded_features(numbers, lists.padded)
     run(
@@ -154,7 +202,9 @@ def _from_lists(
     )
 
 
-def _by_library(x: Tensor, packed: Packed, bias: Tensor | None, activations: str, run: Run) -> Tensor:
+def _by_library(
+    x: Tensor, packed: Packed, bias: Tensor | None, activations: str, run: Run
+) -> Tensor:
     dtype = x.dtype if activations == BF16_PARTS else TYPES[activations]
     weight = torch.empty(packed.rows, packed.features, dtype=dtype, device=x.device)
     run(dense.unpack_launch(packed.data, packed.levels, packed.scale, weight))

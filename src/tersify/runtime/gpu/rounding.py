@@ -1,4 +1,6 @@
-"""Vectors rounded to 8 bits on the GPU: the same whole numbers and scales as on the CPU."""
+"""Vectors rounded to 8 bits on the GPU: the same whole numbers and scales as on the
+CPU.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ THREADS = 512
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rounded:
-    """`steps`: int8 [vectors, features]; `scale` and `sum` (of the steps): one a vector."""
+    """`steps`: int8 [vectors, features]; `scale` and `sum` (of the steps): one a
+    vector.
+    """
 
     steps: Tensor
     scale: Tensor
@@ -33,7 +37,9 @@ class Before:
         numbers = x.float()
         if self.factor is not None:
             numbers = numbers.relu().square() * self.factor.float()
-        return torch.nn.functional.rms_norm(numbers, numbers.shape[-1:], self.gain, self.eps)
+        return torch.nn.functional.rms_norm(
+            numbers, numbers.shape[-1:], self.gain, self.eps
+        )
 
 
 def empty(vectors: int, features: int, device: torch.device) -> Rounded:
@@ -45,7 +51,9 @@ def empty(vectors: int, features: int, device: torch.device) -> Rounded:
 
 
 def launch(x: Tensor, made: Rounded, *, swapped: bool) -> Launch:
-    """`swapped`: the second and third of every four numbers change places, as two-bit words want them."""
+    """`swapped`: the second and third of every four numbers change places, as two-bit
+    words want them.
+    """
     vectors, features = x.shape
     return Launch(
         kernel="rounding",
@@ -67,11 +75,14 @@ def reference(x: Tensor, *, swapped: bool) -> Rounded:
     """In plain torch; the formula of csrc/runtime/kernels/linear-i8."""
     numbers = x.float()
     top = numbers.abs().amax(-1)
-    # Divided by tensors: on a GPU torch multiplies with the inverse of a Python number, which rounds differently.
+    # Divided by tensors: on a GPU torch multiplies with the inverse of a Python number,
+    # which rounds differently.
     scale = (top / torch.full_like(top, 127)).clamp(min=torch.finfo(torch.float32).tiny)
     inverse = torch.ones_like(scale) / scale
     steps = (numbers * inverse.unsqueeze(-1)).round().nan_to_num(0, 0, 0).to(torch.int8)
     total = steps.sum(-1, dtype=torch.int32)
     if swapped:
         steps = steps.view(len(x), -1, 4)[..., [0, 2, 1, 3]].reshape(len(x), -1)
-    return Rounded(steps=steps, scale=torch.where(top.isfinite(), scale, torch.nan), sum=total)
+    return Rounded(
+        steps=steps, scale=torch.where(top.isfinite(), scale, torch.nan), sum=total
+    )

@@ -1,4 +1,6 @@
-"""Ternary weights with many zeros as lists of the others, a byte each: packed form, reference, launch."""
+"""Ternary weights with many zeros as lists of the others, a byte each: packed form,
+reference, launch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SEGMENT = 2048  # features of a lane, about: longer lists are more even, and few
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lists:
-    """See cuda/sparse.cu. `data`: bytes [loads, 32 lanes, 16]; `starts`: the first load of every 32 segments."""
+    """See cuda/sparse.cu. `data`: bytes [loads, 32 lanes, 16]; `starts`: the first load
+    of every 32 segments.
+    """
 
     data: Tensor
     starts: Tensor
@@ -42,7 +46,9 @@ def cut(features: int) -> tuple[int, int]:
 def pack(signs: Tensor) -> Lists:
     rows, features = signs.shape
     segments, length = cut(features)
-    padded = torch.nn.functional.pad(signs, (0, segments * length - features)).view(rows * segments, length)
+    padded = torch.nn.functional.pad(signs, (0, segments * length - features)).view(
+        rows * segments, length
+    )
     unit, place = padded.nonzero(as_tuple=True)
     negative = padded[unit, place] < 0
     before = torch.cat([place.new_tensor([-1]), place[:-1]])
@@ -51,7 +57,9 @@ def pack(signs: Tensor) -> Lists:
     far = (distance - 1) // FARTHEST  # gaps that take two bytes more
     size = 1 + 2 * far
     entry = torch.repeat_interleave(torch.arange(len(unit), device=signs.device), size)
-    within = torch.arange(len(entry), device=signs.device) - (size.cumsum(0) - size)[entry]
+    within = (
+        torch.arange(len(entry), device=signs.device) - (size.cumsum(0) - size)[entry]
+    )
     jumps = torch.where(within % 2 == 0, 2 * FARTHEST, 1)
     ends = 2 * (distance - FARTHEST * far)[entry] + negative[entry].int()
     byte = torch.where(within == 2 * far[entry], ends, jumps).to(torch.uint8)
@@ -61,25 +69,44 @@ def pack(signs: Tensor) -> Lists:
     counts = torch.bincount(owner, minlength=slices * LANES)
     loads = (counts.view(slices, LANES).amax(1) + ENTRIES - 1) // ENTRIES
     starts = torch.cat([loads.new_zeros(1), loads.cumsum(0)])
-    rank = torch.arange(len(entry), device=signs.device) - (counts.cumsum(0) - counts)[owner]
+    rank = (
+        torch.arange(len(entry), device=signs.device)
+        - (counts.cumsum(0) - counts)[owner]
+    )
     home, lane = owner // LANES, owner % LANES
     at = loads[home] * ENTRIES - counts[owner] + rank  # lists are filled in front
-    data = torch.zeros(int(starts[-1]), LANES, ENTRIES, dtype=torch.uint8, device=signs.device)
+    data = torch.zeros(
+        int(starts[-1]), LANES, ENTRIES, dtype=torch.uint8, device=signs.device
+    )
     data[starts[home] + at // ENTRIES, lane, at % ENTRIES] = byte
     return Lists(
-        data=data, starts=starts.to(torch.int32), rows=rows, features=features, segments=segments, length=length
+        data=data,
+        starts=starts.to(torch.int32),
+        rows=rows,
+        features=features,
+        segments=segments,
+        length=length,
     )
 
 
 def unpack(lists: Lists) -> Tensor:
     """The reference of the packed form: −1, 0 and 1 as int8."""
     slices = len(lists.starts) - 1
-    made = torch.zeros(slices * LANES, lists.length + 1, dtype=torch.int8, device=lists.data.device)
+    made = torch.zeros(
+        slices * LANES, lists.length + 1, dtype=torch.int8, device=lists.data.device
+    )
     starts = lists.starts.tolist()
     for home in range(slices):
-        entries = lists.data[starts[home] : starts[home + 1]].transpose(0, 1).reshape(LANES, -1).long()
+        entries = (
+            lists.data[starts[home] : starts[home + 1]]
+            .transpose(0, 1)
+            .reshape(LANES, -1)
+            .long()
+        )
         places = (entries >> 1).cumsum(1)
-        made[home * LANES : (home + 1) * LANES].scatter_add_(1, places, (1 - 2 * (entries & 1)).to(torch.int8))
+        made[home * LANES : (home + 1) * LANES].scatter_add_(
+            1, places, (1 - 2 * (entries & 1)).to(torch.int8)
+        )
     units = lists.rows * lists.segments
     return made[:units, 1:].reshape(lists.rows, lists.padded)[:, : lists.features]
 

@@ -1,4 +1,6 @@
-"""Weights of up to 16 levels in four bits a weight: their packed form, its reference, and the launch of its kernel."""
+"""Weights of up to 16 levels in four bits a weight: their packed form, its reference,
+and the launch of its kernel.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ LEVELS = 16
 
 
 def pack(codes: Tensor) -> Tensor:
-    """Codes 0..15 of [rows, features] → int32 words [row blocks, feature blocks, 32 lanes, 4]."""
+    """Codes 0..15 of [rows, features] → int32 words [row blocks, feature blocks, 32
+    lanes, 4].
+    """
     rows, features = codes.shape
     tall, wide = ceiling(rows, ROWS), ceiling(features, FEATURES)
-    padded = torch.zeros(tall * ROWS, wide * FEATURES, dtype=torch.int32, device=codes.device)
+    padded = torch.zeros(
+        tall * ROWS, wide * FEATURES, dtype=torch.int32, device=codes.device
+    )
     padded[:rows, :features] = codes.to(torch.int32)
     parts = padded.view(tall, 2, 8, wide, 4, 2, 8)  # block, a, g, block, t, i2, nibble
     words = torch.zeros(parts.shape[:6], dtype=torch.int32, device=codes.device)
@@ -50,7 +56,9 @@ def launch(
     *,
     round_here: bool = False,
 ) -> Launch:
-    """`table`: `pairs` for floats, 16 int8 steps for rounded vectors; `x` and `round_here` as in ternary.launch."""
+    """`table`: `pairs` for floats, 16 int8 steps for rounded vectors; `x` and
+    `round_here` as in ternary.launch.
+    """
     vectors, rows = out.shape
     given = x.steps if isinstance(x, Rounded) else x
     eights = ceiling(vectors, 8)
@@ -62,7 +70,11 @@ def launch(
         "ONE": int(vectors == 1),
         "FUSED": int(round_here),
         "ROUND_FROM": TYPES[given.dtype],
-        **({"HOLD": held(words.shape[1] * FEATURES, tiling.threads)} if round_here else {}),
+        **(
+            {"HOLD": held(words.shape[1] * FEATURES, tiling.threads)}
+            if round_here
+            else {}
+        ),
         "SWAP": 0,
         "RESIDUAL": 0,
     }
@@ -75,5 +87,20 @@ def launch(
         grid=(ceiling(rows, tiling.rows), 1),
         threads=tiling.threads,
         shared_bytes=wide * FEATURES if round_here else 0,
-        arguments=(words, table, given, None, None, 0.0, x_scale, scale, bias, None, out, vectors, rows, wide),
+        arguments=(
+            words,
+            table,
+            given,
+            None,
+            None,
+            0.0,
+            x_scale,
+            scale,
+            bias,
+            None,
+            out,
+            vectors,
+            rows,
+            wide,
+        ),
     )

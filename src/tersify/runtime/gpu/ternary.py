@@ -1,4 +1,6 @@
-"""Ternary weights in two bits a weight: their packed form, its reference, and the launch of its kernel."""
+"""Ternary weights in two bits a weight: their packed form, its reference, and the
+launch of its kernel.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,17 @@ MAX_VECTORS = 32  # of one launch
 
 
 def pack(signs: Tensor) -> Tensor:
-    """−1, 0 and 1 of [rows, features] → int32 words [row blocks, feature blocks, 32 lanes, 4]."""
+    """−1, 0 and 1 of [rows, features] → int32 words [row blocks, feature blocks, 32
+    lanes, 4].
+    """
     rows, features = signs.shape
     tall, wide = ceiling(rows, ROWS), ceiling(features, FEATURES)
-    codes = torch.ones(tall * ROWS, wide * FEATURES, dtype=torch.int32, device=signs.device)
+    codes = torch.ones(
+        tall * ROWS, wide * FEATURES, dtype=torch.int32, device=signs.device
+    )
     codes[:rows, :features] += signs.to(torch.int32)
-    parts = codes.view(tall, 2, 8, wide, 4, 2, 4, 2, 2)  # block, a, g, block, t, i2, j, u, h
+    # block, a, g, block, t, i2, j, u, h
+    parts = codes.view(tall, 2, 8, wide, 4, 2, 4, 2, 2)
     words = torch.zeros(parts.shape[:6], dtype=torch.int32, device=signs.device)
     for j, u, h, bit in _places():
         words |= parts[..., j, u, h] << bit
@@ -56,8 +63,9 @@ def launch(
     before: Before | None = None,
     residual: Tensor | None = None,
 ) -> Launch:
-    """`x`: [vectors, padded features]. `round_here`: a single vector is rounded to int8 by the kernel itself,
-    after what comes `before`. The `residual` is added to the output.
+    """`x`: [vectors, padded features]. `round_here`: a single vector is rounded to int8
+    by the kernel itself, after what comes `before`. The `residual` is added to the
+    output.
     """
     vectors, rows = out.shape
     given = x.steps if isinstance(x, Rounded) else x
@@ -71,15 +79,24 @@ def launch(
         "ONE": int(vectors == 1),
         "FUSED": int(round_here),
         "ROUND_FROM": TYPES[given.dtype],
-        **({"HOLD": held(words.shape[1] * FEATURES, tiling.threads)} if round_here else {}),
+        **(
+            {"HOLD": held(words.shape[1] * FEATURES, tiling.threads)}
+            if round_here
+            else {}
+        ),
         "SWAP": 1,
         "RESIDUAL": int(residual is not None),
         **({} if before is None else {"PROLOGUE": 2 if before.factor is None else 3}),
     }
-    gain, eps, factor = (None, 0.0, None) if before is None else (before.gain, before.eps, before.factor)
+    gain, eps, factor = (
+        (None, 0.0, None)
+        if before is None
+        else (before.gain, before.eps, before.factor)
+    )
     x_scale, x_sum = (x.scale, x.sum) if isinstance(x, Rounded) else (None, None)
     wide = words.shape[1]
-    assert before is None or len(before.gain) == wide * FEATURES  # zeros behind a vector would count in its mean
+    # zeros behind a vector would count in its mean
+    assert before is None or len(before.gain) == wide * FEATURES
     return Launch(
         kernel="ternary",
         files=("common.cuh", "rounding.cuh", "ternary.cu"),
@@ -87,5 +104,20 @@ def launch(
         grid=(ceiling(rows, tiling.rows), 1),
         threads=tiling.threads,
         shared_bytes=wide * FEATURES if round_here else 0,
-        arguments=(words, given, factor, gain, eps, x_scale, x_sum, scale, bias, residual, out, vectors, rows, wide),
+        arguments=(
+            words,
+            given,
+            factor,
+            gain,
+            eps,
+            x_scale,
+            x_sum,
+            scale,
+            bias,
+            residual,
+            out,
+            vectors,
+            rows,
+            wide,
+        ),
     )

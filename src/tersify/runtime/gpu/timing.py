@@ -8,15 +8,20 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-STREAMED_BYTES = 256 << 20  # weights that a measurement reads: several times what any cache holds
+# weights that a measurement reads: several times what any cache holds
+STREAMED_BYTES = 256 << 20
 
 
 def copies_of(size_bytes: int) -> int:
-    """How many layers of that size a measurement rotates over, so that none is found in the cache."""
+    """How many layers of that size a measurement rotates over, so that none is found in
+    the cache.
+    """
     return max(2, min(96, -(-STREAMED_BYTES // max(size_bytes, 1))))
 
 
-def microseconds(works: Sequence[Callable[[], object]], *, replays: int = 30, warm: int = 2) -> float:
+def microseconds(
+    works: Sequence[Callable[[], object]], *, replays: int = 30, warm: int = 2
+) -> float:
     """One work's time: all of them in one graph, one after the other."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -37,4 +42,8 @@ def microseconds(works: Sequence[Callable[[], object]], *, replays: int = 30, wa
         mark.record()
     torch.cuda.synchronize()
     del kept
-    return 1e3 * statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks)) / len(works)
+    return (
+        1e3
+        * statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+        / len(works)
+    )

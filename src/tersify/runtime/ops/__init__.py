@@ -1,4 +1,6 @@
-"""One file an operation: its data, what lowers to it, its reference and how it is emitted."""
+"""One file an operation: its data, what lowers to it, its reference and how it is
+emitted.
+"""
 
 from tersify.runtime.ops.attention import Attention
 from tersify.runtime.ops.base import LOWERINGS, CannotLower, Context, Op

@@ -23,9 +23,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attention(Op):
-    """Queries, keys, values and perhaps a mask: [items, heads, tokens, width], or tokens before heads where it is said.
+    """Queries, keys, values and perhaps a mask: [items, heads, tokens, width], or
+    tokens before heads where it is said.
 
-    A mask of truth values arrives in the engine as ones and zeros; one of floats is added to the scores.
+    A mask of truth values arrives in the engine as ones and zeros; one of floats is
+    added to the scores.
     """
 
     kind: ClassVar[str] = "attention"
@@ -37,17 +39,27 @@ class Attention(Op):
     value_width: int
     scale: float
     causal: bool = False
-    tokens_first: tuple[bool, bool, bool, bool] = (False, False, False, False)  # of queries, keys, values, result
+    # of queries, keys, values, result
+    tokens_first: tuple[bool, bool, bool, bool] = (False, False, False, False)
     mask_shape: tuple[int, ...] = ()
     mask_added: bool = False
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         q, k, v = (
-            x.transpose(1, 2) if first else x for x, first in zip(sources[:3], self.tokens_first[:3], strict=True)
+            x.transpose(1, 2) if first else x
+            for x, first in zip(sources[:3], self.tokens_first[:3], strict=True)
         )
         mask = sources[3] if len(sources) > 3 else None
         made = F.scaled_dot_product_attention(
-            q, k, v, mask, is_causal=self.causal, scale=self.scale, enable_gqa=self.heads != self.key_heads
+            q,
+            k,
+            v,
+            mask,
+            is_causal=self.causal,
+            scale=self.scale,
+            enable_gqa=self.heads != self.key_heads,
         )
         return made.transpose(1, 2).contiguous() if self.tokens_first[3] else made
 
@@ -55,7 +67,14 @@ class Attention(Op):
         sources = [emitter.source(node, i) for i in range(len(node.inputs))]
         return emitter.engine.attention(
             sources,
-            (self.heads, self.key_heads, self.queries, self.keys, self.width, self.value_width),
+            (
+                self.heads,
+                self.key_heads,
+                self.queries,
+                self.keys,
+                self.width,
+                self.value_width,
+            ),
             self.scale,
             self.causal,
             self.tokens_first,
@@ -81,7 +100,9 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     sources = [a["query"], a["key"], a["value"]]
     q, k, v = (context.floats(source, rank=4) for source in sources)
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or q[1] % k[1]:
-        raise CannotLower("its operands do not have one batch, one width, and heads that fit")
+        raise CannotLower(
+            "its operands do not have one batch, one width, and heads that fit"
+        )
     if q[1] != k[1] and not a.get("enable_gqa"):
         raise CannotLower("its operands have different numbers of heads")
     mask_shape, added = _mask(a.get("attn_mask"), context, q, k)
@@ -102,7 +123,9 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     return op, tuple(source.name for source in sources)
 
 
-def _mask(given: Any, context: Context, q: Sequence[int], k: Sequence[int]) -> tuple[tuple[int, ...], bool]:
+def _mask(
+    given: Any, context: Context, q: Sequence[int], k: Sequence[int]
+) -> tuple[tuple[int, ...], bool]:
     """Its shape, and whether it is added to the scores."""
     if given is None:
         return (), False
@@ -110,10 +133,21 @@ def _mask(given: Any, context: Context, q: Sequence[int], k: Sequence[int]) -> t
         raise CannotLower("its mask is a constant")
     value = context.graph.values[given.name]
     shape = value.shape
-    if value.dtype not in (torch.bool, torch.float32) or len(shape) != 4 or shape[3] != k[2]:
-        raise CannotLower("its mask is no tensor of truth values or floats with one number a key")
-    if any(size not in (1, wanted) for size, wanted in zip(shape, (q[0], q[1], q[2]), strict=False)):
+    if (
+        value.dtype not in (torch.bool, torch.float32)
+        or len(shape) != 4
+        or shape[3] != k[2]
+    ):
+        raise CannotLower(
+            "its mask is no tensor of truth values or floats with one number a key"
+        )
+    if any(
+        size not in (1, wanted)
+        for size, wanted in zip(shape, (q[0], q[1], q[2]), strict=False)
+    ):
         raise CannotLower("its mask does not fit its scores")
     if value.dtype == torch.float32 and shape[0] != 1:
-        raise CannotLower("a mask of floats may hold infinity, which an engine does not take")
+        raise CannotLower(
+            "a mask of floats may hold infinity, which an engine does not take"
+        )
     return shape, value.dtype == torch.float32

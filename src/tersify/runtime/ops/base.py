@@ -1,4 +1,6 @@
-"""What every operation is: data, a reference in plain torch, how it is emitted, and what lowers to it."""
+"""What every operation is: data, a reference in plain torch, how it is emitted, and
+what lowers to it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Op(ABC):
         return False
 
     @abstractmethod
-    def reference(self, sources: Sequence[Any], node: Node, quants: Mapping[str, Quant]) -> Any:
+    def reference(
+        self, sources: Sequence[Any], node: Node, quants: Mapping[str, Quant]
+    ) -> Any:
         """The value in plain torch, in the floating type of the sources."""
 
     @abstractmethod
@@ -42,7 +46,9 @@ class Op(ABC):
         return []
 
     def renamed(self, names: Mapping[str, str]) -> Op:
-        """The operation when its inputs have other names; only a torch call holds names itself."""
+        """The operation when its inputs have other names; only a torch call holds names
+        itself.
+        """
         return self
 
 
@@ -51,14 +57,27 @@ class CannotLower(Exception):  # noqa: N818  (a control signal, never shown as a
 
 
 class Context:
-    """What the lowerings know: the graph, and the weights with what is known of their origin."""
+    """What the lowerings know: the graph, and the weights with what is known of their
+    origin.
+    """
 
-    def __init__(self, graph: Graph, classified: dict[str, Weight], origins: Mapping[str, CompressedTensor]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        classified: dict[str, Weight],
+        origins: Mapping[str, CompressedTensor],
+    ) -> None:
         self.graph = graph
-        self._classified = classified  # by the name of the parameter: other sizes of the network share it
+        # by the name of the parameter: other sizes of the network share it
+        self._classified = classified
         self._origins = origins
-        self._names = {_place(tensor): name for name, tensor in reversed(list(graph.parameters.items()))}
-        self._readers = {name for call in graph.calls for name in call.reads} | set(refs(graph.outputs))
+        self._names = {
+            _place(tensor): name
+            for name, tensor in reversed(list(graph.parameters.items()))
+        }
+        self._readers = {name for call in graph.calls for name in call.reads} | set(
+            refs(graph.outputs)
+        )
 
     def constant(self, given: Any, what: str) -> Tensor:
         if not isinstance(given, Ref) or given.name not in self.graph.constants:
@@ -75,10 +94,16 @@ class Context:
         """What the model calls a constant, or the matrix that it is the transpose of."""
         tensor = self.graph.constants[given.name]
         transposed = tensor.t() if tensor.ndim == 2 else tensor
-        return self._names.get(_place(tensor)) or self._names.get(_place(transposed)) or given.name
+        return (
+            self._names.get(_place(tensor))
+            or self._names.get(_place(transposed))
+            or given.name
+        )
 
     def weight(self, given: Any, *, transposed: bool = False) -> Weight:
-        """The constant as a weight of [outputs, …]; `transposed`: it is [features, outputs]."""
+        """The constant as a weight of [outputs, …]; `transposed`: it is [features,
+        outputs].
+        """
         tensor = self.constant(given, "weight")
         if tensor.dtype != torch.float32:
             raise CannotLower(f"kernels take float32 weights, these are {tensor.dtype}")
@@ -99,7 +124,9 @@ class Context:
         if value.dtype != torch.float32:
             raise CannotLower(f"kernels take float32, this is {value.dtype}")
         if rank is not None and len(value.shape) != rank:
-            raise CannotLower(f"the kernel takes {rank} axes, this has {len(value.shape)}")
+            raise CannotLower(
+                f"the kernel takes {rank} axes, this has {len(value.shape)}"
+            )
         if 0 in value.shape:
             raise CannotLower("a tensor is empty")
         return value.shape

@@ -24,13 +24,19 @@ class WithConstant(Op):
     constant: Tensor
     multiply: bool = False
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         constant = self.constant.to(sources[0].dtype)
         return sources[0] * constant if self.multiply else sources[0] + constant
 
     def emit(self, emitter: Emitter, node: Node) -> int:
-        numbers = self.constant.to(torch.float32).expand(node.shape[1:]).reshape(-1).tolist()
-        return emitter.engine.with_constant(emitter.source(node), numbers, self.multiply)
+        numbers = (
+            self.constant.to(torch.float32).expand(node.shape[1:]).reshape(-1).tolist()
+        )
+        return emitter.engine.with_constant(
+            emitter.source(node), numbers, self.multiply
+        )
 
     def along_last_axis(self) -> Tensor | None:
         """One number a feature of the last axis, where it is no more than that."""
@@ -46,6 +52,10 @@ def of_item(constant: Tensor, shape: Sequence[int]) -> Tensor:
     """The constant without the axis of the items, which it must not tell apart."""
     if constant.dtype != torch.float32 or not bool(constant.isfinite().all()):
         raise CannotLower("its constant is not of finite float32 numbers")
-    if constant.ndim > len(shape) or len(shape) < 2 or (constant.ndim == len(shape) and constant.shape[0] != 1):
+    if (
+        constant.ndim > len(shape)
+        or len(shape) < 2
+        or (constant.ndim == len(shape) and constant.shape[0] != 1)
+    ):
         raise CannotLower("its constant differs from item to item")
     return constant[0] if constant.ndim == len(shape) else constant

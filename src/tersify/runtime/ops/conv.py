@@ -41,7 +41,8 @@ class ConvKernel(enum.Enum):
 class Pooling:
     """A pool folded into a convolution, whose own result has the shape `before`.
 
-    Either the maxima of windows side by side, or the mean over all positions with an epilogue of its own.
+    Either the maxima of windows side by side, or the mean over all positions with an
+    epilogue of its own.
     """
 
     before: tuple[int, ...]
@@ -67,7 +68,9 @@ class Pooling:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conv(Op):
-    """The first input is convolved; a second one is the residual that the epilogue adds."""
+    """The first input is convolved; a second one is the residual that the epilogue
+    adds.
+    """
 
     kind: ClassVar[str] = "conv"
     weight: Weight
@@ -90,9 +93,14 @@ class Conv(Op):
         """Of what the weight makes, before it is pooled."""
         return node.shape if self.pooling is None else self.pooling.before
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         if self.kernel is ConvKernel.LISTS_I8:
-            sources = [quantized(x, quants[name]) for x, name in zip(sources, node.inputs, strict=True)]
+            sources = [
+                quantized(x, quants[name])
+                for x, name in zip(sources, node.inputs, strict=True)
+            ]
         elif self.kernel is ConvKernel.LISTS_F16:
             sources = [as_fp16(x) for x in sources]
         elif self.kernel is ConvKernel.CODES_I8:
@@ -100,25 +108,52 @@ class Conv(Op):
         made = self._dense(sources, node)
         if self.kernel is ConvKernel.LISTS_I8 and not self.is_mean:
             return quantized(made, quants[node.name])
-        return as_fp16(made) if self.kernel is ConvKernel.LISTS_F16 and not self.is_mean else made
+        return (
+            as_fp16(made)
+            if self.kernel is ConvKernel.LISTS_F16 and not self.is_mean
+            else made
+        )
 
     def _dense(self, sources: Sequence[Tensor], node: Node) -> Tensor:
         residual = sources[1] if len(sources) > 1 else None
-        sums = _convolved(sources[0], self.weight.factors.to(sources[0].dtype), self.window, self.groups)
+        sums = _convolved(
+            sources[0],
+            self.weight.factors.to(sources[0].dtype),
+            self.window,
+            self.groups,
+        )
         made = self.epilogue.apply(sums, residual, 1)
         return made if self.pooling is None else self.pooling.apply(made, node.shape)
 
     def in_dense_torch(self) -> Conv:
         """The operation as one dense torch call: its scale folded into the weights."""
         values = self.weight.times(self.epilogue.scale)
-        weight = replace(self.weight, values=values, kind=type(self.weight.kind).FLOAT, row_scale=None, table=None)
-        return replace(self, weight=weight, epilogue=replace(self.epilogue, scale=None), kernel=ConvKernel.TORCH)
+        weight = replace(
+            self.weight,
+            values=values,
+            kind=type(self.weight.kind).FLOAT,
+            row_scale=None,
+            table=None,
+        )
+        return replace(
+            self,
+            weight=weight,
+            epilogue=replace(self.epilogue, scale=None),
+            kernel=ConvKernel.TORCH,
+        )
 
     def torch_function(self, node: Node) -> Callable[..., Tensor]:
-        """The reference with fewer passes over memory, for an operation that is dense in torch."""
+        """The reference with fewer passes over memory, for an operation that is dense
+        in torch.
+        """
         weight, bias = self.weight.values, self.epilogue.bias(len(self.weight.values))
         finish = self.epilogue.after_bias(1)
-        pooling, shape, window, groups = self.pooling, node.shape, self.window, self.groups
+        pooling, shape, window, groups = (
+            self.pooling,
+            node.shape,
+            self.window,
+            self.groups,
+        )
 
         def run(x: Tensor, residual: Tensor | None = None) -> Tensor:
             made = finish(_convolved(x, weight, window, groups, bias), residual)
@@ -173,11 +208,15 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     return op, (a["input"].name,)
 
 
-def _convolved(x: Tensor, weight: Tensor, window: Window, groups: int, bias: Tensor | None = None) -> Tensor:
+def _convolved(
+    x: Tensor, weight: Tensor, window: Window, groups: int, bias: Tensor | None = None
+) -> Tensor:
     if weight.ndim == 3:
         w = window
         return F.conv1d(x, weight, bias, w.stride_w, w.pad_w, w.dilation_w, groups)
-    return F.conv2d(x, weight, bias, window.stride, window.padding, window.dilation, groups)
+    return F.conv2d(
+        x, weight, bias, window.stride, window.padding, window.dilation, groups
+    )
 
 
 def _in_2d(values: Tensor) -> Tensor:
@@ -233,11 +272,15 @@ def _emit_dense(op: Conv, emitter: Emitter, node: Node) -> int:
     weights = emitter.packed(
         op.weight,
         (op.kernel, op.window),
-        lambda: module.pack_conv_dense(emitter.workspace, _in_2d(op.weight.factors), list(op.window), output),
+        lambda: module.pack_conv_dense(
+            emitter.workspace, _in_2d(op.weight.factors), list(op.window), output
+        ),
     )
     epilogue = op.epilogue.in_cpp(module, rows)
     mean = _mean_epilogue(op, emitter)
-    value = emitter.engine.conv_dense(emitter.source(node), weights, epilogue, _residual(emitter, node), mean)
+    value = emitter.engine.conv_dense(
+        emitter.source(node), weights, epilogue, _residual(emitter, node), mean
+    )
     return _with_pool_folded(op, emitter, node, value)
 
 
@@ -246,7 +289,9 @@ def _with_pool_folded(op: Conv, emitter: Emitter, node: Node, value: int) -> int
     if op.pooling is None or op.pooling.window is None:
         return value
     emitter.belongs_to(node, value)
-    return emitter.engine.fold_max_pool(value, list(op.pooling.window), _last_two(node.shape))
+    return emitter.engine.fold_max_pool(
+        value, list(op.pooling.window), _last_two(node.shape)
+    )
 
 
 def _last_two(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -263,13 +308,19 @@ def _emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
         op.weight,
         (op.kernel, op.window, op.groups),
         lambda: emitter.module.pack_conv_i8(
-            emitter.workspace, _in_2d(op.weight.values), list(op.window), op.groups, output
+            emitter.workspace,
+            _in_2d(op.weight.values),
+            list(op.window),
+            op.groups,
+            output,
         ),
     )
     value = emitter.engine.conv_i8(
         emitter.source(node),
         weights,
-        op.epilogue.scaled_by(emitter.quants[node.inputs[0]].scale).in_cpp(emitter.module, len(op.weight.values)),
+        op.epilogue.scaled_by(emitter.quants[node.inputs[0]].scale).in_cpp(
+            emitter.module, len(op.weight.values)
+        ),
         _residual(emitter, node),
         (made.scale, made.low, made.high),
         _mean_epilogue(op, emitter),
@@ -283,7 +334,9 @@ def _emit_codes(op: Conv, emitter: Emitter, node: Node) -> int:
     weights = emitter.packed(
         op.weight,
         (op.kernel, op.window),
-        lambda: emitter.module.pack_conv_codes(emitter.workspace, _in_2d(whole), list(op.window)),
+        lambda: emitter.module.pack_conv_codes(
+            emitter.workspace, _in_2d(whole), list(op.window)
+        ),
     )
     value = emitter.engine.conv_codes(
         emitter.source(node),
@@ -296,5 +349,7 @@ def _emit_codes(op: Conv, emitter: Emitter, node: Node) -> int:
         return value
     emitter.belongs_to(node, value)
     if op.pooling.window is not None:
-        return emitter.engine.max_pool(value, list(op.pooling.window), _last_two(node.shape))
+        return emitter.engine.max_pool(
+            value, list(op.pooling.window), _last_two(node.shape)
+        )
     return emitter.engine.global_mean(value, _mean_epilogue(op, emitter))

@@ -1,4 +1,6 @@
-"""What happens number by number: norms with fixed statistics, activations, sums and products."""
+"""What happens number by number: norms with fixed statistics, activations, sums and
+products.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from torch import Tensor
 
 from tersify.runtime.capture.values import Call
 from tersify.runtime.epilogue import Activation, Epilogue
-from tersify.runtime.ops.base import CannotLower, Context, Op, existing, float64, lowers, number
+from tersify.runtime.ops.base import (
+    CannotLower,
+    Context,
+    Op,
+    existing,
+    float64,
+    lowers,
+    number,
+)
 from tersify.runtime.ops.constant import WithConstant, of_item
 from tersify.runtime.ops.move import Move, expanded
 
@@ -26,9 +36,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Elementwise(Op):
-    """The epilogue applied to a value; a second input is added to it, or multiplied with it. Channels are axis 1.
+    """The epilogue applied to a value; a second input is added to it, or multiplied
+    with it. Channels are axis 1.
 
-    The second input may have the size 1 where the first has more: `narrow` is its shape then.
+    The second input may have the size 1 where the first has more: `narrow` is its shape
+    then.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -36,7 +48,9 @@ class Elementwise(Op):
     multiply: bool = False
     narrow: tuple[int, ...] = ()
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         other = sources[1] if len(sources) > 1 else None
         return self.epilogue.apply(sources[0], other, 1, multiply=self.multiply)
 
@@ -46,15 +60,26 @@ class Elementwise(Op):
             other = self._widened(emitter, node, other)
         channels = emitter.item_of(node.inputs[0])[1][0]
         epilogue = self.epilogue.in_cpp(emitter.module, channels)
-        return emitter.engine.elementwise(emitter.source(node), other, self.multiply, epilogue)
+        return emitter.engine.elementwise(
+            emitter.source(node), other, self.multiply, epilogue
+        )
 
     def _widened(self, emitter: Emitter, node: Node, other: int) -> int:
-        move = Move(source_shape=self.narrow, axes=tuple(expanded(self.narrow, node.shape)))
-        axes = [(a.size, a.low, a.high, s) for a, s in zip(move.axes, move.strides, strict=True)]
-        return emitter.engine.move(other, emitter.item_of_shape(node.shape)[1], axes[1:], 0, 0.0)
+        move = Move(
+            source_shape=self.narrow, axes=tuple(expanded(self.narrow, node.shape))
+        )
+        axes = [
+            (a.size, a.low, a.high, s)
+            for a, s in zip(move.axes, move.strides, strict=True)
+        ]
+        return emitter.engine.move(
+            other, emitter.item_of_shape(node.shape)[1], axes[1:], 0, 0.0
+        )
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:
-        other = f"{'×' if self.multiply else '+'} {inputs[1]}" if len(inputs) > 1 else ""
+        other = (
+            f"{'×' if self.multiply else '+'} {inputs[1]}" if len(inputs) > 1 else ""
+        )
         return [self.epilogue.describe(), other]
 
 
@@ -73,15 +98,23 @@ def _lower_batch_norm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
     if len(context.floats(a["input"])) < 2:
         raise CannotLower("it has no channels")
     mean = float64(context.constant(a["running_mean"], "mean"))
-    spread = (float64(context.constant(a["running_var"], "variance")) + a["eps"]).rsqrt()
-    gamma, beta = context.optional(a["weight"], "weight"), context.optional(a["bias"], "bias")
+    spread = (
+        float64(context.constant(a["running_var"], "variance")) + a["eps"]
+    ).rsqrt()
+    gamma, beta = (
+        context.optional(a["weight"], "weight"),
+        context.optional(a["bias"], "bias"),
+    )
     scale = spread if gamma is None else spread * float64(gamma)
     shift = -mean * scale if beta is None else float64(beta) - mean * scale
     return Elementwise(epilogue=Epilogue(scale=scale, shift=shift)), (a["input"].name,)
 
 
 def _clamp(low: Any, high: Any) -> Epilogue:
-    return Epilogue(low=-math.inf if low is None else float(low), high=math.inf if high is None else float(high))
+    return Epilogue(
+        low=-math.inf if low is None else float(low),
+        high=math.inf if high is None else float(high),
+    )
 
 
 _GELUS = {"none": Activation.GELU, "tanh": Activation.GELU_TANH}
@@ -97,8 +130,12 @@ _ACTIVATIONS: dict[Any, Callable[[dict[str, Any]], Epilogue]] = {
     aten.sigmoid.default: lambda a: Epilogue(activation=Activation.SIGMOID),
     aten.tanh.default: lambda a: Epilogue(activation=Activation.TANH),
     aten.hardswish.default: lambda a: Epilogue(activation=Activation.HARD_SWISH),
-    aten.hardsigmoid.default: lambda a: Epilogue(scale=number(1 / 6), shift=number(0.5), low=0.0, high=1.0),
-    aten.leaky_relu.default: lambda a: Epilogue(activation=Activation.LEAKY, low=float(a["negative_slope"])),
+    aten.hardsigmoid.default: lambda a: Epilogue(
+        scale=number(1 / 6), shift=number(0.5), low=0.0, high=1.0
+    ),
+    aten.leaky_relu.default: lambda a: Epilogue(
+        activation=Activation.LEAKY, low=float(a["negative_slope"])
+    ),
 }
 
 
@@ -127,7 +164,9 @@ class PRelu(Op):
     kind: ClassVar[str] = "prelu"
     slopes: Tensor
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         return F.prelu(sources[0], self.slopes.to(sources[0].dtype))
 
     def emit(self, emitter: Emitter, node: Node) -> int:
@@ -152,36 +191,62 @@ def _lower_prelu(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(*_WITH_NUMBER)
 def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
-    if context.is_constant(a["self"]) and call.target in (aten.add.Tensor, aten.mul.Tensor) and a.get("alpha", 1) == 1:
+    if (
+        context.is_constant(a["self"])
+        and call.target in (aten.add.Tensor, aten.mul.Tensor)
+        and a.get("alpha", 1) == 1
+    ):
         a["self"], a["other"] = a["other"], a["self"]
     shape = context.floats(a["self"])
     other = a["other"]
-    if context.is_constant(other) and context.constant(other, "operand").numel() == 1 and len(shape) > 0:
+    if (
+        context.is_constant(other)
+        and context.constant(other, "operand").numel() == 1
+        and len(shape) > 0
+    ):
         constant = context.constant(other, "operand")
-        if constant.ndim > len(shape) or constant.dtype not in (torch.float32, torch.int64, torch.int32):
+        if constant.ndim > len(shape) or constant.dtype not in (
+            torch.float32,
+            torch.int64,
+            torch.int32,
+        ):
             raise CannotLower("its constant changes the shape or the type")
         other = constant.item()
     if isinstance(other, (int, float)) and not isinstance(other, bool):
-        return _with_number(call, float(other) * float(a.get("alpha", 1))), (a["self"].name,)
+        return _with_number(call, float(other) * float(a.get("alpha", 1))), (
+            a["self"].name,
+        )
     multiply = call.target is aten.mul.Tensor
     if call.target is aten.div.Tensor:
         raise CannotLower("quotients of two tensors have no kernel")
     factor = float(a.get("alpha", 1)) * (-1 if call.target is aten.sub.Tensor else 1)
     if context.is_constant(other):
-        return _with_constant(context.constant(other, "operand"), shape, factor, multiply), (a["self"].name,)
-    return _of_two(shape, context.floats(other), factor, multiply, (a["self"].name, other.name))
+        return _with_constant(
+            context.constant(other, "operand"), shape, factor, multiply
+        ), (a["self"].name,)
+    return _of_two(
+        shape, context.floats(other), factor, multiply, (a["self"].name, other.name)
+    )
 
 
 def _of_two(
-    shape: tuple[int, ...], other: tuple[int, ...], factor: float, multiply: bool, names: tuple[str, str]
+    shape: tuple[int, ...],
+    other: tuple[int, ...],
+    factor: float,
+    multiply: bool,
+    names: tuple[str, str],
 ) -> tuple[Op, tuple[str, ...]]:
-    """The first operand is the wide one. The epilogue's scale is its own: operands with a factor change places."""
+    """The first operand is the wide one. The epilogue's scale is its own: operands with
+    a factor change places.
+    """
     scale = None if factor == 1.0 else number(factor)
     if other == shape:
         op = Elementwise(epilogue=Epilogue(scale=scale), multiply=multiply)
         return op, names if scale is None else names[::-1]
     wide, narrow = (
-        (shape, other) if len(shape) >= len(other) and math.prod(shape) > math.prod(other) else (other, shape)
+        (shape, other)
+        if len(shape) >= len(other) and math.prod(shape) > math.prod(other)
+        else (other, shape)
     )
     fits = len(wide) == len(narrow) >= 2 and wide[0] == narrow[0]
     if not fits or any(n not in (1, w) for n, w in zip(narrow, wide, strict=True)):
@@ -195,14 +260,18 @@ def _of_two(
     return op, names if wide is shape else names[::-1]
 
 
-def _with_constant(constant: Tensor, shape: tuple[int, ...], factor: float, multiply: bool) -> Op:
+def _with_constant(
+    constant: Tensor, shape: tuple[int, ...], factor: float, multiply: bool
+) -> Op:
     item = of_item(constant, shape)
     if torch.broadcast_shapes(item.shape, shape[1:]) != shape[1:]:
         raise CannotLower("its constant changes the shape")
     item = item if multiply else item * factor
     if len(shape) > 2 and item.ndim == len(shape) - 1 and item.numel() == item.shape[0]:
         channels = float64(item).reshape(-1)
-        return Elementwise(epilogue=Epilogue(scale=channels) if multiply else Epilogue(shift=channels))
+        return Elementwise(
+            epilogue=Epilogue(scale=channels) if multiply else Epilogue(shift=channels)
+        )
     return WithConstant(constant=item, multiply=multiply)
 
 
@@ -213,6 +282,7 @@ def _with_number(call: Call, value: float) -> Op:
     factor, summand = _WITH_NUMBER[call.target](value)
     return Elementwise(
         epilogue=Epilogue(
-            scale=None if factor == 1.0 else number(factor), shift=None if summand == 0.0 else number(summand)
+            scale=None if factor == 1.0 else number(factor),
+            shift=None if summand == 0.0 else number(summand),
         )
     )

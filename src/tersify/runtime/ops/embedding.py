@@ -32,7 +32,9 @@ class Embedding(Op):
     def rows(self) -> int:
         return len(self.weight.values)
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         values = self.weight.factors
         if self.weight.row_scale is not None:
             values = values * self.weight.row_scale.unsqueeze(1)
@@ -46,7 +48,9 @@ class Embedding(Op):
             weight,
             (self.kind,),
             lambda: emitter.module.pack_embedding(
-                weight.factors.contiguous(), levels if len(levels) <= MAX_LEVELS else [], scale
+                weight.factors.contiguous(),
+                levels if len(levels) <= MAX_LEVELS else [],
+                scale,
             ),
         )
         return emitter.engine.embedding(emitter.source(node), weights)
@@ -59,7 +63,11 @@ class Embedding(Op):
 def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     ids = a["indices"]
-    if not isinstance(ids, Ref) or context.is_constant(ids) or context.graph.values[ids.name].dtype != torch.int64:
+    if (
+        not isinstance(ids, Ref)
+        or context.is_constant(ids)
+        or context.graph.values[ids.name].dtype != torch.int64
+    ):
         raise CannotLower("its numbers are no int64 value")
     shape = context.graph.values[ids.name].shape
     if 0 in shape or not shape:
@@ -67,4 +75,6 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     weight = context.weight(a["weight"])
     if len(weight.shape) != 2:
         raise CannotLower("the kernel takes a weight of two axes")
-    return Embedding(weight=weight, parameter=context.parameter(a["weight"])), (ids.name,)
+    return Embedding(weight=weight, parameter=context.parameter(a["weight"])), (
+        ids.name,
+    )

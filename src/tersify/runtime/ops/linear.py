@@ -48,17 +48,32 @@ class Linear(Op):
     def in_torch(self) -> bool:
         return self.kernel is LinearKernel.TORCH
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
-        x = rounded_vectors(sources[0]) if self.kernel is LinearKernel.I8 else sources[0]
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
+        x = (
+            rounded_vectors(sources[0])
+            if self.kernel is LinearKernel.I8
+            else sources[0]
+        )
         return self.epilogue.apply(self.weight.product(x), None, -1)
 
     def in_dense_torch(self) -> Linear:
         """The operation as one dense torch call: its scale folded into the weights."""
-        weight = Weight(kind=WeightKind.FLOAT, values=self.weight.times(self.epilogue.scale))
-        return replace(self, weight=weight, epilogue=replace(self.epilogue, scale=None), kernel=LinearKernel.TORCH)
+        weight = Weight(
+            kind=WeightKind.FLOAT, values=self.weight.times(self.epilogue.scale)
+        )
+        return replace(
+            self,
+            weight=weight,
+            epilogue=replace(self.epilogue, scale=None),
+            kernel=LinearKernel.TORCH,
+        )
 
     def torch_function(self, node: Node) -> Callable[..., Tensor]:
-        """The reference with fewer passes over memory, for an operation that is dense in torch."""
+        """The reference with fewer passes over memory, for an operation that is dense
+        in torch.
+        """
         weight, bias = self.weight.values, self.epilogue.bias(len(self.weight.values))
         finish = self.epilogue.after_bias(-1)
         return lambda x: finish(F.linear(x, weight, bias), None)
@@ -66,10 +81,14 @@ class Linear(Op):
     def emit(self, emitter: Emitter, node: Node) -> int:
         rows, features = self.weight.shape
         items, shape = emitter.item_of(node.inputs[0])
-        source = emitter.engine.view(emitter.source(node), items, (1, math.prod(shape) // features, features))
+        source = emitter.engine.view(
+            emitter.source(node), items, (1, math.prod(shape) // features, features)
+        )
         if self.kernel is LinearKernel.I8:
             return self._emit_int8(emitter, source)
-        return emitter.engine.linear(source, self.packed(emitter), self.epilogue.in_cpp(emitter.module, rows))
+        return emitter.engine.linear(
+            source, self.packed(emitter), self.epilogue.in_cpp(emitter.module, rows)
+        )
 
     def packed(self, emitter: Emitter) -> Any:
         """The weights as the kernels for floats read them."""
@@ -93,11 +112,15 @@ class Linear(Op):
 
         def pack() -> Any:
             whole = self.weight.values if signs else self.weight.whole_steps()[0]
-            return emitter.module.pack_linear_i8(emitter.workspace, whole.contiguous(), signs)
+            return emitter.module.pack_linear_i8(
+                emitter.workspace, whole.contiguous(), signs
+            )
 
         weights = emitter.packed(self.weight, (self.kernel,), pack)
         epilogue = self.epilogue.scaled_by(step)
-        return emitter.engine.linear_i8(source, weights, epilogue.in_cpp(emitter.module, len(self.weight.values)))
+        return emitter.engine.linear_i8(
+            source, weights, epilogue.in_cpp(emitter.module, len(self.weight.values))
+        )
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:
         kernel = "" if self.kernel is LinearKernel.F32 else self.kernel.value
@@ -114,7 +137,9 @@ def _lower_linear(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 def _lower_addmm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     if a["alpha"] != 1 or a["beta"] != 1 or context.is_constant(a["mat1"]):
-        raise CannotLower("only a product with a constant on the right, plus a bias, has a kernel")
+        raise CannotLower(
+            "only a product with a constant on the right, plus a bias, has a kernel"
+        )
     return _linear(context, a["mat1"], a["mat2"], a["self"], transposed=True)
 
 
@@ -141,4 +166,6 @@ def _linear(
         shift=None if shift is None else float64(shift).reshape(-1),
     )
     assert isinstance(source, Ref)
-    return Linear(weight=found, parameter=context.parameter(weight), epilogue=epilogue), (source.name,)
+    return Linear(
+        weight=found, parameter=context.parameter(weight), epilogue=epilogue
+    ), (source.name,)

@@ -1,4 +1,6 @@
-"""Numbers that move: slices, selections, permutations, paddings and repetitions, as one map from places to places."""
+"""Numbers that move: slices, selections, permutations, paddings and repetitions, as one
+map from places to places.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MAX_AXES = 8
 
 
 class Axis(NamedTuple):
-    """Place i of low..high reads place start + i·step of the source's axis; the others are filled."""
+    """Place i of low..high reads place start + i·step of the source's axis; the others
+    are filled.
+    """
 
     size: int
     source: int | None  # None: the same number all along
@@ -43,7 +47,9 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Move(Op):
-    """`fixed` holds the one place that is read of a source's axis which the result does not have."""
+    """`fixed` holds the one place that is read of a source's axis which the result does
+    not have.
+    """
 
     kind: ClassVar[str] = "move"
     source_shape: tuple[int, ...]
@@ -59,8 +65,16 @@ class Move(Op):
     def permutation(self) -> tuple[int, ...] | None:
         """The order of the source's axes, where all of each is read."""
         sizes = self.source_shape
-        whole = [axis == Axis.whole(sizes[axis.source], axis.source) for axis in self.axes if axis.source is not None]
-        if not all(whole) or len(whole) != len(self.axes) or len(self.axes) != len(sizes):
+        whole = [
+            axis == Axis.whole(sizes[axis.source], axis.source)
+            for axis in self.axes
+            if axis.source is not None
+        ]
+        if (
+            not all(whole)
+            or len(whole) != len(self.axes)
+            or len(self.axes) != len(sizes)
+        ):
             return None
         return tuple(axis.source for axis in self.axes if axis.source is not None)
 
@@ -68,21 +82,34 @@ class Move(Op):
     def strides(self) -> tuple[int, ...]:
         """From one place of each axis to the next, in numbers of the source."""
         steps = _strides(self.source_shape)
-        return tuple(0 if axis.source is None else steps[axis.source] * axis.step for axis in self.axes)
+        return tuple(
+            0 if axis.source is None else steps[axis.source] * axis.step
+            for axis in self.axes
+        )
 
     @property
     def offset(self) -> int:
         steps = _strides(self.source_shape)
-        starts = sum(steps[axis.source] * axis.start for axis in self.axes if axis.source is not None)
+        starts = sum(
+            steps[axis.source] * axis.start
+            for axis in self.axes
+            if axis.source is not None
+        )
         return starts + sum(steps[axis] * place for axis, place in self.fixed)
 
     @property
     def keeps_order(self) -> bool:
         """The same numbers in the same order: a view."""
-        if self.is_filled or self.offset or math.prod(a.size for a in self.axes) != math.prod(self.source_shape):
+        if (
+            self.is_filled
+            or self.offset
+            or math.prod(a.size for a in self.axes) != math.prod(self.source_shape)
+        ):
             return False
         counted = 1
-        for axis, stride in zip(reversed(self.axes), reversed(self.strides), strict=True):
+        for axis, stride in zip(
+            reversed(self.axes), reversed(self.strides), strict=True
+        ):
             if axis.size > 1 and stride != counted:
                 return False
             counted *= axis.size
@@ -90,9 +117,14 @@ class Move(Op):
 
     def after(self, first: Move) -> Move | None:
         """This move of what `first` makes, as one; None where that is none."""
-        if (first.is_filled and self.is_filled and first.fill != self.fill) or first.is_filled_at(self.fixed):
+        if (
+            first.is_filled and self.is_filled and first.fill != self.fill
+        ) or first.is_filled_at(self.fixed):
             return None
-        joined = [_joined(axis, None if axis.source is None else first.axes[axis.source]) for axis in self.axes]
+        joined = [
+            _joined(axis, None if axis.source is None else first.axes[axis.source])
+            for axis in self.axes
+        ]
         if any(axis is None for axis in joined):
             return None
         fixed = dict(first.fixed)
@@ -109,36 +141,58 @@ class Move(Op):
         )
 
     def is_filled_at(self, places: Sequence[tuple[int, int]]) -> bool:
-        return any(not self.axes[axis].low <= place < self.axes[axis].high for axis, place in places)
+        return any(
+            not self.axes[axis].low <= place < self.axes[axis].high
+            for axis, place in places
+        )
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         x = sources[0].contiguous()
         made = torch.full([axis.size for axis in self.axes], self.fill, dtype=x.dtype)
         inner = made[tuple(slice(axis.low, axis.high) for axis in self.axes)]
-        offset = self.offset + sum(s * axis.low for s, axis in zip(self.strides, self.axes, strict=True))
+        offset = self.offset + sum(
+            s * axis.low for s, axis in zip(self.strides, self.axes, strict=True)
+        )
         if inner.numel():
-            inner.copy_(_flipped(x, inner.shape, self.strides, int(x.storage_offset()) + offset))
+            inner.copy_(
+                _flipped(x, inner.shape, self.strides, int(x.storage_offset()) + offset)
+            )
         return made
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         items, _ = emitter.item_of_shape(self.source_shape)
         numel = math.prod(self.source_shape) // items
-        axes = [(a.size, a.low, a.high, s) for a, s in zip(self.axes, self.strides, strict=True)]
+        axes = [
+            (a.size, a.low, a.high, s)
+            for a, s in zip(self.axes, self.strides, strict=True)
+        ]
         source = emitter.source(node)
-        if len(axes) > 1 and axes[0] == (items, 0, items, numel) and self.axes[0].start == 0:
+        if (
+            len(axes) > 1
+            and axes[0] == (items, 0, items, numel)
+            and self.axes[0].start == 0
+        ):
             _, shape = emitter.item_of_shape(node.shape)
             return emitter.engine.move(source, shape, axes[1:], self.offset, self.fill)
         # Items are mixed: the whole batch is one item of the engine here.
         whole = emitter.engine.view(source, 1, (1, 1, math.prod(self.source_shape)))
-        return emitter.engine.move(whole, (1, 1, math.prod(node.shape)), axes, self.offset, self.fill)
+        return emitter.engine.move(
+            whole, (1, 1, math.prod(node.shape)), axes, self.offset, self.fill
+        )
 
 
 def _joined(axis: Axis, first: Axis | None) -> Axis | None:
-    """An axis of a move whose source is an axis of another; the places must run upwards."""
+    """An axis of a move whose source is an axis of another; the places must run
+    upwards.
+    """
     if first is None:
         return axis
     if first.source is None:
-        return axis._replace(source=None, start=0, step=1) if not first.is_filled else None
+        return (
+            axis._replace(source=None, start=0, step=1) if not first.is_filled else None
+        )
     low, high = axis.low, axis.high
     if first.is_filled:
         if axis.step < 1:
@@ -146,14 +200,22 @@ def _joined(axis: Axis, first: Axis | None) -> Axis | None:
         low = max(low, -(-(first.low - axis.start) // axis.step))
         high = max(low, min(high, -(-(first.high - axis.start) // axis.step)))
     start = first.start + axis.start * first.step
-    return axis._replace(source=first.source, start=start, step=axis.step * first.step, low=low, high=high)
+    return axis._replace(
+        source=first.source,
+        start=start,
+        step=axis.step * first.step,
+        low=low,
+        high=high,
+    )
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
-def _flipped(x: Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
+def _flipped(
+    x: Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int
+) -> Tensor:
     """`as_strided`, which takes no negative strides."""
     down = [i for i, stride in enumerate(strides) if stride < 0]
     offset += sum(strides[i] * (sizes[i] - 1) for i in down)
@@ -164,10 +226,14 @@ def _whole(shape: Sequence[int]) -> list[Axis]:
     return [Axis.whole(size, i) for i, size in enumerate(shape)]
 
 
-def _move(context: Context, source: Any, axes: list[Axis], **more: Any) -> tuple[Op, tuple[str, ...]]:
+def _move(
+    context: Context, source: Any, axes: list[Axis], **more: Any
+) -> tuple[Op, tuple[str, ...]]:
     shape = context.floats(source)
     if not 1 <= len(axes) <= MAX_AXES or 0 in (axis.size for axis in axes):
-        raise CannotLower("the kernel moves tensors of one to eight axes that are not empty")
+        raise CannotLower(
+            "the kernel moves tensors of one to eight axes that are not empty"
+        )
     move = Move(source_shape=tuple(shape), axes=tuple(axes), **more)
     return (View() if move.keeps_order else move), (source.name,)
 
@@ -199,7 +265,11 @@ def _lower_select(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 def _lower_permute(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     shape = context.floats(a["self"])
-    return _move(context, a["self"], [Axis.whole(shape[i % len(shape)], i % len(shape)) for i in a["dims"]])
+    return _move(
+        context,
+        a["self"],
+        [Axis.whole(shape[i % len(shape)], i % len(shape)) for i in a["dims"]],
+    )
 
 
 @lowers(aten.transpose.int)
@@ -240,7 +310,11 @@ def expanded(shape: Sequence[int], wanted: Sequence[int]) -> list[Axis]:
     axes, more = [], len(wanted) - len(shape)
     for i, size in enumerate(wanted):
         own = shape[i - more] if i >= more else 1
-        axes.append(Axis.whole(size, i - more) if own == size and i >= more else Axis(size, None, high=size))
+        axes.append(
+            Axis.whole(size, i - more)
+            if own == size and i >= more
+            else Axis(size, None, high=size)
+        )
     return axes
 
 
@@ -256,5 +330,7 @@ def _lower_pad(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         axis = len(shape) - 1 - i
         size = shape[axis] + before + behind
         low = max(before, 0)
-        axes[axis] = Axis(size, axis, -before, 1, low, max(low, min(size, before + shape[axis])))
+        axes[axis] = Axis(
+            size, axis, -before, 1, low, max(low, min(size, before + shape[axis]))
+        )
     return _move(context, a["self"], axes, fill=float(a["value"]))

@@ -30,12 +30,18 @@ class MaxPool(Op):
     window: Window
     ceil: bool = False
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         w = self.window
-        return F.max_pool2d(sources[0], w.kernel, w.stride, w.padding, w.dilation, ceil_mode=self.ceil)
+        return F.max_pool2d(
+            sources[0], w.kernel, w.stride, w.padding, w.dilation, ceil_mode=self.ceil
+        )
 
     def emit(self, emitter: Emitter, node: Node) -> int:
-        return emitter.engine.max_pool(emitter.source(node), list(self.window), node.shape[2:])
+        return emitter.engine.max_pool(
+            emitter.source(node), list(self.window), node.shape[2:]
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,13 +50,23 @@ class AveragePool(Op):
     window: Window
     count_padding: bool = True
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         w = self.window
-        return F.avg_pool2d(sources[0], w.kernel, w.stride, w.padding, count_include_pad=self.count_padding)
+        return F.avg_pool2d(
+            sources[0],
+            w.kernel,
+            w.stride,
+            w.padding,
+            count_include_pad=self.count_padding,
+        )
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         window = list(self.window)
-        return emitter.engine.avg_pool(emitter.source(node), window, node.shape[2:], self.count_padding)
+        return emitter.engine.avg_pool(
+            emitter.source(node), window, node.shape[2:], self.count_padding
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,7 +76,9 @@ class GlobalAverage(Op):
     kind: ClassVar[str] = "global average"
     epilogue: Epilogue = field(default_factory=Epilogue)
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         means = self.epilogue.apply(sources[0].flatten(2).mean(2), None, 1)
         return means.reshape(node.shape)
 
@@ -78,7 +96,9 @@ def _lower_max(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     context.only_first_result(call)
     context.floats(a["self"], rank=4)
     kernel = _two(a["kernel_size"])
-    window = Window.of(kernel, _two(a["stride"]) or kernel, _two(a["padding"]), _two(a["dilation"]))
+    window = Window.of(
+        kernel, _two(a["stride"]) or kernel, _two(a["padding"]), _two(a["dilation"])
+    )
     return MaxPool(window=window, ceil=a["ceil_mode"]), (a["self"].name,)
 
 
@@ -90,7 +110,9 @@ def _lower_average(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     context.floats(a["self"], rank=4)
     kernel = _two(a["kernel_size"])
     window = Window.of(kernel, _two(a["stride"]) or kernel, _two(a["padding"]), (1, 1))
-    return AveragePool(window=window, count_padding=a["count_include_pad"]), (a["self"].name,)
+    return AveragePool(window=window, count_padding=a["count_include_pad"]), (
+        a["self"].name,
+    )
 
 
 @lowers(aten._adaptive_avg_pool2d.default)
@@ -103,7 +125,9 @@ def _lower_adaptive(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     if shape[2] % wanted[2] or shape[3] % wanted[3]:
         raise CannotLower("its windows have different sizes")
     kernel = (shape[2] // wanted[2], shape[3] // wanted[3])
-    return AveragePool(window=Window.of(kernel, kernel, (0, 0), (1, 1))), (a["self"].name,)
+    return AveragePool(window=Window.of(kernel, kernel, (0, 0), (1, 1))), (
+        a["self"].name,
+    )
 
 
 @lowers(aten.mean.dim)
@@ -112,7 +136,11 @@ def _lower_mean(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     source: Ref = a["self"]
     rank = len(context.floats(source))
     axes = sorted(axis % max(rank, 1) for axis in (a["dim"] or []))
-    if rank < 3 or axes != list(range(2, rank)) or a["dtype"] not in (None, torch.float32):
+    if (
+        rank < 3
+        or axes != list(range(2, rank))
+        or a["dtype"] not in (None, torch.float32)
+    ):
         raise CannotLower("only the mean over all positions of a channel has a kernel")
     return GlobalAverage(), (source.name,)
 

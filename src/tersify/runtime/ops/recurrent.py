@@ -1,4 +1,6 @@
-"""LSTM and GRU layers: the input's part of all gates at once, then step by step with the state's matrix kept packed."""
+"""LSTM and GRU layers: the input's part of all gates at once, then step by step with
+the state's matrix kept packed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Direction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recurrent(Op):
-    """Layers one above the other, each of one or two directions. `final`: the last states are made, too."""
+    """Layers one above the other, each of one or two directions. `final`: the last
+    states are made, too.
+    """
 
     kind: ClassVar[str] = "recurrent"
     gru: bool
@@ -53,23 +57,53 @@ class Recurrent(Op):
     def size(self) -> int:
         return int(self.layers[0][0].own.shape[1])
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Any:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Any:
         x = sources[0]
         directions = len(self.layers[0])
-        weights = [t.to(x.dtype) for layer in self.layers for one in layer for t in one.dense]
+        weights = [
+            t.to(x.dtype) for layer in self.layers for one in layer for t in one.dense
+        ]
         biased = len(weights) == 4 * len(self.layers) * directions
-        zeros = x.new_zeros(len(self.layers) * directions, x.shape[0 if self.batch_first else 1], self.size)
+        zeros = x.new_zeros(
+            len(self.layers) * directions,
+            x.shape[0 if self.batch_first else 1],
+            self.size,
+        )
         both = directions == 2
         made: tuple[Tensor, ...]
         if self.gru:
-            made = torch.gru(x, zeros, weights, biased, len(self.layers), 0.0, False, both, self.batch_first)
+            made = torch.gru(
+                x,
+                zeros,
+                weights,
+                biased,
+                len(self.layers),
+                0.0,
+                False,
+                both,
+                self.batch_first,
+            )
         else:
-            made = torch.lstm(x, [zeros, zeros], weights, biased, len(self.layers), 0.0, False, both, self.batch_first)
+            made = torch.lstm(
+                x,
+                [zeros, zeros],
+                weights,
+                biased,
+                len(self.layers),
+                0.0,
+                False,
+                both,
+                self.batch_first,
+            )
         return tuple(t.contiguous() for t in made)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         engine = emitter.engine
-        batch, steps = node.shape[:2] if self.batch_first else (node.shape[1], node.shape[0])
+        batch, steps = (
+            node.shape[:2] if self.batch_first else (node.shape[1], node.shape[0])
+        )
         value = emitter.source(node)
         if not self.batch_first:
             features = self.layers[0][0].given.shape[1]
@@ -78,31 +112,60 @@ class Recurrent(Op):
         for layer in self.layers:
             made = []
             for backwards, one in enumerate(layer):
-                made.append(self._emit_direction(emitter, node, value, one, (batch, steps), bool(backwards)))
+                made.append(
+                    self._emit_direction(
+                        emitter, node, value, one, (batch, steps), bool(backwards)
+                    )
+                )
                 last.append((made[-1], 0 if backwards else steps - 1))
-            value = made[0] if len(made) == 1 else self._side_by_side(engine, made, batch, steps)
+            value = (
+                made[0]
+                if len(made) == 1
+                else self._side_by_side(engine, made, batch, steps)
+            )
         if self.final:
             self._emit_final(emitter, node, last, batch)
         width = self.size * len(self.layers[0])
-        return value if self.batch_first else _swapped(engine, value, (batch, steps, width))
+        return (
+            value
+            if self.batch_first
+            else _swapped(engine, value, (batch, steps, width))
+        )
 
     def _emit_direction(
-        self, emitter: Emitter, node: Node, value: int, one: Direction, sizes: tuple[int, int], backwards: bool
+        self,
+        emitter: Emitter,
+        node: Node,
+        value: int,
+        one: Direction,
+        sizes: tuple[int, int],
+        backwards: bool,
     ) -> int:
         engine, module = emitter.engine, emitter.module
         batch, steps = sizes
         rows, features = one.given.shape
         dense = one.given.density >= DENSE_FROM
-        linear = Linear(weight=one.given, kernel=LinearKernel.DENSE_F32 if dense else LinearKernel.F32)
+        linear = Linear(
+            weight=one.given,
+            kernel=LinearKernel.DENSE_F32 if dense else LinearKernel.F32,
+        )
         source = engine.view(value, batch, (1, steps, features))
-        gates = engine.linear(source, linear.packed(emitter), self._start(one).in_cpp(module, rows))
+        gates = engine.linear(
+            source, linear.packed(emitter), self._start(one).in_cpp(module, rows)
+        )
         emitter.belongs_to(node, gates)
-        bias = one.own_bias.to(torch.float32).tolist() if self.gru and one.own_bias is not None else []
+        bias = (
+            one.own_bias.to(torch.float32).tolist()
+            if self.gru and one.own_bias is not None
+            else []
+        )
         bias = [0.0] * rows if self.gru and not bias else bias
         matrix = emitter.packed(
             one.own,
             (self.kind, self.gru, tuple(bias)),
-            lambda: module.pack_recurrent(emitter.workspace, _values(one.own).contiguous(), self.gru, bias),
+            lambda: module.pack_recurrent(
+                emitter.workspace, _values(one.own).contiguous(), self.gru, bias
+            ),
         )
         return int(engine.recurrent(gates, matrix, backwards))
 
@@ -114,14 +177,27 @@ class Recurrent(Op):
         scale = None if one.given.row_scale is None else float64(one.given.row_scale)
         return Epilogue(scale=scale, shift=bias)
 
-    def _side_by_side(self, engine: Any, made: list[int], batch: int, steps: int) -> int:
-        vectors = [engine.view(value, batch * steps, (self.size, 1, 1)) for value in made]
-        return int(engine.view(engine.concatenate(vectors), batch, (1, steps, 2 * self.size)))
+    def _side_by_side(
+        self, engine: Any, made: list[int], batch: int, steps: int
+    ) -> int:
+        vectors = [
+            engine.view(value, batch * steps, (self.size, 1, 1)) for value in made
+        ]
+        return int(
+            engine.view(engine.concatenate(vectors), batch, (1, steps, 2 * self.size))
+        )
 
-    def _emit_final(self, emitter: Emitter, node: Node, last: list[tuple[int, int]], batch: int) -> None:
-        """The last state of every layer and direction: [layers · directions, batch, size]."""
+    def _emit_final(
+        self, emitter: Emitter, node: Node, last: list[tuple[int, int]], batch: int
+    ) -> None:
+        """The last state of every layer and direction: [layers · directions, batch,
+        size].
+        """
         engine, size = emitter.engine, self.size
-        states = [engine.move(value, (1, 1, size), [(size, 0, size, 1)], place * size, 0.0) for value, place in last]
+        states = [
+            engine.move(value, (1, 1, size), [(size, 0, size, 1)], place * size, 0.0)
+            for value, place in last
+        ]
         whole = [engine.view(state, 1, (batch * size, 1, 1)) for state in states]
         value = whole[0] if len(whole) == 1 else engine.concatenate(whole)
         name, shape = next(iter(node.more.items()))
@@ -142,22 +218,40 @@ def _swapped(engine: Any, value: int, shape: tuple[int, int, int]) -> int:
     if first == 1 or second == 1:
         return int(engine.view(value, second, (1, first, width)))
     whole = engine.view(value, 1, (1, 1, math.prod(shape)))
-    axes = [(second, 0, second, width), (first, 0, first, second * width), (width, 0, width, 1)]
-    return int(engine.view(engine.move(whole, (1, 1, math.prod(shape)), axes, 0, 0.0), second, (1, first, width)))
+    axes = [
+        (second, 0, second, width),
+        (first, 0, first, second * width),
+        (width, 0, width, 1),
+    ]
+    return int(
+        engine.view(
+            engine.move(whole, (1, 1, math.prod(shape)), axes, 0, 0.0),
+            second,
+            (1, first, width),
+        )
+    )
 
 
 def _values(weight: Weight) -> Tensor:
     factors = weight.factors
-    return factors if weight.row_scale is None else factors * weight.row_scale.unsqueeze(1)
+    return (
+        factors if weight.row_scale is None else factors * weight.row_scale.unsqueeze(1)
+    )
 
 
 @lowers(torch.lstm, torch.gru)
 def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     if len(call.args) != 9 or call.kwargs:
         raise CannotLower("only whole batches of equal lengths have a kernel")
-    source, states, weights, biased, layers, dropout, train, both, batch_first = call.args
+    source, states, weights, biased, layers, dropout, train, both, batch_first = (
+        call.args
+    )
     gru = call.target is torch.gru
-    if not isinstance(source, Ref) or not isinstance(weights, (list, tuple)) or (train and dropout):
+    if (
+        not isinstance(source, Ref)
+        or not isinstance(weights, (list, tuple))
+        or (train and dropout)
+    ):
         raise CannotLower("only whole batches of equal lengths have a kernel")
     context.floats(source, rank=3)
     for state in [states] if gru else states:
@@ -172,7 +266,9 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     per_layer = 2 if both else 1
     op = Recurrent(
         gru=gru,
-        layers=tuple(tuple(ones[i : i + per_layer]) for i in range(0, len(ones), per_layer)),
+        layers=tuple(
+            tuple(ones[i : i + per_layer]) for i in range(0, len(ones), per_layer)
+        ),
         batch_first=bool(batch_first),
         final=context.is_read(call.results[1]),
     )
@@ -182,4 +278,9 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 def _direction(context: Context, weights: Sequence[Any]) -> Direction:
     given, own = (context.weight(weight) for weight in weights[:2])
     bias = [context.constant(one, "bias") for one in weights[2:]]
-    return Direction(given=given, own=own, given_bias=bias[0] if bias else None, own_bias=bias[1] if bias else None)
+    return Direction(
+        given=given,
+        own=own,
+        given_bias=bias[0] if bias else None,
+        own_bias=bias[1] if bias else None,
+    )

@@ -22,7 +22,9 @@ def as_fp16(x: Tensor) -> Tensor:
 
 
 def rounded_vectors(x: Tensor) -> Tensor:
-    """Each vector rounded to 127 steps up and down of its own largest number; NaN and infinity spoil their vector."""
+    """Each vector rounded to 127 steps up and down of its own largest number; NaN and
+    infinity spoil their vector.
+    """
     top = x.abs().amax(-1, keepdim=True)
     scale = (top / 127).clamp(min=torch.finfo(torch.float32).tiny)
     return (x / scale).round() * scale

@@ -24,7 +24,9 @@ aten = torch.ops.aten
 class Softmax(Op):
     kind: ClassVar[str] = "softmax"
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         return sources[0].softmax(-1)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
@@ -41,17 +43,26 @@ class LayerNorm(Op):
     eps: float
     centred: bool = True
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         x = sources[0]
-        weight, bias = (None if t is None else t.to(x.dtype) for t in (self.weight, self.bias))
+        weight, bias = (
+            None if t is None else t.to(x.dtype) for t in (self.weight, self.bias)
+        )
         if not self.centred:
             return F.rms_norm(x, node.shape[-1:], weight, self.eps)
         return F.layer_norm(x, node.shape[-1:], weight, bias, self.eps)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
-        weight, bias = ([] if t is None else t.to(torch.float32).tolist() for t in (self.weight, self.bias))
+        weight, bias = (
+            [] if t is None else t.to(torch.float32).tolist()
+            for t in (self.weight, self.bias)
+        )
         source = emitter.source(node)
-        return emitter.engine.layer_norm(source, node.shape[-1], weight, bias, self.eps, self.centred)
+        return emitter.engine.layer_norm(
+            source, node.shape[-1], weight, bias, self.eps, self.centred
+        )
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:
         return [] if self.centred else ["root of the mean square"]
@@ -67,16 +78,30 @@ class GroupNorm(Op):
     bias: Tensor | None
     eps: float
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         x = sources[0]
-        weight, bias = (None if t is None else t.to(x.dtype) for t in (self.weight, self.bias))
+        weight, bias = (
+            None if t is None else t.to(x.dtype) for t in (self.weight, self.bias)
+        )
         return F.group_norm(x, self.groups, weight, bias, self.eps)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         channels = node.shape[1]
-        weight = [1.0] * channels if self.weight is None else self.weight.to(torch.float32).tolist()
-        bias = [0.0] * channels if self.bias is None else self.bias.to(torch.float32).tolist()
-        return emitter.engine.group_norm(emitter.source(node), self.groups, weight, bias, self.eps)
+        weight = (
+            [1.0] * channels
+            if self.weight is None
+            else self.weight.to(torch.float32).tolist()
+        )
+        bias = (
+            [0.0] * channels
+            if self.bias is None
+            else self.bias.to(torch.float32).tolist()
+        )
+        return emitter.engine.group_norm(
+            emitter.source(node), self.groups, weight, bias, self.eps
+        )
 
 
 @lowers(aten.native_group_norm.default)
@@ -85,8 +110,13 @@ def _lower_group_norm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
     context.only_first_result(call)
     if len(context.floats(a["input"])) < 2:
         raise CannotLower("it has no channels")
-    weight, bias = context.optional(a["weight"], "weight"), context.optional(a["bias"], "bias")
-    return GroupNorm(groups=a["group"], weight=weight, bias=bias, eps=a["eps"]), (a["input"].name,)
+    weight, bias = (
+        context.optional(a["weight"], "weight"),
+        context.optional(a["bias"], "bias"),
+    )
+    return GroupNorm(groups=a["group"], weight=weight, bias=bias, eps=a["eps"]), (
+        a["input"].name,
+    )
 
 
 @lowers(aten._softmax.default)
@@ -105,5 +135,8 @@ def _lower_layer_norm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
     context.floats(a["input"])
     if len(a["normalized_shape"]) != 1:
         raise CannotLower("only the last axis has a kernel")
-    weight, bias = context.optional(a["weight"], "weight"), context.optional(a["bias"], "bias")
+    weight, bias = (
+        context.optional(a["weight"], "weight"),
+        context.optional(a["bias"], "bias"),
+    )
     return LayerNorm(weight=weight, bias=bias, eps=a["eps"]), (a["input"].name,)

@@ -25,7 +25,9 @@ class View(Op):
 
     kind: ClassVar[str] = "view"
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         return sources[0].reshape(node.shape)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
@@ -39,11 +41,15 @@ class Concat(Op):
 
     kind: ClassVar[str] = "concat"
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         return torch.cat(list(sources), 1)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
-        return emitter.engine.concatenate([emitter.source(node, i) for i in range(len(node.inputs))])
+        return emitter.engine.concatenate(
+            [emitter.source(node, i) for i in range(len(node.inputs))]
+        )
 
 
 @lowers(

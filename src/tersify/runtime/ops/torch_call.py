@@ -32,7 +32,9 @@ class TorchCall(Op):
     def in_torch(self) -> bool:
         return True
 
-    def reference(self, sources: Sequence[Any], node: Node, quants: Mapping[str, Quant]) -> Any:
+    def reference(
+        self, sources: Sequence[Any], node: Node, quants: Mapping[str, Quant]
+    ) -> Any:
         values = dict(zip(node.inputs, sources, strict=True))
         return self.target(*resolve(self.args, values), **resolve(self.kwargs, values))
 
@@ -43,7 +45,9 @@ class TorchCall(Op):
         def new(leaf: Any) -> Any:
             return Ref(names.get(leaf.name, leaf.name)) if type(leaf) is Ref else leaf
 
-        return replace(self, args=map_leaves(self.args, new), kwargs=map_leaves(self.kwargs, new))
+        return replace(
+            self, args=map_leaves(self.args, new), kwargs=map_leaves(self.kwargs, new)
+        )
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:
         return [getattr(self.target, "__name__", str(self.target))]

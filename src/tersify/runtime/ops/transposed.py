@@ -1,4 +1,6 @@
-"""Transposed convolutions: every phase of the stride is a channel of one plain convolution, then the phases mix."""
+"""Transposed convolutions: every phase of the stride is a channel of one plain
+convolution, then the phases mix.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TransposedConv(Op):
-    """The weight is [channels, outputs, height, width]; a width alone is one of height 1."""
+    """The weight is [channels, outputs, height, width]; a width alone is one of height
+    1.
+    """
 
     kind: ClassVar[str] = "transposed conv"
     weight: Weight
@@ -32,11 +36,20 @@ class TransposedConv(Op):
     padding: tuple[int, int]
     output_padding: tuple[int, int]
 
-    def reference(self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]) -> Tensor:
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
         x = sources[0]
         wide = x if x.ndim == 4 else x.unsqueeze(2)
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        made = F.conv_transpose2d(wide, self._dense().to(x.dtype), bias, self.stride, self.padding, self.output_padding)
+        made = F.conv_transpose2d(
+            wide,
+            self._dense().to(x.dtype),
+            bias,
+            self.stride,
+            self.padding,
+            self.output_padding,
+        )
         return made.reshape(node.shape)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
@@ -45,25 +58,46 @@ class TransposedConv(Op):
         items, (_, height, width) = emitter.item_of(node.inputs[0])
         full_h, full_w = height + taps_h - 1, width + taps_w - 1
         window = Window(taps_h, taps_w, 1, 1, taps_h - 1, taps_w - 1)
-        dense, space, usual = self.weight.density >= DENSE_FROM, emitter.workspace, (full_h, full_w)
+        dense, space, usual = (
+            self.weight.density >= DENSE_FROM,
+            emitter.workspace,
+            (full_h, full_w),
+        )
 
         def pack() -> Any:
             if dense:
                 return module.pack_conv_dense(space, phases, list(window), usual)
-            return module.pack_conv(space, phases, list(window), 1, module.ValueKind.FLOAT, [], module.Lane.F32, usual)
+            return module.pack_conv(
+                space,
+                phases,
+                list(window),
+                1,
+                module.ValueKind.FLOAT,
+                [],
+                module.Lane.F32,
+                usual,
+            )
 
-        weights = emitter.packed(self.weight, (self.kind, self.stride, self.output_padding), pack)
+        weights = emitter.packed(
+            self.weight, (self.kind, self.stride, self.output_padding), pack
+        )
         source = engine.view(emitter.source(node), items, (channels, height, width))
         convolve = engine.conv_dense if dense else engine.conv
-        sums = convolve(source, weights, self._epilogue().in_cpp(module, rows), -1, None)
+        sums = convolve(
+            source, weights, self._epilogue().in_cpp(module, rows), -1, None
+        )
         emitter.belongs_to(node, sums)
         outputs = rows // (self.stride[0] * self.stride[1])
         return int(self._mixed(emitter, node, sums, (outputs, full_h, full_w)))
 
-    def _mixed(self, emitter: Emitter, node: Node, sums: int, sizes: tuple[int, int, int]) -> int:
-        """[outputs, phase of height, phase of width, full height, full width] → the places where they belong, cropped.
+    def _mixed(
+        self, emitter: Emitter, node: Node, sums: int, sizes: tuple[int, int, int]
+    ) -> int:
+        """[outputs, phase of height, phase of width, full height, full width] → the
+        places where they belong, cropped.
 
-        What lies behind the last product (an output padding) is the bias alone, which the sums hold where no tap fits.
+        What lies behind the last product (an output padding) is the bias alone, which
+        the sums hold where no tap fits.
         """
         engine, (outputs, full_h, full_w) = emitter.engine, sizes
         (step_h, step_w), plane = self.stride, full_h * full_w
@@ -78,26 +112,49 @@ class TransposedConv(Op):
         mixed = engine.move(sums, (outputs, tall, wide), whole, 0, 0.0)
         emitter.belongs_to(node, mixed)
         _, (_, height, width) = emitter.item_of_shape(node.shape)
-        axes = [(outputs, 0, outputs, tall * wide), (height, 0, height, wide), (width, 0, width, 1)]
-        return int(engine.move(mixed, (outputs, height, width), axes, self.padding[0] * wide + self.padding[1], 0.0))
+        axes = [
+            (outputs, 0, outputs, tall * wide),
+            (height, 0, height, wide),
+            (width, 0, width, 1),
+        ]
+        return int(
+            engine.move(
+                mixed,
+                (outputs, height, width),
+                axes,
+                self.padding[0] * wide + self.padding[1],
+                0.0,
+            )
+        )
 
     def _epilogue(self) -> Epilogue:
         if self.bias is None:
             return Epilogue()
-        return Epilogue(shift=float64(self.bias).repeat_interleave(self.stride[0] * self.stride[1]))
+        return Epilogue(
+            shift=float64(self.bias).repeat_interleave(self.stride[0] * self.stride[1])
+        )
 
     def _dense(self) -> Tensor:
         values = self.weight.factors
         if self.weight.row_scale is not None:
-            values = values * self.weight.row_scale.reshape(-1, *[1] * (values.ndim - 1))
+            values = values * self.weight.row_scale.reshape(
+                -1, *[1] * (values.ndim - 1)
+            )
         return values if values.ndim == 4 else values.unsqueeze(2)
 
     def _phases(self) -> Tensor:
-        """[outputs · phases, channels, taps]: phase i of a stride s holds the taps i, i + s, …, the last one first."""
+        """[outputs · phases, channels, taps]: phase i of a stride s holds the taps i, i
+        + s, …, the last one first.
+        """
         values = self._dense()
         (step_h, step_w), (height, width) = self.stride, values.shape[2:]
-        taps_h, taps_w = -(-height // step_h) + self._behind(0), -(-width // step_w) + self._behind(1)
-        padded = F.pad(values, (0, taps_w * step_w - width, 0, taps_h * step_h - height))
+        taps_h, taps_w = (
+            -(-height // step_h) + self._behind(0),
+            -(-width // step_w) + self._behind(1),
+        )
+        padded = F.pad(
+            values, (0, taps_w * step_w - width, 0, taps_h * step_h - height)
+        )
         parts = padded.reshape(*padded.shape[:2], taps_h, step_h, taps_w, step_w)
         return parts.permute(1, 3, 5, 0, 2, 4).flip(4, 5).flatten(0, 2).contiguous()
 
@@ -110,8 +167,14 @@ def lower_transposed(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]
     a = call.arguments()
     weight = context.weight(a["weight"])
     dimensions = len(weight.shape) - 2
-    if dimensions not in (1, 2) or a["groups"] != 1 or any(d != 1 for d in a["dilation"]):
-        raise CannotLower("transposed convolutions with groups or dilations have no kernel")
+    if (
+        dimensions not in (1, 2)
+        or a["groups"] != 1
+        or any(d != 1 for d in a["dilation"])
+    ):
+        raise CannotLower(
+            "transposed convolutions with groups or dilations have no kernel"
+        )
     context.floats(a["input"], rank=dimensions + 2)
     bias = context.optional(a["bias"], "bias")
 

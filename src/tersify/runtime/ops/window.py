@@ -1,4 +1,6 @@
-"""The window of a convolution or a pool: kernel, stride, padding and dilation, each of height and width."""
+"""The window of a convolution or a pool: kernel, stride, padding and dilation, each of
+height and width.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,19 @@ class Window(NamedTuple):
 
     @classmethod
     def of(
-        cls, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+        cls,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
     ) -> Window:
         """Of one or two dimensions; one is a width."""
-        pairs = (_pair(kernel, 1), _pair(stride, 1), _pair(padding, 0), _pair(dilation, 1))
+        pairs = (
+            _pair(kernel, 1),
+            _pair(stride, 1),
+            _pair(padding, 0),
+            _pair(dilation, 1),
+        )
         return cls(*(number for pair in pairs for number in pair))
 
     @property
@@ -47,7 +58,11 @@ class Window(NamedTuple):
     @property
     def is_side_by_side(self) -> bool:
         """Windows that touch and neither overlap nor leave the image."""
-        return self.kernel == self.stride and self.padding == (0, 0) and self.dilation == (1, 1)
+        return (
+            self.kernel == self.stride
+            and self.padding == (0, 0)
+            and self.dilation == (1, 1)
+        )
 
 
 def _pair(values: Sequence[int], missing: int) -> tuple[int, int]:

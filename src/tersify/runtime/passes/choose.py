@@ -28,13 +28,16 @@ from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import WeightKind
 
 FEW_ROWS = 4  # of a matrix product: these go vector by vector
-LEAST_USES = 64  # of a weight in a list, in positions or rows: reading its entry costs as much as four vectors
+# of a weight in a list, in positions or rows: reading its entry costs as much as four
+# vectors
+LEAST_USES = 64
 MAX_CODES = 16  # that the kernel for single vectors decodes, zero among them
 _ROUNDED = (ConvKernel.LISTS_I8, ConvKernel.CODES_I8, LinearKernel.I8)
 
 
 def choose(plan: Plan, costs: Costs, *, int8: bool) -> Plan:
-    """The plan with a kernel for every layer that has none but the default, and every choice explained.
+    """The plan with a kernel for every layer that has none but the default, and every
+    choice explained.
 
     `int8` says whether int8 activations are allowed.
     """
@@ -43,11 +46,16 @@ def choose(plan: Plan, costs: Costs, *, int8: bool) -> Plan:
 
 def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
     op = node.op
-    if not isinstance(op, (Conv, Linear)) or op.kernel not in (ConvKernel.LISTS_F32, LinearKernel.F32):
+    if not isinstance(op, (Conv, Linear)) or op.kernel not in (
+        ConvKernel.LISTS_F32,
+        LinearKernel.F32,
+    ):
         return node
     options = predicted(node, op, costs, int8=int8)
     best = min(options, key=options.__getitem__)
-    times = ", ".join(f"{kernel} {_microseconds(ns)} µs" for kernel, ns in options.items())
+    times = ", ".join(
+        f"{kernel} {_microseconds(ns)} µs" for kernel, ns in options.items()
+    )
     node = replace(node, reason=f"{best} chosen: {times}")
     if best == DENSE:
         return replace(node, op=op.in_dense_torch())
@@ -55,25 +63,33 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
         weight = op.weight.in_steps() if best == FOUR_BIT else op.weight
         return replace(node, op=replace(op, weight=weight, kernel=CONV_KERNELS[best]))
     if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
-        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8))
+        return replace(
+            node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8)
+        )
     return node
 
 
 def segment_gain(nodes: Sequence[Node], costs: Costs, *, threads: int) -> float:
-    """Nanoseconds that one call of the engine for these nodes saves, if its neighbours are torch calls."""
+    """Nanoseconds that one call of the engine for these nodes saves, if its neighbours
+    are torch calls.
+    """
     gain = -costs.nanoseconds[ENTERING]
     for node in nodes:
         if isinstance(node.op, View):
             continue  # torch's views take little time, too
         gain += costs.nanoseconds[CALL]
         if isinstance(node.op, (Conv, Linear)):
-            options = dict(predicted(node, node.op, costs, int8=node.op.kernel in _ROUNDED))
+            options = dict(
+                predicted(node, node.op, costs, int8=node.op.kernel in _ROUNDED)
+            )
             dense = options.pop(DENSE) - _moving(node.op, node, costs)
             gain += (dense - min(options.values())) / threads
     return gain
 
 
-def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Mapping[str, float]:
+def predicted(
+    node: Node, op: Conv | Linear, costs: Costs, *, int8: bool
+) -> Mapping[str, float]:
     """Nanoseconds of the layer by kernel, on one thread."""
     weight = op.weight
     kind = weight.kind.value
@@ -81,29 +97,51 @@ def predicted(node: Node, op: Conv | Linear, costs: Costs, *, int8: bool) -> Map
     if isinstance(op, Conv):
         sums = op.sums_shape(node)
         shape_class, uses = CONV, sums[0] * math.prod(sums[2:])
-        kernels = [kind, DENSE, *([LANES] if op.groups == 1 else []), *([INT8] if int8 and can_be_int8(op) else [])]
+        kernels = [
+            kind,
+            DENSE,
+            *([LANES] if op.groups == 1 else []),
+            *([INT8] if int8 and can_be_int8(op) else []),
+        ]
         if int8 and can_be_codes(op):
             kernels.append(TWO_BIT if weight.kind is WeightKind.SIGN else FOUR_BIT)
     else:
         uses = math.prod(node.shape[:-1])
         shape_class = VECTOR if uses <= FEW_ROWS else ROWS
-        if shape_class == VECTOR and weight.kind is WeightKind.TABLE and codes > MAX_CODES:
+        if (
+            shape_class == VECTOR
+            and weight.kind is WeightKind.TABLE
+            and codes > MAX_CODES
+        ):
             kind = WeightKind.FLOAT.value
         few_bits = FOUR_BIT if weight.kind is WeightKind.TABLE else INT8
         kernels = [kind, DENSE, *([few_bits] if int8 and can_round_vectors(op) else [])]
     count = weight.values.numel()
-    times = {kernel: uses * count * costs.of(shape_class, kernel, weight.density) for kernel in kernels}
+    times = {
+        kernel: uses * count * costs.of(shape_class, kernel, weight.density)
+        for kernel in kernels
+    }
     if shape_class != VECTOR and uses < LEAST_USES:
         times[kind] *= LEAST_USES / uses
-        if shape_class == ROWS and weight.kind is not WeightKind.FLOAT and codes <= MAX_CODES:
-            times[kind] = min(times[kind], uses * count * costs.of(VECTOR, kind, weight.density))
+        if (
+            shape_class == ROWS
+            and weight.kind is not WeightKind.FLOAT
+            and codes <= MAX_CODES
+        ):
+            times[kind] = min(
+                times[kind], uses * count * costs.of(VECTOR, kind, weight.density)
+            )
     times[DENSE] += _moving(op, node, costs)
     return times
 
 
 def _moving(op: Conv | Linear, node: Node, costs: Costs) -> float:
     """What a layer pays for being computed outside the engine."""
-    exchanged = _numbers(op, node) * costs.nanoseconds[EXCHANGE] if isinstance(op, Conv) else 0.0
+    exchanged = (
+        _numbers(op, node) * costs.nanoseconds[EXCHANGE]
+        if isinstance(op, Conv)
+        else 0.0
+    )
     return costs.nanoseconds[LEAVING] + exchanged
 
 
@@ -115,4 +153,8 @@ def _numbers(op: Conv, node: Node) -> float:
 
 
 def _microseconds(nanoseconds: float) -> str:
-    return f"{1e-3 * nanoseconds:,.0f}" if nanoseconds >= 1e5 else f"{1e-3 * nanoseconds:.3g}"
+    return (
+        f"{1e-3 * nanoseconds:,.0f}"
+        if nanoseconds >= 1e5
+        else f"{1e-3 * nanoseconds:.3g}"
+    )

@@ -16,17 +16,27 @@ LARGEST = torch.finfo(torch.float16).max
 
 
 def serves_fp16(module: ModuleType, isa: str) -> bool:
-    """Whether the kernels add 16-bit floats: by instructions of this CPU, or emulated where TERSIFY_ISA names a set."""
+    """Whether the kernels add 16-bit floats: by instructions of this CPU, or emulated
+    where TERSIFY_ISA names a set.
+    """
     return bool(module.adds_fp16(isa)) or bool(os.environ.get(ISA_VARIABLE))
 
 
 def with_fp16(plan: Plan) -> Plan:
-    """The plan with convolutions on fp16 activations and their weights rounded so. All else stays as it is."""
+    """The plan with convolutions on fp16 activations and their weights rounded so. All
+    else stays as it is.
+    """
     return replace(plan, nodes=tuple(_marked(node) for node in plan.nodes))
 
 
 def _marked(node: Node) -> Node:
     op = node.op
-    if not isinstance(op, Conv) or op.in_torch or float(op.weight.factors.abs().max()) > LARGEST:
+    if (
+        not isinstance(op, Conv)
+        or op.in_torch
+        or float(op.weight.factors.abs().max()) > LARGEST
+    ):
         return node
-    return replace(node, op=replace(op, weight=op.weight.in_fp16(), kernel=ConvKernel.LISTS_F16))
+    return replace(
+        node, op=replace(op, weight=op.weight.in_fp16(), kernel=ConvKernel.LISTS_F16)
+    )

@@ -1,10 +1,22 @@
-"""Fold what follows a sum into the sum's epilogue: norms, residual additions, activations, a mean or maxima."""
+"""Fold what follows a sum into the sum's epilogue: norms, residual additions,
+activations, a mean or maxima.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tersify.runtime.ops import Attention, Conv, Elementwise, GlobalAverage, Linear, MaxPool, Move, Pooling, View
+from tersify.runtime.ops import (
+    Attention,
+    Conv,
+    Elementwise,
+    GlobalAverage,
+    Linear,
+    MaxPool,
+    Move,
+    Pooling,
+    View,
+)
 from tersify.runtime.plan import Node, Plan
 
 Sum = (Conv, Linear, GlobalAverage, Elementwise)
@@ -12,7 +24,11 @@ Sum = (Conv, Linear, GlobalAverage, Elementwise)
 
 def fuse(plan: Plan) -> Plan:
     """The same function in fewer nodes."""
-    return _with_pools(_with_epilogues(_with_heads_in_place(_with_joined_moves(_without_trivial_views(plan)))))
+    return _with_pools(
+        _with_epilogues(
+            _with_heads_in_place(_with_joined_moves(_without_trivial_views(plan)))
+        )
+    )
 
 
 class _Rewriter:
@@ -29,20 +45,26 @@ class _Rewriter:
 
     def absorb(self, producer: Node, follower: Node) -> None:
         """`producer` now makes what `follower` made: its readers read the producer."""
-        self.nodes[producer.name] = replace(producer, covers=producer.covers | follower.covers)
+        self.nodes[producer.name] = replace(
+            producer, covers=producer.covers | follower.covers
+        )
         self.renamed[follower.name] = producer.name
         self.readers[producer.name] = self.readers.get(follower.name, 0)
 
     def done(self) -> Plan:
         outputs = tuple(self.renamed.get(name, name) for name in self.plan.outputs)
-        return replace(self.plan, nodes=tuple(self.nodes.values()), outputs=outputs).live()
+        return replace(
+            self.plan, nodes=tuple(self.nodes.values()), outputs=outputs
+        ).live()
 
 
 def _with_epilogues(plan: Plan) -> Plan:
     rewriter = _Rewriter(plan)
     for node in plan.nodes:
         node = node.reading(rewriter.renamed)
-        if not (isinstance(node.op, Elementwise) and _absorbed(node, node.op, rewriter)):
+        if not (
+            isinstance(node.op, Elementwise) and _absorbed(node, node.op, rewriter)
+        ):
             rewriter.nodes[node.name] = node
     return rewriter.done()
 
@@ -54,12 +76,20 @@ def _absorbed(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
         return plain and _took_residual(node, op, rewriter)
     producer = rewriter.nodes.get(node.inputs[0])
     views: list[Node] = []
-    while producer is not None and isinstance(producer.op, View) and op.epilogue.is_uniform:
+    while (
+        producer is not None
+        and isinstance(producer.op, View)
+        and op.epilogue.is_uniform
+    ):
         if not rewriter.has_one_reader(producer.name):
             return False
         views.append(producer)
         producer = rewriter.nodes.get(producer.inputs[0])
-    if producer is None or not isinstance(producer.op, Sum) or not rewriter.has_one_reader(producer.name):
+    if (
+        producer is None
+        or not isinstance(producer.op, Sum)
+        or not rewriter.has_one_reader(producer.name)
+    ):
         return False
     extended = _extended(producer, op)
     if extended is None:
@@ -67,8 +97,11 @@ def _absorbed(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
     if not views:
         rewriter.absorb(extended, node)
         return True
-    # An epilogue that is the same for all channels commutes with views: the last view then is the node.
-    rewriter.nodes[extended.name] = replace(extended, covers=extended.covers | node.covers)
+    # An epilogue that is the same for all channels commutes with views: the last view
+    # then is the node.
+    rewriter.nodes[extended.name] = replace(
+        extended, covers=extended.covers | node.covers
+    )
     rewriter.absorb(views[0], node)
     return True
 
@@ -77,25 +110,56 @@ def _extended(producer: Node, follower: Elementwise) -> Node | None:
     op = producer.op
     assert isinstance(op, Sum)
     residual = len(producer.inputs) > 1
-    if op.epilogue.activates or (isinstance(op, Elementwise) and residual and follower.epilogue.is_affine):
+    if op.epilogue.activates or (
+        isinstance(op, Elementwise) and residual and follower.epilogue.is_affine
+    ):
         return None
-    if isinstance(op, Linear) and len(producer.shape) != 2 and not follower.epilogue.is_uniform:
-        return None  # behind a linear layer of a sequence the channels of a norm are not the features
-    return replace(producer, op=replace(op, epilogue=op.epilogue.then(follower.epilogue, residual=residual)))
+    if (
+        isinstance(op, Linear)
+        and len(producer.shape) != 2
+        and not follower.epilogue.is_uniform
+    ):
+        # behind a linear layer of a sequence the channels of a norm are not the
+        # features
+        return None
+    return replace(
+        producer,
+        op=replace(op, epilogue=op.epilogue.then(follower.epilogue, residual=residual)),
+    )
 
 
 def _took_residual(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
-    """A convolution that ends in an addition takes the other summand along, if that exists by then."""
+    """A convolution that ends in an addition takes the other summand along, if that
+    exists by then.
+    """
     order = {name: i for i, name in enumerate(rewriter.nodes)}
     other, last = sorted(node.inputs, key=lambda name: order.get(name, -1))
     producer = rewriter.nodes.get(last)
-    if producer is None or other == last or not isinstance(producer.op, Conv) or not rewriter.has_one_reader(last):
+    if (
+        producer is None
+        or other == last
+        or not isinstance(producer.op, Conv)
+        or not rewriter.has_one_reader(last)
+    ):
         return False
     epilogue = producer.op.epilogue
-    if len(producer.inputs) > 1 or epilogue.activates or epilogue.is_affine_after_residual:
+    if (
+        len(producer.inputs) > 1
+        or epilogue.activates
+        or epilogue.is_affine_after_residual
+    ):
         return False
-    added = replace(epilogue, activation=op.epilogue.activation, low=op.epilogue.low, high=op.epilogue.high)
-    with_residual = replace(producer, inputs=(*producer.inputs, other), op=replace(producer.op, epilogue=added))
+    added = replace(
+        epilogue,
+        activation=op.epilogue.activation,
+        low=op.epilogue.low,
+        high=op.epilogue.high,
+    )
+    with_residual = replace(
+        producer,
+        inputs=(*producer.inputs, other),
+        op=replace(producer.op, epilogue=added),
+    )
     rewriter.absorb(with_residual, node)
     return True
 
@@ -105,10 +169,19 @@ def _with_joined_moves(plan: Plan) -> Plan:
     nodes: dict[str, Node] = {}
     for node in plan.nodes:
         first = nodes.get(node.inputs[0]) if isinstance(node.op, Move) else None
-        if first is not None and isinstance(node.op, Move) and isinstance(first.op, Move):
+        if (
+            first is not None
+            and isinstance(node.op, Move)
+            and isinstance(first.op, Move)
+        ):
             joined = node.op.after(first.op)
             if joined is not None:
-                node = replace(node, op=joined, inputs=first.inputs, covers=node.covers | first.covers)
+                node = replace(
+                    node,
+                    op=joined,
+                    inputs=first.inputs,
+                    covers=node.covers | first.covers,
+                )
         nodes[node.name] = node
     return replace(plan, nodes=tuple(nodes.values())).live()
 
@@ -120,20 +193,32 @@ def _with_heads_in_place(plan: Plan) -> Plan:
         node = node.reading(rewriter.renamed)
         attention = rewriter.nodes.get(node.inputs[0]) if _swaps_heads(node) else None
         if isinstance(node.op, Attention):
-            first, inputs, covers = list(node.op.tokens_first), list(node.inputs), node.covers
+            first, inputs, covers = (
+                list(node.op.tokens_first),
+                list(node.inputs),
+                node.covers,
+            )
             for i in range(3):
                 source = rewriter.nodes.get(inputs[i])
                 if source is not None and _swaps_heads(source) and not first[i]:
-                    first[i], inputs[i], covers = True, source.inputs[0], covers | source.covers
+                    first[i], inputs[i], covers = (
+                        True,
+                        source.inputs[0],
+                        covers | source.covers,
+                    )
             op = replace(node.op, tokens_first=(first[0], first[1], first[2], first[3]))
-            rewriter.nodes[node.name] = replace(node, op=op, inputs=tuple(inputs), covers=covers)
+            rewriter.nodes[node.name] = replace(
+                node, op=op, inputs=tuple(inputs), covers=covers
+            )
         elif (
             attention is not None
             and isinstance(attention.op, Attention)
             and not attention.op.tokens_first[3]
             and rewriter.has_one_reader(attention.name)
         ):
-            op = replace(attention.op, tokens_first=(*attention.op.tokens_first[:3], True))
+            op = replace(
+                attention.op, tokens_first=(*attention.op.tokens_first[:3], True)
+            )
             rewriter.absorb(replace(attention, op=op, value=node.value), node)
         else:
             rewriter.nodes[node.name] = node
@@ -145,7 +230,9 @@ def _swaps_heads(node: Node) -> bool:
 
 
 def _with_pools(plan: Plan) -> Plan:
-    """A convolution that only a mean or a pool reads takes it along: its numbers need no memory."""
+    """A convolution that only a mean or a pool reads takes it along: its numbers need
+    no memory.
+    """
     rewriter = _Rewriter(plan)
     for node in plan.nodes:
         node = node.reading(rewriter.renamed)
@@ -160,7 +247,9 @@ def _with_pools(plan: Plan) -> Plan:
             rewriter.nodes[node.name] = node
         else:
             assert pooling is not None
-            folded = replace(producer.op, pooling=replace(pooling, before=producer.shape))
+            folded = replace(
+                producer.op, pooling=replace(pooling, before=producer.shape)
+            )
             rewriter.absorb(replace(producer, op=folded, value=node.value), node)
     return rewriter.done()
 
@@ -169,13 +258,18 @@ def _foldable(node: Node) -> Pooling | None:
     """A global average, or the maxima of windows that lie side by side."""
     if isinstance(node.op, GlobalAverage):
         return Pooling(before=(), epilogue=node.op.epilogue)
-    if isinstance(node.op, MaxPool) and not node.op.ceil and node.op.window.is_side_by_side:
+    if (
+        isinstance(node.op, MaxPool)
+        and not node.op.ceil
+        and node.op.window.is_side_by_side
+    ):
         return Pooling(before=(), window=node.op.window)
     return None
 
 
 def _without_trivial_views(plan: Plan) -> Plan:
-    """A view that changes nothing goes; one that only drops the positions of a mean belongs to the mean.
+    """A view that changes nothing goes; one that only drops the positions of a mean
+    belongs to the mean.
 
     A copy of what torch made stays: it may be there to put the numbers in order.
     """
@@ -183,18 +277,34 @@ def _without_trivial_views(plan: Plan) -> Plan:
     shapes = {name: value.shape for name, value in plan.values().items()}
     for node in plan.nodes:
         node = node.reading(rewriter.renamed)
-        source = rewriter.nodes.get(node.inputs[0]) if isinstance(node.op, View) else None
-        if source is not None and isinstance(source.op, GlobalAverage) and _drops_positions(node, source, rewriter):
+        source = (
+            rewriter.nodes.get(node.inputs[0]) if isinstance(node.op, View) else None
+        )
+        if (
+            source is not None
+            and isinstance(source.op, GlobalAverage)
+            and _drops_positions(node, source, rewriter)
+        ):
             rewriter.absorb(replace(source, value=node.value), node)
             shapes[source.name] = node.shape
-        elif source is not None and not source.in_torch and shapes[source.name] == node.shape:
+        elif (
+            source is not None
+            and not source.in_torch
+            and shapes[source.name] == node.shape
+        ):
             name = node.inputs[0]
             rewriter.renamed[node.name] = name
-            rewriter.readers[name] = rewriter.readers.get(name, 0) + rewriter.readers.get(node.name, 0) - 1
+            rewriter.readers[name] = (
+                rewriter.readers.get(name, 0) + rewriter.readers.get(node.name, 0) - 1
+            )
         else:
             rewriter.nodes[node.name] = node
     return rewriter.done()
 
 
 def _drops_positions(view: Node, mean: Node, rewriter: _Rewriter) -> bool:
-    return len(view.shape) >= 2 and view.shape[:2] == mean.shape[:2] and rewriter.has_one_reader(mean.name)
+    return (
+        len(view.shape) >= 2
+        and view.shape[:2] == mean.shape[:2]
+        and rewriter.has_one_reader(mean.name)
+    )

@@ -1,7 +1,9 @@
-"""Which layers of a plan may run on int8 activations, and the steps of the values they read and write.
+"""Which layers of a plan may run on int8 activations, and the steps of the values they
+read and write.
 
-The vectors of a linear layer find their own scale when they come. What a convolution reads and writes needs fixed
-steps, from the ranges seen in calibration. Levels of a table become whole steps, at most 127 up and down.
+The vectors of a linear layer find their own scale when they come. What a convolution
+reads and writes needs fixed steps, from the ranges seen in calibration. Levels of a
+table become whole steps, at most 127 up and down.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ from tersify.runtime.reference import run_values
 from tersify.runtime.weights import Weight, WeightKind
 
 UNSIGNED_HIGH, SIGNED_HIGH = 255, 127
-# The densities from which codes of all weights beat lists of some on AVX-512 VNNI, about.
+# The densities from which codes of all weights beat lists of some on AVX-512 VNNI,
+# about.
 DENSE_FROM = {WeightKind.SIGN: 0.65, WeightKind.TABLE: 0.25}
-LEAST_WEIGHTS = 1 << 14  # of a linear layer: rounding what a smaller one reads gains nothing
-MAX_FEATURES = 1 << 17  # the highest two bits of a byte are summed 64-fold in 32 bits: 2¹⁷ · 2 · 127 · 64 < 2³¹
-MAX_TABLE_FEATURES = 1 << 16  # a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
+# of a linear layer: rounding what a smaller one reads gains nothing
+LEAST_WEIGHTS = 1 << 14
+# the highest two bits of a byte are summed 64-fold in 32 bits: 2¹⁷ · 2 · 127 · 64 < 2³¹
+MAX_FEATURES = 1 << 17
+# a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
+MAX_TABLE_FEATURES = 1 << 16
 USES_OF_A_LEVEL = 4  # of a table, on average; fewer are chance
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
@@ -45,20 +51,28 @@ def quantized_values(plan: Plan) -> set[str]:
 
 
 def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quant]:
-    """The steps of every float value over all batches. The plans are those of the batches' sizes, in fp32.
+    """The steps of every float value over all batches. The plans are those of the
+    batches' sizes, in fp32.
 
-    Only convolutions need them: nothing runs for a network without one that could be int8.
+    Only convolutions need them: nothing runs for a network without one that could be
+    int8.
     """
     low: dict[str, float] = {}
     high: dict[str, float] = {}
     with torch.no_grad():
         for plan, inputs in batches:
             if not any(
-                isinstance(node.op, Conv) and (can_be_int8(node.op) or can_be_codes(node.op)) for node in plan.nodes
+                isinstance(node.op, Conv)
+                and (can_be_int8(node.op) or can_be_codes(node.op))
+                for node in plan.nodes
             ):
                 continue
             for name, value in run_values(plan, inputs).items():
-                if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                if (
+                    isinstance(value, Tensor)
+                    and value.is_floating_point()
+                    and value.numel()
+                ):
                     low[name] = min(low.get(name, 0.0), float(value.min()))
                     high[name] = max(high.get(name, 0.0), float(value.max()))
     return {name: _quant(low[name], high[name]) for name in low}
@@ -69,9 +83,16 @@ def with_code_convolutions(plan: Plan) -> Plan:
 
     def chosen(node: Node) -> Node:
         op = node.op
-        if not isinstance(op, Conv) or not can_be_codes(op) or op.weight.density < DENSE_FROM[op.weight.kind]:
+        if (
+            not isinstance(op, Conv)
+            or not can_be_codes(op)
+            or op.weight.density < DENSE_FROM[op.weight.kind]
+        ):
             return node
-        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=ConvKernel.CODES_I8))
+        return replace(
+            node,
+            op=replace(op, weight=op.weight.in_steps(), kernel=ConvKernel.CODES_I8),
+        )
 
     return replace(plan, nodes=tuple(chosen(node) for node in plan.nodes))
 
@@ -80,14 +101,22 @@ def _marked(node: Node) -> Node:
     op = node.op
     if isinstance(op, Conv) and op.kernel is ConvKernel.LISTS_F32 and can_be_int8(op):
         return replace(node, op=replace(op, kernel=ConvKernel.LISTS_I8))
-    if isinstance(op, Linear) and op.kernel is LinearKernel.F32 and can_round_vectors(op):
-        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8))
+    if (
+        isinstance(op, Linear)
+        and op.kernel is LinearKernel.F32
+        and can_round_vectors(op)
+    ):
+        return replace(
+            node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8)
+        )
     return node
 
 
 def rounds(plan: Plan) -> bool:
     """Whether any layer runs on int8 activations."""
-    kernels = {node.op.kernel for node in plan.nodes if isinstance(node.op, (Conv, Linear))}
+    kernels = {
+        node.op.kernel for node in plan.nodes if isinstance(node.op, (Conv, Linear))
+    }
     return bool(kernels & {ConvKernel.LISTS_I8, ConvKernel.CODES_I8, LinearKernel.I8})
 
 
@@ -102,9 +131,13 @@ def can_round_vectors(op: Linear) -> bool:
 
 
 def can_be_codes(op: Conv) -> bool:
-    """A convolution whose weights are levels, and whose sums fit 32 bits; channels are rounded up to four."""
+    """A convolution whose weights are levels, and whose sums fit 32 bits; channels are
+    rounded up to four.
+    """
     kind = op.weight.kind
-    most = {WeightKind.SIGN: MAX_FEATURES, WeightKind.TABLE: MAX_TABLE_FEATURES}.get(kind, 0)
+    most = {WeightKind.SIGN: MAX_FEATURES, WeightKind.TABLE: MAX_TABLE_FEATURES}.get(
+        kind, 0
+    )
     if kind is WeightKind.TABLE and not _is_few(op.weight):
         return False
     return op.groups == 1 and op.window.taps * (-(-op.weight.shape[1] // 4) * 4) <= most

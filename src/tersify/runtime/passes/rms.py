@@ -1,4 +1,6 @@
-"""RMS norms, which torch computes in five steps, as one operation: x · rsqrt(mean(x²) + eps) · weight."""
+"""RMS norms, which torch computes in five steps, as one operation: x · rsqrt(mean(x²) +
+eps) · weight.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import Any
 
 import torch
 
-from tersify.runtime.ops import Elementwise, GlobalAverage, LayerNorm, TorchCall, WithConstant
+from tersify.runtime.ops import (
+    Elementwise,
+    GlobalAverage,
+    LayerNorm,
+    TorchCall,
+    WithConstant,
+)
 from tersify.runtime.plan import Node, Plan
 
 aten = torch.ops.aten
@@ -28,7 +36,12 @@ def with_rms_norms(plan: Plan) -> Plan:
 def _norm(node: Node, nodes: Nodes) -> Node | None:
     """A value times the inverse root of the mean of its squares."""
     op = node.op
-    if not isinstance(op, Elementwise) or not op.multiply or op.epilogue.is_affine or op.epilogue.activates:
+    if (
+        not isinstance(op, Elementwise)
+        or not op.multiply
+        or op.epilogue.is_affine
+        or op.epilogue.activates
+    ):
         return None
     if len(node.inputs) != 2 or op.narrow != (*node.shape[:-1], 1):
         return None
@@ -51,15 +64,30 @@ def _norm(node: Node, nodes: Nodes) -> Node | None:
 def _weighted(node: Node, nodes: Nodes, readers: Mapping[str, int]) -> Node | None:
     """A norm's weight behind it becomes its own."""
     op = node.op
-    norm = nodes.get(node.inputs[0]) if isinstance(op, WithConstant) and op.multiply else None
-    if norm is None or not isinstance(norm.op, LayerNorm) or norm.op.weight is not None or norm.op.bias is not None:
+    norm = (
+        nodes.get(node.inputs[0])
+        if isinstance(op, WithConstant) and op.multiply
+        else None
+    )
+    if (
+        norm is None
+        or not isinstance(norm.op, LayerNorm)
+        or norm.op.weight is not None
+        or norm.op.bias is not None
+    ):
         return None
     assert isinstance(op, WithConstant)
     weight = op.along_last_axis()
-    if weight is None or weight.numel() != node.shape[-1] or readers.get(norm.name, 0) != 1:
+    if (
+        weight is None
+        or weight.numel() != node.shape[-1]
+        or readers.get(norm.name, 0) != 1
+    ):
         return None
     op_with_weight = replace(norm.op, weight=weight.to(torch.float32))
-    return replace(node, op=op_with_weight, inputs=norm.inputs, covers=node.covers | norm.covers)
+    return replace(
+        node, op=op_with_weight, inputs=norm.inputs, covers=node.covers | norm.covers
+    )
 
 
 def _target(node: Node) -> Any:
@@ -76,17 +104,29 @@ def _shifted(root: Node, nodes: Nodes) -> tuple[float | None, str]:
         plain = len(added.op.args) == 2 and not added.op.kwargs
         return (float(added.op.args[1]), added.inputs[0]) if plain else (None, "")
     op = added.op
-    if not isinstance(op, Elementwise) or len(added.inputs) != 1 or op.epilogue.activates:
+    if (
+        not isinstance(op, Elementwise)
+        or len(added.inputs) != 1
+        or op.epilogue.activates
+    ):
         return None, ""
     epilogue = op.epilogue
-    if epilogue.scale is not None or epilogue.shift is None or epilogue.shift.numel() != 1:
+    if (
+        epilogue.scale is not None
+        or epilogue.shift is None
+        or epilogue.shift.numel() != 1
+    ):
         return None, ""
     return float(epilogue.shift), added.inputs[0]
 
 
 def _is_mean_of_last(mean: Node, node: Node) -> bool:
     if isinstance(mean.op, GlobalAverage):
-        return len(node.shape) == 3 and not mean.op.epilogue.is_affine and not mean.op.epilogue.activates
+        return (
+            len(node.shape) == 3
+            and not mean.op.epilogue.is_affine
+            and not mean.op.epilogue.activates
+        )
     if _target(mean) is not aten.mean.dim:
         return False
     assert isinstance(mean.op, TorchCall)
@@ -100,5 +140,9 @@ def _squares(squares: Node, value: str) -> bool:
     if _target(squares) is aten.pow.Tensor_Scalar:
         assert isinstance(squares.op, TorchCall)
         return squares.op.args[1:] == (2,)
-    multiplies = isinstance(squares.op, Elementwise) and squares.op.multiply and not squares.op.epilogue.is_affine
+    multiplies = (
+        isinstance(squares.op, Elementwise)
+        and squares.op.multiply
+        and not squares.op.epilogue.is_affine
+    )
     return multiplies and squares.inputs == (value, value)

@@ -1,4 +1,6 @@
-"""A network lowered for every machine: what an engine is told, as plain data that a file can hold."""
+"""A network lowered for every machine: what an engine is told, as plain data that a
+file can hold.
+"""
 
 from tersify.runtime.portable.lowering import lowered
 from tersify.runtime.portable.program import Port, Program, read_program

@@ -1,4 +1,6 @@
-"""A module and an example → the program that every machine can run, checked against the module."""
+"""A module and an example → the program that every machine can run, checked against the
+module.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from tersify.runtime.capture import Captured, capture
 from tersify.runtime.check import FP32_TOLERANCE, ROUNDED_TOLERANCE, difference
 from tersify.runtime.engine import Emitter, Kernels
 from tersify.runtime.extension import extension
-from tersify.runtime.inputs import calibration_batches, check_inputs, example_arguments, explained, in_order
+from tersify.runtime.inputs import (
+    calibration_batches,
+    check_inputs,
+    example_arguments,
+    explained,
+    in_order,
+)
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.planner import Planner
@@ -26,8 +34,10 @@ from tersify.runtime.reference import run_reference
 from tersify.runtime.weights import DENSE_FROM, WeightKind
 from tersify.tensor import CompressedTensor
 
-BATCHES = (2, 3)  # what differs between them by their ratio, and nothing else, is the batch
-ITEMS = {"input": 1, "input_ids": 1, "view": 2}  # where a call says how many items there are
+# what differs between them by their ratio, and nothing else, is the batch
+BATCHES = (2, 3)
+# where a call says how many items there are
+ITEMS = {"input": 1, "input_ids": 1, "view": 2}
 Tensors = Mapping[str, CompressedTensor | Tensor]
 
 
@@ -41,19 +51,26 @@ def lowered(
 ) -> Program:
     """The program of a network whose weights are `tensors`.
 
-    The batch is free where items do not mix; otherwise it is the example's. Kernels are chosen by the weights alone,
-    not by the costs on this CPU. Precision "int8" takes the ranges of activations from the `calibration` batches.
+    The batch is free where items do not mix; otherwise it is the example's. Kernels are
+    chosen by the weights alone, not by the costs on this CPU. Precision "int8" takes
+    the ranges of activations from the `calibration` batches.
     """
     check_choice("precision", precision, PRECISIONS)
     module = extension()
     if module is None:
-        raise ValueError("a plan is checked by the kernels before it is written, and they are not built here")
+        raise ValueError(
+            "a plan is checked by the kernels before it is written, and they are not built here"
+        )
     args, kwargs = example_arguments(example)
     if kwargs or not all(isinstance(x, Tensor) for x in args):
-        raise ValueError("a plan takes tensors by position alone; give a tensor or a tuple of them as the example")
+        raise ValueError(
+            "a plan takes tensors by position alone; give a tensor or a tuple of them as the example"
+        )
     batches = calibration_batches(calibration)
     if precision == "int8" and batches is None:
-        raise ValueError("an int8 plan needs the ranges of the activations; give calibration= batches of real inputs")
+        raise ValueError(
+            "an int8 plan needs the ranges of the activations; give calibration= batches of real inputs"
+        )
     planner = Planner(model, precision, None)
     if precision == "int8":
         planner.calibrate([_observation(model, *batch) for batch in batches or []])
@@ -76,7 +93,8 @@ class _Maker:
     def captured(self, args: Sequence[Tensor]) -> Captured:
         try:
             return capture(self.model, tuple(args), {})
-        except Exception as error:  # anybody's forward: what it raises is not known here
+        except Exception as error:
+            # anybody's forward: what it raises is not known here
             raise explained(self.model, args, error) from error
 
     def plan(self, args: Sequence[Tensor], found: Captured | None = None) -> Plan:
@@ -89,9 +107,13 @@ class _Maker:
         plan = _for_every_machine(self.planner.plan(graph))
         for node in plan.nodes:
             if node.in_torch:
-                raise ValueError(f"{node.name!r} would be a call of torch ({node.reason}), so the network gets no plan")
+                raise ValueError(
+                    f"{node.name!r} would be a call of torch ({node.reason}), so the network gets no plan"
+                )
         if any(name in plan.constants for name in plan.outputs):
-            raise ValueError("an output does not depend on the inputs, so the network gets no plan")
+            raise ValueError(
+                "an output does not depend on the inputs, so the network gets no plan"
+            )
         return plan
 
     def program(self, args: Sequence[Tensor]) -> Program:
@@ -109,22 +131,35 @@ class _Maker:
             precision=self.precision,
             batch=args[0].shape[0] if args[0].ndim else 1,
             inputs=tuple(_port(name, plan) for name in plan.inputs),
-            outputs=tuple(Port(name=name, shape=tuple(values[name].shape)) for name in plan.outputs),
+            outputs=tuple(
+                Port(name=name, shape=tuple(values[name].shape))
+                for name in plan.outputs
+            ),
             weights=tuple(tape.weights),
             calls=tuple(tape.calls),
             numbers=tape.numbers,
         )
 
 
-def _observation(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[Tensor]]:
-    return capture(model, args, kwargs).graph, [in_order(x) for x in check_inputs(args, kwargs)]
+def _observation(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, list[Tensor]]:
+    return capture(model, args, kwargs).graph, [
+        in_order(x) for x in check_inputs(args, kwargs)
+    ]
 
 
 def _port(name: str, plan: Plan) -> Port:
     value = plan.inputs[name]
     if value.dtype not in (torch.float32, torch.int64):
-        raise ValueError(f"a plan takes inputs of float32 or int64, {name!r} is {value.dtype}")
-    return Port(name=name, shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
+        raise ValueError(
+            f"a plan takes inputs of float32 or int64, {name!r} is {value.dtype}"
+        )
+    return Port(
+        name=name,
+        shape=tuple(value.shape),
+        dtype=str(value.dtype).removeprefix("torch."),
+    )
 
 
 def _for_every_machine(plan: Plan) -> Plan:
@@ -134,7 +169,11 @@ def _for_every_machine(plan: Plan) -> Plan:
 
 def _dense_where_dense(node: Node) -> Node:
     op = node.op
-    plain = isinstance(op, (Conv, Linear)) and op.weight.kind is WeightKind.FLOAT and op.weight.density >= DENSE_FROM
+    plain = (
+        isinstance(op, (Conv, Linear))
+        and op.weight.kind is WeightKind.FLOAT
+        and op.weight.density >= DENSE_FROM
+    )
     if not plain:
         return node
     if isinstance(op, Conv) and op.kernel is ConvKernel.LISTS_F32 and op.groups == 1:
@@ -150,13 +189,27 @@ def _with_free_batch(maker: _Maker, args: Sequence[Tensor]) -> Program | None:
         first, second = (maker.program([_items(x, n) for x in args]) for n in BATCHES)
     except ValueError:
         return None  # the module takes no other batch
-    calls = [_joined(one, other) for one, other in zip(first.calls, second.calls, strict=False)]
-    ports = [_joined_ports(a, b) for a, b in ((first.inputs, second.inputs), (first.outputs, second.outputs))]
+    calls = [
+        _joined(one, other)
+        for one, other in zip(first.calls, second.calls, strict=False)
+    ]
+    ports = [
+        _joined_ports(a, b)
+        for a, b in ((first.inputs, second.inputs), (first.outputs, second.outputs))
+    ]
     same = len(first.calls) == len(second.calls) and first.weights == second.weights
-    if not same or first.numbers.tobytes() != second.numbers.tobytes() or None in calls or None in ports:
+    if (
+        not same
+        or first.numbers.tobytes() != second.numbers.tobytes()
+        or None in calls
+        or None in ports
+    ):
         return None
     inputs, outputs = (port for port in ports if port is not None)
-    if any(port.shape.count(None) != 1 or port.shape[0] is not None for port in (*inputs, *outputs)):
+    if any(
+        port.shape.count(None) != 1 or port.shape[0] is not None
+        for port in (*inputs, *outputs)
+    ):
         return None
     made = tuple(call for call in calls if call is not None)
     return replace(first, batch=None, inputs=inputs, outputs=outputs, calls=made)
@@ -178,10 +231,14 @@ def _joined(one: list[Any], other: list[Any]) -> list[Any] | None:
         return None
     per_batch = one[place] // few
     joined = [*one[:place], per_batch, *one[place + 1 :]]
-    return joined if joined == [*other[:place], per_batch, *other[place + 1 :]] else None
+    return (
+        joined if joined == [*other[:place], per_batch, *other[place + 1 :]] else None
+    )
 
 
-def _joined_ports(one: Sequence[Port], other: Sequence[Port]) -> tuple[Port, ...] | None:
+def _joined_ports(
+    one: Sequence[Port], other: Sequence[Port]
+) -> tuple[Port, ...] | None:
     made = []
     for a, b in zip(one, other, strict=True):
         if a.name != b.name or len(a.shape) != len(b.shape):
@@ -193,13 +250,23 @@ def _joined_ports(one: Sequence[Port], other: Sequence[Port]) -> tuple[Port, ...
     return tuple(made)
 
 
-def _check(program: Program, tensors: Tensors, module: Any, maker: _Maker, args: Sequence[Tensor]) -> None:
-    """What the program makes of the example, against the module or, where activations are rounded, the reference."""
+def _check(
+    program: Program,
+    tensors: Tensors,
+    module: Any,
+    maker: _Maker,
+    args: Sequence[Tensor],
+) -> None:
+    """What the program makes of the example, against the module or, where activations
+    are rounded, the reference.
+    """
     captured = maker.captured(args)
     given = [in_order(x.detach()) for x in args]
     made = Replay(program, tensors, module=module).run(given)
     if program.precision == "fp32":
-        wanted: Sequence[Tensor] = [captured.made[name] for name in captured.graph.results]
+        wanted: Sequence[Tensor] = [
+            captured.made[name] for name in captured.graph.results
+        ]
         limit = FP32_TOLERANCE
     else:
         with torch.no_grad():

@@ -1,4 +1,6 @@
-"""The program: calls, weights by their place in the file, and numbers; docs/reference/format.md, section 10."""
+"""The program: calls, weights by their place in the file, and numbers;
+docs/reference/format.md, section 10.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """What an engine is told. Without a `batch` any number of items may be asked for, and items count per batch."""
+    """What an engine is told. Without a `batch` any number of items may be asked for,
+    and items count per batch.
+    """
 
     precision: str
     batch: int | None
@@ -47,7 +51,9 @@ class Program:
     std: tuple[float, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """The section: one zstd frame with the length of the text, the text, and the numbers."""
+        """The section: one zstd frame with the length of the text, the text, and the
+        numbers.
+        """
         plain: dict[str, Any] = {
             "precision": self.precision,
             "batch": self.batch,
@@ -60,13 +66,20 @@ class Program:
         if self.labels:
             plain["labels"] = list(self.labels)
         if self.mean:
-            plain["image"] = [[len(numbers), len(self.mean)], [len(numbers) + len(self.mean), len(self.std)]]
-            numbers = np.concatenate([numbers, np.array([*self.mean, *self.std], np.float32)])
+            plain["image"] = [
+                [len(numbers), len(self.mean)],
+                [len(numbers) + len(self.mean), len(self.std)],
+            ]
+            numbers = np.concatenate(
+                [numbers, np.array([*self.mean, *self.std], np.float32)]
+            )
         text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
         whole = struct.pack("<Q", len(text)) + text + numbers.astype("<f4").tobytes()
         if len(whole) > MAX_PLAN_BYTES:
-            raise ValueError(f"the plan takes {len(whole):,} bytes, a .terse file allows {MAX_PLAN_BYTES:,}")
+            raise ValueError(
+                f"the plan takes {len(whole):,} bytes, a .terse file allows {MAX_PLAN_BYTES:,}"
+            )
         return zstandard.ZstdCompressor(level=19, write_checksum=True).compress(whole)
 
 
@@ -83,11 +96,15 @@ def program_of(section: bytes) -> Program:
         raise TerseFileError("the plan ends inside its first 8 bytes")
     (length,) = struct.unpack_from("<Q", whole)
     if length > len(whole) - 8 or (len(whole) - 8 - length) % 4:
-        raise TerseFileError(f"the plan claims {length} bytes of text, and has {len(whole)} in all")
+        raise TerseFileError(
+            f"the plan claims {length} bytes of text, and has {len(whole)} in all"
+        )
     plain = parse_json(whole[8 : 8 + length], "plan")
     numbers = np.frombuffer(whole, "<f4", offset=8 + length).astype(np.float32)
     try:
-        mean, std = (_vector(part, numbers) for part in plain.get("image", ([0, 0], [0, 0])))
+        mean, std = (
+            _vector(part, numbers) for part in plain.get("image", ([0, 0], [0, 0]))
+        )
         batch = plain["batch"]
         program = Program(
             precision=str(plain["precision"]),
@@ -102,9 +119,13 @@ def program_of(section: bytes) -> Program:
             std=std,
         )
     except (KeyError, TypeError, ValueError, IndexError) as problem:
-        raise TerseFileError(f"the plan is not as docs/reference/format.md says: {problem!r}") from None
+        raise TerseFileError(
+            f"the plan is not as docs/reference/format.md says: {problem!r}"
+        ) from None
     if program.precision not in PRECISIONS:
-        raise TerseFileError(f"the plan has the precision {program.precision!r}; a newer tersify may know it")
+        raise TerseFileError(
+            f"the plan has the precision {program.precision!r}; a newer tersify may know it"
+        )
     return program
 
 
@@ -112,15 +133,23 @@ def _unzipped(section: bytes) -> bytes:
     try:
         size = zstandard.frame_content_size(section)
         if not 0 <= size <= MAX_PLAN_BYTES:
-            raise TerseFileError(f"the plan claims {size} bytes, {MAX_PLAN_BYTES} are allowed")
-        return zstandard.ZstdDecompressor().decompress(section, max_output_size=size, allow_extra_data=False)
+            raise TerseFileError(
+                f"the plan claims {size} bytes, {MAX_PLAN_BYTES} are allowed"
+            )
+        return zstandard.ZstdDecompressor().decompress(
+            section, max_output_size=size, allow_extra_data=False
+        )
     except zstandard.ZstdError as problem:
         raise TerseFileError(f"the plan cannot be unpacked: {problem}") from None
 
 
 def _port(item: Any) -> Port:
     name, shape, dtype = item
-    return Port(name=str(name), shape=tuple(None if n is None else int(n) for n in shape), dtype=str(dtype))
+    return Port(
+        name=str(name),
+        shape=tuple(None if n is None else int(n) for n in shape),
+        dtype=str(dtype),
+    )
 
 
 def _listed(item: Any) -> Plain:
@@ -136,8 +165,14 @@ def _vector(part: Any, numbers: Numbers) -> tuple[float, ...]:
 def vector(part: Any, numbers: Numbers) -> Numbers:
     """`[begin, count]` of the numbers."""
     begin, count = part
-    if type(begin) is not int or type(count) is not int or not 0 <= begin <= begin + count <= len(numbers):
-        raise TerseFileError(f"the plan has {len(numbers)} numbers, one of its vectors is {part!r}")
+    if (
+        type(begin) is not int
+        or type(count) is not int
+        or not 0 <= begin <= begin + count <= len(numbers)
+    ):
+        raise TerseFileError(
+            f"the plan has {len(numbers)} numbers, one of its vectors is {part!r}"
+        )
     return numbers[begin : begin + count]
 
 

@@ -1,4 +1,6 @@
-"""A stand-in for the compiled kernels: it passes every call on and writes down what an engine was told."""
+"""A stand-in for the compiled kernels: it passes every call on and writes down what an
+engine was told.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +54,21 @@ class Tape:
         """Where the numbers lie; equal ones are kept once."""
         key = np.array(numbers, np.float32).tobytes()
         if key not in self._vectors:
-            self._vectors[key] = [len(self._numbers), len(numbers)] if len(numbers) else [0, 0]
+            self._vectors[key] = (
+                [len(self._numbers), len(numbers)] if len(numbers) else [0, 0]
+            )
             self._numbers.extend(numbers)
         return self._vectors[key]
 
     def call(self, name: str, given: Sequence[Any], real: Callable[..., Any]) -> Any:
         kinds = CALLS[name]
         assert len(given) == len(kinds), f"{name} takes {len(kinds)} arguments"
-        self.calls.append([name, *(self._plain(kind, x) for kind, x in zip(kinds, given, strict=True))])
+        self.calls.append(
+            [
+                name,
+                *(self._plain(kind, x) for kind, x in zip(kinds, given, strict=True)),
+            ]
+        )
         made = real(*map(_real, given))
         if name not in MAKES_NOTHING:
             self._values.setdefault(made, self._made)
@@ -68,15 +77,20 @@ class Tape:
 
     def pack(self, name: str, given: Sequence[Any], real: Callable[..., Any]) -> _Told:
         kinds = PACKS[name]
-        own = given if name == "embedding" else given[1:]  # the others begin with the workspace
+        # the others begin with the workspace
+        own = given if name == "embedding" else given[1:]
         assert len(own) == len(kinds), f"{name} takes {len(kinds)} arguments"
-        self.weights.append([name, *(self._plain(kind, x) for kind, x in zip(kinds, own, strict=True))])
+        self.weights.append(
+            [name, *(self._plain(kind, x) for kind, x in zip(kinds, own, strict=True))]
+        )
         return _Told(real(*given), len(self.weights) - 1)
 
     def epilogue(self, real: Any, given: dict[str, Any]) -> _Told:
         vectors = [self.vector(given[name]) for name in EPILOGUE_VECTORS]
         ends = [self.vector([given[name]])[0] for name in ("low", "high")]
-        return _Told(real, [*vectors, ACTIVATIONS.index(given["activation"].name), *ends])
+        return _Told(
+            real, [*vectors, ACTIVATIONS.index(given["activation"].name), *ends]
+        )
 
     def _plain(self, kind: str, x: Any) -> Any:
         if kind == "value":
@@ -122,7 +136,11 @@ class _Engine:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._engine, name)
-        return (lambda *given: self._tape.call(name, given, real)) if name in CALLS else real
+        return (
+            (lambda *given: self._tape.call(name, given, real))
+            if name in CALLS
+            else real
+        )
 
 
 class Recording:
@@ -141,7 +159,11 @@ class Recording:
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._module, name)
         how = name.removeprefix("pack_")
-        return functools.partial(self._packed, how, real) if how in PACKS and name != how else real
+        return (
+            functools.partial(self._packed, how, real)
+            if how in PACKS and name != how
+            else real
+        )
 
     def _packed(self, how: str, real: Callable[..., Any], *given: Any) -> _Told:
         return self._tape.pack(how, given, real)

@@ -13,7 +13,15 @@ from torch import Tensor
 from tersify.codec.errors import TerseFileError
 from tersify.runtime.extension import chosen_isa, extension
 from tersify.runtime.portable.program import Plain, Program, sizes_of, vector
-from tersify.runtime.portable.signatures import ACTIVATIONS, CALLS, EPILOGUE_VECTORS, KINDS, LANES, MAKES_NOTHING, PACKS
+from tersify.runtime.portable.signatures import (
+    ACTIVATIONS,
+    CALLS,
+    EPILOGUE_VECTORS,
+    KINDS,
+    LANES,
+    MAKES_NOTHING,
+    PACKS,
+)
 from tersify.tensor import CompressedTensor
 
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
@@ -33,12 +41,16 @@ class Replay:
         self.program = program
         self._module: Any = extension() if module is None else module
         if self._module is None:
-            raise ValueError("a plan runs on compiled kernels, and they are not built here")
+            raise ValueError(
+                "a plan runs on compiled kernels, and they are not built here"
+            )
         self._workspace = self._module.Workspace(chosen_isa(self._module), threads)
         try:
             self._weights = [self._pack(weight, tensors) for weight in program.weights]
         except (KeyError, IndexError, TypeError, ValueError) as problem:
-            raise TerseFileError(f"a weight of the plan is not as docs/reference/format.md says: {problem}") from None
+            raise TerseFileError(
+                f"a weight of the plan is not as docs/reference/format.md says: {problem}"
+            ) from None
         self._engines: dict[int, Any] = {}
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -47,20 +59,28 @@ class Replay:
             try:
                 self._engines[batch] = self._engine(batch)
             except (KeyError, IndexError, TypeError, ValueError) as problem:
-                raise TerseFileError(f"a call of the plan is not as docs/reference/format.md says: {problem}") from None
+                raise TerseFileError(
+                    f"a call of the plan is not as docs/reference/format.md says: {problem}"
+                ) from None
         outputs = [torch.empty(sizes_of(port, batch)) for port in self.program.outputs]
         given = [x.contiguous() for x in inputs]
         if not self._engines[batch].run(_buffers(given), _buffers(outputs)):
-            raise ValueError("an input holds NaN or infinity, which kernels that skip zeros do not take")
+            raise ValueError(
+                "an input holds NaN or infinity, which kernels that skip zeros do not take"
+            )
         return outputs
 
     def _batch(self, inputs: Sequence[Tensor]) -> int:
         ports = self.program.inputs
-        batch = self.program.batch or (inputs[0].shape[0] if inputs and inputs[0].ndim else 1)
+        batch = self.program.batch or (
+            inputs[0].shape[0] if inputs and inputs[0].ndim else 1
+        )
         for x, port in zip(inputs, ports, strict=True):
             wanted = sizes_of(port, batch)
             if tuple(x.shape) != wanted or x.dtype != DTYPES.get(port.dtype):
-                raise ValueError(f"{port.name!r} takes {port.dtype} {wanted}, got {x.dtype} {tuple(x.shape)}")
+                raise ValueError(
+                    f"{port.name!r} takes {port.dtype} {wanted}, got {x.dtype} {tuple(x.shape)}"
+                )
         return batch
 
     def _engine(self, batch: int) -> Any:
@@ -69,7 +89,10 @@ class Replay:
         scale = 1 if self.program.batch is not None else batch
         for name, *given in self.program.calls:
             kinds = CALLS[name]
-            real = [self._real(kind, x, values, scale) for kind, x in zip(kinds, given, strict=True)]
+            real = [
+                self._real(kind, x, values, scale)
+                for kind, x in zip(kinds, given, strict=True)
+            ]
             made = getattr(engine, name)(*real)
             if name not in MAKES_NOTHING:
                 values.append(made)
@@ -104,21 +127,36 @@ class Replay:
     def _epilogue(self, plain: Plain) -> Any:
         *vectors, activation, low, high = plain
         numbers = self.program.numbers
-        given = {name: vector(v, numbers).tolist() for name, v in zip(EPILOGUE_VECTORS, vectors, strict=True)}
+        given = {
+            name: vector(v, numbers).tolist()
+            for name, v in zip(EPILOGUE_VECTORS, vectors, strict=True)
+        }
         ends = [float(vector([end, 1], numbers)[0]) for end in (low, high)]
         chosen = getattr(self._module.Activation, ACTIVATIONS[activation])
-        return self._module.Epilogue(**given, activation=chosen, low=ends[0], high=ends[1])
+        return self._module.Epilogue(
+            **given, activation=chosen, low=ends[0], high=ends[1]
+        )
 
-    def _pack(self, weight: Plain, tensors: Mapping[str, CompressedTensor | Tensor]) -> Any:
+    def _pack(
+        self, weight: Plain, tensors: Mapping[str, CompressedTensor | Tensor]
+    ) -> Any:
         name, source, *rest = weight
         kinds = PACKS[name]
         array = weight_array(source, tensors, self.program.numbers)
-        given = [array, *(self._real(kind, x, (), 1) for kind, x in zip(kinds[1:], rest, strict=True))]
+        given = [
+            array,
+            *(
+                self._real(kind, x, (), 1)
+                for kind, x in zip(kinds[1:], rest, strict=True)
+            ),
+        ]
         workspace = [] if name == "embedding" else [self._workspace]
         return getattr(self._module, f"pack_{name}")(*workspace, *given)
 
 
-def weight_array(source: Plain, tensors: Mapping[str, CompressedTensor | Tensor], numbers: Any) -> Any:
+def weight_array(
+    source: Plain, tensors: Mapping[str, CompressedTensor | Tensor], numbers: Any
+) -> Any:
     """The floats that a source of the plan stands for."""
     how, *rest = source
     shape = rest[-1]
@@ -134,7 +172,9 @@ def weight_array(source: Plain, tensors: Mapping[str, CompressedTensor | Tensor]
     return np.ascontiguousarray(flat.reshape(shape))
 
 
-def _flat(how: str, tensor: CompressedTensor | Tensor, rest: Sequence[Any], numbers: Any) -> Any:
+def _flat(
+    how: str, tensor: CompressedTensor | Tensor, rest: Sequence[Any], numbers: Any
+) -> Any:
     if how == "codes":
         if not isinstance(tensor, CompressedTensor):
             raise ValueError("a tensor without codes has no table")

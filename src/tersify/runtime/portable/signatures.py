@@ -1,4 +1,5 @@
-"""What an engine can be told: every call and every way to pack a weight, with the kinds of its arguments.
+"""What an engine can be told: every call and every way to pack a weight, with the kinds
+of its arguments.
 
 The same table stands in docs/reference/format.md and in csrc/lib/plan_calls.cpp.
 """
@@ -9,7 +10,8 @@ from collections.abc import Mapping
 
 _SUM = ("value", "weight", "epilogue", "value")
 
-# Every call but `quantize` and `outputs` makes a value; values are counted in the order of their calls.
+# Every call but `quantize` and `outputs` makes a value; values are counted in the order
+# of their calls.
 CALLS: Mapping[str, tuple[str, ...]] = {
     "input": ("items", "shape"),
     "input_ids": ("items", "count"),
@@ -52,6 +54,15 @@ PACKS: Mapping[str, tuple[str, ...]] = {
 }
 KINDS = ("SIGN", "TABLE", "FLOAT")
 LANES = ("F32",)
-ACTIVATIONS = ("CLAMP", "GELU", "GELU_TANH", "SILU", "SIGMOID", "TANH", "HARD_SWISH", "LEAKY")
+ACTIVATIONS = (
+    "CLAMP",
+    "GELU",
+    "GELU_TANH",
+    "SILU",
+    "SIGMOID",
+    "TANH",
+    "HARD_SWISH",
+    "LEAKY",
+)
 EPILOGUE_VECTORS = ("scale", "shift", "scale2", "shift2")
 LENGTHS = {"window": 8, "size": 2, "shape": 3, "counts6": 6, "flags4": 4, "flags3": 3}
