@@ -20,13 +20,16 @@ inline Vec nibble_levels(const float* levels, RowBytes codes) {
 #if TERSIFY_VECTOR_BYTES == 64
   Vec all;
   memcpy(&all, levels, sizeof all);
-  return __builtin_shuffle(all, __builtin_convertvector(codes, IntVec));
+  const IntVec index = __builtin_convertvector(codes, IntVec);
+  return (Vec)_mm512_permutexvar_ps((__m512i)index, (__m512)all);
 #elif TERSIFY_VECTOR_BYTES == 32 && defined(__AVX2__)
   Vec low, high;
   memcpy(&low, levels, sizeof low);
   memcpy(&high, levels + kLanes, sizeof high);
   const IntVec index = __builtin_convertvector(codes, IntVec);
-  const Vec from_low = __builtin_shuffle(low, index & 7), from_high = __builtin_shuffle(high, index & 7);
+  // The permutation looks at the last three bits of an index alone.
+  const Vec from_low = (Vec)_mm256_permutevar8x32_ps((__m256)low, (__m256i)index);
+  const Vec from_high = (Vec)_mm256_permutevar8x32_ps((__m256)high, (__m256i)index);
   return index < 8 ? from_low : from_high;
 #else
   return levels_at(levels, codes);
