@@ -36,7 +36,7 @@ def module_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def calls_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "_best_seconds", lambda *works: [1.0, 0.99])
+    monkeypatch.setattr(eager, "_best_seconds", lambda *works: [1.0, 0.96])
 
 
 def bounds(fast):
@@ -72,9 +72,59 @@ def test_recorded_calls_run_where_the_module_is_not_clearly_faster():
 
 
 @pytest.mark.usefixtures("module_wins")
-def test_a_network_with_a_kernel_is_never_the_module():
+def test_a_network_of_kernels_alone_is_never_the_module():
     fast = compile(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), torch.randn(2, 6))
     assert bounds(fast)[0].module is None
+
+
+class KernelsAndCalls(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 5))
+
+    def forward(self, x):
+        return self.layers(x).cumsum(-1)
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_a_small_network_that_loses_between_kernels_and_torch_calls_is_the_module(
+    costs,
+):
+    costs(entering=1.0, rows_dense=100.0, vector_dense=100.0)
+    model, x = KernelsAndCalls().eval(), torch.randn(2, 6)
+    fast = compile(model, x)
+    assert {node.in_torch for node in fast.plan.nodes} == {True, False}
+    assert bounds(fast)[0].module is not None
+    assert torch.equal(fast(x), model(x))
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_int8_between_torch_calls_stays_int8():
+    class Signs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(256, 256)
+
+        def forward(self, x):
+            return self.layer(x).cumsum(-1)
+
+    model, x = Signs().eval(), torch.randn(1, 256)
+    with torch.no_grad():
+        model.layer.weight.sign_()
+    fast = compile(model, x, precision="int8", calibration=x)
+    assert not all(node.in_torch for node in fast.plan.nodes)
+    assert bounds(fast)[0].module is None
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_hooks_see_a_network_that_runs_as_its_module():
+    model, x = Cosine(), torch.randn(3, 4)
+    fast = compile(model, x)
+    seen = []
+    fast(x)
+    fast.register_forward_hook(lambda *_: seen.append(1))
+    fast(x)
+    assert seen == [1]
 
 
 @pytest.mark.usefixtures("module_wins")

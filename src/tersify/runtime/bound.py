@@ -101,14 +101,14 @@ class Bound:
         )
 
     @property
-    def is_only_torch(self) -> bool:
-        """Every call is torch's, and none of them changes anything or draws a random
+    def may_be_the_module(self) -> bool:
+        """Some calls are torch's, and none of them changes anything or draws a random
         number.
         """
         still = (
             not self.graph.written and not self.graph.state and not self.graph.random
         )
-        return still and not self.depends_on_strides and self.network.is_only_torch
+        return still and not self.depends_on_strides and self.network.calls_torch
 
     def only_segment(self) -> Segment | None:
         """Where the whole network is one C++ call of floats with one result, however

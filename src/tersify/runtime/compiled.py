@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex
 
@@ -58,6 +58,8 @@ class CompiledModule(nn.Module):
         self._bounds: OrderedDict[Any, Bound] = OrderedDict()
         self._lock = (os.getpid(), threading.Lock())
         self._first: Bound | None = None
+        # what runs the module instead of its plan, by the sizes it was faster for
+        self._module_calls: dict[Any, Callable[..., Any]] = {}
         self._unchanged: dict[str, int] = {}
         self._number = number_of(self)
         self._fast = None if kernels is None else _fast_call(kernels)
@@ -81,6 +83,16 @@ class CompiledModule(nn.Module):
         or mode needs it.
         """
         if not named and not torch.compiler.is_dynamo_compiling():
+            module = (
+                self._module_calls.get(_plain_key(inputs))
+                if self._module_calls
+                else None
+            )
+            if module is not None and self._is_bare():
+                if not torch.is_grad_enabled():
+                    return module(*inputs)
+                with torch.no_grad():
+                    return module(*inputs)
             made = None if self._fast is None else self._fast(inputs, self.__dict__)
             if made is not None:
                 return made
@@ -93,18 +105,7 @@ class CompiledModule(nn.Module):
         """What ran before for inputs like these, where nobody stands around the module
         and all inputs are plain.
         """
-        hooks = (
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
-        )
-        if (
-            hooks
-            or any(_HOOKS_OF_ALL_MODULES)
-            or "forward" in self.__dict__
-            or watched(inputs)
-        ):
+        if not self._is_bare() or watched(inputs):
             return None
         for x in inputs:
             if (
@@ -121,6 +122,17 @@ class CompiledModule(nn.Module):
         with suppress(KeyError):  # another thread may just have dropped it
             self._bounds.move_to_end(key)
         return found
+
+    def _is_bare(self) -> bool:
+        """No hook and no other `forward` wants to see the call."""
+        return not (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+            or any(_HOOKS_OF_ALL_MODULES)
+            or "forward" in self.__dict__
+        )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         kwargs = dict(sorted(kwargs.items()))  # the order of keywords means nothing
@@ -170,7 +182,7 @@ class CompiledModule(nn.Module):
         self._first = self._remembered(
             self._bind(captured, [in_order(x) for x in given], _key(args, kwargs))
         )
-        self._first.module = self._eager.faster(self._first, captured, args, kwargs)
+        self._choose_module(self._first, captured, args, kwargs)
         self._check_other_numbers(args, kwargs, given)
 
     def _check_other_numbers(
@@ -243,8 +255,28 @@ class CompiledModule(nn.Module):
             found = self._remembered(
                 self._bind(captured, [in_order(x) for x in given], key)
             )
-            found.module = self._eager.faster(found, captured, args, kwargs)
+            self._choose_module(found, captured, args, kwargs)
             return found
+
+    def _choose_module(
+        self,
+        bound: Bound,
+        captured: Captured,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """The module runs instead of its plan where that is faster."""
+        # Who asked for rounded numbers gets them, whatever they cost.
+        rounds = self._planner.precision != "fp32"
+        if rounds and not all(node.in_torch for node in bound.network.plan.nodes):
+            return
+        bound.module = self._eager.faster(bound, captured, args, kwargs)
+        key = _plain_key(args)
+        if bound.module is not None and not kwargs and None not in key:
+            if len(self._module_calls) >= MAX_SIZES:
+                self._module_calls.clear()
+            # Nobody else holds this copy, so nobody can have hooked its call.
+            self._module_calls[key] = bound.module.forward
 
     def _bind(self, captured: Captured, given: Sequence[Tensor], key: Any) -> Bound:
         bound = bind(captured, given, self._planner, self._kernels, strict=self._strict)
@@ -331,6 +363,11 @@ class CompiledModule(nn.Module):
             "a compiled network is packed for this CPU and can be neither copied nor pickled; save the network it was "
             "compiled from, and compile that again"
         )
+
+
+def _plain_key(inputs: tuple[Any, ...]) -> Any:
+    """Of plain tensors alone, as quickly as may be."""
+    return tuple([(x.shape, x.dtype) if type(x) is Tensor else None for x in inputs])
 
 
 def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

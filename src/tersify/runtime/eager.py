@@ -1,5 +1,7 @@
-"""The module itself as a way to run a network without kernels: torch has short cuts
-that no record of calls shows.
+"""The module itself as a way to run a network that is not all kernels.
+
+Torch has short cuts that no record of calls shows, and a small network may lose more
+between kernels and torch calls than the kernels gain.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from tersify.runtime.capture import Captured
 from tersify.runtime.check import FP32_TOLERANCE, difference
 from tersify.runtime.nested import tensors
 
-LONG_S = 0.02  # a run of this length does not notice how it is called
-ROUNDS = 7
-# of the time of the recorded calls: less is within what a busy machine makes of a
-# measurement
-WORTH = 0.85
+# A measurement takes this long, within these counts of rounds.
+SECONDS = 0.1
+LEAST_ROUNDS, MOST_ROUNDS = 3, 40
+# Of the time of the plan: less is within what a busy machine makes of a measurement.
+WORTH = 0.95
 
 _HOOKS = (
     "_forward_hooks",
@@ -50,10 +52,8 @@ class Eager:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> nn.Module | None:
-        """The module to call, where nothing but torch calls runs and it takes less time
-        than they do.
-        """
-        made = self._twin if bound.is_only_torch else None
+        """The module to call, where the plan has torch calls and takes longer."""
+        made = self._twin if bound.may_be_the_module else None
         if made is None:
             return None
         given = tensors((args, dict(kwargs)))
@@ -101,11 +101,12 @@ def twin(model: nn.Module) -> nn.Module | None:
 def _best_seconds(*works: Callable[[], Any]) -> list[float]:
     """Of each, in turns."""
     best = [math.inf] * len(works)
-    for _ in range(ROUNDS):
+    begin = time.perf_counter()
+    for done in range(MOST_ROUNDS):
+        if done >= LEAST_ROUNDS and time.perf_counter() - begin > SECONDS:
+            break
         for i, work in enumerate(works):
             start = time.perf_counter()
             work()
             best[i] = min(best[i], time.perf_counter() - start)
-        if max(best) > LONG_S:
-            break
     return best

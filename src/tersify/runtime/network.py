@@ -58,8 +58,8 @@ class Network:
         return [inner[name] for name in stage.outputs]
 
     @property
-    def is_only_torch(self) -> bool:
-        return not self._in_plain_torch and all(
+    def calls_torch(self) -> bool:
+        return not self._in_plain_torch and any(
             isinstance(stage, TorchStage) for stage in self.stages
         )
 
