@@ -129,6 +129,12 @@ static float load(const void* x, size_t i) {
 static uint4 stream(const uint4* p) { return *p; }
 static void let_next_start() {}
 static void wait_for_previous() {}
+typedef unsigned long long Arrival;
+static void bring(uint4* to, const uint4* from, int sixteens, int count, size_t stride, Arrival*) {
+  if (my_lane()) return;
+  for (int i = 0; i < count; ++i) std::memcpy(to + i * stride, from + i * stride, 16 * sixteens);
+}
+static void wait_for(Arrival*) { my_warp().meet.arrive_and_wait(); }
 static u32 lop_and_or(u32 a, u32 mask, u32 c) { return (a & mask) | c; }
 static u32 permute(u32 a, u32 b, u32 selector) {
   const uint64_t bytes = uint64_t(b) << 32 | a;
