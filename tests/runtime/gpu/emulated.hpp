@@ -23,7 +23,7 @@ typedef unsigned short u16;
 #define __global__
 #define __forceinline__ inline
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define SHARED_OF_LAUNCH(type, name) type* name = reinterpret_cast<type*>(shared_of_launch.data())
 
 struct Three { u32 x, y, z; };

@@ -80,6 +80,11 @@ def test_words_that_come_to_shared_memory_first_give_the_same(
     assert_right(TERNARY, 37, 523, count, activations, dtype, settings)
 
 
+@pytest.mark.parametrize("activations", [INT8, "fp16"])
+def test_a_long_row_in_several_lists_is_right(activations: str) -> None:
+    assert_right(LISTS, 21, 3300, 1, activations, TYPES_OF[activations])
+
+
 def test_more_vectors_than_a_launch_takes_go_in_several() -> None:
     assert_right(TERNARY, 20, 136, 35, INT8, torch.float32)
 

@@ -21,6 +21,15 @@
 // Fields of a byte weigh 1, 4, 16, 64, those of a half as much and 256: sums of their own, or shifts.
 #define SUMS (RAW ? 5 : ACT == S8 && NT * MT <= 2 ? 4 : 1)
 
+// Threads that a multiprocessor should have room for where the words come to shared memory: two kernels overlap there.
+#ifndef RESIDENT
+#define RESIDENT 1024
+#endif
+#define BLOCKS_OF_PROCESSOR (UN || MT > 1 || !ONE || RESIDENT < THREADS_OF_BLOCK ? 1 : RESIDENT / THREADS_OF_BLOCK)
+#ifndef UNROLL
+#define UNROLL 2
+#endif
+
 #if ACT == S8
 typedef int Sum;
 #else
@@ -140,7 +149,7 @@ __device__ __forceinline__ float sum_of_features(const char* x, int begin, int e
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
+extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK, BLOCKS_OF_PROCESSOR)
     ternary(const uint4* w, const void* x, const void* x2, const float* gain, float eps, const float* x_scale, const int* x_sum,
             const float* scale, const float* bias, const void* y2, void* y, int M, int N, int KB) {
   __shared__ Sum parts[KW][COLUMNS][ROWS];
@@ -202,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
   }
 #else
   wait_for(arrivals + warp);
-#pragma unroll 2
+#pragma unroll UNROLL
   for (int kb = begin; kb < end; kb += step) {
     uint4 now[MT];
 #pragma unroll
