@@ -127,6 +127,7 @@ static float load(const void* x, size_t i) {
   return TYPE == F32 ? static_cast<const float*>(x)[i] : as_float<TYPE>(static_cast<const u16*>(x)[i]);
 }
 static uint4 stream(const uint4* p) { return *p; }
+static uint2 stream(const uint2* p) { return *p; }
 static void let_next_start() {}
 static void wait_for_previous() {}
 typedef unsigned long long Arrival;

@@ -107,7 +107,6 @@ def prepared(launch: Launch, index: int) -> ctypes.c_void_p:
             _cuda().cuFuncSetAttribute(found, _CARVEOUT_ATTRIBUTE, _CARVEOUT), launch
         )
         _FUNCTIONS[key] = found
-        _ALLOWED[found.value or 0] = _STATIC_SHARED - 4096
     return found
 
 

@@ -12,15 +12,15 @@ from torch import Tensor
 from tersify.runtime.gpu.launch import TYPES, Launch, ceiling, held
 
 LANES = 32
-ENTRIES = 16  # of the widest load
+ENTRIES = 8  # of a load: wider ones would leave more of the last one empty
 FARTHEST = 127
-SEGMENT = 1024  # features of a lane, about: longer lists are fewer
+SEGMENT = 512  # features of a lane, about: longer lists are fewer
 _HEAD = 18  # bits of a head's place; its fillings stand above
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lists:
-    """See cuda/sparse.cu. `data`: bytes [loads, 32 lanes, 16]; `starts`: the first load
+    """See cuda/sparse.cu. `data`: bytes [loads, 32 lanes, 8]; `starts`: the first load
     of every 32 lists, the end, and a head for each list.
     """
 

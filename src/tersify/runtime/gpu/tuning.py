@@ -24,7 +24,7 @@ _TILINGS = {  # by class: row warps, feature warps, row blocks, loads in flight 
     16: ((1, 8, 4, 1), (1, 4, 1, 4), (2, 4, 2, 2)),
     32: ((1, 4, 2, 1), (2, 4, 2, 2), (2, 2, 2, 4)),
 }
-LIST_TILINGS = ((8, 8), (16, 8), (8, 4), (4, 8), (16, 4))  # warps, loads in flight
+LIST_TILINGS = ((16, 16), (16, 8), (8, 8), (4, 8), (16, 4))  # warps, loads in flight
 
 
 def class_of(vectors: int) -> int:

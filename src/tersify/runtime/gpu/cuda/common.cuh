@@ -47,6 +47,12 @@ __device__ __forceinline__ uint4 stream(const uint4* p) {
   return v;
 }
 
+__device__ __forceinline__ uint2 stream(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+
 // The next kernel of the stream may start: until it waits it only reads its own weights.
 __device__ __forceinline__ void let_next_start() {
 #if PDL

@@ -50,7 +50,7 @@ __device__ __forceinline__ bool placed(const Eight<ACT>& from, int i, float4* va
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
-    sparse(const uint4* lists, const u32* starts, const void* x, const void* x2, const float* gain, float eps, const float* scale,
+    sparse(const uint2* lists, const u32* starts, const void* x, const void* x2, const float* gain, float eps, const float* scale,
            const float* bias, void* y, int N, int K, int slices, int segments) {
   SHARED_OF_LAUNCH(float4, values);
 #if ROUND
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
   let_next_start();
   const u32 begin = slice < slices ? starts[slice] : 0, end = slice < slices ? starts[slice + 1] : 0;
   const u32 head = slice < slices ? starts[slices + 1 + slice * 32 + lane] : 0;
-  uint4 now[UN];
+  uint2 now[UN];
 #pragma unroll
   for (int u = 0; u < UN; ++u)
     if (begin + u < end) now[u] = stream(lists + size_t(begin + u) * 32 + lane);
@@ -107,8 +107,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
       if (i + u < end) {
         four(now[u].x, at, sums, places);
         four(now[u].y, at, sums, places);
-        four(now[u].z, at, sums, places);
-        four(now[u].w, at, sums, places);
         if (i + UN + u < end) now[u] = stream(lists + size_t(i + UN + u) * 32 + lane);
       }
   float all = (sums[0] + sums[1]) + (sums[2] + sums[3]) - repeated;
