@@ -65,10 +65,10 @@ TILINGS = {  # the best of each shape by itself, and others that stand near
         "down": _tiling(2, 8, 1, 4),
     },
     "shared": {
-        "qkv": _tiling(2, 8, 1, 0),
-        "o": _tiling(1, 16, 1, 0),
-        "gate_up": _tiling(7, 2, 1, 0),
-        "down": _tiling(2, 8, 1, 0),
+        "qkv": _tiling(1, 8, 2, 0),
+        "o": _tiling(1, 8, 2, 0),
+        "gate_up": _tiling(4, 4, 1, 0),
+        "down": _tiling(1, 16, 2, 0),
     },
     "narrow": {
         "qkv": _tiling(1, 16, 1, 2),
