@@ -15,19 +15,17 @@
 #define ROWS (RW * MT * 16)
 // RAW: two bits of a half are a subnormal number, exact in tensor cores, so no instruction makes −1, 0 and 1 of them: the
 // sum of the vector, which every code holds once too often, is taken off at the end.
-#ifndef RAW
 #define RAW (ACT == F16 && ONE && MT <= 2)
-#endif
 // Fields of a byte weigh 1, 4, 16, 64, those of a half as much and 256: sums of their own, or shifts.
 #define SUMS (RAW ? 5 : ACT == S8 && NT * MT <= 2 ? 4 : 1)
 
 // Threads that a multiprocessor should have room for where the words come to shared memory: two kernels overlap there.
-#ifndef RESIDENT
+// Elsewhere the compiler decides: a least number of blocks would let it take more registers.
 #define RESIDENT 1024
-#endif
-#define BLOCKS_OF_PROCESSOR (UN || MT > 1 || !ONE || RESIDENT < THREADS_OF_BLOCK ? 1 : RESIDENT / THREADS_OF_BLOCK)
-#ifndef UNROLL
-#define UNROLL 2
+#if !UN && MT == 1 && ONE && THREADS_OF_BLOCK <= RESIDENT
+#define BOUNDS THREADS_OF_BLOCK, RESIDENT / THREADS_OF_BLOCK
+#else
+#define BOUNDS THREADS_OF_BLOCK
 #endif
 
 #if ACT == S8
@@ -149,7 +147,7 @@ __device__ __forceinline__ float sum_of_features(const char* x, int begin, int e
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK, BLOCKS_OF_PROCESSOR)
+extern "C" __global__ void __launch_bounds__(BOUNDS)
     ternary(const uint4* w, const void* x, const void* x2, const float* gain, float eps, const float* x_scale, const int* x_sum,
             const float* scale, const float* bias, const void* y2, void* y, int M, int N, int KB) {
   __shared__ Sum parts[KW][COLUMNS][ROWS];
@@ -211,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK, BLOCKS_OF_PROCESS
   }
 #else
   wait_for(arrivals + warp);
-#pragma unroll UNROLL
+#pragma unroll 2
   for (int kb = begin; kb < end; kb += step) {
     uint4 now[MT];
 #pragma unroll
