@@ -23,7 +23,7 @@ typedef unsigned short u16;
 #define __global__
 #define __forceinline__ inline
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define SHARED_OF_LAUNCH(type, name) type* name = reinterpret_cast<type*>(shared_of_launch.data())
 
 struct Three { u32 x, y, z; };
@@ -127,8 +127,15 @@ static float load(const void* x, size_t i) {
   return TYPE == F32 ? static_cast<const float*>(x)[i] : as_float<TYPE>(static_cast<const u16*>(x)[i]);
 }
 static uint4 stream(const uint4* p) { return *p; }
+static uint2 stream(const uint2* p) { return *p; }
 static void let_next_start() {}
 static void wait_for_previous() {}
+typedef unsigned long long Arrival;
+static void bring(uint4* to, const uint4* from, int sixteens, int count, size_t stride, Arrival*) {
+  if (my_lane()) return;
+  for (int i = 0; i < count; ++i) std::memcpy(to + i * stride, from + i * stride, 16 * sixteens);
+}
+static void wait_for(Arrival*) { my_warp().meet.arrive_and_wait(); }
 static u32 lop_and_or(u32 a, u32 mask, u32 c) { return (a & mask) | c; }
 static u32 permute(u32 a, u32 b, u32 selector) {
   const uint64_t bytes = uint64_t(b) << 32 | a;

@@ -33,12 +33,12 @@ def assert_right(
     count: int,
     activations: str,
     dtype: torch.dtype,
+    settings: Settings = SMALL,
 ) -> None:
     packed, bias = packed_weight(form, rows, features, activations), bias_of(rows)
     x = vectors(count, features, dtype)
-    made = product(
-        x, packed, table_of(packed, activations), bias, activations, SMALL, emulator.run
-    )
+    table = table_of(packed, activations)
+    made = product(x, packed, table, bias, activations, settings, emulator.run)
     assert made.dtype == dtype
     assert (
         difference(made.double(), reference(x, packed, bias, activations))
@@ -67,6 +67,22 @@ def test_one_vector_times_a_weight_of_odd_size_is_right(
 )
 def test_several_vectors_are_right(form: str, count: int, activations: str) -> None:
     assert_right(form, 20, 136, count, activations, TYPES_OF[activations])
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("activations", list(TYPES_OF))
+@pytest.mark.parametrize("flat", [(1, 3, 1, 0), (2, 2, 2, 0)])
+def test_words_that_come_to_shared_memory_first_give_the_same(
+    flat: tuple[int, ...], activations: str, count: int
+) -> None:
+    settings = Settings(tilings=(Tiling.read(flat),) * 4)
+    dtype = TYPES_OF[activations]
+    assert_right(TERNARY, 37, 523, count, activations, dtype, settings)
+
+
+@pytest.mark.parametrize("activations", [INT8, "fp16"])
+def test_a_long_row_in_several_lists_is_right(activations: str) -> None:
+    assert_right(LISTS, 21, 3300, 1, activations, TYPES_OF[activations])
 
 
 def test_more_vectors_than_a_launch_takes_go_in_several() -> None:

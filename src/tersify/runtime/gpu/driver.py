@@ -14,6 +14,11 @@ from tersify.runtime.gpu.nvrtc import CannotBuild, machine_code
 LEAST_CAPABILITY = (8, 0)  # tensor cores for int8 and bf16 as the kernels use them
 _STATIC_SHARED = 48 * 1024  # more is allowed when asked for
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CARVEOUT_ATTRIBUTE = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+# Percent. Kernels that share a multiprocessor must want the same part of it, or the
+# next one waits until the last has left.
+_CARVEOUT = -1
+_SHARED_OF_BLOCK = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
@@ -98,9 +103,20 @@ def prepared(launch: Launch, index: int) -> ctypes.c_void_p:
             ),
             launch,
         )
+        _check(
+            _cuda().cuFuncSetAttribute(found, _CARVEOUT_ATTRIBUTE, _CARVEOUT), launch
+        )
         _FUNCTIONS[key] = found
-        _ALLOWED[found.value or 0] = _STATIC_SHARED - 4096
     return found
+
+
+def shared_bytes(device: torch.device) -> int:
+    """The most shared memory that a block can ask for."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found = ctypes.c_int()
+    if _cuda().cuDeviceGetAttribute(ctypes.byref(found), _SHARED_OF_BLOCK, index):
+        return _STATIC_SHARED
+    return found.value
 
 
 @cache

@@ -18,7 +18,9 @@ Argument = Tensor | int | float | None
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """How a kernel cuts a layer: see cuda/ternary.cu."""
+    """How a kernel cuts a layer: see cuda/ternary.cu. Nothing `in_flight`: all words
+    come to shared memory before the vector is there.
+    """
 
     row_warps: int = 1
     feature_warps: int = 8

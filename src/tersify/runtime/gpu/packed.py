@@ -57,14 +57,11 @@ class Packed:
 
     def lists(self) -> sparse.Lists:
         assert self.starts is not None
-        segments, length = sparse.cut(self.features)
         return sparse.Lists(
             data=self.data,
             starts=self.starts,
             rows=self.rows,
             features=self.features,
-            segments=segments,
-            length=length,
         )
 
 
@@ -84,7 +81,7 @@ def forms_of(weight: Weight) -> list[str]:
     """The forms that a weight of few levels can have."""
     if weight.kind is not WeightKind.SIGN:
         return [TABLE]
-    fits = sparse.shared_bytes(*sparse.cut(weight.shape[1])) <= MAX_SHARED_BYTES
+    fits = sparse.shared_bytes(weight.shape[1]) <= MAX_SHARED_BYTES
     return [TERNARY, LISTS] if weight.density < FEW and fits else [TERNARY]
 
 

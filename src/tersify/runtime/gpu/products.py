@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tersify.runtime.gpu import dense, rounding, sparse, table4, ternary
+from tersify.runtime.gpu import dense, driver, rounding, sparse, table4, ternary
 from tersify.runtime.gpu.launch import Launch, Tiling, ceiling, padded_features
 from tersify.runtime.gpu.packed import LISTS, MAX_SHARED_BYTES, TABLE, TERNARY, Packed
 from tersify.runtime.gpu.tuning import CLASSES, LIST_TILINGS, class_of, tilings
@@ -19,6 +20,8 @@ from tersify.runtime.gpu.tuning import CLASSES, LIST_TILINGS, class_of, tilings
 INT8, BF16_PARTS = "int8", "bf16 parts"
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, BF16_PARTS: torch.bfloat16}
 MAX_GRID = 32768  # vectors of one launch of lists
+KEPT_SHARED_BYTES = 16 << 10  # for the sums of a block
+IN_FLIGHT = 2  # where words cannot come to shared memory
 Run = Callable[[Launch], None]
 
 
@@ -57,7 +60,7 @@ class Settings:
             yield from (replace(self, lists=tiling) for tiling in LIST_TILINGS)
             return
         at = class_of(min(vectors, CLASSES[-1]))
-        for tiling in tilings(CLASSES[at]):
+        for tiling in tilings(CLASSES[at], in_shared=form == TERNARY):
             yield replace(
                 self, tilings=(*self.tilings[:at], tiling, *self.tilings[at + 1 :])
             )
@@ -113,10 +116,11 @@ def _few_vectors(
     """One launch, and what must come before and after it."""
     block = ternary.FEATURES if packed.form == TERNARY else table4.FEATURES
     padded = ceiling(packed.features, block) * block
-    tiling = settings.tiling(len(x))
+    room = _shared_bytes_of(x.device)
+    inside = activations == INT8 and len(x) == 1 and padded <= room
+    tiling = _fitting(settings.tiling(len(x)), packed, room - padded * inside)
     if activations == INT8:
         x = padded_features(x, padded)
-        inside = len(x) == 1 and padded <= MAX_SHARED_BYTES
         given: Tensor | rounding.Rounded = x
         if not inside:
             given = rounding.empty(len(x), padded, x.device)
@@ -131,7 +135,7 @@ def _few_vectors(
         sums = torch.empty(
             dense.PARTS * len(x), packed.rows, dtype=torch.float32, device=x.device
         )
-        tiling = settings.tiling(len(sums))
+        tiling = _fitting(settings.tiling(len(sums)), packed, room)
         run(_launch(packed, table, parts.view(-1, padded), None, sums, tiling))
         run(dense.joined_launch(sums, bias, out))
         return
@@ -145,6 +149,22 @@ def _few_vectors(
             tiling,
         )
     )
+
+
+@cache
+def _shared_bytes_of(device: torch.device) -> int:
+    """What a block may ask for, beside what every kernel has."""
+    if device.type != "cuda":
+        return MAX_SHARED_BYTES
+    return min(MAX_SHARED_BYTES, driver.shared_bytes(device) - KEPT_SHARED_BYTES)
+
+
+def _fitting(tiling: Tiling, packed: Packed, room: int) -> Tiling:
+    """Words come to shared memory only where the kernel can do that and they fit."""
+    wide = packed.data.shape[1]
+    if packed.form == TERNARY and ternary.shared_bytes(wide, tiling) <= room:
+        return tiling
+    return replace(tiling, in_flight=tiling.in_flight or IN_FLIGHT)
 
 
 def _launch(

@@ -12,90 +12,102 @@ from torch import Tensor
 from tersify.runtime.gpu.launch import TYPES, Launch, ceiling, held
 
 LANES = 32
-ENTRIES = 16  # of the widest load
+ENTRIES = 8  # of a load: wider ones would leave more of the last one empty
 FARTHEST = 127
-SEGMENT = 2048  # features of a lane, about: longer lists are more even, and fewer
+SEGMENT = 512  # features of a lane, about: longer lists are fewer
+_HEAD = 18  # bits of a head's place; its fillings stand above
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lists:
-    """See cuda/sparse.cu. `data`: bytes [loads, 32 lanes, 16]; `starts`: the first load
-    of every 32 segments.
+    """See cuda/sparse.cu. `data`: bytes [loads, 32 lanes, 8]; `starts`: the first load
+    of every 32 lists, the end, and a head for each list.
     """
 
     data: Tensor
     starts: Tensor
     rows: int
     features: int
-    segments: int
-    length: int
 
     @property
     def padded(self) -> int:
-        return self.segments * self.length
+        return 8 * ceiling(self.features, 8)
+
+    @property
+    def segments(self) -> int:
+        return cut(self.features)
+
+    @property
+    def slices(self) -> int:
+        return ceiling(self.rows * self.segments, LANES)
 
 
-def cut(features: int) -> tuple[int, int]:
-    """Segments of a row, and their length."""
+def cut(features: int) -> int:
+    """Lists of a row."""
     segments = 1
     while segments < LANES and features > segments * SEGMENT * 1.5:
         segments *= 2
-    return segments, 8 * ceiling(features, 8 * segments)
+    return segments
 
 
 def pack(signs: Tensor) -> Lists:
     rows, features = signs.shape
-    segments, length = cut(features)
-    padded = torch.nn.functional.pad(signs, (0, segments * length - features)).view(
-        rows * segments, length
-    )
-    unit, place = padded.nonzero(as_tuple=True)
-    negative = padded[unit, place] < 0
-    before = torch.cat([place.new_tensor([-1]), place[:-1]])
-    first = torch.cat([unit.new_tensor([-1]), unit[:-1]]) != unit
-    distance = place - torch.where(first, -1, before)
-    far = (distance - 1) // FARTHEST  # gaps that take two bytes more
-    size = 1 + 2 * far
-    entry = torch.repeat_interleave(torch.arange(len(unit), device=signs.device), size)
-    within = (
-        torch.arange(len(entry), device=signs.device) - (size.cumsum(0) - size)[entry]
-    )
-    jumps = torch.where(within % 2 == 0, 2 * FARTHEST, 1)
-    ends = 2 * (distance - FARTHEST * far)[entry] + negative[entry].int()
-    byte = torch.where(within == 2 * far[entry], ends, jumps).to(torch.uint8)
-    owner = unit[entry]
+    segments = cut(features)
+    row, address = _addresses(signs)
+    many = torch.bincount(row, minlength=rows)
+    part = ((_rank(row, many) + 1) * segments - 1) // many[row]
+    unit = row * segments + part  # equal parts of a row
 
     slices = ceiling(rows * segments, LANES)
-    counts = torch.bincount(owner, minlength=slices * LANES)
+    counts = torch.bincount(unit, minlength=slices * LANES)
+    rank = _rank(unit, counts)
     loads = (counts.view(slices, LANES).amax(1) + ENTRIES - 1) // ENTRIES
-    starts = torch.cat([loads.new_zeros(1), loads.cumsum(0)])
-    rank = (
-        torch.arange(len(entry), device=signs.device)
-        - (counts.cumsum(0) - counts)[owner]
-    )
-    home, lane = owner // LANES, owner % LANES
-    at = loads[home] * ENTRIES - counts[owner] + rank  # lists are filled in front
+    fillings = (loads * ENTRIES).repeat_interleave(LANES) - counts
+    first = torch.full_like(counts, 2 * 8 * ceiling(features, 8))  # where a zero lies
+    first[unit[rank == 0]] = address[rank == 0]
+    steps = torch.diff(address, prepend=address.new_zeros(1))
+
+    ends = torch.cat([loads.new_zeros(1), loads.cumsum(0)])
     data = torch.zeros(
-        int(starts[-1]), LANES, ENTRIES, dtype=torch.uint8, device=signs.device
+        int(ends[-1]), LANES, ENTRIES, dtype=torch.uint8, device=signs.device
     )
-    data[starts[home] + at // ENTRIES, lane, at % ENTRIES] = byte
-    return Lists(
-        data=data,
-        starts=starts.to(torch.int32),
-        rows=rows,
-        features=features,
-        segments=segments,
-        length=length,
-    )
+    at = fillings[unit] + rank
+    data[ends[unit // LANES] + at // ENTRIES, unit % LANES, at % ENTRIES] = torch.where(
+        rank == 0, 0, steps
+    ).to(torch.uint8)
+    starts = torch.cat([ends, fillings << _HEAD | first]).to(torch.int32)
+    return Lists(data=data, starts=starts, rows=rows, features=features)
+
+
+def _addresses(signs: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and address (2 · feature, + 1 for −1) of all entries, in order: the weights
+    that are not zero, and two that cancel after every 127 features without one.
+    """
+    row, place = signs.nonzero(as_tuple=True)
+    address = 2 * place + (signs[row, place] < 0)
+    before = torch.cat([place[:1], place[:-1]])
+    begins = torch.cat([row.new_tensor([-1]), row[:-1]]) != row
+    far = torch.where(begins, 0, (place - before - 1) // FARTHEST)
+    size = 1 + 2 * far
+    entry = torch.repeat_interleave(size)
+    within = _rank(entry, size)
+    between = 2 * (before[entry] + FARTHEST * (within // 2 + 1)) + within % 2
+    return row[entry], torch.where(within == 2 * far[entry], address[entry], between)
+
+
+def _rank(owner: Tensor, counts: Tensor) -> Tensor:
+    """The place of each among those of its owner; owners are in order."""
+    places = torch.arange(len(owner), device=owner.device)
+    return places - (counts.cumsum(0) - counts)[owner]
 
 
 def unpack(lists: Lists) -> Tensor:
     """The reference of the packed form: −1, 0 and 1 as int8."""
-    slices = len(lists.starts) - 1
-    made = torch.zeros(
-        slices * LANES, lists.length + 1, dtype=torch.int8, device=lists.data.device
-    )
-    starts = lists.starts.tolist()
+    slices, device = lists.slices, lists.data.device
+    starts = lists.starts[: slices + 1].tolist()
+    heads = lists.starts[slices + 1 :].long().view(slices, LANES)
+    rows = slices * LANES // lists.segments + 1
+    made = torch.zeros(rows, lists.padded + 1, dtype=torch.int8, device=device)
     for home in range(slices):
         entries = (
             lists.data[starts[home] : starts[home + 1]]
@@ -103,17 +115,19 @@ def unpack(lists: Lists) -> Tensor:
             .reshape(LANES, -1)
             .long()
         )
-        places = (entries >> 1).cumsum(1)
-        made[home * LANES : (home + 1) * LANES].scatter_add_(
-            1, places, (1 - 2 * (entries & 1)).to(torch.int8)
-        )
-    units = lists.rows * lists.segments
-    return made[:units, 1:].reshape(lists.rows, lists.padded)[:, : lists.features]
+        fillings, first = heads[home] >> _HEAD, heads[home] & ((1 << _HEAD) - 1)
+        places = entries.cumsum(1) + first[:, None]
+        counted = torch.arange(entries.shape[1], device=device) >= fillings[:, None]
+        unit = home * LANES + torch.arange(LANES, device=device)[:, None]
+        at = (unit // lists.segments) * (lists.padded + 1) + places // 2
+        sign = ((1 - 2 * (places % 2)) * counted).to(torch.int8)
+        made.view(-1).scatter_add_(0, at.reshape(-1), sign.reshape(-1))
+    return made[: lists.rows, : lists.features]
 
 
-def shared_bytes(segments: int, length: int) -> int:
-    """The vector in fp32, with a zero before each segment."""
-    return 4 * segments * (length + 1)
+def shared_bytes(features: int) -> int:
+    """The vector in fp32, every number beside its negative, and a zero."""
+    return 8 * (8 * ceiling(features, 8) + 2)
 
 
 def launch(
@@ -128,7 +142,6 @@ def launch(
     rounded: bool,
 ) -> Launch:
     """`x`: [vectors, padded features]; `rounded`: each vector is rounded to int8 first."""
-    slices = len(lists.starts) - 1
     return Launch(
         kernel="sparse",
         files=("common.cuh", "rounding.cuh", "sparse.cu"),
@@ -141,9 +154,9 @@ def launch(
             "HOLD": held(lists.padded, 32 * warps),
             "SWAP": 0,
         },
-        grid=(ceiling(slices, warps), len(x)),
+        grid=(ceiling(lists.slices, warps), len(x)),
         threads=32 * warps,
-        shared_bytes=shared_bytes(lists.segments, lists.length),
+        shared_bytes=shared_bytes(lists.features),
         arguments=(
             lists.data,
             lists.starts,
@@ -156,8 +169,7 @@ def launch(
             out,
             lists.rows,
             lists.padded,
-            slices,
+            lists.slices,
             lists.segments,
-            lists.length,
         ),
     )

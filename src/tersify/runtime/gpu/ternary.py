@@ -51,6 +51,14 @@ def _places() -> Iterator[tuple[int, int, int, int]]:
                 yield j, u, h, 16 * h + 8 * u + 2 * j
 
 
+def shared_bytes(wide: int, tiling: Tiling) -> int:
+    """Of the words of `wide` blocks of features, where a kernel brings them to shared
+    memory.
+    """
+    blocks = tiling.row_warps * tiling.row_blocks * wide
+    return 0 if tiling.in_flight else ROWS * FEATURES // 4 * blocks
+
+
 def launch(
     words: Tensor,
     x: Tensor | Rounded,
@@ -103,7 +111,7 @@ def launch(
         defines=defines,
         grid=(ceiling(rows, tiling.rows), 1),
         threads=tiling.threads,
-        shared_bytes=wide * FEATURES if round_here else 0,
+        shared_bytes=wide * FEATURES * round_here + shared_bytes(wide, tiling),
         arguments=(
             words,
             given,

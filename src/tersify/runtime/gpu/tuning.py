@@ -7,21 +7,24 @@ from __future__ import annotations
 from tersify.runtime.gpu.launch import Tiling
 
 CLASSES = (1, 8, 16, 32)  # vectors of one launch, at most
-_TILINGS = {  # by class: row warps, feature warps, row blocks, loads in flight
+_TILINGS = {  # by class: row warps, feature warps, row blocks, loads in flight (0: all)
     1: (
-        (1, 16, 1, 2),
-        (2, 8, 1, 4),
-        (2, 4, 1, 2),
+        (1, 8, 2, 0),
+        (1, 16, 2, 0),
+        (4, 4, 1, 0),
+        (2, 2, 2, 0),
         (1, 16, 2, 2),
+        (2, 8, 1, 0),
+        (1, 16, 1, 0),
+        (1, 16, 1, 2),
         (2, 4, 1, 4),
-        (1, 4, 2, 4),
         (1, 8, 1, 4),
     ),
     8: ((2, 4, 1, 2), (1, 8, 4, 2), (1, 8, 1, 4)),
     16: ((1, 8, 4, 1), (1, 4, 1, 4), (2, 4, 2, 2)),
     32: ((1, 4, 2, 1), (2, 4, 2, 2), (2, 2, 2, 4)),
 }
-LIST_TILINGS = ((8, 8), (4, 4), (8, 4), (4, 8))  # warps, loads in flight
+LIST_TILINGS = ((16, 16), (16, 8), (32, 8), (32, 4))  # warps, loads in flight
 
 
 def class_of(vectors: int) -> int:
@@ -29,8 +32,10 @@ def class_of(vectors: int) -> int:
     return next(i for i, most in enumerate(CLASSES) if vectors <= most)
 
 
-def tilings(vectors: int) -> tuple[Tiling, ...]:
-    """The first is the best guess."""
+def tilings(vectors: int, *, in_shared: bool = True) -> tuple[Tiling, ...]:
+    """The first is the best guess. Not `in_shared`: none that brings words to shared
+    memory.
+    """
     return tuple(
         Tiling(
             row_warps=row_warps,
@@ -41,4 +46,5 @@ def tilings(vectors: int) -> tuple[Tiling, ...]:
         for row_warps, feature_warps, row_blocks, in_flight in _TILINGS[
             CLASSES[class_of(vectors)]
         ]
+        if in_shared or in_flight
     )

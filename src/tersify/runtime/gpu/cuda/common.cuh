@@ -47,6 +47,12 @@ __device__ __forceinline__ uint4 stream(const uint4* p) {
   return v;
 }
 
+__device__ __forceinline__ uint2 stream(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+
 // The next kernel of the stream may start: until it waits it only reads its own weights.
 __device__ __forceinline__ void let_next_start() {
 #if PDL
@@ -58,6 +64,53 @@ __device__ __forceinline__ void let_next_start() {
 __device__ __forceinline__ void wait_for_previous() {
 #if PDL
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets a warp wait for what it has asked for.
+typedef unsigned long long Arrival;
+
+// By a whole warp, once for each arrival: `count` runs of `sixteens` · 16 bytes, `stride` apart in both places, come to
+// shared memory. Since Hopper one lane asks for a run, and no register is taken.
+__device__ __forceinline__ void bring(uint4* to, const uint4* from, int sixteens, int count, size_t stride, Arrival* arrival) {
+  const u32 place = u32(__cvta_generic_to_shared(to)), lane = threadIdx.x & 31;
+#if PDL
+  if (lane == 0) {
+    const u32 meeting = u32(__cvta_generic_to_shared(arrival));
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(meeting) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(meeting), "r"(16 * sixteens * count) : "memory");
+    if (sixteens)
+      for (int i = 0; i < count; ++i)
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         u32(place + 16 * i * stride)),
+                     "l"(from + i * stride), "r"(16 * sixteens), "r"(meeting)
+                     : "memory");
+  }
+#else
+  for (int i = 0; i < count; ++i)
+    for (int at = lane; at < sixteens; at += 32)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(place + 16 * (i * stride + at))),
+                   "l"(from + i * stride + at)
+                   : "memory");
+#endif
+}
+
+// By the same warp: afterwards all its lanes can read it.
+__device__ __forceinline__ void wait_for(Arrival* arrival) {
+#if PDL
+  __syncwarp();
+  const u32 meeting = u32(__cvta_generic_to_shared(arrival));
+  u32 there = 0;
+  while (!there)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(there)
+                 : "r"(meeting)
+                 : "memory");
+#else
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  __syncwarp();
 #endif
 }
 

@@ -6,13 +6,27 @@
 // tensor cores: bytes for int8, halves for fp16 and bf16, from the same words.
 //
 // ACT: type of the activations; OUT: of the outputs. NT: vectors in eights; ONE: a single vector. A warp has MT blocks
-// of rows, KW warps share the features of RW groups of rows, and each has UN blocks in flight.
+// of rows, KW warps share the features of RW groups of rows, and each has UN blocks in flight; UN = 0: all of them, in
+// shared memory.
 // FUSED: int8 activations are made here from ROUND_FROM ones; RESIDUAL: the output is added to y2.
 
 #define THREADS_OF_BLOCK (32 * RW * KW)
 #define COLUMNS (ONE ? 1 : NT * 8)
 #define ROWS (RW * MT * 16)
-#define SUMS (ACT == S8 && NT * MT <= 2 ? 4 : 1)  // fields of a byte weigh 1, 4, 16, 64: sums of their own, or shifts
+// RAW: two bits of a half are a subnormal number, exact in tensor cores, so no instruction makes −1, 0 and 1 of them: the
+// sum of the vector, which every code holds once too often, is taken off at the end.
+#define RAW (ACT == F16 && ONE && MT <= 2)
+// Fields of a byte weigh 1, 4, 16, 64, those of a half as much and 256: sums of their own, or shifts.
+#define SUMS (RAW ? 5 : ACT == S8 && NT * MT <= 2 ? 4 : 1)
+
+// Threads that a multiprocessor should have room for where the words come to shared memory: two kernels overlap there.
+// Elsewhere the compiler decides: a least number of blocks would let it take more registers.
+#define RESIDENT 1024
+#if !UN && MT == 1 && ONE && THREADS_OF_BLOCK <= RESIDENT
+#define BOUNDS THREADS_OF_BLOCK, RESIDENT / THREADS_OF_BLOCK
+#else
+#define BOUNDS THREADS_OF_BLOCK
+#endif
 
 #if ACT == S8
 typedef int Sum;
@@ -35,15 +49,27 @@ __device__ __forceinline__ u32 plane(u32 word) {
   return fma2<BF16>(v, factor[place / 2] * 0x10001u, less[place / 2] * 0x10001u);
 }
 
+// Two codes as they lie in the halves: times 2^(2·(P % 5) − 24).
+template <int P>
+__device__ __forceinline__ u32 raw_plane(u32 word) {
+  return (P < 5 ? word : word >> 10) & (0x00030003u << (2 * (P % 5)));
+}
+
+template <int P>
+__device__ __forceinline__ u32 fragment(u32 word) {
+  return RAW ? raw_plane<P>(word) : plane<ACT, P>(word);
+}
+
 template <int P>
 struct Planes {  // the products of planes P..7
   static __device__ __forceinline__ void run(Sum (&sums)[SUMS][MT][NT][4], const uint4 (&w)[MT], const u32 (&b)[NT][16]) {
 #if ACT != S8
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
-      const u32 a[4] = {plane<ACT, P>(w[m].x), plane<ACT, P>(w[m].y), plane<ACT, P>(w[m].z), plane<ACT, P>(w[m].w)};
+      const u32 a[4] = {fragment<P>(w[m].x), fragment<P>(w[m].y), fragment<P>(w[m].z), fragment<P>(w[m].w)};
 #pragma unroll
-      for (int n = 0; n < NT; ++n) multiply<ACT>(sums[0][m][n], a, b[n][2 * (P % 4) + P / 4], b[n][8 + 2 * (P % 4) + P / 4]);
+      for (int n = 0; n < NT; ++n)
+        multiply<ACT>(sums[RAW ? P % 5 : 0][m][n], a, b[n][2 * (P % 4) + P / 4], b[n][8 + 2 * (P % 4) + P / 4]);
     }
     Planes<P + 1>::run(sums, w, b);
 #endif
@@ -93,23 +119,60 @@ __device__ __forceinline__ void block_product(Sum (&sums)[SUMS][MT][NT][4], cons
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
+// One sum of the fields' own ones.
+__device__ __forceinline__ Sum joined(const Sum (&sums)[SUMS][MT][NT][4], int m, int n, int i) {
+  Sum v = sums[0][m][n][i];
+#if ACT == S8
+  if (SUMS == 4) v += (sums[1 % SUMS][m][n][i] >> 2) + (sums[2 % SUMS][m][n][i] >> 4) + (sums[3 % SUMS][m][n][i] >> 6);
+#elif RAW
+  v += sums[1][m][n][i] * 0x1p-2f + sums[2][m][n][i] * 0x1p-4f + sums[3][m][n][i] * 0x1p-6f + sums[4][m][n][i] * 0x1p-8f;
+  v *= 0x1p24f;
+#endif
+  return v;
+}
+
+#if RAW
+// Of the features of blocks begin..end − 1, by a warp. It also brings them near before the products ask for them.
+__device__ __forceinline__ float sum_of_features(const char* x, int begin, int end, int step, int lane) {
+  float total = 0;
+#pragma unroll 4
+  for (int at = lane; at < (end - begin + step - 1) / step * 16; at += 32) {
+    float v[8];
+    numbers_of<F16>(read_eight<F16>(x, 16 * (begin + at / 16 * step) + at % 16), v);
+    total += ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+  }
+#pragma unroll
+  for (int d = 16; d; d >>= 1) total += __shfl_xor_sync(0xffffffffu, total, d);
+  return total;
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(BOUNDS)
     ternary(const uint4* w, const void* x, const void* x2, const float* gain, float eps, const float* x_scale, const int* x_sum,
             const float* scale, const float* bias, const void* y2, void* y, int M, int N, int KB) {
   __shared__ Sum parts[KW][COLUMNS][ROWS];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kw = warp % KW, rw = warp / KW, g = lane >> 2, t = lane & 3;
   const int tiles = (N + 15) / 16, first = (blockIdx.x * RW + rw) * MT;
   let_next_start();
+#if UN
+  const int begin = kw, end = KB, step = KW;
   const uint4* from[MT];
 #pragma unroll
   for (int m = 0; m < MT; ++m) from[m] = w + size_t(min(first + m, tiles - 1)) * KB * 32 + lane;
-
   uint4 now[UN][MT], next[UN][MT];
 #pragma unroll
   for (int u = 0; u < UN; ++u)
 #pragma unroll
     for (int m = 0; m < MT; ++m)
       if (kw + u * KW < KB) now[u][m] = stream(from[m] + (kw + u * KW) * 32);
+#else
+  const int begin = KB * kw / KW, end = KB * (kw + 1) / KW, step = 1;
+  SHARED_OF_LAUNCH(uint4, shared);
+  __shared__ Arrival arrivals[RW * KW];
+  uint4* brought = shared + (FUSED ? KB * 8 : 0) + size_t(rw * MT * KB + begin) * 32;
+  bring(brought, w + (size_t(first) * KB + begin) * 32, (end - begin) * 32, max(min(MT, tiles - first), 0), size_t(KB) * 32,
+        arrivals + warp);
+#endif
   wait_for_previous();
 #if FUSED
   SHARED_OF_LAUNCH(uint4, steps);
@@ -120,9 +183,17 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
 #else
   const char* vectors = static_cast<const char*>(x);
 #endif
+#if RAW
+  __shared__ float totals[KW];
+  if (rw == 0) {
+    const float total = sum_of_features(vectors, begin, end, step, lane);
+    if (lane == 0) totals[kw] = total;
+  }
+#endif
   const size_t row_bytes = size_t(KB) * 128 * (ACT == S8 ? 1 : 2);
   Sum sums[SUMS][MT][NT][4] = {};
-  for (int kb = kw; kb < KB; kb += KW * UN) {
+#if UN
+  for (int kb = begin; kb < end; kb += step * UN) {
 #pragma unroll
     for (int u = 0; u < UN; ++u)
 #pragma unroll
@@ -136,6 +207,16 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
 #pragma unroll
       for (int m = 0; m < MT; ++m) now[u][m] = next[u][m];
   }
+#else
+  wait_for(arrivals + warp);
+#pragma unroll 2
+  for (int kb = begin; kb < end; kb += step) {
+    uint4 now[MT];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) now[m] = brought[size_t(m * KB + kb - begin) * 32 + lane];
+    block_product(sums, now, vectors, row_bytes, M, g, t, kb);
+  }
+#endif
 
 #pragma unroll
   for (int m = 0; m < MT; ++m)
@@ -143,12 +224,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
     for (int n = 0; n < NT; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        Sum v = sums[0][m][n][i];
-#if ACT == S8
-        if (SUMS == 4) v += (sums[1 % SUMS][m][n][i] >> 2) + (sums[2 % SUMS][m][n][i] >> 4) + (sums[3 % SUMS][m][n][i] >> 6);
-#endif
         const int column = n * 8 + 2 * t + (i & 1);
-        if (column < COLUMNS) parts[kw][column][(rw * MT + m) * 16 + g + 8 * (i >> 1)] = v;
+        if (column < COLUMNS) parts[kw][column][(rw * MT + m) * 16 + g + 8 * (i >> 1)] = joined(sums, m, n, i);
       }
   __syncthreads();
   for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS_OF_BLOCK) {
@@ -165,6 +242,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
 #endif
 #else
     float v = all;
+#if RAW
+#pragma unroll
+    for (int k = 0; k < KW; ++k) v -= totals[k];
+#endif
 #endif
     v *= scale[out];
     if (bias) v += bias[out];
