@@ -73,14 +73,17 @@ def cpu_name() -> str:
 def commit(folder: Path) -> str | None:
     """The commit checked out in `folder`, marked where files differ from it.
 
-    A copy outside a checkout is told its commit in TERSIFY_COMMIT; otherwise it is
-    None.
+    A copy of another checkout is told its commit in TERSIFY_COMMIT. None where nobody
+    knows it.
     """
+    told = os.environ.get("TERSIFY_COMMIT")
+    if told:
+        return told
     try:
         head = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("TERSIFY_COMMIT")
+        return None
     return f"{head}+changes" if changed else head
 
 
