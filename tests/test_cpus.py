@@ -10,7 +10,7 @@ import os, torch
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 torch.set_num_threads(3)
 import tersify
-from tersify.cpus import usable_cpus
+from tersify.cpus import busy, usable_cpus
 fast = tersify.compile(torch.nn.Linear(4, 4), torch.randn(1, 4))
 print(usable_cpus(), fast.threads)
 """
@@ -26,3 +26,11 @@ def test_a_network_takes_no_more_threads_than_the_mask_of_its_process_allows():
         timeout=120,
     )
     assert done.stdout.split() == ["1", "1"]
+
+
+def test_a_busy_machine_is_told_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.9, 9.0, 9.0))
+    assert busy() is None
+    monkeypatch.setattr(os, "getloadavg", lambda: (8.4, 0.0, 0.0))
+    assert "load 8.4 on 2 CPUs" in (busy() or "")

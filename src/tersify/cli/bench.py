@@ -18,7 +18,7 @@ from tersify.cli.common import (
     Trust,
     network_and_input,
 )
-from tersify.cpus import usable_cpus
+from tersify.cpus import busy, usable_cpus
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,6 +115,8 @@ def bench(
             errors=errors,
         )
     wide_console().print(speed_table(rows, errors))
+    if told := busy():
+        typer.echo(f"tersify: {told}", err=True)
     times: list[OpTime] = []
     if layers:
         few = images[: min(batch or [1])]
