@@ -1,7 +1,10 @@
+import os
 import subprocess
 import sys
 
 import pytest
+
+from tersify.cpus import busy
 
 pytest.importorskip("tersify._runtime")
 
