@@ -92,6 +92,10 @@ class Transform(nn.Module):
     parameters.
     """
 
+    # Buffers that `forward` does not read, such as counts: a prepared weight stays true
+    # while they change, and nobody need look at them in every step.
+    beside_the_weight: ClassVar[frozenset[str]] = frozenset()
+
     def forward(self, latent: Tensor) -> Tensor:
         """The weight that training uses for `latent`, with a gradient that reaches it."""
         raise NotImplementedError

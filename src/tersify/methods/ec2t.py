@@ -107,9 +107,7 @@ class EntropyConstrainedTernary(Method):
         if standing or not is_measured_at(step.progress):
             return
         transforms, latents = bound.each(Ec2tTransform), bound.entering()
-        nearest = torch.stack(
-            [t.count_(latent) for t, latent in zip(transforms, latents, strict=True)]
-        ).sum()
+        nearest = count_levels_(transforms, latents, plain=self.plain)
         rise = min(step.progress.share / self.warmup, 1.0) if self.warmup else 1.0
         if self.sparsity is None:
             set_lambda(transforms, self.lam * rise)
@@ -158,6 +156,36 @@ class EntropyConstrainedTernary(Method):
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"λ": float(bound.each(Ec2tTransform)[0].lam)}
+
+
+@torch.no_grad()
+def count_levels_(
+    transforms: Sequence[Ec2tTransform], latents: Sequence[Tensor], *, plain: bool
+) -> Tensor:
+    """Measure P of every layer from the level nearest to each weight, zero as at least
+    half of it; the number of weights nearest to zero.
+    """
+    # Every layer by itself only where its weights are looked at: the rest is a few
+    # numbers a layer, and one call serves all of them.
+    halves = torch.stack([t.levels() for t in transforms]) / 2
+    counts = torch.stack(
+        [
+            torch.stack([(latent > plus).sum(), (latent < -minus).sum()])
+            for latent, (plus, minus) in zip(latents, halves.unbind(), strict=True)
+        ]
+    )
+    sizes = counts.new_tensor([[latent.numel()] for latent in latents])
+    if plain:
+        patterns = [t.pattern(x) for t, x in zip(transforms, latents, strict=True)]
+        of_codes = [torch.stack([(p > 0).sum(), (p < 0).sum()]) for p in patterns]
+        shares = torch.stack(of_codes) / sizes
+    else:
+        shares = counts / sizes
+        signed = shares.sum(1, keepdim=True).clamp(min=1e-6)
+        shares *= ((1 - LEAST_SHARE_OF_ZERO) / signed).clamp(max=1.0)
+    priors = torch.cat([1 - shares.sum(1, keepdim=True), shares], 1)
+    torch._foreach_copy_([t.prior for t in transforms], list(priors.unbind()))
+    return sizes.sum() - counts.sum()
 
 
 def set_lambda(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None:
@@ -217,26 +245,6 @@ class Ec2tTransform(Transform):
         unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
         bits = level_bits(self.prior, self.lam * self.part)
         return cheapest_level(latent, plus, minus, unit, *bits.unbind())
-
-    @torch.no_grad()
-    def count_(self, latent: Tensor) -> Tensor:
-        """Measure P from the level nearest to each weight, zero as at least half of it;
-        the number nearest to zero.
-        """
-        plus, minus = self.levels().unbind()
-        sides = torch.stack([(latent > plus / 2).sum(), (latent < -minus / 2).sum()])
-        if self.plain:
-            codes = self.pattern(latent)
-            shares = (
-                torch.stack([(codes > 0).sum(), (codes < 0).sum()]) / latent.numel()
-            )
-        else:
-            shares = sides / latent.numel()
-            shares *= ((1 - LEAST_SHARE_OF_ZERO) / shares.sum().clamp(min=1e-6)).clamp(
-                max=1.0
-            )
-        self.prior.copy_(torch.cat([(1 - shares.sum()).reshape(1), shares]))
-        return latent.numel() - sides.sum()
 
     def forward(self, latent: Tensor) -> Tensor:
         plus, minus = self.levels().unbind()

@@ -48,13 +48,16 @@ class Slot:
         self.cast: torch.dtype | None = None
 
     def watch(self, chain: ParametrizationList) -> None:
-        """From here on the weight is made of all that this chain holds."""
+        """From here on the weight is made of all that this chain holds, but for what a
+        transform says is `beside_the_weight`.
+        """
         self._sources = [
             (held, key)
             for module in chain.modules()
             for held in (module._parameters, module._buffers)
             for key, tensor in held.items()
             if tensor is not None
+            and key not in getattr(module, "beside_the_weight", ())
         ]
 
     def fill(self, weight: Tensor, latent: Tensor) -> None:
