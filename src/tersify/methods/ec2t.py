@@ -26,6 +26,7 @@ from tersify.methods.relative_levels import (
     AllLevels,
     RelativeLevels,
     keep_positive_,
+    levels_now,
     levels_of,
 )
 from tersify.methods.threshold import is_measured_at
@@ -138,20 +139,21 @@ class EntropyConstrainedTernary(Method):
             bound.buffers("lam"),
             bound.buffers("part"),
         )
-
-        def bits_of_each_weight() -> list[Tensor]:
-            bits = level_bits(
-                torch.stack(priors), (torch.stack(lam) * torch.stack(part))[:, None]
-            )
-            return [weights.spread(each) for each in bits.unbind(1)]
-
         # They change only where λ and P are measured, and not at all in the last
         # quarter of training.
-        bits = weights.remembered("bits", [*priors, *lam, *part], bits_of_each_weight)
+        bits = weights.remembered(
+            "bits",
+            [*priors, *lam, *part],
+            lambda: level_bits(
+                torch.stack(priors), (torch.stack(lam) * torch.stack(part))[:, None]
+            ),
+        )
         plus, minus = levels.values.view(-1, 2).unbind(1)
-        unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
-        plus, minus, unit = (weights.spread(each) for each in (plus, minus, unit))
-        pattern = cheapest_level(weights.values, plus, minus, unit, *bits)
+        low, high = edges_between(plus, minus, bits, plain=self.plain)
+        low, high, plus, minus = (
+            weights.spread(each) for each in (low, high, plus, minus)
+        )
+        pattern = signs_outside(weights.values, low, high)
         return all_signed_levels(pattern, plus, minus, levels, weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
@@ -167,7 +169,7 @@ def count_levels_(
     """
     # Every layer by itself only where its weights are looked at: the rest is a few
     # numbers a layer, and one call serves all of them.
-    halves = torch.stack([t.levels() for t in transforms]) / 2
+    halves = levels_now([t.levels for t in transforms]) / 2
     counts = torch.stack(
         [
             torch.stack([(latent > plus).sum(), (latent < -minus).sum()])
@@ -193,29 +195,32 @@ def set_lambda(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None
         transform.lam.fill_(lam)
 
 
-def level_unit(plus: Tensor, minus: Tensor) -> Tensor:
-    """The mean squared level, which distances are measured in."""
-    return ((plus.square() + minus.square()) / 2).clamp(min=1e-12)
-
-
 def level_bits(prior: Tensor, lam: Tensor) -> Tensor:
+    """−λ·log2 P, for P of (zero, plus, minus) in the last dimension."""
     return -prior.clamp(min=1e-6).log2() * lam
 
 
-def cheapest_level(
-    latent: Tensor,
-    plus: Tensor,
-    minus: Tensor,
-    unit: Tensor,
-    bits_0: Tensor,
-    bits_plus: Tensor,
-    bits_minus: Tensor,
-) -> Tensor:  # eq. 4
-    zero = latent.square().div_(unit).add_(bits_0)
-    up = (latent - plus).square_().div_(unit).add_(bits_plus)
-    down = (latent + minus).square_().div_(unit).add_(bits_minus)
-    is_up = (up < zero) & (up <= down)
-    return is_up.to(latent.dtype) - ((down < zero) & ~is_up).to(latent.dtype)
+def edges_between(
+    plus: Tensor, minus: Tensor, bits: Tensor, *, plain: bool
+) -> tuple[Tensor, Tensor]:
+    """Below the first weights cost least at −Wn, above the second at +Wp (eq. 4).
+
+    The cost of a level is a parabola of the weight, of the same width for all three, so
+    each two of them meet in one point. That of −Wn and +Wp counts where zero is never
+    cheapest.
+    """
+    bits_zero, bits_plus, bits_minus = bits.unbind(-1)
+    # Half of the mean squared level, which distances are measured in.
+    half = 0.5 if plain else ((plus.square() + minus.square()) / 4).clamp(min=5e-13)
+    zero_plus = plus / 2 + half * (bits_plus - bits_zero) / plus
+    minus_zero = -minus / 2 - half * (bits_minus - bits_zero) / minus
+    minus_plus = (plus - minus) / 2 + half * (bits_plus - bits_minus) / (plus + minus)
+    return torch.minimum(minus_zero, minus_plus), torch.maximum(zero_plus, minus_plus)
+
+
+def signs_outside(latent: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """−1 below `low`, 1 above `high`, else 0."""
+    return (latent > high).to(latent.dtype) - (latent < low).to(latent.dtype)
 
 
 class Ec2tTransform(Transform):
@@ -242,9 +247,9 @@ class Ec2tTransform(Transform):
 
     def pattern(self, latent: Tensor) -> Tensor:
         plus, minus = self.levels().detach().unbind()
-        unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
         bits = level_bits(self.prior, self.lam * self.part)
-        return cheapest_level(latent, plus, minus, unit, *bits.unbind())
+        low, high = edges_between(plus, minus, bits, plain=self.plain)
+        return signs_outside(latent, low, high)
 
     def forward(self, latent: Tensor) -> Tensor:
         plus, minus = self.levels().unbind()
