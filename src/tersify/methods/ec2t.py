@@ -11,17 +11,9 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    dense,
-    register,
-    ternary_tensor,
-)
+from tersify.methods.base import Bound, Method, Site, Step, Transform
 from tersify.methods.flat_weights import FlatWeights, Prepared
+from tersify.methods.registry import register
 from tersify.methods.relative_levels import (
     AllLevels,
     RelativeLevels,
@@ -36,6 +28,7 @@ from tersify.methods.ttq import (
     signed_codebook,
     signed_levels,
 )
+from tersify.methods.weight_math import dense, ternary_tensor
 from tersify.tensor import CompressedTensor
 
 # in P: a bit between zero and the levels, so that λ always pulls towards zero

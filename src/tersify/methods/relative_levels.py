@@ -10,8 +10,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import Bound, scale_gradient
+from tersify.methods.base import Bound
 from tersify.methods.flat_weights import FlatWeights
+from tersify.methods.weight_math import scale_gradient
 
 
 class RelativeLevels(nn.Module):

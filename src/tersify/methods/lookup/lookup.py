@@ -13,20 +13,13 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_choice, check_whole
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    dense,
-    register,
-    straight_through,
-)
+from tersify.methods.base import Bound, Method, Site, Step, Transform
 from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.lookup.fit import MOST_FRACTION_BITS, Fitted, fit_table
 from tersify.methods.lookup.range_split import interval_counts
+from tersify.methods.registry import register
 from tersify.methods.relative_levels import AllLevels, RelativeLevels, levels_of
+from tersify.methods.weight_math import dense, straight_through
 from tersify.tensor import CompressedTensor, TableFormat
 
 # Comparisons whose results a core's second cache holds.

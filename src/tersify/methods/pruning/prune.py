@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_choice, check_range, check_whole
-from tersify.methods.base import Bound, Method, Network, Site, Step, register
+from tersify.methods.base import Bound, Method, Network, Site, Step
 from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.pruning.choice import (
     SCOPES,
@@ -32,6 +32,7 @@ from tersify.methods.pruning.structures import (
     n_of_m,
     tiling_named,
 )
+from tersify.methods.registry import register
 from tersify.ranks import is_sharded, own_part
 
 
