@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tersify.regular import read_regular
-from tersify.report.charts import Bar, rows
+from tersify.report.bar_charts import Bar, rows
 from tersify.report.figures import Figure
 from tersify.report.html_tables import Cell, table
 from tersify.report.number_text import short
