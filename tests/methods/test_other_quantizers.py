@@ -16,7 +16,7 @@ from tersify.methods import (
     TrainedTernary,
     Uniform,
 )
-from tersify.methods.ec2t import edges_between, signs_outside
+from tersify.methods.ec2t import edges_between
 from tersify.tensor import sparsity_percent
 
 
@@ -336,11 +336,14 @@ def test_the_edges_of_ec2t_part_the_cheapest_levels_of_equation_4(plain):
         plus, minus = torch.rand(2, dtype=torch.float64) + 0.05
         # Also where zero is rare: then nothing may be coded as zero.
         bits = 3 * torch.rand(3, dtype=torch.float64)
-        low, high = edges_between(plus, minus, bits, plain=plain)
+        zero, up, down = bits
+        more_bits = torch.stack([up - zero, down - zero, up - down])
+        low, high = edges_between(torch.stack([plus, minus]), more_bits, plain=plain)
         unit = 1.0 if plain else (plus**2 + minus**2) / 2
         levels = torch.stack([torch.zeros_like(plus), plus, -minus])
         costs = (w[:, None] - levels) ** 2 / unit + bits
         best = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64)[costs.argmin(1)]
         cheapest_two = costs.sort(1).values
         clear = cheapest_two[:, 1] - cheapest_two[:, 0] > 1e-9
-        assert torch.equal(signs_outside(w, low, high)[clear], best[clear])
+        coded = (w > high).double() - (w < low).double()
+        assert torch.equal(coded[clear], best[clear])

@@ -104,8 +104,9 @@ class EntropyConstrainedTernary(Method):
         nearest = count_levels_(transforms, latents, plain=self.plain)
         rise = min(step.progress.share / self.warmup, 1.0) if self.warmup else 1.0
         if self.sparsity is None:
-            set_lambda(transforms, self.lam * rise)
+            set_lambda_(transforms, self.lam * rise)
             return
+        set_more_bits_(transforms)
         weights = sum(latent.numel() for latent in latents)
         wanted = nearest / weights + (self.sparsity - nearest / weights) * rise
         for _ in range(MOVES_WITHOUT_TRAINING if step.without_training else 1):
@@ -116,7 +117,7 @@ class EntropyConstrainedTernary(Method):
                 ]
             ).sum()
             missing = wanted - zeros / weights
-            set_lambda(
+            set_lambda_(
                 transforms,
                 (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0),
             )
@@ -127,27 +128,17 @@ class EntropyConstrainedTernary(Method):
     @torch.no_grad()
     def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
         levels = AllLevels(levels_of(bound, "levels"), weights)
-        priors, lam, part = (
-            bound.buffers("prior"),
-            bound.buffers("lam"),
-            bound.buffers("part"),
-        )
+        own = bound.buffers("more_bits")
         # They change only where λ and P are measured, and not at all in the last
         # quarter of training.
-        bits = weights.remembered(
-            "bits",
-            [*priors, *lam, *part],
-            lambda: level_bits(
-                torch.stack(priors), (torch.stack(lam) * torch.stack(part))[:, None]
-            ),
-        )
-        plus, minus = levels.values.view(-1, 2).unbind(1)
-        low, high = edges_between(plus, minus, bits, plain=self.plain)
-        low, high, plus, minus = (
-            weights.spread(each) for each in (low, high, plus, minus)
-        )
-        pattern = signs_outside(weights.values, low, high)
-        return all_signed_levels(pattern, plus, minus, levels, weights)
+        more_bits = weights.remembered("more bits", own, lambda: torch.stack(own))
+        of_tensors = levels.values.view(-1, 2)
+        low, high = edges_between(of_tensors, more_bits, plain=self.plain)
+        each = torch.stack([low, high, *of_tensors.unbind(1)])
+        low, high, plus, minus = each.index_select(1, weights.owners()).unbind()
+        up = (weights.values > high).to(plus.dtype)
+        down = (weights.values < low).to(plus.dtype).neg_()
+        return all_signed_levels(up, down, plus, minus, levels, weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"λ": float(bound.each(Ec2tTransform)[0].lam)}
@@ -183,43 +174,60 @@ def count_levels_(
     return sizes.sum() - counts.sum()
 
 
-def set_lambda(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None:
+def set_lambda_(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None:
     for transform in transforms:
         transform.lam.fill_(lam)
+    set_more_bits_(transforms)
 
 
-def level_bits(prior: Tensor, lam: Tensor) -> Tensor:
-    """−λ·log2 P, for P of (zero, plus, minus) in the last dimension."""
-    return -prior.clamp(min=1e-6).log2() * lam
+def set_more_bits_(transforms: Sequence[Ec2tTransform]) -> None:
+    """Let λ and P, of which one has changed, count from here on."""
+    more_bits = more_bits_than_others(
+        torch.stack([t.prior for t in transforms]),
+        torch.stack([t.lam * t.part for t in transforms])[:, None],
+    )
+    torch._foreach_copy_([t.more_bits for t in transforms], list(more_bits.unbind()))
+
+
+def more_bits_than_others(prior: Tensor, lam: Tensor) -> Tensor:
+    """λ times the bits that +Wp needs more than zero, −Wn more than zero, and +Wp more
+    than −Wn, for P of (zero, plus, minus) in the last dimension.
+    """
+    bits = -prior.clamp(min=1e-6).log2() * lam
+    zero, plus, minus = bits.unbind(-1)
+    return torch.stack([plus - zero, minus - zero, plus - minus], -1)
 
 
 def edges_between(
-    plus: Tensor, minus: Tensor, bits: Tensor, *, plain: bool
+    levels: Tensor, more_bits: Tensor, *, plain: bool
 ) -> tuple[Tensor, Tensor]:
     """Below the first weights cost least at −Wn, above the second at +Wp (eq. 4).
 
-    The cost of a level is a parabola of the weight, of the same width for all three, so
-    each two of them meet in one point. That of −Wn and +Wp counts where zero is never
-    cheapest.
+    `levels` are (Wp, Wn) in the last dimension. The cost of a level is a parabola of
+    the weight, of the same width for all three, so each two of them meet in one point:
+    half way, moved by what one needs more bits than the other. That of −Wn and +Wp
+    counts where zero is never cheapest.
     """
-    bits_zero, bits_plus, bits_minus = bits.unbind(-1)
-    # Half of the mean squared level, which distances are measured in.
-    half = 0.5 if plain else ((plus.square() + minus.square()) / 4).clamp(min=5e-13)
-    zero_plus = plus / 2 + half * (bits_plus - bits_zero) / plus
-    minus_zero = -minus / 2 - half * (bits_minus - bits_zero) / minus
-    minus_plus = (plus - minus) / 2 + half * (bits_plus - bits_minus) / (plus + minus)
-    return torch.minimum(minus_zero, minus_plus), torch.maximum(zero_plus, minus_plus)
-
-
-def signs_outside(latent: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """−1 below `low`, 1 above `high`, else 0."""
-    return (latent > high).to(latent.dtype) - (latent < low).to(latent.dtype)
+    plus, minus = levels.unbind(-1)
+    distances = torch.stack([plus, minus, plus + minus], -1)
+    middles = torch.stack([plus, minus, plus - minus], -1) / 2
+    moved = more_bits / distances / 2
+    if not plain:
+        # Distances are measured in the mean squared level.
+        moved *= (levels.square().sum(-1, keepdim=True) / 2).clamp(min=1e-12)
+    zero_plus, zero_minus, minus_plus = (middles + moved).unbind(-1)
+    return torch.minimum(-zero_minus, minus_plus), torch.maximum(zero_plus, minus_plus)
 
 
 class Ec2tTransform(Transform):
+    """`prior`, `lam` and `part`, this layer's share of λ, count by `more_bits` alone."""
+
+    beside_the_weight = frozenset({"lam", "part", "prior"})
+
     lam: Tensor
     part: Tensor
     prior: Tensor
+    more_bits: Tensor
 
     def __init__(self, latent: Tensor, *, plain: bool = False) -> None:
         super().__init__()
@@ -237,12 +245,14 @@ class Ec2tTransform(Transform):
         self.register_buffer(
             "prior", torch.full((3,), 1 / 3, dtype=latent.dtype, device=latent.device)
         )
+        self.register_buffer(
+            "more_bits", torch.zeros(3, dtype=latent.dtype, device=latent.device)
+        )
 
     def pattern(self, latent: Tensor) -> Tensor:
-        plus, minus = self.levels().detach().unbind()
-        bits = level_bits(self.prior, self.lam * self.part)
-        low, high = edges_between(plus, minus, bits, plain=self.plain)
-        return signs_outside(latent, low, high)
+        levels = self.levels().detach()
+        low, high = edges_between(levels, self.more_bits, plain=self.plain)
+        return (latent > high).to(latent.dtype) - (latent < low).to(latent.dtype)
 
     def forward(self, latent: Tensor) -> Tensor:
         plus, minus = self.levels().unbind()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
@@ -110,11 +111,13 @@ class Slot:
         return twin
 
 
+# Of a device's kind it is always the same, and every layer asks in every step.
+_has_autocast = functools.cache(torch.amp.is_autocast_available)
+
+
 def _autocast_type(tensor: Tensor) -> torch.dtype | None:
     device = tensor.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(
-        device
-    ):
+    if not _has_autocast(device) or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
 
