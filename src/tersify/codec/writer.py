@@ -39,21 +39,10 @@ def save(
     example: Tensor | Sequence[Tensor] | None = None,
     plan_section: bytes | None = None,
 ) -> int:
-    """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns
-    the file's bytes.
-
-    Lossless by default, and each dense tensor is stored in the smallest form that is
-    exact, as `pack` finds it.
+    """The file of `tersify.save`, which describes the arguments; returns its bytes.
 
     Args:
-        model: what `session.pack()`, `compress_` or `pack` gave, or a state dict.
-        path: the file to write; it appears when all of it is written.
-        floats: "as-is", or "fp16" to store 32-bit floats (codebooks, scales, values, dense tensors) in half
-            precision; they are given back as 32-bit floats with the rounded values.
-        network: a plain network of these weights. With an example, its graph of operations goes into the file, and
-            `load` needs no `into`.
-        example: the network's input, or one for each argument.
-        plan_section: the lowered network, as `tersify.save` makes it.
+        plan_section: the lowered network, which goes into the file as it is.
     """
     made = encoded(model, floats=floats, network=network, example=example)
     if plan_section is None:
