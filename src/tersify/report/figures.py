@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tersify.report.charts import PERCENT, Line, Point, lines, scatter
+from tersify.report.line_charts import PERCENT, Line, Point, lines, scatter
 from tersify.report.number_text import bits, percent
 from tersify.report.published import PublishedTable, published_tables
 from tersify.report.run_files import Run

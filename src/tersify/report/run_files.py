@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from tersify import codec
-from tersify.report.contents import Contents, read_contents
+from tersify.report.weight_histograms import Contents, read_contents
 
 TWIN = "dense-twin"
 _MARKS = ("metrics.json", "history.jsonl", "model.terse")

@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
-from tersify.runtime.bound import Bound, agrees, bind
+from tersify.runtime.bound_network import Bound, agrees, bind
 from tersify.runtime.call_keys import key_of_call, other_numbers
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
 from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks

@@ -14,7 +14,7 @@ from tersify.methods import Bound, Method, Network, Site
 from tersify.recipe import Recipe, Rule
 from tersify.sites import find_sites, install, uninstall
 from tersify.units import Example, find_units
-from tersify.views import Views
+from tersify.weight_views import Views
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.batchnorm import recalibrate_
+from tersify.batchnorm_statistics import recalibrate_
 from tersify.calibration import Calibration
 from tersify.methods import Method, Site, Step, Transform
 from tersify.methods.prepare import Preparations
-from tersify.norms import coarse_norms
-from tersify.packing import pack_network, pack_site
+from tersify.norms_in_few_bits import coarse_norms
+from tersify.packed_network import pack_network, pack_site
 from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
 from tersify.recipe import Recipe
@@ -26,7 +26,7 @@ from tersify.session.trained_inputs import TrainedInputs
 from tersify.sites import in_plain_order, uninstall, watched_slot
 from tersify.tensor import CompressedModel
 from tersify.units import Example
-from tersify.views import Views
+from tersify.weight_views import Views
 
 
 class Session:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify import ranks
-from tersify.batchnorm import LEAST_VALUES, recalibrate_, recalibrated
+from tersify.batchnorm_statistics import LEAST_VALUES, recalibrate_, recalibrated
 from tersify.calibration import Calibration
 from tersify.lab.data import Data, Stream, normalize
 from tersify.lab.seeds import set_seed
