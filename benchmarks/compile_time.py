@@ -103,7 +103,7 @@ class Parts:
     """Seconds inside some functions of the runtime, none of which calls another."""
 
     def __init__(self) -> None:
-        from tersify.runtime import bound, compiled
+        from tersify.runtime import bound_network, compiled
         from tersify.runtime.engine import Emitter
         from tersify.runtime.ops import base
 
@@ -113,8 +113,8 @@ class Parts:
             ("checksums", compiled, "checksums"),
             ("classify", base, "classify"),
             ("pack", Emitter, "packed"),
-            ("check", bound, "largest_difference"),
-            ("check", bound, "differs_from_reference"),
+            ("check", bound_network, "largest_difference"),
+            ("check", bound_network, "differs_from_reference"),
             ("check_other_numbers", compiled, "agrees"),
         ):
             setattr(place, name, self._timed(part, getattr(place, name)))

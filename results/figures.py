@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tersify.report.charts import Line, Point, lines, scatter, steps, with_legend
+from tersify.report.bar_charts import steps
+from tersify.report.line_charts import Line, Point, lines, scatter, with_legend
 from tersify.report.raster import write_png
 from tersify.report.svg import Drawing, color
 

@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from tersify import codec
-from tersify.report.charts import Point, scatter
+from tersify.report.line_charts import Point, scatter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -312,3 +312,10 @@ def test_a_state_that_is_no_tensor_stays_out_of_the_packed_model():
 
     model = Counting(4, 4)
     assert [*tersify.attach(model, recipe_of((BitNet(),))).pack()] == ["weight", "bias"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_penalty_of_nothing_is_where_the_network_is(device):
+    model = nn.Linear(4, 4, device=device)
+    session = tersify.attach(model, recipe_of((Ternary(),)), steps=2)
+    assert session.penalty().device.type == device

@@ -52,3 +52,22 @@ def test_a_branch_is_counted_wherever_it_stands(tmp_path, monkeypatch):
     )
     (found,) = branches.functions_in(source)
     assert (found.name, found.lines, found.branches) == ("f", 3, 4)
+
+
+MOST_LINES = 350
+# One table of functions, each of which writes the C of one operation.
+LONGER = {"src/tersify/export/c/steps.py"}
+
+
+def test_no_source_is_longer_than_a_reader_takes_in_at_once():
+    files = [
+        path
+        for folder in ("src", "csrc")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".cpp", ".hpp")
+    ]
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in files
+    }
+    assert {name for name, count in lengths.items() if count > MOST_LINES} <= LONGER

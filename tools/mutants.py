@@ -33,7 +33,7 @@ LEAST_KILLED_PERCENT = 85.0
 SECONDS = 240  # for one mutant's tests, after which it counts as killed: it hangs
 GROUPS = {
     "methods": ("methods/*.py", "methods/*/*.py", "schedules.py"),
-    "session": ("session.py", "sites.py", "recipe.py", "calibration.py"),
+    "session": ("session/*.py", "recipe/*.py", "sites.py", "calibration.py"),
     "codec": ("codec/*.py",),
     "runtime": ("runtime/*.py",),
     "trainer": ("lab/trainer/*.py",),
@@ -77,8 +77,8 @@ MIRRORS = (
         "calibration.py",
         "tests/methods/test_lookup.py tests/methods/test_prune_scores.py tests/test_session.py",
     ),
-    ("recipe.py", "tests/test_recipe.py tests/test_session.py"),
-    ("s*.py", "tests/test_session.py tests/test_recipe.py tests/test_torch_masks.py"),
+    ("recipe/*", "tests/test_recipe.py tests/test_session.py"),
+    ("s*.py", "tests/test_session*.py tests/test_recipe.py tests/test_torch_masks.py"),
     ("codec/*", "tests/codec/*.py tests/hostile/*.py"),
     ("runtime/*", "tests/runtime/*.py"),
     (

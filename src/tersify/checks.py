@@ -40,12 +40,23 @@ def check_whole(
     what: str, value: object, *, low: int | None = None, high: int | None = None
 ) -> None:
     """A whole number, from `low` on, or low ≤ value ≤ high; True and False are none."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if is_whole and (low is None or value >= low) and (high is None or value <= high):  # type: ignore[operator]
+    if _is_whole_within(value, low, high):
         return
-    least = "" if low is None else f" of at least {low}"
-    rule = f"a whole number{least}" if high is None else f"{low}..{high}"
+    if high is not None:
+        rule = f"{low}..{high}"
+    elif low is not None:
+        rule = f"a whole number of at least {low}"
+    else:
+        rule = "a whole number"
     raise ValueError(f"{what} must be {rule}, got {value!r}")
+
+
+def _is_whole_within(value: object, low: int | None, high: int | None) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    if low is not None and value < low:
+        return False
+    return high is None or value <= high
 
 
 def check_threads(threads: object) -> None:

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from tersify.methods.pruning.mask import MaskTransform
 from tersify.session import Session
-from tersify.tensor.masks import MASK, ORIGINAL, masked_stems, merge_torch_masks
+from tersify.tensor.torch_prune_names import (
+    MASK,
+    ORIGINAL,
+    masked_stems,
+    merge_torch_masks,
+)
 
 __all__ = ["load_torch_masks", "merge_torch_masks", "torch_masks"]
 

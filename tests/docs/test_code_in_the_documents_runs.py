@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tersify.methods import base
+from tersify.methods import registry
 
 ROOT = Path(__file__).parent.parent.parent
 KINDS = ("```python\n", "```console\n")
@@ -58,7 +58,7 @@ def test_code_in_the_document_runs_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     # a tutorial's method stays its own
-    monkeypatch.setattr(base, "_METHODS", dict(base._METHODS))
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     text, pages = document.read_text(encoding="utf-8"), runner()
     assert len(list(pages.blocks(text))) == sum(text.count(kind) for kind in KINDS)

@@ -214,3 +214,32 @@ def test_a_compiled_network_is_not_prepared_for_again():
     session.step()
     session.step()
     assert not any(map(is_ready, chains_of(model)))
+
+
+@EVERY_CHAIN
+def test_what_stands_beside_the_weight_does_not_change_it(chain):
+    skip_if_stochastic(chain)
+    model, session, _ = begun(chain)
+    before = [module().detach().clone() for module in chains_of(model)]
+    with torch.no_grad():
+        for link in (link for site in session.sites for link in site.chain):
+            for name in link.beside_the_weight:
+                tensor = link.get_buffer(name)
+                tensor.copy_(~tensor if tensor.dtype is torch.bool else tensor + 1)
+    forget_prepared(model)
+    for weight, module in zip(before, chains_of(model), strict=True):
+        assert torch.equal(weight, module())
+
+
+@EVERY_CHAIN
+def test_a_network_may_change_its_layout_between_two_steps(chain):
+    skip_if_stochastic(chain)
+    model, session, x = begun(chain)
+    model.to(memory_format=torch.channels_last)
+    model(x)  # asked for, so that it is prepared again
+    session.step(x, labels(x))
+    assert all(map(is_ready, chains_of(model)))
+    prepared = [module().detach().clone() for module in chains_of(model)]
+    forget_prepared(model)
+    for weight, module in zip(prepared, chains_of(model), strict=True):
+        assert torch.equal(weight, module())

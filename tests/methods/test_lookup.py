@@ -14,6 +14,7 @@ import tersify
 from tersify import Recipe, Rule
 from tersify.methods import Lookup, Prune
 from tersify.methods.lookup.fit import fit_table
+from tersify.methods.lookup.lookup import MOST_COMPARED, codes_by_edges
 from tersify.methods.lookup.range_split import (
     interval_counts,
     interval_means,
@@ -372,3 +373,15 @@ def test_weights_beyond_the_format_count_as_its_ends(fit):
     )
     assert (beyond.saturated, inside.saturated) == (3, 0)
     assert np.array_equal(beyond.levels, inside.levels)
+
+
+@pytest.mark.parametrize("tables", [1, 7])
+@pytest.mark.parametrize("edges", [1, 3, 15, 255])
+def test_counted_edges_give_the_codes_of_a_binary_search(tables, edges):
+    torch.manual_seed(edges)
+    rows = torch.randn(tables, edges).sort(1).values
+    values = torch.cat([torch.randn(tables, 40), rows], 1)
+    values[:, :3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+    assert values.numel() * edges < MOST_COMPARED
+    expected = torch.searchsorted(rows, values, right=True)
+    assert torch.equal(codes_by_edges(rows, values), expected)

@@ -8,7 +8,7 @@ import torch
 
 import tersify
 from tersify.cli import main
-from tersify.methods import base
+from tersify.methods import registry
 
 SIGN = """
     from dataclasses import dataclass
@@ -44,7 +44,7 @@ def install(tmp_path, monkeypatch):
     """Puts a distribution that offers methods on the path; the registry forgets it
     afterwards.
     """
-    monkeypatch.setattr(base, "_METHODS", dict(base._METHODS))
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def put(package, entries, source=SIGN):

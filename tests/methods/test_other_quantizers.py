@@ -16,6 +16,7 @@ from tersify.methods import (
     TrainedTernary,
     Uniform,
 )
+from tersify.methods.ec2t import edges_between
 from tersify.tensor import sparsity_percent
 
 
@@ -325,3 +326,24 @@ def test_scaled_binary_weights_keep_the_mean_magnitude_of_each_channel():
     packed = session.pack()["weight"]
     assert packed.levels == 2
     assert torch.equal(packed.to_dense(), model.weight)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_edges_of_ec2t_part_the_cheapest_levels_of_equation_4(plain):
+    torch.manual_seed(0)
+    w = torch.linspace(-4, 4, 1001, dtype=torch.float64)
+    for _ in range(200):
+        plus, minus = torch.rand(2, dtype=torch.float64) + 0.05
+        # Also where zero is rare: then nothing may be coded as zero.
+        bits = 3 * torch.rand(3, dtype=torch.float64)
+        zero, up, down = bits
+        more_bits = torch.stack([up - zero, down - zero, up - down])
+        low, high = edges_between(torch.stack([plus, minus]), more_bits, plain=plain)
+        unit = 1.0 if plain else (plus**2 + minus**2) / 2
+        levels = torch.stack([torch.zeros_like(plus), plus, -minus])
+        costs = (w[:, None] - levels) ** 2 / unit + bits
+        best = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64)[costs.argmin(1)]
+        cheapest_two = costs.sort(1).values
+        clear = cheapest_two[:, 1] - cheapest_two[:, 0] > 1e-9
+        coded = (w > high).double() - (w < low).double()
+        assert torch.equal(coded[clear], best[clear])

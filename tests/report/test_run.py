@@ -13,10 +13,10 @@ from run_files import (
 
 import tersify
 from tersify import CompressedTensor
-from tersify.report.contents import code_histograms
 from tersify.report.figures import dense_accuracy
 from tersify.report.run_files import find_runs
 from tersify.report.run_graphics import file_parts, layers, speed_rows
+from tersify.report.weight_histograms import code_histograms
 
 
 def test_a_run_s_figures_come_from_its_files(tmp_path):

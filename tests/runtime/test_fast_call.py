@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tersify.runtime import compile
-from tersify.runtime.bound import Bound
+from tersify.runtime.bound_network import Bound
 
 pytest.importorskip("tersify._runtime")
 pytestmark = pytest.mark.usefixtures("kernels_win")  # a layer in torch has no short way

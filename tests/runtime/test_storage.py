@@ -9,7 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tersify.runtime.capture.storage import Geometry, Storage, read_view, write_view
+from tersify.runtime.capture.shared_memory import (
+    Geometry,
+    Storage,
+    read_view,
+    write_view,
+)
 
 
 class Graph:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from tersify.lab import network, resolve_target
-from tersify.units import UnitGroup, find_units, moves
+from tersify.units import UnitGroup, find_units, moving_rules
 from unit_nets import NETS, Concat, Grouped, Mobile, SelfAttention, make
 
 
@@ -99,7 +99,7 @@ def test_the_same_place_of_every_group_goes_together() -> None:
 def test_an_activation_lets_units_pass_where_torch_does_not_tag_it_as_pointwise(
     activation, monkeypatch
 ) -> None:
-    monkeypatch.setattr(moves, "pointwise", None)
+    monkeypatch.setattr(moving_rules, "pointwise", None)
     model = nn.Sequential(nn.Linear(4, 6), activation(), nn.Linear(6, 3))
     assert groups(model, torch.rand(1, 4))["0"].size == 6
 

@@ -42,6 +42,25 @@ Context = Annotated[
 ]
 
 
+def _opened(
+    model: Path,
+    precision: Literal["fp32", "int8"],
+    threads: int | None,
+    context: int | None,
+    max_decoded_bytes: int | None,
+) -> tuple[Any, Any]:
+    """The network that MODEL names, ready to decode, and its tokenizer."""
+    from tersify.lab import texts
+
+    return texts.open_text_model(
+        model,
+        precision=precision,
+        threads=threads,
+        context=context,
+        **allowed(max_decoded_bytes),
+    )
+
+
 def generate(
     model: Model,
     prompt: Annotated[str, typer.Option(help="The text to go on from.")],
@@ -55,15 +74,9 @@ def generate(
     max_decoded_bytes: MaxDecodedBytes = None,
 ) -> None:
     """Print how MODEL goes on from --prompt."""
-    from tersify.lab import texts
+    from tersify.lab.texts import pieces
 
-    net, tokenizer = texts.open_text_model(
-        model,
-        precision=precision,
-        threads=threads,
-        context=context,
-        **allowed(max_decoded_bytes),
-    )
+    net, tokenizer = _opened(model, precision, threads, context, max_decoded_bytes)
     ids = tokenizer(prompt)["input_ids"]
     if not ids:
         raise ValueError("--prompt has no tokens; give some text")
@@ -76,7 +89,7 @@ def generate(
             made.append(token)
             yield token
 
-    for piece in texts.pieces(kept(), tokenizer):
+    for piece in pieces(kept(), tokenizer):
         typer.echo(piece, nl=False)
     seconds = time.perf_counter() - begin
     typer.echo(f"\n[{len(ids)} + {len(made)} tokens in {seconds:.2f} s]", err=True)
@@ -99,15 +112,9 @@ def chat(
     """Talk with MODEL, line by line; an empty line or the end of the input ends the
     talk.
     """
-    from tersify.lab import texts
+    from tersify.lab.texts import pieces
 
-    net, tokenizer = texts.open_text_model(
-        model,
-        precision=precision,
-        threads=threads,
-        context=context,
-        **allowed(max_decoded_bytes),
-    )
+    net, tokenizer = _opened(model, precision, threads, context, max_decoded_bytes)
     if not tokenizer.chat_template:
         raise ValueError(
             f"{model} has no chat template: it goes on from texts and does not talk; use tersify generate"
@@ -125,7 +132,7 @@ def chat(
             talk, add_generation_prompt=True, return_dict=True
         )["input_ids"]
         answer = ""
-        for piece in texts.pieces(
+        for piece in pieces(
             _stream(net, tokenizer, ids, max_new_tokens, temperature, top_p, seed),
             tokenizer,
         ):

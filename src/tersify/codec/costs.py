@@ -184,7 +184,7 @@ def priced(model: Mapping[str, CompressedTensor | Tensor]) -> PricedFile:
     file = encoded(model)
     made = []
     for index, ((levels, pool), group) in enumerate(
-        zip(file.pools, file.groups, strict=True)
+        zip(file.contents, file.groups, strict=True)
     ):
         if not isinstance(levels, int):
             continue

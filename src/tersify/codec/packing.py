@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tersify.codec.detect import detect
 from tersify.tensor import CompressedModel, CompressedTensor
-from tersify.tensor.masks import merge_torch_masks
 from tersify.tensor.model import tied
+from tersify.tensor.torch_prune_names import merge_torch_masks
 
 
 def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> CompressedModel:

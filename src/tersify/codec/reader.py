@@ -25,8 +25,8 @@ from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA, read_facts
-from tersify.tensor.masks import names_as_in, refresh_masked, weights_as_in
 from tersify.tensor.model import check_names, load_state
+from tersify.tensor.torch_prune_names import names_as_in, refresh_masked, weights_as_in
 
 DEFAULT_MAX_DECODED_BYTES = 1 << 34
 MIN_DIRECTORY_BYTES = 1 << 16

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tersify.methods.lookup.optimal import Moments, optimal_table
 from tersify.tensor import CompressedTensor
-from tersify.tensor.table import TableFormat
+from tersify.tensor.lookup_table import TableFormat
 
 # levels of a table are whole numbers of so many bits, times the row's scale
 WORD_BITS = 8

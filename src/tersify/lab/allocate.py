@@ -180,14 +180,15 @@ def knapsack(table: dict[str, list[Choice]], limit_bytes: int) -> Plan:
 
 def trade_off(table: dict[str, list[Choice]], points: int = 12) -> list[Plan]:
     """Plans from the smallest to the largest, without repeats."""
-    least = sum(min(c.size_bytes for c in choices) for choices in table.values())
-    most = sum(max(c.size_bytes for c in choices) for choices in table.values())
-    plans = [knapsack(table, int(limit)) for limit in np.geomspace(least, most, points)]
-    return [
-        plan
-        for i, plan in enumerate(plans)
-        if i == 0 or plan.size_bytes > plans[i - 1].size_bytes
-    ]
+    sizes = [[choice.size_bytes for choice in choices] for choices in table.values()]
+    least, most = sum(map(min, sizes)), sum(map(max, sizes))
+    plans: list[Plan] = []
+    for limit in np.geomspace(least, most, points):
+        plan = knapsack(table, int(limit))
+        # A higher limit may buy nothing that the last one could not.
+        if not plans or plan.size_bytes > plans[-1].size_bytes:
+            plans.append(plan)
+    return plans
 
 
 def smallest_within(

@@ -14,7 +14,7 @@ from torch import nn
 from tersify.checks import check_range
 from tersify.lab.data import Data, Split, normalize
 from tersify.lab.trainer.evaluation import evaluate
-from tersify.squeezing import Squeezer
+from tersify.rate_distortion import Squeezer
 from tersify.tensor import CompressedModel
 from tersify.tensor.model import load_state
 

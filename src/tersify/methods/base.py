@@ -4,16 +4,17 @@ Method (the plan).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.entry_points import GROUP, load_offered, offered
 from tersify.methods.flat_weights import FlatWeights, Prepared
+from tersify.methods.method_settings import check_setting, table_of
+from tersify.methods.weight_math import dense as dense
+from tersify.methods.weight_math import straight_through as straight_through
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 from tersify.units import UnitGroup
@@ -91,6 +92,10 @@ class Transform(nn.Module):
     """How training uses one latent tensor. Whatever changes lives here, in buffers and
     parameters.
     """
+
+    # Buffers that `forward` does not read, such as counts: a prepared weight stays true
+    # while they change, and nobody need look at them in every step.
+    beside_the_weight: ClassVar[frozenset[str]] = frozenset()
 
     def forward(self, latent: Tensor) -> Tensor:
         """The weight that training uses for `latent`, with a gradient that reaches it."""
@@ -260,194 +265,5 @@ class Method:
     def with_settings(self, settings: Mapping[str, Any]) -> Method:
         """The same method with `settings` changed, checked as in a recipe's file."""
         for name, value in settings.items():
-            _check_setting(self, name, value)
+            check_setting(self, name, value)
         return replace(self, **settings) if settings else self
-
-
-def table_of(method: Any) -> dict[str, Any]:
-    changed = {
-        f.name: getattr(method, f.name)
-        for f in fields(method)
-        if getattr(method, f.name) != f.default
-    }
-    return {"method": method.name, **changed}
-
-
-MethodT = TypeVar("MethodT", bound=type[Method])
-_METHODS: dict[str, type[Method]] = {}
-
-
-def register(name: str) -> Callable[[MethodT], MethodT]:
-    """Class decorator: make a method known to recipes.
-
-    Args:
-        name: how a recipe calls it, `methods = [{ method = "NAME" }]`.
-    """
-
-    def add(cls: MethodT) -> MethodT:
-        if _METHODS.get(name, cls).__qualname__ != cls.__qualname__:
-            raise ValueError(
-                f"a method named {name!r} is registered already: {_METHODS[name].__qualname__}"
-            )
-        cls.name = name
-        _METHODS[name] = cls
-        return cls
-
-    return add
-
-
-def registered() -> Mapping[str, type[Method]]:
-    return dict(_METHODS)
-
-
-def from_table(table: Mapping[str, Any]) -> Method:
-    """A method from its TOML table: {method = "ternary", regime = "log", …}."""
-    method = made_from_table(table, _METHODS, "method")
-    assert isinstance(method, Method)
-    return method
-
-
-def made_from_table(
-    table: Mapping[str, Any], known_methods: Mapping[str, Any], what: str
-) -> Any:
-    settings = dict(table)
-    name = settings.pop("method", None)
-    if (
-        isinstance(name, str)
-        and name not in known_methods
-        and known_methods is _METHODS
-    ):
-        _take_offered(name)
-    if not isinstance(name, str) or name not in known_methods:
-        others = offered() if known_methods is _METHODS else ()
-        raise ValueError(
-            f"unknown {what} {name!r}; {nearest(str(name), [*known_methods, *others])}"
-        )
-    cls = known_methods[name]
-    known = [f.name for f in fields(cls)]
-    for key in settings:
-        if key not in known:
-            raise ValueError(
-                f"method {name!r} has no setting {key!r}; {nearest(key, known)}"
-            )
-    for key, value in settings.items():
-        _check_setting(cls, key, value)
-    return cls(**settings)
-
-
-def _take_offered(name: str) -> None:
-    """Register the method of another package, where one offers it under this name."""
-    found = load_offered(name)
-    if found is None or name in _METHODS:  # its module may have registered it
-        return
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ValueError(
-            f"the entry point {name!r} of {GROUP} must name a subclass of Method, got {found!r}"
-        )
-    register(name)(found)
-
-
-def _check_setting(method: Any, name: str, value: object) -> None:
-    (spec,) = (spec for spec in fields(method) if spec.name == name)
-    annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
-    _check_type(f"{method.name}: {name}", annotation, value)
-
-
-def _check_type(what: str, annotation: str, value: object) -> None:
-    """A value from TOML against a field's annotation: text, whole numbers, numbers and
-    yes or no are all there is.
-    """
-    kinds = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-    if (value is None and "None" in annotation) or (
-        callable(value) and "Callable" in annotation
-    ):
-        return  # in Python only
-    wanted = [kind for kind in annotation.split(" | ") if kind in kinds]
-    fits = any(
-        isinstance(value, kinds[k]) and (k == "bool" or not isinstance(value, bool))
-        for k in wanted
-    )
-    if wanted and not fits:
-        raise ValueError(f"{what} must be {' or '.join(wanted)}, got {value!r}")
-
-
-MOST_NAMES = 30
-
-
-def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """The remedy half of an error: the nearest known names, or all of them."""
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
-    if close:
-        return "nearest: " + ", ".join(repr(c) for c in close)
-    shown = sorted(known)[:MOST_NAMES]
-    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
-    return f"known: {', '.join(shown)}{more}" if shown else "there is none"
-
-
-def dense(upstream: Tensor | CompressedTensor) -> Tensor:
-    return (
-        upstream.to_dense()
-        if isinstance(upstream, CompressedTensor)
-        else upstream.detach()
-    )
-
-
-def pack_kept(upstream: Tensor | CompressedTensor, keep: Tensor) -> CompressedTensor:
-    """What is kept, of what came in: where an earlier method put a zero, it stays one."""
-    weight = dense(upstream)
-    if isinstance(upstream, CompressedTensor):
-        keep = keep & upstream.codes.bool()
-    return CompressedTensor(
-        shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep]
-    )
-
-
-def straight_through(
-    value: Tensor, latent: Tensor, gain: Tensor | float = 1.0
-) -> Tensor:
-    """Exactly `value` forward; backward the latent gets the gradient times `gain`,
-    `value` gets it too.
-    """
-    passed = latent - latent.detach()
-    return value + (
-        passed if isinstance(gain, float) and gain == 1.0 else passed * gain
-    )
-
-
-def scale_gradient(x: Tensor, gain: Tensor | float) -> Tensor:
-    """Exactly `x` forward; its gradient times `gain` backward."""
-    return x.detach() + (x - x.detach()) * gain
-
-
-def over_channels(x: Tensor, per_channel: bool) -> list[int]:
-    """The dimensions a statistic reduces: all, or all but the output channels (axis 0)."""
-    if per_channel and x.ndim < 2:
-        raise ValueError(
-            "per_channel needs a weight of two dimensions or more; give a bias its own rule"
-        )
-    return list(range(1 if per_channel else 0, x.ndim))
-
-
-def ternary_codes(pattern: Tensor) -> Tensor:
-    """−1/0/+1 → the codes 2/0/1."""
-    return torch.where(pattern < 0, 2, (pattern > 0).to(torch.uint8)).to(torch.uint8)
-
-
-TERNARY_LEVELS = (0.0, 1.0, -1.0)
-
-
-def ternary_tensor(
-    pattern: Tensor, *, scale: Tensor | None = None, levels: Tensor | None = None
-) -> CompressedTensor:
-    """A CompressedTensor from a pattern of −1/0/+1; `levels` replaces (0, +1, −1)."""
-    codebook = (
-        torch.tensor(TERNARY_LEVELS, dtype=pattern.dtype, device=pattern.device)
-        if levels is None
-        else levels
-    )
-    return CompressedTensor(
-        shape=tuple(pattern.shape),
-        codes=ternary_codes(pattern),
-        codebook=codebook.detach(),
-        scale=None if scale is None else scale.detach(),
-    )

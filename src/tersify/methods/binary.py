@@ -11,17 +11,10 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_choice
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Transform,
-    dense,
-    over_channels,
-    register,
-    straight_through,
-)
+from tersify.methods.base import Bound, Method, Site, Transform
 from tersify.methods.flat_weights import FlatWeights, clip_
+from tersify.methods.registry import register
+from tersify.methods.weight_math import dense, over_channels, straight_through
 from tersify.tensor import CompressedTensor
 
 

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Transform,
-    dense,
-    register,
-    straight_through,
-    ternary_tensor,
-)
+from tersify.methods.base import Bound, Method, Site, Transform
 from tersify.methods.flat_weights import FlatWeights
+from tersify.methods.registry import register
+from tersify.methods.weight_math import dense, straight_through, ternary_tensor
 from tersify.tensor import CompressedTensor
 
 LEAST_SCALE = 1e-8

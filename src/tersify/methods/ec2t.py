@@ -11,21 +11,14 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    dense,
-    register,
-    ternary_tensor,
-)
+from tersify.methods.base import Bound, Method, Site, Step, Transform
 from tersify.methods.flat_weights import FlatWeights, Prepared
+from tersify.methods.registry import register
 from tersify.methods.relative_levels import (
     AllLevels,
     RelativeLevels,
     keep_positive_,
+    levels_now,
     levels_of,
 )
 from tersify.methods.threshold import is_measured_at
@@ -35,6 +28,7 @@ from tersify.methods.ttq import (
     signed_codebook,
     signed_levels,
 )
+from tersify.methods.weight_math import dense, ternary_tensor
 from tersify.tensor import CompressedTensor
 
 # in P: a bit between zero and the levels, so that λ always pulls towards zero
@@ -107,13 +101,12 @@ class EntropyConstrainedTernary(Method):
         if standing or not is_measured_at(step.progress):
             return
         transforms, latents = bound.each(Ec2tTransform), bound.entering()
-        nearest = torch.stack(
-            [t.count_(latent) for t, latent in zip(transforms, latents, strict=True)]
-        ).sum()
+        nearest = count_levels_(transforms, latents, plain=self.plain)
         rise = min(step.progress.share / self.warmup, 1.0) if self.warmup else 1.0
         if self.sparsity is None:
-            set_lambda(transforms, self.lam * rise)
+            set_lambda_(transforms, self.lam * rise)
             return
+        set_more_bits_(transforms)
         weights = sum(latent.numel() for latent in latents)
         wanted = nearest / weights + (self.sparsity - nearest / weights) * rise
         for _ in range(MOVES_WITHOUT_TRAINING if step.without_training else 1):
@@ -124,7 +117,7 @@ class EntropyConstrainedTernary(Method):
                 ]
             ).sum()
             missing = wanted - zeros / weights
-            set_lambda(
+            set_lambda_(
                 transforms,
                 (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0),
             )
@@ -135,65 +128,106 @@ class EntropyConstrainedTernary(Method):
     @torch.no_grad()
     def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
         levels = AllLevels(levels_of(bound, "levels"), weights)
-        priors, lam, part = (
-            bound.buffers("prior"),
-            bound.buffers("lam"),
-            bound.buffers("part"),
-        )
-
-        def bits_of_each_weight() -> list[Tensor]:
-            bits = level_bits(
-                torch.stack(priors), (torch.stack(lam) * torch.stack(part))[:, None]
-            )
-            return [weights.spread(each) for each in bits.unbind(1)]
-
+        own = bound.buffers("more_bits")
         # They change only where λ and P are measured, and not at all in the last
         # quarter of training.
-        bits = weights.remembered("bits", [*priors, *lam, *part], bits_of_each_weight)
-        plus, minus = levels.values.view(-1, 2).unbind(1)
-        unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
-        plus, minus, unit = (weights.spread(each) for each in (plus, minus, unit))
-        pattern = cheapest_level(weights.values, plus, minus, unit, *bits)
-        return all_signed_levels(pattern, plus, minus, levels, weights)
+        more_bits = weights.remembered("more bits", own, lambda: torch.stack(own))
+        of_tensors = levels.values.view(-1, 2)
+        low, high = edges_between(of_tensors, more_bits, plain=self.plain)
+        each = torch.stack([low, high, *of_tensors.unbind(1)])
+        low, high, plus, minus = each.index_select(1, weights.owners()).unbind()
+        up = (weights.values > high).to(plus.dtype)
+        down = (weights.values < low).to(plus.dtype).neg_()
+        return all_signed_levels(up, down, plus, minus, levels, weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
         return {"λ": float(bound.each(Ec2tTransform)[0].lam)}
 
 
-def set_lambda(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None:
+@torch.no_grad()
+def count_levels_(
+    transforms: Sequence[Ec2tTransform], latents: Sequence[Tensor], *, plain: bool
+) -> Tensor:
+    """Measure P of every layer from the level nearest to each weight, zero as at least
+    half of it; the number of weights nearest to zero.
+    """
+    # Every layer by itself only where its weights are looked at: the rest is a few
+    # numbers a layer, and one call serves all of them.
+    halves = levels_now([t.levels for t in transforms]) / 2
+    counts = torch.stack(
+        [
+            torch.stack([(latent > plus).sum(), (latent < -minus).sum()])
+            for latent, (plus, minus) in zip(latents, halves.unbind(), strict=True)
+        ]
+    )
+    sizes = counts.new_tensor([[latent.numel()] for latent in latents])
+    if plain:
+        patterns = [t.pattern(x) for t, x in zip(transforms, latents, strict=True)]
+        of_codes = [torch.stack([(p > 0).sum(), (p < 0).sum()]) for p in patterns]
+        shares = torch.stack(of_codes) / sizes
+    else:
+        shares = counts / sizes
+        signed = shares.sum(1, keepdim=True).clamp(min=1e-6)
+        shares *= ((1 - LEAST_SHARE_OF_ZERO) / signed).clamp(max=1.0)
+    priors = torch.cat([1 - shares.sum(1, keepdim=True), shares], 1)
+    torch._foreach_copy_([t.prior for t in transforms], list(priors.unbind()))
+    return sizes.sum() - counts.sum()
+
+
+def set_lambda_(transforms: Sequence[Ec2tTransform], lam: Tensor | float) -> None:
     for transform in transforms:
         transform.lam.fill_(lam)
+    set_more_bits_(transforms)
 
 
-def level_unit(plus: Tensor, minus: Tensor) -> Tensor:
-    """The mean squared level, which distances are measured in."""
-    return ((plus.square() + minus.square()) / 2).clamp(min=1e-12)
+def set_more_bits_(transforms: Sequence[Ec2tTransform]) -> None:
+    """Let λ and P, of which one has changed, count from here on."""
+    more_bits = more_bits_than_others(
+        torch.stack([t.prior for t in transforms]),
+        torch.stack([t.lam * t.part for t in transforms])[:, None],
+    )
+    torch._foreach_copy_([t.more_bits for t in transforms], list(more_bits.unbind()))
 
 
-def level_bits(prior: Tensor, lam: Tensor) -> Tensor:
-    return -prior.clamp(min=1e-6).log2() * lam
+def more_bits_than_others(prior: Tensor, lam: Tensor) -> Tensor:
+    """λ times the bits that +Wp needs more than zero, −Wn more than zero, and +Wp more
+    than −Wn, for P of (zero, plus, minus) in the last dimension.
+    """
+    bits = -prior.clamp(min=1e-6).log2() * lam
+    zero, plus, minus = bits.unbind(-1)
+    return torch.stack([plus - zero, minus - zero, plus - minus], -1)
 
 
-def cheapest_level(
-    latent: Tensor,
-    plus: Tensor,
-    minus: Tensor,
-    unit: Tensor,
-    bits_0: Tensor,
-    bits_plus: Tensor,
-    bits_minus: Tensor,
-) -> Tensor:  # eq. 4
-    zero = latent.square().div_(unit).add_(bits_0)
-    up = (latent - plus).square_().div_(unit).add_(bits_plus)
-    down = (latent + minus).square_().div_(unit).add_(bits_minus)
-    is_up = (up < zero) & (up <= down)
-    return is_up.to(latent.dtype) - ((down < zero) & ~is_up).to(latent.dtype)
+def edges_between(
+    levels: Tensor, more_bits: Tensor, *, plain: bool
+) -> tuple[Tensor, Tensor]:
+    """Below the first weights cost least at −Wn, above the second at +Wp (eq. 4).
+
+    `levels` are (Wp, Wn) in the last dimension. The cost of a level is a parabola of
+    the weight, of the same width for all three, so each two of them meet in one point:
+    half way, moved by what one needs more bits than the other. That of −Wn and +Wp
+    counts where zero is never cheapest.
+    """
+    plus, minus = levels.unbind(-1)
+    distances = torch.stack([plus, minus, plus + minus], -1)
+    middles = torch.stack([plus, minus, plus - minus], -1) / 2
+    moved = more_bits / distances / 2
+    if not plain:
+        # Distances are measured in the mean squared level.
+        moved *= (levels.square().sum(-1, keepdim=True) / 2).clamp(min=1e-12)
+    zero_plus, zero_minus, minus_plus = (middles + moved).unbind(-1)
+    return torch.minimum(-zero_minus, minus_plus), torch.maximum(zero_plus, minus_plus)
 
 
 class Ec2tTransform(Transform):
+    """`prior`, `lam` and `part`, this layer's share of λ, count by `more_bits` alone."""
+
+    beside_the_weight = frozenset({"lam", "part", "prior"})
+
     lam: Tensor
     part: Tensor
     prior: Tensor
+    more_bits: Tensor
 
     def __init__(self, latent: Tensor, *, plain: bool = False) -> None:
         super().__init__()
@@ -211,32 +245,14 @@ class Ec2tTransform(Transform):
         self.register_buffer(
             "prior", torch.full((3,), 1 / 3, dtype=latent.dtype, device=latent.device)
         )
+        self.register_buffer(
+            "more_bits", torch.zeros(3, dtype=latent.dtype, device=latent.device)
+        )
 
     def pattern(self, latent: Tensor) -> Tensor:
-        plus, minus = self.levels().detach().unbind()
-        unit = torch.ones_like(plus) if self.plain else level_unit(plus, minus)
-        bits = level_bits(self.prior, self.lam * self.part)
-        return cheapest_level(latent, plus, minus, unit, *bits.unbind())
-
-    @torch.no_grad()
-    def count_(self, latent: Tensor) -> Tensor:
-        """Measure P from the level nearest to each weight, zero as at least half of it;
-        the number nearest to zero.
-        """
-        plus, minus = self.levels().unbind()
-        sides = torch.stack([(latent > plus / 2).sum(), (latent < -minus / 2).sum()])
-        if self.plain:
-            codes = self.pattern(latent)
-            shares = (
-                torch.stack([(codes > 0).sum(), (codes < 0).sum()]) / latent.numel()
-            )
-        else:
-            shares = sides / latent.numel()
-            shares *= ((1 - LEAST_SHARE_OF_ZERO) / shares.sum().clamp(min=1e-6)).clamp(
-                max=1.0
-            )
-        self.prior.copy_(torch.cat([(1 - shares.sum()).reshape(1), shares]))
-        return latent.numel() - sides.sum()
+        levels = self.levels().detach()
+        low, high = edges_between(levels, self.more_bits, plain=self.plain)
+        return (latent > high).to(latent.dtype) - (latent < low).to(latent.dtype)
 
     def forward(self, latent: Tensor) -> Tensor:
         plus, minus = self.levels().unbind()

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from tersify.methods.shape_runs import ShapeRuns
 
 # Between the dimensions as they are named and as they lie in memory, for torch's
 # channels-last layouts.
@@ -81,8 +82,11 @@ class FlatWeights:
             for t, last in zip(tensors, self._last, strict=True)
         ]
         self._constants = {} if constants is None else constants
+        # A network may change its layout between two steps, and with it these shapes.
+        self._shapes = self._shapes_of(f"weights {self._last}", self._molds)
         self.values = self.flatten(tensors)
         self.learned: list[Learned] = []
+        self._learned_lists = 0
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the same shapes as one vector, in the same order."""
@@ -91,34 +95,30 @@ class FlatWeights:
                 _as_in_memory(t) if last else t
                 for t, last in zip(tensors, self._last, strict=True)
             ]
-        return _flatten_dense_tensors(tensors)
+        return self._shapes.flatten(tensors)
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
         """The vector's parts in the shapes and layouts of the tensors."""
-        if all(mold.ndim == 1 for mold in self._molds):
-            # a third of the time, since nothing is given a shape
-            return list(flat.split(self.sizes))
-        parts = _unflatten_dense_tensors(flat, self._molds)
+        parts = self._shapes.pieces(flat)
         if any(self._last):
             return [
                 _from_memory(p) if last else p
                 for p, last in zip(parts, self._last, strict=True)
             ]
-        return list(parts)
+        return parts
 
     def learn(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """A parameter of each tensor, all as one vector through which their gradients
         go back to them.
         """
+        self._learned_lists += 1
+        shapes = self._shapes_of(f"learned {self._learned_lists}", parameters)
         with torch.no_grad():
-            vector = _flatten_dense_tensors(parameters)
-        return self._learn(
-            Learned(
-                vector,
-                parameters,
-                lambda flat: _unflatten_dense_tensors(flat, parameters),
-            )
-        )
+            vector = shapes.flatten(parameters)
+        return self._learn(Learned(vector, parameters, shapes.pieces))
+
+    def _shapes_of(self, what: str, tensors: Sequence[Tensor]) -> ShapeRuns:
+        return self.remembered(f"shapes of {what}", (), lambda: ShapeRuns(tensors))
 
     def learn_scores(self, scores: Sequence[nn.Parameter | None]) -> Tensor:
         """The same for parameters of the tensors' own shapes; zeros stand where a

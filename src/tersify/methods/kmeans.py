@@ -10,19 +10,12 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range, check_whole
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Step,
-    Transform,
-    dense,
-    register,
-    straight_through,
-)
+from tersify.methods.base import Bound, Method, Site, Step, Transform
 from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.pruning.schedule import first_step
+from tersify.methods.registry import register
 from tersify.methods.relative_levels import AllLevels, RelativeLevels, levels_of
+from tersify.methods.weight_math import dense, straight_through
 from tersify.tensor import CompressedTensor
 
 ITERATIONS = 60

@@ -55,8 +55,9 @@ class Graph:
             return None
         # Each use of the layer has one taker, and the norm is called nowhere else: else
         # its γ and β mean more.
-        alone = len(takers) == len(uses) and set(takers) == set(self._calls[norm])
-        return norm if alone else None
+        if len(takers) != len(uses) or set(takers) != set(self._calls[norm]):
+            return None
+        return norm
 
     def may_lose_units(self, layer: nn.Module) -> bool:
         """Whether the layer is used, and every path from it to the output leads through

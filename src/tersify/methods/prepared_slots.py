@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
@@ -48,13 +49,16 @@ class Slot:
         self.cast: torch.dtype | None = None
 
     def watch(self, chain: ParametrizationList) -> None:
-        """From here on the weight is made of all that this chain holds."""
+        """From here on the weight is made of all that this chain holds, but for what a
+        transform says is `beside_the_weight`.
+        """
         self._sources = [
             (held, key)
             for module in chain.modules()
             for held in (module._parameters, module._buffers)
             for key, tensor in held.items()
             if tensor is not None
+            and key not in getattr(module, "beside_the_weight", ())
         ]
 
     def fill(self, weight: Tensor, latent: Tensor) -> None:
@@ -107,11 +111,13 @@ class Slot:
         return twin
 
 
+# Of a device's kind it is always the same, and every layer asks in every step.
+_has_autocast = functools.cache(torch.amp.is_autocast_available)
+
+
 def _autocast_type(tensor: Tensor) -> torch.dtype | None:
     device = tensor.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(
-        device
-    ):
+    if not _has_autocast(device) or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
 

@@ -9,10 +9,10 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors
 
-from tersify.methods.base import Bound, scale_gradient
+from tersify.methods.base import Bound
 from tersify.methods.flat_weights import FlatWeights
+from tersify.methods.weight_math import scale_gradient
 
 
 class RelativeLevels(nn.Module):
@@ -54,6 +54,13 @@ def keep_positive_(every: Sequence[RelativeLevels]) -> None:
     )
 
 
+@torch.no_grad()
+def levels_now(every: Sequence[RelativeLevels]) -> Tensor:
+    """The levels of each, one row for each: all have as many."""
+    starts = [levels.start for levels in every]
+    return torch.stack(torch._foreach_mul(starts, [levels.factor for levels in every]))
+
+
 class AllLevels:
     """The levels of all of them end to end, and the way back from a level's gradient to
     its factor's.
@@ -81,7 +88,9 @@ def _starts_gains_and_factors(
         lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]),
     )
     starts = [cast("Tensor", e._buffers["start"]) for e in every]
-    start = weights.remembered("starts", starts, lambda: _flatten_dense_tensors(starts))
+    start = weights.remembered(
+        "starts", starts, lambda: torch.cat([start.reshape(-1) for start in starts])
+    )
     factor = weights.learn(
         [cast("nn.Parameter", e._parameters["factor"]) for e in every]
     )

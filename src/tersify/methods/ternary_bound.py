@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from tersify import ranks
-from tersify.methods.base import Bound, straight_through
+from tersify.methods.base import Bound
 from tersify.methods.flat_weights import FlatWeights, clip_, signs_beyond
 from tersify.methods.relative_levels import all_levels
 from tersify.methods.threshold import TernaryTransform
+from tersify.methods.weight_math import straight_through
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import Bound, Method, Site, Step, Transform, register
+from tersify.methods.base import Bound, Method, Site, Step, Transform
 from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.layer_spreads import layer_spreads
+from tersify.methods.registry import register
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
     TernaryTransform,

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_choice, check_range
-from tersify.methods.base import Transform, dense, straight_through, ternary_tensor
+from tersify.methods.base import Transform
 from tersify.methods.relative_levels import RelativeLevels
+from tersify.methods.weight_math import dense, straight_through, ternary_tensor
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 

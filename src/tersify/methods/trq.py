@@ -9,23 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Transform,
-    dense,
-    register,
-    straight_through,
-    ternary_tensor,
-)
+from tersify.methods.base import Bound, Method, Site, Transform
 from tersify.methods.flat_weights import FlatWeights, Prepared, signs_beyond
+from tersify.methods.registry import register
 from tersify.methods.relative_levels import (
     AllLevels,
     RelativeLevels,
     keep_positive_,
     levels_of,
 )
+from tersify.methods.weight_math import dense, straight_through, ternary_tensor
 from tersify.tensor import CompressedTensor
 
 

@@ -8,23 +8,16 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Transform,
-    dense,
-    register,
-    straight_through,
-    ternary_tensor,
-)
+from tersify.methods.base import Bound, Method, Site, Transform
 from tersify.methods.flat_weights import FlatWeights, Prepared, signs_beyond
+from tersify.methods.registry import register
 from tersify.methods.relative_levels import (
     AllLevels,
     RelativeLevels,
     keep_positive_,
     levels_of,
 )
+from tersify.methods.weight_math import dense, straight_through, ternary_tensor
 from tersify.tensor import CompressedTensor
 
 
@@ -53,7 +46,10 @@ class TrainedTernary(Method):
         plus, minus = (
             weights.spread(each) for each in levels.values.view(-1, 2).unbind(1)
         )
-        return all_signed_levels(pattern, plus, minus, levels, weights)
+        # The numbers of `signed_levels` without its choices, which take several times
+        # as long as arithmetic.
+        up, down = pattern.clamp(min=0.0), pattern.clamp(max=0.0)
+        return all_signed_levels(up, down, plus, minus, levels, weights)
 
 
 class TtqTransform(Transform):
@@ -98,18 +94,17 @@ def signed_codebook(levels: Tensor) -> Tensor:
 
 
 def all_signed_levels(
-    pattern: Tensor,
+    up: Tensor,
+    down: Tensor,
     plus: Tensor,
     minus: Tensor,
     levels: AllLevels,
     weights: FlatWeights,
 ) -> Prepared:
-    """The weights of all tensors, with Wp and Wn as each weight has them, out of
-    `levels`.
+    """The weights of all tensors: `up` is 1 at +Wp, `down` −1 at −Wn, else they are 0.
+
+    `plus` and `minus` are Wp and Wn as each weight has them, out of `levels`.
     """
-    # The numbers of `signed_levels` without its choices, which take several times as
-    # long as products.
-    up, down = pattern.clamp(min=0.0), pattern.clamp(max=0.0)
     value = up * plus + down * minus
 
     def gradient(given: Tensor) -> Tensor:
@@ -117,7 +112,9 @@ def all_signed_levels(
             weights.sums(torch.stack([given * up, given * down], 1))
         )
 
-    return Prepared(value, value.abs() + (1.0 - pattern.abs()), gradient)
+    # A weight's own level, and 1 where the weight is zero.
+    gain = value.abs() + (1.0 - (up - down))
+    return Prepared(value, gain, gradient)
 
 
 def signed_levels(

@@ -8,18 +8,15 @@ import torch
 from torch import Tensor
 
 from tersify.checks import check_range
-from tersify.methods.base import (
-    Bound,
-    Method,
-    Site,
-    Transform,
+from tersify.methods.base import Bound, Method, Site, Transform
+from tersify.methods.flat_weights import FlatWeights, signs_beyond
+from tersify.methods.registry import register
+from tersify.methods.weight_math import (
     dense,
     over_channels,
-    register,
     straight_through,
     ternary_tensor,
 )
-from tersify.methods.flat_weights import FlatWeights, signs_beyond
 from tersify.tensor import CompressedTensor
 
 

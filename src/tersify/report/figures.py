@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tersify.report.charts import PERCENT, Line, Point, lines, scatter
+from tersify.report.line_charts import PERCENT, Line, Point, lines, scatter
 from tersify.report.number_text import bits, percent
 from tersify.report.published import PublishedTable, published_tables
 from tersify.report.run_files import Run
@@ -43,12 +43,11 @@ def dense_accuracy(run: Run, runs: Sequence[Run]) -> float | None:
     own = run.figure("dense_accuracy")
     if own is not None or not run.is_compressed or not run.network:
         return own
-    twins = [
-        r
-        for r in runs
-        if not r.is_compressed and r.is_finished and r.twin_key() == run.twin_key()
-    ]
-    return twins[0].figure("accuracy") if twins else None
+    finished = [r for r in runs if r.is_finished and not r.is_compressed]
+    for other in finished:
+        if other.twin_key() == run.twin_key():
+            return other.figure("accuracy")
+    return None
 
 
 def epoch_figures(runs: Sequence[Run]) -> list[Figure]:
@@ -169,9 +168,11 @@ def _trails(runs: Sequence[Run], key: str, *, skip: float) -> list[Line]:
     for index, run in enumerate(runs):
         rows = [row for row in run.history if key in row and "accuracy" in row]
         rows = rows[int(len(rows) * skip) :]
-        if len(rows) > 1:
-            xs, ys = ([row[axis] for row in rows] for axis in (key, "accuracy"))
-            trails.append(Line(name=run.name, run=index, xs=xs, ys=ys))
+        if len(rows) < 2:
+            continue
+        xs = [row[key] for row in rows]
+        ys = [row["accuracy"] for row in rows]
+        trails.append(Line(name=run.name, run=index, xs=xs, ys=ys))
     return trails
 
 

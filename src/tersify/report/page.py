@@ -136,24 +136,30 @@ def _main_run(runs: Sequence[Run]) -> Run:
 
 
 def _header(title: str, run: Run, runs: Sequence[Run]) -> str:
-    epochs = run.figure("epochs") or run.figure("epoch")
-    seconds = run.metrics.get("train_seconds")
-    facts = [
-        f"{run.name}, the best of {len(runs)} runs" if title != run.name else "",
-        f"the best of {len(runs)} runs" if len(runs) > 1 and title == run.name else "",
-        f"{run.network} on {run.data}" if run.network else run.data,
-        f"{epochs:.0f} epoch{'' if epochs == 1 else 's'}" if epochs else "",
-        f"trained in {duration(seconds)}" if seconds else "",
-    ]
-    if not run.is_finished and run.history:
-        facts.append("not finished")
-    about = " · ".join(clean(fact) for fact in facts if fact)
+    about = " · ".join(clean(fact) for fact in _facts(title, run, runs) if fact)
     return (
         '<header><div class="bar"><span class="brand">Tersify report</span>'
         '<button type="button" id="theme" aria-label="Light or dark">◐</button></div>'
         f'<h1>{clean(title)}</h1><p class="about">{about}</p>'
         f'<div class="tiles">{"".join(_tiles(run, runs))}</div></header>'
     )
+
+
+def _facts(title: str, run: Run, runs: Sequence[Run]) -> list[str]:
+    """What stands under the title: which run it is, what it trained and how long."""
+    facts = []
+    if title != run.name:
+        facts.append(f"{run.name}, the best of {len(runs)} runs")
+    elif len(runs) > 1:
+        facts.append(f"the best of {len(runs)} runs")
+    facts.append(f"{run.network} on {run.data}" if run.network else run.data)
+    if epochs := run.figure("epochs") or run.figure("epoch"):
+        facts.append(f"{epochs:.0f} epoch{'' if epochs == 1 else 's'}")
+    if seconds := run.metrics.get("train_seconds"):
+        facts.append(f"trained in {duration(seconds)}")
+    if not run.is_finished and run.history:
+        facts.append("not finished")
+    return facts
 
 
 def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from tersify import codec
-from tersify.report.contents import Contents, read_contents
+from tersify.report.weight_histograms import Contents, read_contents
 
 TWIN = "dense-twin"
 _MARKS = ("metrics.json", "history.jsonl", "model.terse")
@@ -128,16 +128,21 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
 
 
 def _search(directory: Path, depth: int) -> Iterable[Path]:
-    if any((directory / mark).is_file() for mark in _MARKS):
+    if _is_run(directory):
         yield directory
-        twin = directory / TWIN
-        if any((twin / mark).is_file() for mark in _MARKS):
-            yield twin
-    elif depth:
-        for child in sorted(
-            p for p in directory.iterdir() if p.is_dir() and not p.name.startswith(".")
-        ):
+        if _is_run(directory / TWIN):
+            yield directory / TWIN
+        # A run's own folders, such as its checkpoint, hold no other runs.
+        return
+    if depth == 0:
+        return
+    for child in sorted(directory.iterdir()):
+        if child.is_dir() and not child.name.startswith("."):
             yield from _search(child, depth - 1)
+
+
+def _is_run(directory: Path) -> bool:
+    return any((directory / mark).is_file() for mark in _MARKS)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

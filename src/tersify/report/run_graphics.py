@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tersify.report.charts import Bar, columns, divided, rows, steps
+from tersify.report.bar_charts import Bar, columns, divided, rows, steps
 from tersify.report.figures import Figure
 from tersify.report.number_text import bits, count, percent, short, size
 from tersify.report.run_files import Run, is_number

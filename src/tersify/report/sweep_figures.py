@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tersify.regular import read_regular
-from tersify.report.charts import Bar, rows
+from tersify.report.bar_charts import Bar, rows
 from tersify.report.figures import Figure
 from tersify.report.html_tables import Cell, table
 from tersify.report.number_text import short
@@ -124,14 +124,21 @@ def _word(objective: str) -> str:
 
 def sweep_table(sweep: SweepResults) -> str:
     heads = ["trial", *(o["name"] for o in sweep.objectives), *sweep.space]
+    on_front = [trial for trial in sweep.trials if trial["number"] in sweep.front]
     body = []
-    for trial in sweep.trials:
-        if trial["number"] in sweep.front:
-            figures = [Cell(short(v), v) for v in trial["values"]]
-            values = [trial["params"].get(field, "") for field in sweep.space]
-            told = [Cell(short(v), v) if is_number(v) else Cell(str(v)) for v in values]
-            body.append([Cell(str(trial["number"]), trial["number"]), *figures, *told])
+    for trial in on_front:
+        number = Cell(str(trial["number"]), trial["number"])
+        figures = [Cell(short(value), value) for value in trial["values"]]
+        settings = [_cell(trial["params"].get(field, "")) for field in sweep.space]
+        body.append([number, *figures, *settings])
     return table(f"The front ({sweep.told})", heads, body)
+
+
+def _cell(setting: Any) -> Cell:
+    """A setting as a table shows it; by its value it is sorted, if it is a number."""
+    if is_number(setting):
+        return Cell(short(setting), setting)
+    return Cell(str(setting))
 
 
 def _fronts(sweep: SweepResults, prefix: str) -> list[Figure]:

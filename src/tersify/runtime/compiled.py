@@ -11,31 +11,23 @@ from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
-from tersify.runtime.bound import Bound, agrees, bind
+from tersify.runtime.bound_network import Bound, agrees, bind
+from tersify.runtime.call_keys import key_of_call, other_numbers, plain_key
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
 from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
 from tersify.runtime.checksums import checksums
 from tersify.runtime.eager import Eager
 from tersify.runtime.engine import Kernels
+from tersify.runtime.fast_call import HOOKS_OF_ALL_MODULES, blanks, fast_call
 from tersify.runtime.inputs import Arguments, check_inputs, explained, in_order
-from tersify.runtime.nested import map_leaves, signature
+from tersify.runtime.nested import map_leaves
 from tersify.runtime.op_profile import OpTime, profile
 from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
-from tersify.runtime.torch_operator import WATCHERS, number_of, watched
+from tersify.runtime.torch_operator import number_of, watched
 
 MAX_SIZES = 64  # bound networks that are kept, the least recently used goes first
-_HOOKS_OF_ALL_MODULES = tuple(
-    getattr(torch_module, name, {})
-    for name in (
-        "_global_forward_hooks",
-        "_global_forward_pre_hooks",
-        "_global_backward_hooks",
-        "_global_backward_pre_hooks",
-    )
-)
 
 
 class CompiledModule(nn.Module):
@@ -62,7 +54,7 @@ class CompiledModule(nn.Module):
         self._module_calls: dict[Any, Callable[..., Any]] = {}
         self._unchanged: dict[str, int] = {}
         self._number = number_of(self)
-        self._fast = None if kernels is None else _fast_call(kernels)
+        self._fast = None if kernels is None else fast_call(kernels)
         self.eval()
 
     @property
@@ -84,7 +76,7 @@ class CompiledModule(nn.Module):
         """
         if not named and not torch.compiler.is_dynamo_compiling():
             module = (
-                self._module_calls.get(_plain_key(inputs))
+                self._module_calls.get(plain_key(inputs))
                 if self._module_calls
                 else None
             )
@@ -115,7 +107,7 @@ class CompiledModule(nn.Module):
                 or x.is_nested
             ):
                 return None
-        key = _key(inputs, {})
+        key = key_of_call(inputs, {})
         found = self._bounds.get(key)
         if found is None or found.depends_on_strides:
             return None
@@ -130,7 +122,7 @@ class CompiledModule(nn.Module):
             or self._forward_pre_hooks
             or self._backward_hooks
             or self._backward_pre_hooks
-            or any(_HOOKS_OF_ALL_MODULES)
+            or any(HOOKS_OF_ALL_MODULES)
             or "forward" in self.__dict__
         )
 
@@ -180,7 +172,9 @@ class CompiledModule(nn.Module):
                 [self._observation(batch) for batch in calibration or [example]]
             )
         self._first = self._remembered(
-            self._bind(captured, [in_order(x) for x in given], _key(args, kwargs))
+            self._bind(
+                captured, [in_order(x) for x in given], key_of_call(args, kwargs)
+            )
         )
         self._choose_module(self._first, captured, args, kwargs)
         self._check_other_numbers(args, kwargs, given)
@@ -191,7 +185,7 @@ class CompiledModule(nn.Module):
         """A forward that depends on numbers in ways that no operation shows would
         repeat those of the example.
         """
-        others = iter([_other_numbers(x) for x in given])
+        others = iter([other_numbers(x) for x in given])
         replaced = map_leaves(
             (args, dict(kwargs)),
             lambda leaf: next(others) if isinstance(leaf, Tensor) else leaf,
@@ -223,7 +217,7 @@ class CompiledModule(nn.Module):
     def _bound(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]
     ) -> Bound:
-        key = _key(args, kwargs)
+        key = key_of_call(args, kwargs)
         found = self._bound_by(key, args, kwargs, given, keep_strides=False)
         if not found.depends_on_strides or all(in_order(x) is x for x in given):
             return found
@@ -271,7 +265,7 @@ class CompiledModule(nn.Module):
         if rounds and not all(node.in_torch for node in bound.network.plan.nodes):
             return
         bound.module = self._eager.faster(bound, captured, args, kwargs)
-        key = _plain_key(args)
+        key = plain_key(args)
         if bound.module is not None and not kwargs and None not in key:
             if len(self._module_calls) >= MAX_SIZES:
                 self._module_calls.clear()
@@ -294,7 +288,7 @@ class CompiledModule(nn.Module):
             shapes = tuple(
                 bound.graph.values[name].shape for name in bound.graph.inputs
             )
-            self._fast.remember(shapes, segment.engine, _blanks(segment.shapes))
+            self._fast.remember(shapes, segment.engine, blanks(segment.shapes))
         return bound
 
     def _captured(
@@ -363,63 +357,3 @@ class CompiledModule(nn.Module):
             "a compiled network is packed for this CPU and can be neither copied nor pickled; save the network it was "
             "compiled from, and compile that again"
         )
-
-
-def _plain_key(inputs: tuple[Any, ...]) -> Any:
-    """Of plain tensors alone, as quickly as may be."""
-    return tuple([(x.shape, x.dtype) if type(x) is Tensor else None for x in inputs])
-
-
-def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls with equal keys run the same plan. Under autocast a module computes in
-    other types.
-    """
-    if torch.is_autocast_enabled("cpu"):
-        return (
-            torch.get_autocast_dtype("cpu"),
-            *(signature(x) for x in args),
-            *map(signature, kwargs.items()),
-        )
-    if not kwargs and all(type(x) is Tensor for x in args):
-        return tuple((x.shape, x.dtype) for x in args)
-    return tuple(signature(x) for x in args) + tuple(
-        (name, signature(x)) for name, x in kwargs.items()
-    )
-
-
-def _other_numbers(x: Tensor) -> Tensor:
-    """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats
-    also change a little.
-    """
-    flipped = x.detach().flip(tuple(range(x.ndim))).contiguous()
-    if not x.is_floating_point():
-        return flipped
-    noise = torch.randn(
-        flipped.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
-    )
-    spread = (
-        flipped.float().std() if flipped.numel() > 1 else flipped.float().abs().sum()
-    )
-    return flipped + (noise * (0.1 * spread + 1e-3)).to(x.dtype)
-
-
-def _fast_call(kernels: Kernels) -> Any:
-    """A C++ function that runs again what ran before; None where this torch does not
-    describe tensors to C++.
-    """
-    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
-    if exchange is None:
-        return None
-    return kernels.module.FastCall(
-        Tensor, exchange, torch.empty_like, True, _HOOKS_OF_ALL_MODULES, WATCHERS
-    )
-
-
-def _blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    """Tensors without memory: they only say what an output is like."""
-    blanks = tuple(
-        torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes
-    )
-    for blank in blanks:
-        blank.untyped_storage().resize_(0)
-    return blanks

@@ -86,15 +86,25 @@ class Costs:
 
 def keys() -> list[str]:
     """Everything that a measurement holds."""
-    lists = [f"{c}.{k}@{d:g}" for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
-    lists += [f"{CONV}.{INT8}@{d:g}" for d in DENSITIES]
-    vectors = [f"{VECTOR}.{k}@1" for k in (*LISTS[:2], INT8, FOUR_BIT, DENSE)] + [
-        f"{VECTOR}.float@{d:g}" for d in DENSITIES
-    ]
-    rows = [f"{ROWS}.{k}@1" for k in (INT8, FOUR_BIT, DENSE)]
-    picked = [f"{c}.{INT8}@{d:g}" for c in (VECTOR, ROWS) for d in DENSITIES[:2]]
-    convs = [f"{CONV}.{k}@1" for k in (DENSE, LANES, TWO_BIT, FOUR_BIT)]
-    return [*lists, *vectors, *rows, *picked, *convs, EXCHANGE, LEAVING, ENTERING, CALL]
+    every = [_key(c, k, d) for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
+    every += [_key(CONV, INT8, density) for density in DENSITIES]
+    every += [_key(VECTOR, "float", density) for density in DENSITIES]
+    # Kernels that read only the weights that are not zero gain nothing above these.
+    for call in (VECTOR, ROWS):
+        every += [_key(call, INT8, density) for density in DENSITIES[:2]]
+    # The rest read every weight, zero or not, so one density tells all.
+    full = {
+        VECTOR: (*LISTS[:2], INT8, FOUR_BIT, DENSE),
+        ROWS: (INT8, FOUR_BIT, DENSE),
+        CONV: (DENSE, LANES, TWO_BIT, FOUR_BIT),
+    }
+    for call, kernels in full.items():
+        every += [_key(call, kernel, 1) for kernel in kernels]
+    return [*every, EXCHANGE, LEAVING, ENTERING, CALL]
+
+
+def _key(call: str, kernel: str, density: float) -> str:
+    return f"{call}.{kernel}@{density:g}"
 
 
 def costs_of_this_cpu(module: ModuleType) -> Costs:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from tersify.runtime.bound import Bound
+from tersify.runtime.bound_network import Bound
 from tersify.runtime.capture import Captured
 from tersify.runtime.check import FP32_TOLERANCE, difference
 from tersify.runtime.nested import tensors

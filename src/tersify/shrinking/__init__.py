@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 from tersify.modes import eval_mode, without_tf32
 from tersify.shrinking.cutting import cut_
-from tersify.shrinking.dead import Branch, Departures
-from tersify.shrinking.files import carry_codes_, fit_, packed
+from tersify.shrinking.dead_units import Branch, Departures
 from tersify.shrinking.scattering import can_scatter, scatter_
+from tersify.shrinking.shrunk_files import carry_codes_, fit_, packed
 from tersify.units.attention import HeadAttention
 from tersify.units.trace import Example, call_arguments, trace
 

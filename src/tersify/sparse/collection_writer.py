@@ -12,7 +12,6 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from tersify.checks import check_whole
 from tersify.codec.atomic import write_text
 from tersify.locks import alone
 from tersify.sparse.collection import Collection
+from tersify.sparse.collection_facts import method_of, model_facts, recipe_text
 from tersify.sparse.collection_index import (
     ARRAYS,
     FORMAT,
@@ -37,8 +37,6 @@ from tersify.sparse.input_rows import SAMPLING, Record, as_array, record
 from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
 from tersify.sparse.npz import to_npz
 from tersify.sparse.statistics import describe, share
-from tersify.tensor.origin import file_facts
-from tersify.toml import read_toml
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -97,8 +95,8 @@ def collect(
             f"{''.join(f'; {key}: {why}' for key, why in list(skipped.items())[:3])}; "
             "prune it first, lower min_sparsity, or set it to 0 (--dense) to collect dense layers"
         )
-    text = _recipe_text(model, recipe)
-    facts = _model_facts(model, records, text) | {
+    text = recipe_text(model, recipe)
+    facts = model_facts(model, records, text) | {
         "accuracy": accuracy,
         "licence": licence or "not stated",
     }
@@ -113,7 +111,7 @@ def collect(
             stored |= {
                 "name": f"{model_name}/{each.name}",
                 "model": model_name,
-                **_method(text, each.parameter),
+                **method_of(text, each.parameter),
             }
             old["operations"].append(stored)
         write_text(staging / INDEX, json.dumps(old, indent=1))
@@ -293,67 +291,3 @@ def _write(matrix: Matrix, path: Path) -> dict[str, Any]:
         "format": matrix.format,
     }
     return facts | {"array_bytes": matrix.size_bytes}
-
-
-def _recipe_text(model: nn.Module, recipe: str | Path | Recipe | None) -> str | None:
-    if recipe is None:
-        return file_facts(model)[0]
-    from tersify.recipe import Recipe
-
-    return Recipe.load(recipe).describe()
-
-
-def _method(text: str | None, parameter: str) -> dict[str, Any]:
-    """The methods of the first rule that names the weight, and the share of zeros they
-    aim at.
-    """
-    for rule in read_toml(text, "the recipe").get("rules", []) if text else []:
-        globs = rule.get("weights", "*")
-        if any(
-            fnmatchcase(parameter, glob)
-            for glob in ([globs] if isinstance(globs, str) else globs)
-        ):
-            methods = rule.get("methods", [])
-            targets = [method["sparsity"] for method in methods if "sparsity" in method]
-            return {
-                "method": methods,
-                "target_sparsity": targets[0] if targets else None,
-            }
-    return {"method": None, "target_sparsity": None}
-
-
-def _model_facts(
-    model: nn.Module, records: list[Record], recipe: str | None
-) -> dict[str, Any]:
-    from tersify import __version__
-
-    weights = [each.weight for each in records]
-    zeros = sum(weight.size - int(np.count_nonzero(weight)) for weight in weights)
-    return {
-        "class": type(model).__name__,
-        "state_sha256": state_hash(model),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "collected_weights": sum(weight.size for weight in weights),
-        "sparsity": share(zeros, sum(weight.size for weight in weights)),
-        "recipe": recipe,
-        "tersify": __version__,
-        "torch": str(torch.__version__),
-    }
-
-
-def state_hash(model: nn.Module) -> str:
-    """sha256 over the names, types, shapes and bytes of the state dict."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        if isinstance(tensor, Tensor):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(
-                tensor.detach()
-                .cpu()
-                .contiguous()
-                .reshape(-1)
-                .view(torch.uint8)
-                .numpy()
-                .tobytes()
-            )
-    return digest.hexdigest()

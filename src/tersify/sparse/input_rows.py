@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from tersify.modes import eval_mode
 from tersify.sparse.formats import Array
-from tersify.sparse.layer_products import Call, CannotCollect, Product, calls, products
+from tersify.sparse.layer_products import calls, products
 from tersify.sparse.lowering import multiply
+from tersify.sparse.products import Call, CannotCollect, Product
 
 SEED = 0
 LAYER_TOLERANCE = 1e-2

@@ -2,8 +2,9 @@
 consumes.
 """
 
-from tersify.tensor.bits import bits_for, bytes_for, pack_bits, unpack_bits
+from tersify.tensor.bit_packing import bits_for, bytes_for, pack_bits, unpack_bits
 from tersify.tensor.compressed import CompressedTensor
+from tersify.tensor.lookup_table import Table, TableFormat
 from tersify.tensor.measures import (
     code_counts,
     entropy_bits,
@@ -11,7 +12,6 @@ from tersify.tensor.measures import (
     sparsity_percent,
 )
 from tersify.tensor.model import CompressedModel
-from tersify.tensor.table import Table, TableFormat
 
 __all__ = [
     "CompressedModel",

@@ -13,10 +13,10 @@ from torch.nn.parameter import is_lazy
 
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.inputs import METADATA, fix_inputs, read_facts
-from tersify.tensor.masks import MASK, ORIGINAL
 from tersify.tensor.measures import entropy_bits, sparsity_percent
 from tersify.tensor.memory import find_sharing, memory_key
 from tersify.tensor.origin import set_file_facts, set_origins
+from tersify.tensor.torch_prune_names import MASK, ORIGINAL
 
 GRAPH = "graph"  # in the metadata: the operations of the network
 MOST_LINES = 20  # that print shows

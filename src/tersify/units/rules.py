@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from tersify.units import layers, moves
+from tersify.units import layers, moving_rules
 from tersify.units.walk import Rule
 
 _POOLS = [
@@ -61,9 +61,9 @@ _RULES: dict[str, Rule] = {
     **{f"conv_transpose{d}d": layers.conv_transpose for d in (1, 2, 3)},
     "embedding": layers.embedding,
     "batch_norm": layers.batch_norm,
-    **dict.fromkeys([*_POOLS, *_RESAMPLES], moves.keeps_channels),
-    **dict.fromkeys(["mean", "sum", "amax", "amin", "std", "var"], moves.reduce),
-    **dict.fromkeys(["softmax", "log_softmax", "_softmax"], moves.along_dim),
+    **dict.fromkeys([*_POOLS, *_RESAMPLES], moving_rules.keeps_channels),
+    **dict.fromkeys(["mean", "sum", "amax", "amin", "std", "var"], moving_rules.reduce),
+    **dict.fromkeys(["softmax", "log_softmax", "_softmax"], moving_rules.along_dim),
     **dict.fromkeys(
         [
             "dropout",
@@ -75,23 +75,25 @@ _RULES: dict[str, Rule] = {
             "to",
             "alias",
         ],
-        moves.same,
+        moving_rules.same,
     ),
-    **dict.fromkeys(_ACTIVATIONS, moves.same),
+    **dict.fromkeys(_ACTIVATIONS, moving_rules.same),
     "prelu": layers.prelu,
-    **dict.fromkeys(["view", "reshape", "_unsafe_view", "unflatten"], moves.view),
-    "expand": moves.expand,
-    "expand_as": moves.expand_as,
-    **dict.fromkeys(_MOVES, moves.rearrange),
-    "cat": moves.cat,
+    **dict.fromkeys(
+        ["view", "reshape", "_unsafe_view", "unflatten"], moving_rules.view
+    ),
+    "expand": moving_rules.expand,
+    "expand_as": moving_rules.expand_as,
+    **dict.fromkeys(_MOVES, moving_rules.rearrange),
+    "cat": moving_rules.cat,
     **dict.fromkeys(
         ["select", "slice", "split", "split_with_sizes", "chunk", "unbind", "narrow"],
-        moves.take,
+        moving_rules.take,
     ),
-    **dict.fromkeys(["pad", "constant_pad_nd"], moves.pad),
+    **dict.fromkeys(["pad", "constant_pad_nd"], moving_rules.pad),
     **dict.fromkeys(["matmul", "bmm"], layers.matmul),
     "scaled_dot_product_attention": layers.attention,
-    "getitem": moves.getitem,
+    "getitem": moving_rules.getitem,
 }
 
 
@@ -101,7 +103,7 @@ def rule_for(node: fx.Node) -> Rule | None:
         return _RULES[name]
     target = node.target
     return (
-        moves.pointwise
+        moving_rules.pointwise
         if isinstance(target, torch._ops.OpOverload)
         and torch.Tag.pointwise in target.tags
         else None

@@ -25,12 +25,13 @@ def user_data(text: str) -> Data:
     made = call_function(text)
     if isinstance(made, Data):
         return made
-    if _is_pair(made) and all(isinstance(part, (DataLoader, Dataset)) for part in made):
+    wrong = ValueError(f"{text!r} returned a {type(made).__name__}; it must {RULE}")
+    if not _is_pair(made):
+        raise wrong
+    if all(isinstance(part, (DataLoader, Dataset)) for part in made):
         return stream(*made, name=text)
-    if not _is_pair(made) or not all(
-        isinstance(part, Split) or _is_pair(part) for part in made
-    ):
-        raise ValueError(f"{text!r} returned a {type(made).__name__}; it must {RULE}")
+    if not all(isinstance(part, Split) or _is_pair(part) for part in made):
+        raise wrong
     train, test = (part if isinstance(part, Split) else Split(*part) for part in made)
     mean, std = statistics(train.images)
     classes = int(torch.maximum(train.labels.max(), test.labels.max())) + 1

@@ -10,6 +10,17 @@ from pathlib import Path
 from tersify.lab.data.roots import check_file
 
 LONGEST_WORD = 100
+# First and last of the characters that are words of their own, as BERT has it: marks of
+# ASCII, also those that Unicode calls symbols, and Chinese characters.
+_ALONE = (
+    ("!", "/"),
+    (":", "@"),
+    ("[", "`"),
+    ("{", "~"),
+    ("\u4e00", "\u9fff"),
+    ("\u3400", "\u4dbf"),
+    ("\uf900", "\ufaff"),
+)
 
 
 class WordPiece:
@@ -65,15 +76,10 @@ def _words(text: str) -> list[str]:
 
 
 def _stands_alone(c: str) -> bool:
-    is_ascii_mark = (
-        "!" <= c <= "/" or ":" <= c <= "@" or "[" <= c <= "`" or "{" <= c <= "~"
-    )
-    is_chinese = (
-        "\u4e00" <= c <= "\u9fff"
-        or "\u3400" <= c <= "\u4dbf"
-        or "\uf900" <= c <= "\ufaff"
-    )
-    return is_ascii_mark or is_chinese or unicodedata.category(c).startswith("P")
+    """Whether the character is a word of its own: marks and Chinese characters."""
+    if any(first <= c <= last for first, last in _ALONE):
+        return True
+    return unicodedata.category(c).startswith("P")
 
 
 def _is_control(c: str) -> bool:

@@ -17,16 +17,8 @@ from typing import Any
 
 from tersify.codec.atomic import write_text
 from tersify.lab.experiments.experiment_file import Experiment, Row, run_path
-from tersify.report.charts import (
-    Bar,
-    Line,
-    Point,
-    columns,
-    lines,
-    scatter,
-    steps,
-    with_legend,
-)
+from tersify.report.bar_charts import Bar, columns, steps
+from tersify.report.line_charts import Line, Point, lines, scatter, with_legend
 from tersify.report.run_files import Run, read_run
 from tersify.report.run_graphics import pooled_latents
 from tersify.report.svg import Drawing, color

@@ -18,7 +18,7 @@ from tersify.lab.speech.mixtures import Corpus
 from tersify.lab.speech.table3 import PAPER, WEIGHTS, trained, training_of
 from tersify.methods.lookup.range_split import range_split
 from tersify.report.svg import Drawing, Plot, color, label, tag
-from tersify.tensor.table import Floats
+from tersify.tensor.lookup_table import Floats
 
 POINTS = 200
 

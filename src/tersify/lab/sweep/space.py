@@ -113,9 +113,7 @@ def _check_choices(field: str, values: list[Any]) -> None:
 
 
 def _check_range(field: str, kind: str, values: list[Any]) -> None:
-    numbers = (int,) if kind == "int" else (int, float)
-    is_pair = len(values) == 2 and all(_is_number(value, numbers) for value in values)
-    if not is_pair or not all(map(math.isfinite, values)) or not values[0] < values[1]:
+    if not _is_range(kind, values):
         raise ValueError(
             f"space: {field!r} takes {kind} = [low, high] with low < high, got {values}"
         )
@@ -123,6 +121,15 @@ def _check_range(field: str, kind: str, values: list[Any]) -> None:
         raise ValueError(
             f"space: {field!r} is logarithmic and must start above 0, got {values[0]}"
         )
+
+
+def _is_range(kind: str, values: list[Any]) -> bool:
+    """Whether the values are two finite numbers, the lower one first."""
+    numbers = (int,) if kind == "int" else (int, float)
+    if len(values) != 2 or not all(_is_number(value, numbers) for value in values):
+        return False
+    low, high = values
+    return math.isfinite(low) and math.isfinite(high) and low < high
 
 
 def _is_number(value: object, kinds: tuple[type, ...]) -> TypeGuard[int]:

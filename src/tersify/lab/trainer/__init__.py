@@ -9,7 +9,7 @@ from tersify.lab.trainer.display import Display, display_for
 from tersify.lab.trainer.evaluation import check_fits, evaluate
 from tersify.lab.trainer.fitting import DENSE, fitted
 from tersify.lab.trainer.job import Job
-from tersify.lab.trainer.loop import pick_device
+from tersify.lab.trainer.loop_parts import pick_device
 from tersify.lab.trainer.run import train
 from tersify.lab.trainer.run_directory import RunDirectory
 

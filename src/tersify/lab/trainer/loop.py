@@ -7,21 +7,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from tersify import ranks
-from tersify.batchnorm import LEAST_VALUES, recalibrate_, recalibrated
+from tersify.batchnorm_statistics import LEAST_VALUES, recalibrate_, recalibrated
 from tersify.calibration import Calibration
-from tersify.lab.data import Augmentation, Data, Stream, normalize
-from tersify.lab.names import unknown
+from tersify.lab.data import Data, Stream, normalize
 from tersify.lab.seeds import set_seed
 from tersify.lab.trainer.average import WeightAverage
 from tersify.lab.trainer.batches import Feed, StreamFeed, seed_of, to_device
@@ -31,12 +27,17 @@ from tersify.lab.trainer.distributed import (
     average_batch_norms_,
     check_alike,
     data_parallel,
-    local_rank,
     reduce_others_,
     start_alike,
     sum_over_ranks,
 )
 from tersify.lab.trainer.evaluation import check_fits, evaluate
+from tersify.lab.trainer.loop_parts import (
+    augmentation_of,
+    freeze_,
+    optimizer_of,
+    pick_device,
+)
 from tersify.lab.trainer.mixup import mix
 from tersify.lab.trainer.objective import Objective, load_teacher
 from tersify.lab.trainer.plain_session import PlainSession, Training
@@ -91,7 +92,7 @@ class Loop:
             "seed": config.seed,
             "device": self.device,
         }
-        how["augmentation"] = _augmentation(data, config)
+        how["augmentation"] = augmentation_of(data, config)
         self.feed = (
             StreamFeed(data, **how)
             if isinstance(data.train, Stream)
@@ -108,7 +109,7 @@ class Loop:
         self.is_sharded = config.parallel == "sharded" and ranks.together()
         if self.is_sharded:
             spread_over_ranks_(self.session)
-        self.optimizer = _optimizer(self.session, config, fused=on_cuda)
+        self.optimizer = optimizer_of(self.session, config, fused=on_cuda)
         self.average = WeightAverage(self.model, config.ema) if config.ema else None
         memory_format = torch.channels_last if channels_last else torch.preserve_format
         if teacher is not None:
@@ -311,80 +312,3 @@ class Loop:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average:
             self.average.load_state_dict(state["average"])
-
-
-def freeze_(model: nn.Module, names: str) -> None:
-    """The parameters whose names match the glob are not trained."""
-    parameters = dict(model.named_parameters())
-    chosen = [name for name in parameters if fnmatchcase(name, names)]
-    if not chosen:
-        raise ValueError(
-            f"freeze matches no parameter of the network, got {names!r}; it has {', '.join(list(parameters)[:3])}, …"
-        )
-    if len(chosen) == len(parameters):
-        raise ValueError(
-            f"freeze matches every parameter of the network, got {names!r}; leave some to train"
-        )
-    for name in chosen:
-        parameters[name].requires_grad_(False)
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; of several ranks on a machine each takes a GPU
-    of its own.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and local_rank():
-        name = f"cuda:{local_rank()}"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device {name!r} is not available here; use device 'cpu' or 'auto'"
-        )
-    return device
-
-
-def _augmentation(data: Data, config: TrainConfig) -> Augmentation:
-    base = data.augmentation if config.augment else Augmentation()
-    known = tuple(vars(base))
-    for key, value in config.augmentation.items():
-        if key not in known:
-            raise unknown("augmentation", key, known)
-        kind = type(getattr(base, key))
-        if type(value) is not kind:
-            raise ValueError(
-                f"augmentation {key} must be of type {kind.__name__}, got {value!r}"
-            )
-    wanted = replace(base, **config.augmentation)
-    if wanted != Augmentation() and len(data.shape) != 3:
-        raise ValueError(
-            f"augmentation is for images (C, H, W) and {data.name!r} holds {'×'.join(map(str, data.shape))}; "
-            "leave it out, or set augment=false"
-        )
-    if 2 * wanted.cutout > (side := min(data.shape[-2:], default=0)):
-        raise ValueError(
-            f"augmentation cutout = {wanted.cutout} pixels covers more than half the side of {data.name!r}'s "
-            f"images, {side} pixels; set it to {side // 2} or less"
-        )
-    return wanted
-
-
-def _optimizer(
-    session: Training, config: TrainConfig, *, fused: bool
-) -> torch.optim.Optimizer:
-    groups = session.param_groups(weight_decay=config.weight_decay)
-    if config.optimizer == "adadelta":
-        return torch.optim.Adadelta(groups, lr=config.lr)
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            groups,
-            lr=config.lr,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-            fused=fused,
-        )
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=config.lr, fused=fused)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_range, check_whole
-from tersify.methods.base import Bound, Method, Network, Site, Step, Transform, register
+from tersify.methods.base import Bound, Method, Network, Site, Step, Transform
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.fold import Evaluator, SearchedLayer
 from tersify.methods.energy.gates import Gate, GateTransform, Whole
@@ -21,6 +21,7 @@ from tersify.methods.energy.population import Population
 from tersify.methods.energy.searches import SEARCHES, Settings
 from tersify.methods.energy.unit_sites import UnitSite, gather_units
 from tersify.methods.flat_weights import FlatWeights
+from tersify.methods.registry import register
 from tersify.userfile import names_function
 
 
@@ -313,9 +314,9 @@ class Work(nn.Module):
         """
         population = self.population
         converged = False
-        if new_epoch and population.judged and self._engine is not None:
-            self._engine.check_energies()
         if new_epoch and population.judged:
+            if self._engine is not None:
+                self._engine.check_energies()
             converged = population.spread() <= self.method.tolerance
         if share >= self.method.stagnation or converged:
             population.searching = False

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import Transform, Units, pack_kept
+from tersify.methods.base import Transform, Units
 from tersify.methods.prepared_slots import forget_prepared
+from tersify.methods.weight_math import pack_kept
 from tersify.tensor import CompressedTensor
 
 

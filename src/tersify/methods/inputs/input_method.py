@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tersify.methods.base import made_from_table, table_of
+from tersify.methods.method_settings import made_from_table, table_of
 from tersify.tensor.inputs import InputQuantizer
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from tersify.methods.base import straight_through
 from tersify.methods.inputs.input_method import (
     InputMethod,
     Seen,
     TrainedInput,
     register_input,
 )
+from tersify.methods.weight_math import straight_through
 from tersify.tensor.inputs import TokenInput, token_levels
 
 

@@ -21,7 +21,7 @@ from tersify.methods.lookup.range_split import (
     squared_error,
     uniform_levels,
 )
-from tersify.tensor.table import Floats, TableFormat
+from tersify.tensor.lookup_table import Floats, TableFormat
 
 if TYPE_CHECKING:
     from tersify.methods.lookup.lookup import Lookup

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from tersify.methods.lookup.range_split import interval_counts
-from tersify.tensor.table import Floats, Ints, TableFormat
+from tersify.tensor.lookup_table import Floats, Ints, TableFormat
 
 CHUNK = 1 << 20
 

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from tersify.tensor.table import Floats, TableFormat
+from tersify.tensor.lookup_table import Floats, TableFormat
 
 LLOYD_STEPS = 50
 

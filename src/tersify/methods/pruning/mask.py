@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tersify import ranks
-from tersify.methods.base import Transform, pack_kept
+from tersify.methods.base import Transform
+from tersify.methods.weight_math import pack_kept
 from tersify.tensor import CompressedTensor
 
 

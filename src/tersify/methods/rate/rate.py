@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from tersify.checks import check_range, check_whole
 from tersify.codec.costs import priced
-from tersify.methods.base import Bound, Method, Site, Step, Transform, register
+from tersify.methods.base import Bound, Method, Site, Step, Transform
 from tersify.methods.flat_weights import FlatWeights
 from tersify.methods.rate.prices import bits_of_weights, coded_bits
 from tersify.methods.rate.transform import ExpectedBits, RateTransform
+from tersify.methods.registry import register
 from tersify.methods.threshold import MOST_STEPS_BETWEEN, is_measured_at
 from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor

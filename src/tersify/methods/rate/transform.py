@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tersify.methods.base import Transform, dense, pack_kept, straight_through
+from tersify.methods.base import Transform
 from tersify.methods.flat_weights import FlatWeights
+from tersify.methods.weight_math import dense, pack_kept, straight_through
 from tersify.tensor import CompressedTensor
 
 

@@ -15,10 +15,10 @@ from torch import Tensor, fx, nn
 
 from tersify.modes import eval_mode
 from tersify.runtime.capture.attributes import Attributes
-from tersify.runtime.capture.paddings import refuse_nested_paddings
+from tersify.runtime.capture.padded_encoders import refuse_nested_paddings
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import CannotCapture, refuse
-from tersify.runtime.capture.storage import with_strides
+from tersify.runtime.capture.shared_memory import with_strides
 from tersify.runtime.capture.values import Call, Graph, Ref, Value, refs, resolve
 from tersify.runtime.nested import is_plain, map_leaves, tensors
 
@@ -124,7 +124,7 @@ def _record(
     owned |= dict(model.named_buffers(remove_duplicate=False))
     recorder = Recorder(owned)
     # needs a private name of torch, so not before it is used
-    from tersify.runtime.capture.modes import watch
+    from tersify.runtime.capture.recording_modes import watch
 
     copies: list[Tensor] = []
 

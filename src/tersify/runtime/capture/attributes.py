@@ -92,18 +92,15 @@ def _is_the_same(value: Any, before: Any, recorder: Recorder) -> bool:
     if value is before:
         return True
     if isinstance(value, Tensor) and isinstance(before, Tensor):
-        same_kind = (value.shape, value.dtype) == (before.shape, before.dtype)
-        return same_kind and not recorder.is_live(value) and torch.equal(value, before)
-    if (
-        isinstance(value, tuple)
-        and isinstance(before, tuple)
-        and len(value) == len(before)
-    ):
-        return all(
-            _is_the_same(a, b, recorder) for a, b in zip(value, before, strict=True)
-        )
-    return (
-        isinstance(value, (int, float, str))
-        and type(value) is type(before)
-        and bool(value == before)
-    )
+        if (value.shape, value.dtype) != (before.shape, before.dtype):
+            return False
+        # What depends on the inputs differs from call to call, though it be equal now.
+        return not recorder.is_live(value) and torch.equal(value, before)
+    if isinstance(value, tuple) and isinstance(before, tuple):
+        if len(value) != len(before):
+            return False
+        pairs = zip(value, before, strict=True)
+        return all(_is_the_same(a, b, recorder) for a, b in pairs)
+    if not isinstance(value, (int, float, str)) or type(value) is not type(before):
+        return False
+    return bool(value == before)

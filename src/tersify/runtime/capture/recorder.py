@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tersify.runtime.capture.inplace import functional_form, written_arguments
 from tersify.runtime.capture.refusal import refuse
-from tersify.runtime.capture.storage import Geometry, Storage
+from tersify.runtime.capture.shared_memory import Geometry, Storage
 from tersify.runtime.capture.values import Call, Ref, Value
 from tersify.runtime.nested import map_leaves, tensors
 

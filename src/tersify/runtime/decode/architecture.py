@@ -95,17 +95,17 @@ def _check_rotation(config: Any) -> None:
 
 
 def _windows(config: Any) -> list[int]:
-    """How far each layer sees back."""
-    window, count = getattr(config, "sliding_window", None), config.num_hidden_layers
+    """How far each layer sees back; 0: to the first token."""
+    window = getattr(config, "sliding_window", None) or 0
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
-        return [
-            window if window and getattr(config, "use_sliding_window", True) else 0
-        ] * count
+        # Older configurations say it once for all layers.
+        used = getattr(config, "use_sliding_window", True)
+        return [window if used else 0] * config.num_hidden_layers
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
     if unknown:
         raise UnknownModelError(f"layers of type {sorted(unknown)[0]!r} have no kernel")
-    return [window or 0 if kind == "sliding_attention" else 0 for kind in kinds]
+    return [window if kind == "sliding_attention" else 0 for kind in kinds]
 
 
 def _llama(config: Any) -> Architecture:

@@ -60,6 +60,9 @@ class Product:
 def pack_product(
     kernels: Kernels, names: Sequence[str], matrices: Sequence[Matrix], precision: str
 ) -> Product:
+    """Matrices that take the same input, packed as one product where their kernels are
+    the same, else one by one.
+    """
     found, int8 = [], []
     for name, matrix in zip(names, matrices, strict=True):
         weight = coded(name, matrix)
@@ -69,18 +72,14 @@ def pack_product(
             )
         int8.append(weight.codes is not None and (precision == "int8" or matrix.rounds))
         found.append(weight.in_steps() if int8[-1] else weight.for_floats())
-    together = len(set(int8)) == 1 and _fit_together(found)
-    groups = [range(len(found))] if together else [[i] for i in range(len(found))]
     biases = [matrix.bias for matrix in matrices]
-    return Product(
-        parts=tuple(
-            _packed(kernels, [found[i] for i in g], [biases[i] for i in g], int8[g[0]])
-            for g in groups
-        ),
-        int8_names=frozenset(
-            name for name, bytes_ in zip(names, int8, strict=True) if bytes_
-        ),
-    )
+    if len(set(int8)) == 1 and _fit_together(found):
+        parts = [_packed(kernels, found, biases, int8[0])]
+    else:
+        each = zip(found, biases, int8, strict=True)
+        parts = [_packed(kernels, [w], [bias], steps) for w, bias, steps in each]
+    in_int8 = [name for name, steps in zip(names, int8, strict=True) if steps]
+    return Product(parts=tuple(parts), int8_names=frozenset(in_int8))
 
 
 def _bits(levels: set[float]) -> int:

@@ -2,9 +2,7 @@
 
 from tersify.runtime.fixed.cordic import Cordic
 from tersify.runtime.fixed.fft import FixedFft
-from tersify.runtime.fixed.layer import VARIANTS, FixedLayer
-from tersify.runtime.fixed.network import FixedNetwork, fixed_network
-from tersify.runtime.fixed.numbers import (
+from tersify.runtime.fixed.fixed_point import (
     ROUNDINGS,
     Format,
     Ints,
@@ -13,6 +11,8 @@ from tersify.runtime.fixed.numbers import (
     quantize,
     shift_right,
 )
+from tersify.runtime.fixed.layer import VARIANTS, FixedLayer
+from tersify.runtime.fixed.network import FixedNetwork, fixed_network
 
 __all__ = [
     "ROUNDINGS",

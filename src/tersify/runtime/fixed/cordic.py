@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tersify.runtime.fixed.numbers import Ints, shift_right
+from tersify.runtime.fixed.fixed_point import Ints, shift_right
 
 GAIN_FRACTION = 16
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tersify.runtime.fixed.numbers import Format, Ints, Monitor, shift_right
+from tersify.runtime.fixed.fixed_point import Format, Ints, Monitor, shift_right
 
 
 @dataclass(frozen=True, kw_only=True)

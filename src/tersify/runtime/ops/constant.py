@@ -52,10 +52,11 @@ def of_item(constant: Tensor, shape: Sequence[int]) -> Tensor:
     """The constant without the axis of the items, which it must not tell apart."""
     if constant.dtype != torch.float32 or not bool(constant.isfinite().all()):
         raise CannotLower("its constant is not of finite float32 numbers")
-    if (
-        constant.ndim > len(shape)
-        or len(shape) < 2
-        or (constant.ndim == len(shape) and constant.shape[0] != 1)
-    ):
+    if len(shape) < 2 or constant.ndim > len(shape):
         raise CannotLower("its constant differs from item to item")
-    return constant[0] if constant.ndim == len(shape) else constant
+    if constant.ndim < len(shape):
+        # Broadcasting repeats it for every item.
+        return constant
+    if constant.shape[0] != 1:
+        raise CannotLower("its constant differs from item to item")
+    return constant[0]

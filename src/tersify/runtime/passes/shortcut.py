@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from tersify.runtime.ops import Conv, ConvKernel, Move, Window
+from tersify.runtime.ops.move import Axis
 from tersify.runtime.passes.fuse import fuse
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import Weight, WeightKind
@@ -37,34 +38,38 @@ def _in_lanes(node: Node) -> bool:
 
 
 def _as_convolution(move: Move) -> Conv | None:
-    if (
-        len(move.axes) != 4
-        or move.fixed
-        or move.fill != 0.0
-        or [axis.source for axis in move.axes] != [0, 1, 2, 3]
-    ):
+    """A 1×1 convolution that takes every step-th position, and puts each channel where
+    the move puts it; None where the move does more.
+    """
+    is_in_order = [axis.source for axis in move.axes] == [0, 1, 2, 3]
+    if not is_in_order or move.fixed or move.fill != 0.0:
         return None
     batch, channels, *places = move.axes
-    whole = (
-        not batch.is_filled
-        and batch.start == 0
-        and batch.step == 1
-        and batch.size == move.source_shape[0]
-    )
-    steps = [axis.step for axis in places]
-    kept = all(
-        axis.start == 0
-        and not axis.is_filled
-        and axis.step > 0
-        and axis.size == -(-size // axis.step)
-        for axis, size in zip(places, move.source_shape[2:], strict=True)
-    )
-    if not whole or not kept or channels.step != 1:
+    heights_and_widths = zip(places, move.source_shape[2:], strict=True)
+    if not _is_whole(batch, move.source_shape[0]) or channels.step != 1:
+        return None
+    if not all(_is_strided(axis, size) for axis, size in heights_and_widths):
         return None
     values = torch.zeros(channels.size, move.source_shape[1], 1, 1)
     for place in range(channels.low, channels.high):
         values[place, channels.start + place] = 1.0
+    # A move that only fills needs no product at all.
     if not bool(values.any()):
         return None
     weight = Weight(kind=WeightKind.SIGN, values=values)
+    steps = [axis.step for axis in places]
     return Conv(weight=weight, window=Window(1, 1, *steps), groups=1)
+
+
+def _is_whole(axis: Axis, size: int) -> bool:
+    """Whether the axis is passed on as it is."""
+    if axis.is_filled or axis.start != 0:
+        return False
+    return axis.step == 1 and axis.size == size
+
+
+def _is_strided(axis: Axis, size: int) -> bool:
+    """Whether the axis is `[::step]` of all its positions, as a convolution takes them."""
+    if axis.is_filled or axis.start != 0 or axis.step < 1:
+        return False
+    return axis.size == -(-size // axis.step)

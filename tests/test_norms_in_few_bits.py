@@ -7,7 +7,7 @@ from torch import nn
 import tersify
 from tersify import Recipe, Rule
 from tersify.methods import TernaryTarget
-from tersify.norms import rounded
+from tersify.norms_in_few_bits import rounded
 
 
 def network():
@@ -69,3 +69,12 @@ def test_rounding_errs_by_a_step_at_most(bits):
         (rounded(vector, bits) - vector).abs().max()
     ) <= 2.0**-bits * 2 * float(vector.abs().max())
     assert len(rounded(vector, bits).unique()) <= 2**bits + 1
+
+
+def test_norms_have_two_to_sixteen_bits():
+    rules = (Rule(methods=(TernaryTarget(),)),)
+    for bits in (2, 16):
+        assert Recipe(rules=rules, norms=bits).norms == bits
+    for bits in (1, 17):
+        with pytest.raises(ValueError, match=r"norms must be 2\.\.16"):
+            Recipe(rules=rules, norms=bits)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.batchnorm import recalibrate_
+from tersify.batchnorm_statistics import recalibrate_
 from tersify.calibration import Calibration, squared_gradients
 from tersify.codec.costs import BoxPrices, priced
-from tersify.norms import coarse_norms
-from tersify.reach import reached_by
+from tersify.norms_in_few_bits import coarse_norms
+from tersify.recipe.reached_weights import reached_by
 from tersify.sites import find_sites
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA, facts_of

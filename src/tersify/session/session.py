@@ -3,78 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tersify.batchnorm import recalibrate_
-from tersify.calibration import Calibration, measured
-from tersify.methods import Bound, Method, Network, Site, Step, Transform
+from tersify.batchnorm_statistics import recalibrate_
+from tersify.calibration import Calibration
+from tersify.methods import Method, Site, Step, Transform
 from tersify.methods.prepare import Preparations
-from tersify.norms import coarse_norms
-from tersify.packing import pack_network, pack_site
+from tersify.norms_in_few_bits import coarse_norms
+from tersify.packed_network import pack_network, pack_site
 from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
-from tersify.recipe import Recipe, Rule, training_length
+from tersify.recipe import Recipe
 from tersify.schedules import Progress
-from tersify.sites import find_sites, in_plain_order, install, uninstall, watched_slot
-from tersify.story import session_story
+from tersify.session.installation import Installation, Work
+from tersify.session.param_groups import param_groups
+from tersify.session.session_story import session_story
+from tersify.session.trained_inputs import TrainedInputs
+from tersify.sites import in_plain_order, uninstall, watched_slot
 from tersify.tensor import CompressedModel
-from tersify.trained_inputs import TrainedInputs
-from tersify.units import Example, find_units
-from tersify.views import Views
-
-
-def attach(
-    model: nn.Module,
-    recipe: str | Path | Recipe,
-    *,
-    epochs: int | None = None,
-    steps_per_epoch: int | None = None,
-    steps: int | None = None,
-    calibration: Calibration | Iterable[tuple[Any, Any]] | None = None,
-    example: Example | None = None,
-    **settings: Any,
-) -> Session:
-    """Bind a recipe to a model. Make the optimizer afterwards, from
-    `session.param_groups()`.
-
-    Args:
-        model: any module; its class and its forward stay as they are.
-        recipe: a `Recipe`, a TOML file, or the name of a ready recipe.
-        epochs: how long training takes, with `steps_per_epoch`; a recipe with schedules must know it.
-        steps_per_epoch: batches in an epoch.
-        steps: the length of training in batches, in place of the two above.
-        calibration: batches (inputs, targets) for methods that ask how much each weight matters; with a loss
-            other than cross-entropy, a `Calibration`.
-        example: an input of the model, for methods that prune filters, neurons or heads: it tells which of them go
-            together, as those that meet in a residual addition must.
-        **settings: go before the recipe's own: `attach(model, "ternary-target", sparsity=0.8, steps=1000)`.
-    """
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"a recipe is bound to a torch.nn.Module, got a {type(model).__name__}"
-        )
-    chosen = Recipe.load(recipe).with_settings(settings)
-    length = training_length(chosen, epochs, steps_per_epoch, steps)
-    return Session(
-        model,
-        chosen,
-        epochs=length[0],
-        steps_per_epoch=length[1],
-        calibration=None if calibration is None else Calibration.of(calibration),
-        example=example,
-    )
-
-
-@dataclass(frozen=True)
-class _Work:
-    method: Method
-    bound: Bound
+from tersify.units import Example
+from tersify.weight_views import Views
 
 
 class Session:
@@ -107,13 +59,11 @@ class Session:
             if isinstance(value, Tensor)
         ]
         self._plain_order = [name for name, _ in model.named_parameters()]
-        self._work: list[_Work] = []
         self._hooks: list[Any] = []
-        self.sites: list[Site] = []
+        self._installation = Installation()
         self._inputs = TrainedInputs()
-        self.views = Views(())
         try:
-            self._install(calibration, example)
+            self._installation.install_(model, recipe, calibration, example)
             self._inputs.install_(model, recipe, calibration)
         except BaseException:
             self._detach()
@@ -134,65 +84,22 @@ class Session:
         """The modules hold the latents themselves again."""
         for hook in self._hooks:
             hook.remove()
-        for site in self.sites:
-            uninstall(site)
         self._inputs.leave_()
-        self.views.release_()
+        self._installation.leave_()
 
-    def _install(
-        self, calibration: Calibration | None, example: Example | None
-    ) -> None:
-        self.views = Views(find_sites(self.model))
-        assigned = self.recipe.assign(every := self.views.leading)
-        wanted = any(
-            method.needs_units for rule, _ in assigned for method in rule.methods
-        )
-        network = Network(
-            self.model,
-            every,
-            find_units(self.model, example) if wanted and example is not None else None,
-        )
-        # All of them before anything is installed: data tells about the network as it
-        # is.
-        self._rules = [
-            (rule, measured(self.model, rule.methods, found, calibration))
-            for rule, found in assigned
-        ]
-        for rule, sites in self._rules:
-            if not rule.methods:
-                continue
-            self._take(rule, sites)
-            companions: list[Site] = []
-            for method in rule.methods:
-                gathered = method.gather(sites, network)
-                new = [
-                    site
-                    for site in gathered
-                    if not any(site.latent is s.latent for s in (*sites, *companions))
-                ]
-                self._take(rule, new)
-                companions += new
-                bound = method.bind(gathered)
-                for site, transform in zip(gathered, bound.transforms, strict=True):
-                    install(site, transform)
-                self._work.append(_Work(method, bound))
-        self.views.check(self.sites)
-        self.views.follow_(self.sites)
+    @property
+    def sites(self) -> list[Site]:
+        """The weights that methods work on, in the recipe's order."""
+        return self._installation.sites
 
-    def _take(self, rule: Rule, sites: Sequence[Site]) -> None:
-        """The sites are this rule's from here on."""
-        taken = {id(site.latent) for site in self.sites}
-        for site in sites:
-            if not site.latent.is_meta and not bool(site.latent.isfinite().all()):
-                raise ValueError(
-                    f"{site.name!r} holds NaN or infinite weights; mend them, or use others"
-                )
-            if id(site.latent) in taken:
-                raise ValueError(
-                    f"{site.name!r} changes together with weights of rule {rule.weights!r} and belongs to another rule "
-                    "too; leave it out of one of them"
-                )
-        self.sites += sites
+    @property
+    def views(self) -> Views:
+        """Parameters that share memory with others."""
+        return self._installation.views
+
+    @property
+    def _work(self) -> list[Work]:
+        return self._installation.work
 
     @property
     def steps(self) -> int:
@@ -309,35 +216,13 @@ class Session:
         Args:
             **defaults: options of the optimizer that every group gets, such as `weight_decay`.
         """
-        holders: list[nn.Module] = [t for s in self.sites for t in s.chain]
-        holders += [
-            *(w.bound.shared for w in self._work if w.bound.shared),
-            *self._inputs.quantizers,
-        ]
-        learned = {
-            id(p): p
-            for holder in holders
-            for p in holder.parameters()
-            if p.is_floating_point()
-        }
-        ordered = in_plain_order(self.model, self._plain_order)
-        weights = [p for p in ordered if p.requires_grad and id(p) not in learned]
-        groups = [{"params": weights, **defaults}]
-        if learned:
-            # Many tensors of a few numbers each: one fused call for all of them spares
-            # a CPU most of an optimizer's time. Off the CPU torch's optimizers take
-            # them together by themselves.
-            on_cpu = all(p.is_cpu for p in learned.values())
-            fused = {"fused": True} if on_cpu else {}
-            groups.append(
-                {
-                    "params": list(learned.values()),
-                    **fused,
-                    **defaults,
-                    "weight_decay": 0.0,
-                }
-            )
-        return groups
+        shared = [w.bound.shared for w in self._work if w.bound.shared]
+        chains = [transform for site in self.sites for transform in site.chain]
+        return param_groups(
+            in_plain_order(self.model, self._plain_order),
+            [*chains, *shared, *self._inputs.quantizers],
+            defaults,
+        )
 
     def latents(self) -> dict[str, Tensor]:
         """The full-precision tensor behind each compressed weight."""
@@ -364,7 +249,7 @@ class Session:
         sites = [*self.sites, *(follower.site for follower in self.views.followers)]
         of_sites = {name for site in sites for name in (site.name, *site.aliases)}
         return session_story(
-            self._rules if self.sites else [],
+            self._installation.rules,
             description=self.recipe.description,
             steps_done=self._steps_done,
             steps=self.steps if self._has_length else None,
@@ -396,7 +281,8 @@ class Session:
         for hook in self._hooks:
             hook.remove()
         self.views.release_()
-        self.sites, self._work, self._penalized, self._hooks = [], [], [], []
+        self._installation.forget()
+        self._penalized, self._hooks = [], []
         self._preparations = Preparations([], [], [])
 
     def state_dict(self) -> dict[str, Any]:

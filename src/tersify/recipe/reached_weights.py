@@ -56,22 +56,28 @@ def _matches(glob: str, site: Site) -> bool:
 
 
 def _kind(site: Site, some_train: bool) -> str:
-    """Why a glob leaves the site alone, in a word; nothing for an ordinary weight.
+    """Why a glob leaves the site alone, in a word; nothing for an ordinary weight."""
+    if _is_embedding(site):
+        return "an embedding"
+    if all(_is_normalization(module) for module, _ in site.owners):
+        return "normalization"
+    if some_train and not site.latent.requires_grad:
+        return "frozen"
+    return ""
+
+
+def _is_embedding(site: Site) -> bool:
+    """Whether it is an embedding wherever it stands.
 
     A matrix that an embedding shares with another layer is that layer's weight.
     """
-    modules = [module for module, _ in site.owners]
-    if all(isinstance(module, _EMBEDDINGS) for module in modules):
-        return "an embedding"
-    attributes = [attribute for _, attribute in site.owners]
-    if all(
-        attribute != "weight" and any(w in attribute for w in _WORDS_OF_TABLES)
-        for attribute in attributes
-    ):
-        return "an embedding"
-    if all(_is_normalization(module) for module in modules):
-        return "normalization"
-    return "frozen" if some_train and not site.latent.requires_grad else ""
+    if all(isinstance(module, _EMBEDDINGS) for module, _ in site.owners):
+        return True
+    return all(_names_a_table(attribute) for _, attribute in site.owners)
+
+
+def _names_a_table(attribute: str) -> bool:
+    return attribute != "weight" and any(w in attribute for w in _WORDS_OF_TABLES)
 
 
 def _is_normalization(module: nn.Module) -> bool:

@@ -69,13 +69,12 @@ def _ascending(tensor: CompressedTensor) -> Tensor:
 
 
 def _labels(levels: int | None, group: list[CompressedTensor]) -> list[str]:
+    """What the bars of a histogram stand for: values where all tensors share them."""
     if levels is None:
         return ["0", "kept"]
     books = [_values(tensor).sort().values for tensor in group]
-    if all(
-        tensor.axis is None and torch.equal(book, books[0])
-        for tensor, book in zip(group, books, strict=True)
-    ):
+    has_one_book = all(tensor.axis is None for tensor in group)
+    if has_one_book and all(torch.equal(book, books[0]) for book in books):
         return [short(value) for value in books[0].tolist()]
     if levels == 3 and all(book[1] == 0 for book in books):
         return ["−", "0", "+"]

@@ -13,7 +13,7 @@ from tersify.ranks import whole
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA, facts_of
 from tersify.tensor.model import tied
-from tersify.views import Views, view_of
+from tersify.weight_views import Views, view_of
 
 
 def pack_network(

@@ -9,7 +9,7 @@ from torch import nn
 
 import tersify
 from method_zoo import recipe_of
-from tersify.batchnorm import LEAST_VALUES, recalibrate_, recalibrated
+from tersify.batchnorm_statistics import LEAST_VALUES, recalibrate_, recalibrated
 from tersify.calibration import Calibration
 from tersify.lab import network as network_of_the_lab
 from tersify.lab.data import dataset, normalize

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from tersify.shrinking.constants import constants
+from tersify.shrinking.constant_activations import constants
 from tersify.units.groups import follow
 from tersify.units.labels import FIXED
 from tersify.units.rules import operation_name

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tersify
-from tersify.squeezing import Squeezer
+from tersify.rate_distortion import Squeezer
 from tersify.tensor.model import load_state
 
 

@@ -1,0 +1,49 @@
+"""Which calls of a compiled network are alike, and inputs that tell whether a plan depends on their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersify.runtime.nested import signature
+
+
+def key_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls with equal keys run the same plan. Under autocast a module computes in
+    other types.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        return (
+            torch.get_autocast_dtype("cpu"),
+            *(signature(x) for x in args),
+            *map(signature, kwargs.items()),
+        )
+    if not kwargs and all(type(x) is Tensor for x in args):
+        return tuple((x.shape, x.dtype) for x in args)
+    return tuple(signature(x) for x in args) + tuple(
+        (name, signature(x)) for name, x in kwargs.items()
+    )
+
+
+def plain_key(inputs: tuple[Any, ...]) -> Any:
+    """Of plain tensors alone, as quickly as may be."""
+    return tuple([(x.shape, x.dtype) if type(x) is Tensor else None for x in inputs])
+
+
+def other_numbers(x: Tensor) -> Tensor:
+    """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats
+    also change a little.
+    """
+    flipped = x.detach().flip(tuple(range(x.ndim))).contiguous()
+    if not x.is_floating_point():
+        return flipped
+    noise = torch.randn(
+        flipped.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
+    )
+    spread = (
+        flipped.float().std() if flipped.numel() > 1 else flipped.float().abs().sum()
+    )
+    return flipped + (noise * (0.1 * spread + 1e-3)).to(x.dtype)

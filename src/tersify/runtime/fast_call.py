@@ -1,0 +1,45 @@
+"""The C++ function that runs a known call again, without a way through Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as torch_module
+
+from tersify.runtime.engine import Kernels
+from tersify.runtime.torch_operator import WATCHERS
+
+HOOKS_OF_ALL_MODULES = tuple(
+    getattr(torch_module, name, {})
+    for name in (
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+    )
+)
+
+
+def fast_call(kernels: Kernels) -> Any:
+    """A C++ function that runs again what ran before; None where this torch does not
+    describe tensors to C++.
+    """
+    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
+    if exchange is None:
+        return None
+    return kernels.module.FastCall(
+        Tensor, exchange, torch.empty_like, True, HOOKS_OF_ALL_MODULES, WATCHERS
+    )
+
+
+def blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    """Tensors without memory: they only say what an output is like."""
+    blanks = tuple(
+        torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes
+    )
+    for blank in blanks:
+        blank.untyped_storage().resize_(0)
+    return blanks
