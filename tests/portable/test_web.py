@@ -48,10 +48,10 @@ def built() -> None:
 def save(name: str, path: Path, precision: str) -> torch.Tensor:
     """Writes the network; returns its example."""
     model, example = NETWORKS[name]
-    more = {"calibration": example} if precision == "int8" else {}
-    tersify.save(
-        packed(model), path, network=model, example=example, plan=precision, **more
-    )  # type: ignore[arg-type]
+    more: dict[str, object] = {"plan": precision}
+    if precision == "int8":
+        more["calibration"] = example
+    tersify.save(packed(model), path, network=model, example=example, **more)  # type: ignore[arg-type]
     return example
 
 

@@ -94,6 +94,8 @@ const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& vnni_kernels();
 const Kernels& fp16_kernels();
+const Kernels& dotprod_kernels();
+const Kernels& i8mm_kernels();
 const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
 using PickSums = void (*)(const PickTask&);
 extern const PickSums vbmi_pick_sums;
