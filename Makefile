@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo wheels test test-long test-slow test-gpu test-torch test-oldest lint lines format pages site fuzz fuzz-runtime sanitize-runtime mutants clean
+.PHONY: demo wheels test test-long test-slow test-gpu test-torch test-oldest lint lines format pages site fuzz fuzz-runtime sanitize-runtime mutants wasm fuzz-plan clean
 
 demo: .venv/.product
 	rm -rf runs/demo
@@ -80,6 +80,18 @@ fuzz-runtime: .venv/.checks
 sanitize-runtime: .venv/.checks
 	$(PIP) cmake ninja nanobind
 	tests/runtime/sanitize_runtime.sh $(BIN)/python
+
+# Hostile plans through the C border under AddressSanitizer and UBSan: `make fuzz-plan N=200000 SEED=0`.
+fuzz-plan: .venv/.checks
+	cmake -S . -B build/asan -G Ninja -DTERSIFY_LIBRARY=ON -DTERSIFY_SANITIZE=address,undefined
+	ninja -C build/asan plan_fuzz
+	$(BIN)/python tests/hostile/plan_fuzz.py build/asan/csrc/lib/fuzz/plan_fuzz $(N) $(SEED)
+
+# The module for browsers, in packages/run: `make wasm ZSTD=DIR` with zstd.c and zstd.h in DIR; needs emscripten.
+ZSTD ?=
+wasm:
+	emcmake cmake -S . -B build/wasm -G Ninja -DTERSIFY_LIBRARY=ON -DTERSIFY_ZSTD_SOURCE=$(ZSTD)
+	ninja -C build/wasm tersify-wasm
 
 # Small bugs planted one at a time in a copy of the package; it goes on where it stopped.
 mutants: .venv/.checks

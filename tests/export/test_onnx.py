@@ -94,3 +94,20 @@ def test_words_that_no_int8_holds_are_refused(tmp_path):
     packed = tersify.compress_(model, Recipe(rules=(Rule(methods=(Lookup(m=10),)),)))
     with pytest.raises(ValueError, match="words of 10 bits"):
         export_integer_onnx(fixed_network(packed), tmp_path / "integer.onnx")
+
+
+def test_a_dense_file_has_neither_tables_nor_norms_and_computes_the_same(tmp_path):
+    import onnx
+
+    torch.manual_seed(0)
+    layers = (torch.nn.Conv2d(1, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU())
+    model = torch.nn.Sequential(*layers)
+    model(torch.randn(8, 1, 8, 8) * 3)  # the norm learns a spread
+    packed = tersify.compress_(model.eval(), one_rule(method="lookup"))
+    x = torch.randn(3, 1, 8, 8)
+    counts = export_onnx(model, packed, x, tmp_path / "net.onnx", dense=True)
+    kinds = {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
+    assert (counts["tables"], kinds) == (0, {"Conv", "Relu"})
+    with torch.no_grad():
+        expected = model(x).numpy()
+    assert run(tmp_path / "net.onnx", x.numpy()) == pytest.approx(expected, abs=1e-4)

@@ -24,7 +24,7 @@ from library import (
     Network,
     built,
 )
-from plan_networks import networks, packed
+from plan_networks import little_cnn, networks, packed
 
 import tersify
 from tersify import codec
@@ -57,6 +57,31 @@ def test_the_library_has_the_bits_of_the_python_runtime(
         given = torch.cat([example] * 2)[:batch].contiguous()
         (wanted,) = Replay(read_program(file), file).run([given])
         assert np.array_equal(network.run(given.numpy()), wanted.numpy())
+
+
+def test_int8_has_the_same_bits_with_every_instruction_set_and_batch(
+    tmp_path: Path,
+) -> None:
+    images = torch.randn(37, 3, 12, 12, generator=torch.Generator().manual_seed(7))
+    for model in (NETWORKS["ternary"][0], little_cnn()):
+        path = tmp_path / "net.terse"
+        tersify.save(
+            packed(model),
+            path,
+            network=model,
+            example=images[:2],
+            plan="int8",
+            calibration=images,
+        )
+        together, *others = [
+            Network(path.read_bytes(), isa=isa).run(images.numpy())
+            for isa in extension().isas()  # type: ignore[union-attr]
+            if isa != "avx512fp16"
+        ]
+        one = Network(path.read_bytes())
+        others.append(np.concatenate([one.run(i.numpy()[None]) for i in images]))
+        for other in others:
+            assert np.array_equal(together, other)
 
 
 @pytest.mark.parametrize("isa", extension().isas())  # type: ignore[union-attr]

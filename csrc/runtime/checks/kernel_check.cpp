@@ -36,13 +36,10 @@ std::vector<Checked> all_kernels() {
   auto conv = [](ValueKind kind, ConvKernel kernel) { return [=](Random& r) { return conv_case(r, kind, kernel); }; };
   auto linear = [](ValueKind kind) { return [=](Random& r) { return linear_case(r, kind); }; };
   auto codes = [](ValueKind kind, int rows) { return [=](Random& r) { return codes_case(r, kind, rows); }; };
-  return {
+  std::vector<Checked> all{
       {"conv of signs", conv(ValueKind::Sign, ConvKernel::Lists)},
       {"conv of tables", conv(ValueKind::Table, ConvKernel::Lists)},
       {"conv of floats", conv(ValueKind::Float, ConvKernel::Lists)},
-      {"fp16 conv of signs", conv(ValueKind::Sign, ConvKernel::Fp16)},
-      {"fp16 conv of tables", conv(ValueKind::Table, ConvKernel::Fp16)},
-      {"fp16 conv of floats", conv(ValueKind::Float, ConvKernel::Fp16)},
       {"int8 conv", conv(ValueKind::Sign, ConvKernel::Int8)},
       {"two-bit conv", conv(ValueKind::Sign, ConvKernel::Codes)},
       {"linear of signs", linear(ValueKind::Sign)},
@@ -53,6 +50,12 @@ std::vector<Checked> all_kernels() {
       {"four-bit linear", codes(ValueKind::Table, 1)},
       {"pool", pool_case},
   };
+  if (portable_kernels().conv_lists_f16) {  // a library for plans has none
+    all.push_back({"fp16 conv of signs", conv(ValueKind::Sign, ConvKernel::Fp16)});
+    all.push_back({"fp16 conv of tables", conv(ValueKind::Table, ConvKernel::Fp16)});
+    all.push_back({"fp16 conv of floats", conv(ValueKind::Float, ConvKernel::Fp16)});
+  }
+  return all;
 }
 
 bool all_agree(Isa isa) {

@@ -168,6 +168,7 @@ ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const Den
       window(window),
       rows(weight.rows),
       channels(weight.channels),
+      row_weights(int(per_row(weight))),
       lane(lane),
       lists(std::move(lists)) {}
 

@@ -39,6 +39,7 @@ class ListConvWeights : public PackedWeights {
  public:
   const Window window;
   const int rows, channels;
+  const int row_weights;  // zeros count, too
   const Lane lane;
   const std::shared_ptr<LaneWeights> lists;
 

@@ -1,6 +1,7 @@
 // The kernels, written once for vectors of TERSIFY_VECTOR_BYTES. Each instruction set includes this file
 // into a namespace of its own. No inline function of a shared header may be called here: the linker could keep
-// the copy compiled for the wrong CPU.
+// the copy compiled for the wrong CPU. TERSIFY_PLANS_ONLY leaves out what no plan of a file asks for: lanes of fp16 and
+// the decoding of language models.
 
 #include <float.h>
 #include <math.h>
@@ -8,7 +9,11 @@
 
 #include "isa/kernel_table.hpp"
 
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
@@ -39,7 +44,9 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/finite-f32/finite_f32.hpp"
 #include "kernels/norm-f32/norm_f32.hpp"
 #include "kernels/rows-i8/rows_i8.hpp"
+#if !defined(TERSIFY_PLANS_ONLY)
 #include "kernels/conv-lists-f16/conv_lists_f16.hpp"
+#endif
 #include "kernels/conv-lists-i8/lanes_i8.hpp"
 #include "kernels/conv-lists-i8/conv_lists_i8_epilogue.hpp"
 #include "kernels/conv-lists-i8/conv_lists_i8.hpp"
@@ -50,9 +57,11 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/conv-codes-i8/conv_codes_i8.hpp"
 #include "kernels/attention-f32/attention_f32.hpp"
 #include "kernels/recurrent-f32/recurrent_f32.hpp"
+#if !defined(TERSIFY_PLANS_ONLY)
 #include "kernels/linear-rows-f32/linear_rows_f32.hpp"
 #include "kernels/attention-cache-f32/attention_cache_f32.hpp"
 #include "kernels/gate-f32/gate_f32.hpp"
+#endif
 // clang-format on
 
 namespace tersify {
@@ -65,15 +74,19 @@ const Kernels kKernels{
     .conv_lists_f32_scratch_bytes = lists_scratch_bytes<Fp32Lanes>,
     .conv_lists_f32 = lists_conv<Fp32Lanes>,
     .conv_dense_f32 = dense_conv,
+#if !defined(TERSIFY_PLANS_ONLY)
     .conv_lists_f16_scratch_bytes = lists_scratch_bytes<Fp16Lanes>,
     .conv_lists_f16 = lists_conv<Fp16Lanes>,
+#endif
     .conv_lists_i8_scratch_bytes = lists_i8_scratch_bytes,
     .conv_lists_i8 = lists_conv_i8,
     .pool = pool,
     .to_lanes = to_lanes,
     .from_lanes = from_lanes,
+#if !defined(TERSIFY_PLANS_ONLY)
     .to_lanes_f16 = to_lanes_f16,
     .from_lanes_f16 = from_lanes_f16,
+#endif
     .to_lanes_i8 = to_lanes_i8,
     .from_lanes_i8 = from_lanes_i8,
     .elementwise = elementwise,
@@ -99,11 +112,13 @@ const Kernels kKernels{
     .gru_cell = gru_cell,
     .attention_scratch_bytes = attention_scratch_bytes,
     .attention = attention,
+#if !defined(TERSIFY_PLANS_ONLY)
     .linear_rows = linear_rows,
     .prepare_heads = prepare_heads,
     .store_cached = store_cached,
     .attention_cache = attention_cache,
     .gate = gate,
+#endif
     .softmax = softmax,
     .moments = moments,
     .layer_norm = layer_norm,

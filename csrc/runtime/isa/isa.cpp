@@ -7,6 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 namespace tersify {
 namespace {
@@ -29,6 +32,25 @@ bool has_amx() {
 }
 #elif defined(__x86_64__)
 bool has_amx() { return false; }  // no way to ask for the tile state
+#endif
+
+#if defined(__aarch64__)
+// As the kernel tells them: HWCAP_ASIMDDP and HWCAP2_I8MM, which old headers lack.
+bool multiplies_signed_bytes() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) >> 20 & 1;
+#else
+  return false;
+#endif
+}
+
+bool multiplies_mixed_bytes() {
+#if defined(__linux__) && defined(AT_HWCAP2)
+  return getauxval(AT_HWCAP2) >> 13 & 1;
+#else
+  return false;
+#endif
+}
 #endif
 
 bool has_fp16() {
@@ -62,6 +84,11 @@ std::vector<Isa> available_isas() {
       if (multiplies_bytes && has_amx()) isas.push_back(Isa::Amx);
     }
   }
+#elif defined(__aarch64__)
+  if (multiplies_signed_bytes()) {
+    isas.push_back(Isa::DotProd);
+    if (multiplies_mixed_bytes()) isas.push_back(Isa::I8mm);
+  }
 #endif
   return isas;
 }
@@ -78,6 +105,10 @@ std::string isa_name(Isa isa) {
       return "avx512fp16";
     case Isa::Amx:
       return "amx";
+    case Isa::DotProd:
+      return "dotprod";
+    case Isa::I8mm:
+      return "i8mm";
     default:
       return "portable";
   }
@@ -96,6 +127,9 @@ const Kernels& kernels_of(Isa isa) {
   if (isa == Isa::Avx512Vnni) return vnni_kernels();
   if (isa == Isa::Avx512) return avx512_kernels();
   if (isa == Isa::Avx2) return avx2_kernels();
+#elif defined(__aarch64__)
+  if (isa == Isa::I8mm) return i8mm_kernels();
+  if (isa == Isa::DotProd) return dotprod_kernels();
 #endif
   (void)isa;
   return portable_kernels();

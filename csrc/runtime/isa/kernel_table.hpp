@@ -20,21 +20,22 @@
 
 namespace tersify {
 
+// What begins as null may be left out: TERSIFY_PLANS_ONLY.
 struct Kernels {
   int vector_bytes;
   int patch_limit;  // accumulators a patch may take
   size_t (*conv_lists_f32_scratch_bytes)(const ConvTask&);
   void (*conv_lists_f32)(const ConvTask&);
   void (*conv_dense_f32)(const ConvTask&);  // with the same scratch
-  size_t (*conv_lists_f16_scratch_bytes)(const ConvTask&);
-  void (*conv_lists_f16)(const ConvTask&);  // activations and short runs of sums in 16-bit floats
+  size_t (*conv_lists_f16_scratch_bytes)(const ConvTask&) = nullptr;
+  void (*conv_lists_f16)(const ConvTask&) = nullptr;  // activations and short runs of sums in 16-bit floats
   size_t (*conv_lists_i8_scratch_bytes)(const ConvTask&);
   void (*conv_lists_i8)(const ConvTask&);  // signs only; activations of 8 bits, sums of 16
   void (*pool)(const PoolTask&);
   void (*to_lanes)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
   void (*from_lanes)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
-  void (*to_lanes_f16)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end);
-  void (*from_lanes_f16)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end);
+  void (*to_lanes_f16)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end) = nullptr;
+  void (*from_lanes_f16)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end) = nullptr;
   void (*to_lanes_i8)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end, const Quant&);
   void (*from_lanes_i8)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end,
                         const Quant&);
@@ -74,13 +75,13 @@ struct Kernels {
   void (*gru_cell)(const float* given, const float* own, int size, float* state);
   size_t (*attention_scratch_bytes)(int keys, int width, int value_width);
   void (*attention)(const AttentionTask&);
-  void (*linear_rows)(const RowsTask&);
-  void (*prepare_heads)(const CacheHeads&, float* out);
+  void (*linear_rows)(const RowsTask&) = nullptr;
+  void (*prepare_heads)(const CacheHeads&, float* out) = nullptr;
   void (*store_cached)(const float* key, const float* value, int width, int position, bool half, char* keys,
-                       char* values);
-  void (*attention_cache)(const CacheTask&);
+                       char* values) = nullptr;
+  void (*attention_cache)(const CacheTask&) = nullptr;
   // out[i] = activation(gate[i]), squared or not, × up[i].
-  void (*gate)(float* out, const float* gate, const float* up, int count, const EpilogueView&, bool square);
+  void (*gate)(float* out, const float* gate, const float* up, int count, const EpilogueView&, bool square) = nullptr;
   void (*softmax)(float* out, const float* in, int count);
   // What a norm of `count` numbers takes off each, and what it multiplies with then. Not centred: nothing is taken off.
   void (*moments)(const float* in, int count, float eps, bool centred, float* mean, float* factor);
@@ -93,6 +94,8 @@ const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& vnni_kernels();
 const Kernels& fp16_kernels();
+const Kernels& dotprod_kernels();
+const Kernels& i8mm_kernels();
 const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
 using PickSums = void (*)(const PickTask&);
 extern const PickSums vbmi_pick_sums;

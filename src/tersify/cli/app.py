@@ -22,6 +22,7 @@ from tersify.cli.inspect import inspect
 from tersify.cli.plan import plan
 from tersify.cli.report import report
 from tersify.cli.reproduce import reproduce
+from tersify.cli.serve import serve
 from tersify.cli.shrink import shrink
 from tersify.cli.squeeze import squeeze
 from tersify.cli.sweep import sweep
@@ -47,6 +48,7 @@ app.command()(plan)
 app.command()(chat)
 app.command()(report)
 app.command()(reproduce)
+app.command()(serve)
 app.command()(shrink)
 app.command()(squeeze)
 app.command()(sweep)

@@ -142,6 +142,13 @@ def onnx(
             "--integer", help="The exact integer network (int8 in, int8 out)."
         ),
     ] = False,
+    dense: Annotated[
+        bool,
+        typer.Option(
+            "--dense",
+            help="Plain floats with batch norms folded in, for engines that expand tables at every call.",
+        ),
+    ] = False,
     target: Target = None,
     option: TargetOption = None,
     trust: Trust = False,
@@ -157,6 +164,10 @@ def onnx(
     from tersify.export.onnx_integer import export_integer_onnx
     from tersify.runtime.fixed import fixed_network
 
+    if integer and dense:
+        raise typer.BadParameter(
+            "--integer and --dense exclude each other; give one of them"
+        )
     check_free(file, out, overwrite)
     opened = codec.open(file, **allowed(max_decoded_bytes))
     if integer:
@@ -166,7 +177,7 @@ def onnx(
     model, example = network_and_input(
         file, target, option, shape, max_decoded_bytes, batch=2, trust=trust
     )
-    counts = export_onnx(model, opened, example, out)
+    counts = export_onnx(model, opened, example, out, dense=dense)
     typer.echo(
         f"{out}: {out.stat().st_size:,} bytes, {counts['tables']} weights as tables, {counts['dense']} dense tensors"
     )

@@ -26,21 +26,24 @@ def export_onnx(
     packed: Mapping[str, CompressedTensor | Tensor],
     example: Tensor,
     path: Path,
+    *,
+    dense: bool = False,
 ) -> dict[str, int]:
     """Write `model`, which must hold the weights of `packed`; returns how many weights
     are tables and how many dense.
 
     Codes of up to 16 levels are UINT4, others uint8. Pruned weights without a codebook
-    stay dense.
+    stay dense. With `dense` all weights are plain floats, batch norms folded into
+    them: for engines that would expand a table at every call.
     """
     onnx = onnx_module()
-    traced = _trace(model, example)
+    traced = _trace(model, example, folded=dense)
     document = onnx.load_from_string(traced)
     graph = document.graph
     nodes: list[Any] = []
     kept, tables = [], 0
     for initializer in graph.initializer:
-        tensor = packed.get(initializer.name)
+        tensor = None if dense else packed.get(initializer.name)
         if isinstance(tensor, CompressedTensor) and tensor.codebook is not None:
             constants, made = _lookup(onnx, initializer.name, tensor)
             kept += constants
@@ -62,10 +65,11 @@ def export_onnx(
     }
 
 
-def _trace(model: nn.Module, example: Tensor) -> bytes:
-    """Torch's own export, with the weights under their names: no folding, no fusing of
-    batch norms into them.
+def _trace(model: nn.Module, example: Tensor, *, folded: bool) -> bytes:
+    """Torch's own export. Unless `folded` the weights keep their names and values: no
+    folding, no fusing of batch norms into them.
     """
+    modes = torch.onnx.TrainingMode
     buffer = io.BytesIO()
     try:
         with eval_mode(model), warnings.catch_warnings():
@@ -76,8 +80,8 @@ def _trace(model: nn.Module, example: Tensor) -> bytes:
                 (example,),
                 buffer,  # type: ignore[arg-type]
                 dynamo=False,
-                training=torch.onnx.TrainingMode.PRESERVE,
-                do_constant_folding=False,
+                training=modes.EVAL if folded else modes.PRESERVE,
+                do_constant_folding=folded,
                 input_names=["x"],
                 output_names=["y"],
                 dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},

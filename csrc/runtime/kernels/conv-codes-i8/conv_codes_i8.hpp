@@ -58,11 +58,11 @@ void write_positions(const PositionsTask& t) {
         const int channel = t.first_row + row + r;
         const Folded f = fold(t.epilogue, channel);
         const size_t at = (row + r) * t.row_stride + position;
-        Vec v = __builtin_convertvector(sums[r] + t.offsets[channel], Vec) * f.a + f.b;
+        Vec v = product(__builtin_convertvector(sums[r] + t.offsets[channel], Vec), Vec{} + f.a) + f.b;
         if (t.residual) {
           Vec other = {};
           copy_some(&other, t.residual + at, positions);
-          v += other * f.c;
+          v += product(other, Vec{} + f.c);
         }
         v = activate(v, t.epilogue);
         copy_some(t.out + at, &v, positions);

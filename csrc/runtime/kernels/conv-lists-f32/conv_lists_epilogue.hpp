@@ -13,7 +13,7 @@ inline Folded fold(const EpilogueView& f, int channel) {
   const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
   if (!f.scale2) return {scale, shift, 1.0f};
   const float scale2 = f.scale2[channel];
-  return {scale * scale2, shift * scale2 + f.shift2[channel], scale2};
+  return {scale * scale2, product(shift, scale2) + f.shift2[channel], scale2};
 }
 
 // What lies in a lane decides how it is added up and read; all else is the same for every type. The numbers of one
@@ -70,8 +70,8 @@ inline Numbers<Lanes> with_affine(const ConvTask& t, const Folded& f, typename L
   for (int k = 0; k < Lanes::kParts; ++k) {
     Vec v = Lanes::part(sum, k);
     if (wide) v += load(wide + size_t(k) * kBytes);
-    v = v * f.a + f.b;
-    if (t.residual) v += Lanes::part(load_lanes<Lanes>(t.residual + at), k) * f.c;
+    v = product(v, Vec{} + f.a) + f.b;
+    if (t.residual) v += product(Lanes::part(load_lanes<Lanes>(t.residual + at), k), Vec{} + f.c);
     out.of[k] = v;
   }
   return out;
@@ -134,7 +134,7 @@ inline void store_means(const MeanView& m, float* numbers, int count, int channe
     for (int step = count / 2; step > 0; step /= 2)
       for (int l = 0; l < step; ++l) numbers[l] += numbers[l + step];
     float mean = numbers[0] * m.fraction;
-    if (m.epilogue.scale) mean = mean * m.epilogue.scale[channel] + m.epilogue.shift[channel];
+    if (m.epilogue.scale) mean = product(mean, m.epilogue.scale[channel]) + m.epilogue.shift[channel];
     m.sums[i * m.image_stride + channel] = activate(mean, m.epilogue);
   }
 }

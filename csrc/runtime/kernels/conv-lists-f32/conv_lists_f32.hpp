@@ -107,14 +107,18 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
 typedef void (*RowsFn)(const ConvTask&, const Unit&, int, const char*, char*);
 
 template <class Lanes, int H, int W>
-RowsFn rows_of_kind(ValueKind kind) {
-  switch (kind) {
-    case ValueKind::Sign:
-      return accumulate_rows<Lanes, H, W, ValueKind::Sign>;
-    case ValueKind::Table:
-      return accumulate_rows<Lanes, H, W, ValueKind::Table>;
-    default:
-      return accumulate_rows<Lanes, H, W, ValueKind::Float>;
+RowsFn rows_of_kind([[maybe_unused]] ValueKind kind) {
+  if constexpr (H * W > TERSIFY_PATCH_LIMIT) {
+    return nullptr;  // no engine asks for it
+  } else {
+    switch (kind) {
+      case ValueKind::Sign:
+        return accumulate_rows<Lanes, H, W, ValueKind::Sign>;
+      case ValueKind::Table:
+        return accumulate_rows<Lanes, H, W, ValueKind::Table>;
+      default:
+        return accumulate_rows<Lanes, H, W, ValueKind::Float>;
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "engine/window_layouts.hpp"
 #include "kernels/conv-lists-f32/conv_lists_step.hpp"
+#include "kernels/conv-lists-i8/mean_steps.hpp"
 
 namespace tersify {
 namespace {
@@ -48,10 +49,10 @@ void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
   } else {
     step.target = s.new_buffer_for(op.output, conv.mean ? Layout{} : to);
   }
-  if (conv.mean)
-    add_mean_conv(s, std::move(step), w, *conv.mean);
-  else
-    add_conv(s, std::move(step), w);
+  if (!conv.mean) return add_conv(s, std::move(step), w);
+  if (step.lane != Lane::I8) return add_mean_conv(s, std::move(step), w, *conv.mean);
+  step.mean_steps = mean_steps(*step.epilogue, step.out.c, conv.weights->row_weights, step.residual_quant);
+  add_mean_conv_i8(s, std::move(step), w, *conv.mean);
 }
 
 std::vector<int> with_residual(int in, int residual) {

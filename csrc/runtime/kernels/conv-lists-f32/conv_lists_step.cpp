@@ -1,6 +1,7 @@
 #include "kernels/conv-lists-f32/conv_lists_step.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tersify {
 namespace {
@@ -61,8 +62,11 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
     return t;
   }
   const int images = std::min(to.images, out.n - group * to.images);
-  float* sums = reinterpret_cast<float*>(buffers[target]) + size_t(rest % positions) * out.n * out.c;
-  t.mean = {.sums = sums + size_t(group) * to.images * out.c,
+  const size_t place = size_t(rest % positions) * out.n * out.c + size_t(group) * to.images * out.c;
+  const bool whole = lane == Lane::I8;
+  t.mean = {.sums = whole ? nullptr : reinterpret_cast<float*>(buffers[target]) + place,
+            .totals = whole ? reinterpret_cast<int64_t*>(buffers[target]) + place : nullptr,
+            .steps = mean_steps.data(),
             .image_stride = size_t(out.c),
             .images = images,
             .grid = to.rows * to.cols,
@@ -145,6 +149,35 @@ void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const Epilo
     float* out = reinterpret_cast<float*>(b[target]);
     for (int r = 0; r < rows; ++r)
       k->elementwise_rows(out + r * channels, sums + r * channels, nullptr, false, channels, epilogue->view());
+  };
+  s.add(std::move(add_up));
+}
+
+void add_mean_conv_i8(Schedule& s, ConvStep step, const Window& window, const Epilogue& mean) {
+  const int patches = patch_count(step.to, step.patch_limit(s)), target = step.target;
+  const int rows = step.out.n, channels = step.out.c;
+  const int parts = s.temporary(size_t(patches) * rows * channels * sizeof(int64_t));
+  const float fraction = 1.0f / (float(step.out.h) * step.out.w);
+  std::vector<float> fractions;  // a power of two: no second rounding
+  for (const float steps : step.mean_steps) fractions.push_back(steps > 0 ? fraction / steps : NAN);
+  step.target = parts;
+  step.mean = std::make_shared<Epilogue>();
+  add_conv(s, std::move(step), window);
+  Step add_up;
+  add_up.tasks = rows;
+  add_up.reads = {parts};
+  add_up.writes = {target};
+  add_up.kernel = "mean";
+  add_up.run = [=, k = &s.kernels(), fractions = std::move(fractions)](char* const* b, int row, char*) {
+    const size_t count = size_t(rows) * channels, first = size_t(row) * channels;
+    const int64_t* totals = reinterpret_cast<int64_t*>(b[parts]) + first;
+    float* out = reinterpret_cast<float*>(b[target]) + first;
+    for (int c = 0; c < channels; ++c) {
+      int64_t total = 0;
+      for (int p = 0; p < patches; ++p) total += totals[p * count + c];
+      out[c] = static_cast<float>(total) * fractions[c];
+    }
+    k->elementwise_rows(out, out, nullptr, false, channels, mean.view());
   };
   s.add(std::move(add_up));
 }

@@ -23,6 +23,7 @@ struct ConvStep {
   Quant input_quant, residual_quant, output_quant;
   int pool_h = 1, pool_w = 1;                      // of the windows whose maxima are all that is wanted
   std::shared_ptr<Epilogue> mean{};                // of the means that are all that is wanted; null: none
+  std::vector<float> mean_steps{};                 // byte lanes: of the sums that become means
   std::shared_ptr<const PositionedLists> lists{};  // during a run
 
   ConvTask task(char* const* buffers, int number, char* scratch) const;
@@ -33,5 +34,6 @@ struct ConvStep {
 void add_conv(Schedule& schedule, ConvStep step, const Window& window);
 // Only the means of the channels, as rows [image][channel].
 void add_mean_conv(Schedule& schedule, ConvStep step, const Window& window, const Epilogue& mean);
+void add_mean_conv_i8(Schedule& schedule, ConvStep step, const Window& window, const Epilogue& mean);
 
 }  // namespace tersify

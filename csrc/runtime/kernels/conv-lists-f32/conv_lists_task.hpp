@@ -58,7 +58,10 @@ struct PatchView {  // one patch of outputs and what of the input it looks at
 
 // Where the means of a convolution's outputs go, one row of channels an image.
 struct MeanView {
-  float* sums;  // null: no means
+  float* sums;  // null: no means, or byte lanes
+  // Byte lanes: sums in whole steps, of which a channel has steps[channel] in 1.
+  int64_t* totals;
+  const float* steps;
   size_t image_stride;
   int images, grid;          // in the vector, and the lanes of each
   int cols, tile_h, tile_w;  // of the lanes' tiles

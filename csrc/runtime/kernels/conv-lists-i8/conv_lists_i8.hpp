@@ -72,26 +72,34 @@ void accumulate_rows_i8(const ConvTask& t, const Unit& unit, int first_channel, 
   }
 }
 
+template <int H, int W>
+RowsFn rows_if_asked_i8() {
+  if constexpr (2 * H * W > TERSIFY_PATCH_LIMIT)  // each position takes two registers
+    return nullptr;
+  else
+    return accumulate_rows_i8<H, W>;
+}
+
 RowsFn rows_function_i8(int h, int w) {
   switch (h * 32 + w) {
     case 4 * 32 + 2:
-      return accumulate_rows_i8<4, 2>;
+      return rows_if_asked_i8<4, 2>();
     case 4 * 32 + 1:
-      return accumulate_rows_i8<4, 1>;
+      return rows_if_asked_i8<4, 1>();
     case 2 * 32 + 4:
-      return accumulate_rows_i8<2, 4>;
+      return rows_if_asked_i8<2, 4>();
     case 2 * 32 + 2:
-      return accumulate_rows_i8<2, 2>;
+      return rows_if_asked_i8<2, 2>();
     case 2 * 32 + 1:
-      return accumulate_rows_i8<2, 1>;
+      return rows_if_asked_i8<2, 1>();
     case 1 * 32 + 8:
-      return accumulate_rows_i8<1, 8>;
+      return rows_if_asked_i8<1, 8>();
     case 1 * 32 + 4:
-      return accumulate_rows_i8<1, 4>;
+      return rows_if_asked_i8<1, 4>();
     case 1 * 32 + 2:
-      return accumulate_rows_i8<1, 2>;
+      return rows_if_asked_i8<1, 2>();
     default:
-      return accumulate_rows_i8<1, 1>;
+      return rows_if_asked_i8<1, 1>();
   }
 }
 

@@ -4,27 +4,6 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
-// A product that is rounded before anything is added to it: steps then come out the same on every machine, whether or
-// not it has instructions that add products exactly.
-template <class T>
-inline T product(T a, T b) {
-  T p = a * b;
-#if defined(__x86_64__)
-  asm("" : "+x"(p));
-#elif defined(__aarch64__)
-  asm("" : "+w"(p));
-#endif
-  return p;
-}
-
-// fold() with the same roundings.
-inline Folded fold_i8(const EpilogueView& f, int channel) {
-  const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
-  if (!f.scale2) return {scale, shift, 1.0f};
-  const float scale2 = f.scale2[channel];
-  return {scale * scale2, product(shift, scale2) + f.shift2[channel], scale2};
-}
-
 struct EpilogueI8 {
   Folded f;
   float low, high, inverse, zero;
@@ -34,7 +13,7 @@ struct EpilogueI8 {
 // A clamp and the rounding are one: everything is counted in steps of the output. A curve comes between them.
 inline EpilogueI8 epilogue_i8(const ConvTask& t, int channel) {
   const Quant& q = t.output_quant;
-  EpilogueI8 n{fold_i8(t.epilogue, channel),
+  EpilogueI8 n{fold(t.epilogue, channel),
                q.low + byte_zero(q),
                q.high + byte_zero(q),
                1.0f / q.scale,
@@ -106,14 +85,27 @@ void write_maxima_i8(const ConvTask& t, const char* sums, int channel) {
     }
 }
 
-// The numbers themselves, not steps of an output.
+// A whole vector is one image's usually, and the compiler likes to know.
+inline int32_t sum_of(const int32_t* numbers, int count) {
+  int32_t sum = 0;
+  if (count == kLanes)
+    for (int l = 0; l < kLanes; ++l) sum += numbers[l];
+  else
+    for (int l = 0; l < count; ++l) sum += numbers[l];
+  return sum;
+}
+
+// The numbers themselves, not steps of an output. They are added as whole multiples of a step so small that float could
+// not tell the difference: whole numbers have the same sum in any order, and each vector width has its own. The lowest
+// 16 bits are added apart, so that nothing overflows.
 void write_means_i8(const ConvTask& t, const char* sums, int channel) {
-  Folded f = fold_i8(t.epilogue, channel);
+  Folded f = fold(t.epilogue, channel);
   f.c *= t.residual_quant.scale;
   f.b -= product(f.c, byte_zero(t.residual_quant));
   const bool fit = tiles_fit(t.mean);
   const size_t positions = size_t(t.patch.h) * t.patch.w;
-  Vec totals[kWides] = {};
+  const float steps = t.mean.steps[channel];
+  IntVec lows[kWides] = {}, highs[kWides] = {};
   for (int y = t.patch.skip_h; y < t.patch.h; ++y)
     for (int x = t.patch.skip_w; x < t.patch.w; ++x) {
       const size_t position = size_t(y * t.patch.w + x);
@@ -128,22 +120,28 @@ void write_means_i8(const ConvTask& t, const char* sums, int channel) {
         v = activate(v, t.epilogue);
         for (int l = 0; l < kLanes && !fit; ++l)
           if (!in_image(t.mean, l * kWides + k, y, x)) v[l] = 0;
-        totals[k] += v;
+        const IntVec whole = __builtin_convertvector(v * steps, IntVec);
+        lows[k] += whole & 0xffff;
+        highs[k] += whole >> 16;
       }
     }
-  float numbers[kBytes];
-  if (t.mean.grid >= kWides) {  // then the four bytes of 32 bits belong to one image
-    const Vec total = totals[0] + totals[1] + (totals[2] + totals[3]);
-    memcpy(numbers, &total, sizeof total);
-    store_means(t.mean, numbers, t.mean.grid / kWides, channel);
-    return;
+  int32_t low[kBytes], high[kBytes];
+  const bool together = t.mean.grid >= kWides;  // the four bytes of 32 bits belong to one image
+  const int count = together ? t.mean.grid / kWides : t.mean.grid;
+  if (together) {
+    const IntVec all_lows = lows[0] + lows[1] + lows[2] + lows[3], all_highs = highs[0] + highs[1] + highs[2] + highs[3];
+    memcpy(low, &all_lows, sizeof all_lows);
+    memcpy(high, &all_highs, sizeof all_highs);
+  } else {
+    for (int b = 0; b < kBytes; ++b) low[b] = lows[b % kWides][b / kWides], high[b] = highs[b % kWides][b / kWides];
   }
-  for (int b = 0; b < kBytes; ++b) numbers[b] = totals[b % kWides][b / kWides];
-  store_means(t.mean, numbers, t.mean.grid, channel);
+  for (int i = 0; i < t.mean.images; ++i)
+    t.mean.totals[i * t.mean.image_stride + channel] =
+        int64_t(sum_of(high + i * count, count)) * 65536 + sum_of(low + i * count, count);
 }
 
 WriteFn write_function_i8(const ConvTask& t) {
-  if (t.mean.sums) return write_means_i8;
+  if (t.mean.totals) return write_means_i8;
   if (t.pool_h * t.pool_w > 1) return t.residual ? write_maxima_i8<true> : write_maxima_i8<false>;
   const bool plain = t.epilogue.activation == Activation::Clamp && !t.flushes;
   if (plain) return t.residual ? write_patch_i8<true, true> : write_patch_i8<true, false>;

@@ -5,6 +5,19 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
+// A product that is rounded before anything is added to it. Epilogues and roundings to steps then make the same bits on
+// every machine, whether or not it has instructions that add products exactly.
+template <class T>
+inline T product(T a, T b) {
+  T p = a * b;
+#if defined(__x86_64__)
+  asm("" : "+x"(p));
+#elif defined(__aarch64__)
+  asm("" : "+w"(p));
+#endif
+  return p;
+}
+
 // Comparisons are written so that NaN stays NaN.
 inline Vec clamp(Vec v, float low, float high) {
   const Vec lows = Vec{} + low, highs = Vec{} + high;

@@ -10,12 +10,12 @@ void elementwise(float* out, const float* a, const float* b, bool multiply, size
   const float scale2 = f.scale2 ? f.scale2[channel] : 1.0f, shift2 = f.scale2 ? f.shift2[channel] : 0.0f;
   for (size_t i = 0; i < count; i += kLanes) {
     const int some = int(count - i < size_t(kLanes) ? count - i : kLanes);
-    Vec v = load_some(a + i, some) * scale + shift;
+    Vec v = product(load_some(a + i, some), Vec{} + scale) + shift;
     if (b) {
       const Vec other = load_some(b + i, some);
-      v = multiply ? v * other : v + other;
+      v = multiply ? product(v, other) : v + other;
     }
-    store_some(out + i, activate(v * scale2 + shift2, f), some);
+    store_some(out + i, activate(product(v, Vec{} + scale2) + shift2, f), some);
   }
 }
 
@@ -23,12 +23,12 @@ void elementwise_rows(float* out, const float* a, const float* b, bool multiply,
   for (int c = 0; c < channels; c += kLanes) {
     const int some = channels - c < kLanes ? channels - c : kLanes;
     Vec v = load_some(a + c, some);
-    if (f.scale) v = v * load_some(f.scale + c, some) + load_some(f.shift + c, some);
+    if (f.scale) v = product(v, load_some(f.scale + c, some)) + load_some(f.shift + c, some);
     if (b) {
       const Vec other = load_some(b + c, some);
-      v = multiply ? v * other : v + other;
+      v = multiply ? product(v, other) : v + other;
     }
-    if (f.scale2) v = v * load_some(f.scale2 + c, some) + load_some(f.shift2 + c, some);
+    if (f.scale2) v = product(v, load_some(f.scale2 + c, some)) + load_some(f.shift2 + c, some);
     store_some(out + c, activate(v, f), some);
   }
 }

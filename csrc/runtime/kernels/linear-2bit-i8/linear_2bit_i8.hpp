@@ -7,9 +7,14 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
 #endif
 #ifndef UNROLL
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
+#if defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
+#define TERSIFY_BYTE_PRODUCTS  // the instruction set adds products of bytes
 #endif
 
 namespace tersify {
@@ -18,9 +23,45 @@ namespace {
 
 constexpr int kFields = 4, kFieldRows = 16;  // at most four rows a byte, sixteen a vector
 
-#if defined(__AVX2__)
+#if defined(TERSIFY_BYTE_PRODUCTS)
 
-#if defined(__AVX512BW__)
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr int kCodeTile = 4;
+typedef int32x4_t Bytes;
+inline Bytes load_codes(const uint8_t* p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
+inline Bytes broadcast(int32_t v) { return vdupq_n_s32(v); }
+inline Bytes both(Bytes a, Bytes b) { return vandq_s32(a, b); }
+inline Bytes sum(Bytes a, Bytes b) { return vaddq_s32(a, b); }
+inline Bytes less(Bytes a, Bytes b) { return vsubq_s32(a, b); }
+template <int bits>
+inline Bytes divided(Bytes v) {
+  return vshrq_n_s32(v, bits);
+}
+inline void store_sums(int32_t* p, Bytes v) { vst1q_s32(p, v); }
+template <int bits>
+inline Bytes shifted_bytes(Bytes v) {
+  return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(v), bits));
+}
+inline Bytes high_nibbles(Bytes v) { return shifted_bytes<4>(v); }
+inline Bytes load_levels(const uint8_t* p) { return load_codes(p); }
+inline Bytes look_up(Bytes levels, Bytes codes) {
+  return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(levels), vreinterpretq_u8_s32(codes)));
+}
+inline Bytes dot_signed(Bytes sums, Bytes a, Bytes x) {
+  return vdotq_s32(sums, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(x));
+}
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool kExactPairs = true, kSignedCodes = false;
+inline Bytes dot(Bytes sums, Bytes codes, Bytes x) {
+  return vusdotq_s32(sums, vreinterpretq_u8_s32(codes), vreinterpretq_s8_s32(x));
+}
+#else
+// Codes would be signed numbers: those of the highest bits are shifted down, and levels lose their 128, which the
+// activations alone bring back.
+constexpr bool kExactPairs = false, kSignedCodes = true;
+inline Bytes dot(Bytes sums, Bytes codes, Bytes x) { return dot_signed(sums, codes, x); }
+#endif
+#elif defined(__AVX512BW__)
 constexpr int kCodeTile = 4;  // accumulators of that many vectors fit the registers
 typedef __m512i Bytes;
 inline Bytes load_codes(const uint8_t* p) { return _mm512_load_si512(p); }
@@ -71,6 +112,14 @@ inline Bytes dot(Bytes sums, Bytes codes, Bytes x) {
 }
 #endif
 
+#if !defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kSignedCodes = false;
+template <int bits>
+inline Bytes shifted_bytes(Bytes v) {
+  return v;  // only signed codes are shifted
+}
+#endif
+
 // Trits + 1. Nothing is shifted: a masked byte is its code times 1, 4, 16 or 64, and so is its sum, until the end.
 // Without VNNI a pair of products is added in 16 bits: one field fits (128 · 127 · 2 < 2^15), a whole byte does not.
 // With it the whole byte stands for the last field: the others are taken off its sum at the end.
@@ -82,6 +131,7 @@ struct TritCodes {
     constexpr int32_t kMasks[kFields] = {0x03030303, 0x0c0c0c0c, 0x30303030, int32_t(0xc0c0c0c0)};
     UNROLL
     for (int f = 0; f < F; ++f) field[f] = f == 3 && kExactPairs ? byte : both(byte, broadcast(kMasks[f]));
+    if (F == 4 && kSignedCodes) field[F - 1] = shifted_bytes<6>(byte);
   }
   static Bytes multiply(Bytes sums, Bytes field, Bytes x) { return dot(sums, field, x); }
 
@@ -91,7 +141,7 @@ struct TritCodes {
     store_sums(out, field[0]);
     if (F > 1) store_sums(out + kFieldRows, divided<2>(field[1]));
     if (F > 2) store_sums(out + 2 * kFieldRows, divided<4>(field[2]));
-    if (F > 3) store_sums(out + 3 * kFieldRows, divided<6>(field[3]));
+    if (F > 3) store_sums(out + 3 * kFieldRows, kSignedCodes ? field[3] : divided<6>(field[3]));
   }
 };
 
@@ -106,8 +156,13 @@ struct NibbleCodes {
   }
   static Bytes multiply(Bytes sums, Bytes field, Bytes x) {
     if (kExactPairs) return dot(sums, field, x);
+#if defined(__ARM_FEATURE_DOTPROD)
+    const Bytes level = veorq_s32(field, broadcast(int32_t(0x80808080u))), ones = broadcast(0x01010101);
+    return sum(dot(sums, level, x), vshlq_n_s32(dot(broadcast(0), ones, x), 7));
+#else
     const Bytes odd = broadcast(int32_t(0xff00ff00)), even = broadcast(0x00ff00ff);
     return dot(dot(sums, field, both(x, odd)), field, both(x, even));
+#endif
   }
 
   template <int F>
@@ -122,7 +177,9 @@ struct NibbleCodes {
 template <int V, int F, class Codes>
 inline void code_step(const Codes& kind, Bytes (*sums)[F], const uint8_t* codes, const int8_t* const* x, int at) {
   Bytes byte = load_codes(codes);
+#if defined(__AVX2__)
   asm("" : "+v"(byte));  // one load, not one an operand
+#endif
   Bytes field[F];
   kind.template unpack<F>(byte, field);
   UNROLL
@@ -153,7 +210,7 @@ void code_vectors(const CodesTask& t, int first) {
       int step = 0;
       for (; step + kPhases <= t.run_steps; step += kPhases) UNROLL
       for (int phase = 0; phase < kPhases; ++phase, codes += kStepBytes) {
-        if (V == 1) _mm_prefetch(reinterpret_cast<const char*>(codes) + kAheadBytes, _MM_HINT_T1);
+        if (V == 1) __builtin_prefetch(codes + kAheadBytes, 0, 2);
         code_step<V, F>(kind, sums + phase * V, codes, x, 4 * (step + phase));
       }
       for (; step < t.run_steps; ++step, codes += kStepBytes) code_step<V, F>(kind, sums, codes, x, 4 * step);

@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kByteStep = kFields * kStepBytes;  // of 64 rows and four features
 
-#if defined(__AVX2__)
+#if defined(TERSIFY_BYTE_PRODUCTS)
 
-#if defined(__AVX512BW__)
+#if defined(__AVX512BW__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int kWide = 2;  // twice the registers, twice the vectors
 #else
 constexpr int kWide = 1;

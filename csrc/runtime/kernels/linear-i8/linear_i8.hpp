@@ -33,7 +33,7 @@ float quantize_vector(const float* x, int count, int zero, uint8_t* steps, int32
   for (int i = 0; i < whole; i += kLanes) {
     Vec v;
     memcpy(&v, x + i, sizeof v);
-    const IntVec step = rounded(v * inverse);
+    const IntVec step = rounded(product(v, Vec{} + inverse));
     totals += step;
     const Steps bytes = __builtin_convertvector(step + zero, Steps);
     memcpy(steps + i, &bytes, sizeof bytes);
@@ -41,7 +41,7 @@ float quantize_vector(const float* x, int count, int zero, uint8_t* steps, int32
   int32_t all = 0;
   for (int l = 0; l < kLanes; ++l) all += totals[l];
   for (int i = whole; i < count; ++i) {
-    const int32_t step = static_cast<int8_t>(lrintf(x[i] * inverse));
+    const int32_t step = static_cast<int8_t>(lrintf(product(x[i], inverse)));
     steps[i] = static_cast<uint8_t>(step + zero);
     all += step;
   }
@@ -61,14 +61,14 @@ void write_vector(const int32_t* sums, int32_t total, float scale, int first, in
       Vec scales, shifts;
       memcpy(&scales, f.scale + first + r, sizeof scales);
       memcpy(&shifts, f.shift + first + r, sizeof shifts);
-      v = v * scales + shifts;
+      v = product(v, scales) + shifts;
     }
     v = activate(v, f);
     memcpy(out + r, &v, sizeof v);
   }
   for (; r < count; ++r) {
     float v = static_cast<float>(sums[r] - total) * scale;
-    if (f.scale) v = v * f.scale[first + r] + f.shift[first + r];
+    if (f.scale) v = product(v, f.scale[first + r]) + f.shift[first + r];
     out[r] = activate(v, f);
   }
 }

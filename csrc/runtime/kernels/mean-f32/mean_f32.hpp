@@ -25,7 +25,7 @@ void global_mean(const LaneView& v, const char* lanes, float* flat, int group, c
       float total = 0;
       for (int l = 0; l < grid; ++l) total += sum[i * grid + l];
       float mean = total * fraction;
-      if (f.scale) mean = mean * f.scale[c] + f.shift[c];
+      if (f.scale) mean = product(mean, f.scale[c]) + f.shift[c];
       flat[size_t(group * v.images + i) * v.c + c] = activate(mean, f);
     }
   }

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tersify.export.c.arena import places
-from tersify.export.c.steps import Buffer, Quant, Step, Steps
+from tersify.export.c.constants import Quant
+from tersify.export.c.steps import Buffer, Step, Steps
 from tersify.export.c.stored import FLOATS
 
 LARGEST = "3.402823466e38f"
@@ -27,7 +28,7 @@ _TYPES = """typedef struct {
   const uint8_t *stream;
   const float *floats, *a, *b, *c;
   float low, high, fraction;
-  const float *mean_scale, *mean_shift;
+  const float *mean_steps, *mean_scale, *mean_shift;
   float mean_low, mean_high;
 } layer;
 
@@ -235,6 +236,7 @@ def _layer(step: Step, tables: _Tables) -> str:
         "low": _float(step.low),
         "high": _float(step.high),
         "fraction": _float(fraction),
+        "mean_steps": tables.floats(step.mean_steps),
         "mean_scale": tables.floats(mean[0]),
         "mean_shift": tables.floats(mean[1]),
         "mean_low": _float(step.mean_ends[0]),

@@ -6,32 +6,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from tersify.export.c.constants import (
+    BYTE_ZERO,
+    Epilogue,
+    Floats,
+    Quant,
+    in_numbers,
+    in_steps,
+    mean_steps,
+)
 from tersify.export.c.stored import Stored, stored
 from tersify.runtime.portable.program import Program, vector
 from tersify.runtime.portable.replay import weight_array
 from tersify.tensor import CompressedTensor
 
-Floats = npt.NDArray[np.float32]
-BYTE_ZERO = 128
 CLAMP = 0
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Quant:
-    scale: float
-    low: float
-    high: float
-
-    @property
-    def zero(self) -> int:
-        return BYTE_ZERO if self.low < 0 else 0
 
 
 @dataclass(eq=False)
@@ -72,6 +68,8 @@ class Step:
     mean: tuple[Floats, Floats] | None = None
     mean_ends: tuple[float, float] = (-math.inf, math.inf)
     means: bool = False
+    # of bytes: their sums are in whole steps
+    mean_steps: Floats | None = None
     zero: int = 0
 
 
@@ -82,15 +80,6 @@ class Steps:
     inputs: list[Buffer] = field(default_factory=list)
     outputs: list[Buffer] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-
-
-@dataclass(frozen=True, eq=False)
-class _Epilogue:
-    a: Floats
-    b: Floats
-    c: Floats
-    low: float
-    high: float
 
 
 def steps_of(
@@ -158,15 +147,18 @@ class _Lowering:
         made = Quant(scale=float(scale), low=float(low), high=float(high))
         before = residual.quant if residual is not None else None
         finished = (
-            _in_numbers(folded, before)
+            in_numbers(folded, before)
             if mean is not None
-            else _in_steps(folded, before, made)
+            else in_steps(folded, before, made)
         )
         shape = _conv_shape(source.shape, rows, window)
         target = Buffer((rows, 1, 1)) if mean is not None else Buffer(shape, made)
         self._conv(
             "conv_i8", source, residual, array, window, groups, finished, mean, target
         )
+        if mean is not None:
+            steps = mean_steps(finished, array[0].size)
+            self.made.steps[-1] = replace(self.made.steps[-1], mean_steps=steps)
 
     def _conv_f32(
         self,
@@ -410,7 +402,7 @@ class _Lowering:
         rows: int,
         *,
         shift_by: npt.NDArray[np.int64] | None = None,
-    ) -> _Epilogue:
+    ) -> Epilogue:
         """sum · a + b + other · c, in the arithmetic of the kernels: 32-bit floats, one
         rounding after the other.
         """
@@ -429,36 +421,11 @@ class _Lowering:
         if len(scale2) or len(shift2):
             c = scale2 if len(scale2) else one
             a, b = a * c, b * c + (shift2 if len(shift2) else nothing)
-        return _Epilogue(a, b, c, float(numbers[low]), float(numbers[high]))
+        return Epilogue(a, b, c, float(numbers[low]), float(numbers[high]))
 
 
 def _signs(array: Floats) -> npt.NDArray[np.int64]:
     return np.sign(array).reshape(len(array), -1).sum(1).astype(np.int64)
-
-
-def _in_numbers(f: _Epilogue, residual: Quant | None) -> _Epilogue:
-    """For means, which are of the numbers themselves."""
-    scale = np.float32(0 if residual is None else residual.scale)
-    c = f.c * scale
-    return _Epilogue(
-        f.a,
-        f.b - c * np.float32(0 if residual is None else residual.zero),
-        c,
-        f.low,
-        f.high,
-    )
-
-
-def _in_steps(f: _Epilogue, residual: Quant | None, output: Quant) -> _Epilogue:
-    """Counted in steps of the output, whose rounding and clamp are one."""
-    inverse, zero = np.float32(1.0) / np.float32(output.scale), np.float32(output.zero)
-    c = f.c * (inverse * np.float32(0 if residual is None else residual.scale))
-    b = f.b * inverse - c * np.float32(0 if residual is None else residual.zero)
-    ends = [np.float32(end) * inverse + zero for end in (f.low, f.high)]
-    low, high = np.float32(output.low) + zero, np.float32(output.high) + zero
-    return _Epilogue(
-        f.a * inverse, b + zero, c, float(max(low, ends[0])), float(min(high, ends[1]))
-    )
 
 
 def _conv_shape(

@@ -1,0 +1,188 @@
+// libtersify in WebAssembly. The structs below are those of tersify.h with pointers of 32 bits.
+
+export class TersifyError extends Error {
+  constructor(code, sentence) {
+    super(sentence);
+    this.name = "TersifyError";
+    this.code = code;
+  }
+}
+
+const FACTS_BYTES = 48, PORT_BYTES = 16, TENSOR_BYTES = 8, POINTER_BYTES = 4;
+
+async function compiled(source) {
+  const wanted = source ?? new URL("./tersify.wasm", import.meta.url);
+  if (wanted instanceof WebAssembly.Module) return wanted;
+  if (ArrayBuffer.isView(wanted) || wanted instanceof ArrayBuffer) return WebAssembly.compile(wanted);
+  const response = await fetch(wanted);
+  if (!response.ok) throw new TersifyError(1, `${wanted} cannot be read: ${response.status}`);
+  return WebAssembly.compile(await response.arrayBuffer());
+}
+
+/** The runtime; `source` is a module, its bytes or its address, and by default tersify.wasm beside this file. */
+export async function runtime(source) {
+  const module = await compiled(source);
+  let memory;
+  const imports = {
+    env: { emscripten_notify_memory_growth() {} },
+    wasi_snapshot_preview1: {
+      clock_time_get(_clock, _precision, at) {
+        new DataView(memory.buffer).setBigUint64(at, BigInt(Math.round(performance.now() * 1e6)), true);
+        return 0;
+      },
+      proc_exit(code) {
+        throw new TersifyError(8, `the module ended itself with ${code}`);
+      },
+    },
+  };
+  const { exports } = await WebAssembly.instantiate(module, imports);
+  memory = exports.memory;
+  exports._initialize();
+  return new Runtime(exports);
+}
+
+class Runtime {
+  #c;
+  constructor(exports) {
+    this.#c = exports;
+  }
+
+  get version() {
+    return this.#text(this.#c.tersify_version());
+  }
+
+  /** The network of a .terse file. `maxBytes` limits what decoding may take; 0 stands for 2 GiB. */
+  open(bytes, { maxBytes = 0 } = {}) {
+    const data = bytes instanceof ArrayBuffer ? new Uint8Array(bytes) : bytes;
+    return this.#with(data.length, (at) => {
+      new Uint8Array(this.#c.memory.buffer, at, data.length).set(data);
+      const model = this.#made((place) => this.#c.tersify_open_memory(at, data.length, BigInt(maxBytes), place));
+      try {
+        const session = this.#made((place) => this.#c.tersify_session_new(model, 0, place));
+        return new Network(this.#access(), model, session);
+      } catch (problem) {
+        this.#c.tersify_close(model);
+        throw problem;
+      }
+    });
+  }
+
+  #access() {
+    return {
+      c: this.#c,
+      text: (at) => this.#text(at),
+      check: (status) => this.#check(status),
+      using: (bytes, use) => this.#with(bytes, use),
+    };
+  }
+
+  #text(at) {
+    const bytes = new Uint8Array(this.#c.memory.buffer);
+    return new TextDecoder().decode(bytes.slice(at, bytes.indexOf(0, at)));
+  }
+
+  #check(status) {
+    if (status !== 0) throw new TersifyError(status, this.#text(this.#c.tersify_last_error()));
+  }
+
+  #with(bytes, use) {
+    const at = this.#c.malloc(Math.max(bytes, 8));
+    if (at === 0) throw new TersifyError(7, `there is no memory for ${bytes} bytes`);
+    try {
+      return use(at);
+    } finally {
+      this.#c.free(at);
+    }
+  }
+
+  #made(make) {
+    return this.#with(POINTER_BYTES, (place) => {
+      this.#check(make(place));
+      return new DataView(this.#c.memory.buffer).getUint32(place, true);
+    });
+  }
+}
+
+class Network {
+  #r;
+  #model;
+  #session;
+
+  constructor(access, model, session) {
+    this.#r = access;
+    this.#model = model;
+    this.#session = session;
+    access.using(FACTS_BYTES, (at) => {
+      access.check(access.c.tersify_describe(model, at));
+      const view = new DataView(access.c.memory.buffer, at);
+      const word = (place) => view.getUint32(place, true);
+      const floats = (place) => Array.from(new Float32Array(access.c.memory.buffer, word(place), word(28)));
+      this.precision = access.text(word(0));
+      this.batch = Number(view.getBigInt64(8, true));
+      this.fileBytes = Number(view.getBigUint64(40, true));
+      this.mean = word(28) ? floats(32) : [];
+      this.std = word(28) ? floats(36) : [];
+      this.inputs = this.#ports(word(16), access.c.tersify_input);
+      this.outputs = this.#ports(word(20), access.c.tersify_output);
+      this.labels = Array.from({ length: word(24) }, (_, i) => access.text(access.c.tersify_label(model, i)));
+    });
+  }
+
+  #ports(count, ask) {
+    const { c, check, text, using } = this.#r;
+    return Array.from({ length: count }, (_, number) =>
+      using(PORT_BYTES, (at) => {
+        check(ask(this.#model, number, at));
+        const view = new DataView(c.memory.buffer, at);
+        const shape = new BigInt64Array(c.memory.buffer, view.getUint32(12, true), view.getUint32(8, true));
+        return {
+          name: text(view.getUint32(0, true)),
+          dtype: view.getUint32(4, true) ? "int64" : "float32",
+          shape: Array.from(shape, Number),
+        };
+      }),
+    );
+  }
+
+  /** Arrays in the order of the inputs → arrays in the order of the outputs. */
+  run(inputs, batch = this.batch || 1) {
+    if (!this.#session) throw new TersifyError(4, "the network is closed");
+    if (inputs.length !== this.inputs.length)
+      throw new TersifyError(4, `the network takes ${this.inputs.length} inputs, got ${inputs.length}`);
+    this.inputs.forEach((port, i) => {
+      const wanted = port.dtype === "int64" ? BigInt64Array : Float32Array;
+      if (!(inputs[i] instanceof wanted)) throw new TersifyError(4, `'${port.name}' takes a ${wanted.name}`);
+    });
+    const { c, check, using } = this.#r;
+    const counts = this.outputs.map(({ shape }) => shape.reduce((all, size) => all * (size < 0 ? batch : size), 1));
+    const bytes = [...inputs.map((array) => array.byteLength), ...counts.map((count) => count * 4)];
+    const ports = bytes.length, places = [];
+    let end = (ports * TENSOR_BYTES + 63) & ~63;
+    for (const size of bytes) {
+      places.push(end);
+      end += (size + 63) & ~63;
+    }
+    return using(end, (at) => {
+      const view = new DataView(c.memory.buffer, at);
+      [...inputs.map((array) => array.length), ...counts].forEach((count, i) => {
+        view.setUint32(i * TENSOR_BYTES, at + places[i], true);
+        view.setUint32(i * TENSOR_BYTES + 4, count, true);
+      });
+      inputs.forEach((array, i) => {
+        const from = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+        new Uint8Array(c.memory.buffer, at + places[i], array.byteLength).set(from);
+      });
+      check(c.tersify_run(this.#session, BigInt(batch), at, at + inputs.length * TENSOR_BYTES));
+      return counts.map((count, i) =>
+        new Float32Array(c.memory.buffer.slice(at + places[inputs.length + i], at + places[inputs.length + i] + 4 * count)),
+      );
+    });
+  }
+
+  close() {
+    if (!this.#session) return;
+    this.#r.c.tersify_session_free(this.#session);
+    this.#r.c.tersify_close(this.#model);
+    this.#session = this.#model = 0;
+  }
+}

@@ -1,0 +1,28 @@
+// Images as numbers, and numbers as words.
+
+/** Pixels [y][x][rgba] → floats [channel][y][x], as the network was trained to see them. */
+export function floatsOf(pixels, channels, mean, std) {
+  const plane = pixels.length / 4, numbers = new Float32Array(channels * plane);
+  for (let c = 0; c < channels; ++c) {
+    const at = mean.length === 1 ? 0 : c;
+    for (let i = 0; i < plane; ++i) {
+      const [r, g, b] = pixels.subarray(4 * i, 4 * i + 3);
+      const byte = channels === 1 ? 0.299 * r + 0.587 * g + 0.114 * b : pixels[4 * i + c];
+      numbers[c * plane + i] = (Math.fround(byte / 255) - (mean[at] ?? 0)) / (std[at] ?? 1);
+    }
+  }
+  return numbers;
+}
+
+export function largest(numbers, labels, count = 5) {
+  const order = Array.from(numbers.keys()).sort((a, b) => numbers[b] - numbers[a] || a - b);
+  return order.slice(0, count).map((i) => `${labels[i] ?? i}: ${numbers[i].toPrecision(6)}`);
+}
+
+export function median(numbers) {
+  return [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
+}
+
+export function inKilobytes(bytes) {
+  return `${(bytes / 1000).toFixed(1)} kB`;
+}

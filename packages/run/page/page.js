@@ -1,0 +1,115 @@
+// Files come from a drop, from the button, or from the address: ?terse=URL&image=URL&onnx=URL.
+import { WorkerNetwork } from "../client.js";
+import { onnxNetwork } from "./onnx.js";
+import { floatsOf, inKilobytes, largest, median } from "./numbers.js";
+
+const REPEATS = 30, WARM_UP = 3;
+const at = (id) => document.getElementById(id);
+const network = new WorkerNetwork();
+const held = { facts: null, terseBytes: 0, image: null, onnx: null, onnxBytes: 0 };
+
+function tell(problem) {
+  at("problem").textContent = problem?.message ?? "";
+}
+
+async function openTerse(name, bytes) {
+  held.facts = await network.open(bytes);
+  held.terseBytes = bytes.byteLength;
+  at("name").textContent = name;
+  const { precision, inputs, outputs } = held.facts;
+  const sizes = (ports) => ports.map(({ shape }) => shape.map((n) => (n < 0 ? "batch" : n)).join("×")).join(", ");
+  const facts = { size: inKilobytes(bytes.byteLength), activations: precision, takes: sizes(inputs), makes: sizes(outputs) };
+  at("facts").replaceChildren(...Object.entries(facts).flatMap(([term, text]) => {
+    const [dt, dd] = [document.createElement("dt"), document.createElement("dd")];
+    dt.textContent = term;
+    dd.textContent = text;
+    return [dt, dd];
+  }));
+  at("network").hidden = false;
+}
+
+function pixelsOf(image, height, width) {
+  const canvas = at("image");
+  [canvas.width, canvas.height] = [width, height];
+  const pen = canvas.getContext("2d", { willReadFrequently: true });
+  pen.drawImage(image, 0, 0, width, height);
+  return pen.getImageData(0, 0, width, height).data;
+}
+
+function timed(name, bytes, milliseconds) {
+  const row = document.createElement("tr");
+  for (const text of [name, inKilobytes(bytes), median(milliseconds).toFixed(2)]) {
+    const cell = document.createElement("td");
+    cell.textContent = text;
+    row.append(cell);
+  }
+  at("rows").append(row);
+}
+
+async function run() {
+  if (!held.facts || !held.image) return;
+  const { inputs, mean, std, labels } = held.facts;
+  const [, channels, height, width] = inputs[0].shape;
+  if (inputs.length !== 1 || inputs[0].shape.length !== 4) throw new Error("the network does not take one image");
+  const numbers = floatsOf(pixelsOf(held.image, height, width), channels, mean, std);
+  const ours = await network.run([numbers], { batch: 1, repeats: WARM_UP + REPEATS });
+  at("largest").replaceChildren(...largest(ours.outputs[0], labels).map((text) => {
+    const item = document.createElement("li");
+    item.textContent = text;
+    return item;
+  }));
+  at("result").hidden = at("times").hidden = false;
+  at("rows").replaceChildren();
+  timed("Tersify", held.terseBytes, ours.milliseconds.slice(WARM_UP));
+  at("beside").textContent = "Drop the same network as .onnx to time ONNX Runtime Web beside it.";
+  if (held.onnx) await runBeside(numbers, [1, channels, height, width], ours);
+  document.body.dataset.done = "yes";
+}
+
+async function runBeside(numbers, shape, ours) {
+  const theirs = await held.onnx.run(numbers, shape, WARM_UP + REPEATS);
+  timed("ONNX Runtime Web", held.onnxBytes, theirs.milliseconds.slice(WARM_UP));
+  const ratio = median(theirs.milliseconds.slice(WARM_UP)) / median(ours.milliseconds.slice(WARM_UP));
+  const gaps = ours.outputs[0].map((n, i) => Math.abs(n - theirs.outputs[0][i]));
+  at("beside").textContent =
+    `Tersify takes 1/${ratio.toFixed(1)} of the time; the outputs differ by at most ${Math.max(...gaps).toPrecision(2)}.`;
+}
+
+async function take(name, blob) {
+  if (name.endsWith(".terse")) {
+    await openTerse(name.split("/").pop(), await blob.arrayBuffer());
+  } else if (name.endsWith(".onnx")) {
+    held.onnx = await onnxNetwork(await blob.arrayBuffer());
+    held.onnxBytes = blob.size;
+  } else {
+    held.image = await createImageBitmap(blob);
+  }
+}
+
+async function takeAll(files) {
+  tell(null);
+  try {
+    for (const { name, blob } of files) await take(name, blob);
+    await run();
+  } catch (problem) {
+    tell(problem);
+    document.body.dataset.done = "no";
+  }
+}
+
+const dropped = (list) => Array.from(list, (file) => ({ name: file.name, blob: file }));
+at("files").addEventListener("change", ({ target }) => takeAll(dropped(target.files)));
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  takeAll(dropped(event.dataTransfer.files));
+});
+
+const asked = new URLSearchParams(location.search);
+const given = await Promise.all(["terse", "onnx", "image"].filter((key) => asked.has(key)).map(async (key) => {
+  const response = await fetch(asked.get(key));
+  return { name: asked.get(key), blob: await response.blob(), ok: response.ok };
+}));
+const missing = given.find(({ ok }) => !ok);
+if (missing) tell(new Error(`${missing.name} cannot be read`));
+else if (given.length) await takeAll(given);

@@ -1,0 +1,165 @@
+"""The module for browsers: the bits of the Python runtime, a page that shows them, and a
+small download.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+import numpy as np
+import pytest
+import torch
+from library import ROOT
+from plan_networks import networks, packed
+
+import tersify
+from tersify import codec
+from tersify.cli.serve import package_folder, question, server_of
+from tersify.runtime.portable import Replay, read_program
+
+PACKAGE = ROOT / "packages" / "run"
+MODULE = PACKAGE / "tersify.wasm"
+NETWORKS = networks()
+MAX_GZIPPED = 200_000
+SCRIPT = """
+import { readFileSync } from "node:fs";
+import { runtime } from "PACKAGE/index.js";
+const [file, numbers, batch, ids] = process.argv.slice(2);
+const made = (await runtime(readFileSync("PACKAGE/tersify.wasm"))).open(readFileSync(file));
+const bytes = readFileSync(numbers), exact = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
+const given = ids === "true" ? new BigInt64Array(exact) : new Float32Array(exact);
+console.log(JSON.stringify(Array.from(made.run([given], Number(batch))[0])));
+"""
+
+
+@pytest.fixture(autouse=True)
+def built() -> None:
+    if not MODULE.is_file():
+        pytest.skip("packages/run/tersify.wasm is not built (make wasm)")
+
+
+def save(name: str, path: Path, precision: str) -> torch.Tensor:
+    """Writes the network; returns its example."""
+    model, example = NETWORKS[name]
+    more: dict[str, object] = {"plan": precision}
+    if precision == "int8":
+        more["calibration"] = example
+    tersify.save(packed(model), path, network=model, example=example, **more)  # type: ignore[arg-type]
+    return example
+
+
+def replayed(path: Path, given: torch.Tensor) -> np.ndarray:
+    file = codec.open(path)
+    return Replay(read_program(file), file).run([given])[0].numpy()
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "ternary in int8"])
+def test_the_module_makes_what_the_runtime_makes(name: str, tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    int8 = name.endswith(" in int8")
+    path, numbers = tmp_path / "net.terse", tmp_path / "numbers"
+    given = save(name.split()[0], path, "int8" if int8 else "fp32")
+    numbers.write_bytes(given.numpy().tobytes())
+    script = tmp_path / "run.mjs"
+    script.write_text(SCRIPT.replace("PACKAGE", str(PACKAGE)))
+    ids = json.dumps(not given.is_floating_point())
+    command = [node, *map(str, (script, path, numbers, len(given))), ids]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    made = np.array(json.loads(done.stdout), np.float32)
+    wanted = replayed(path, given).reshape(-1)
+    if int8:
+        assert np.array_equal(made, wanted)
+    else:
+        assert np.abs(made - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_the_package_takes_200_kilobytes_and_names_its_files() -> None:
+    told = json.loads((PACKAGE / "package.json").read_text())
+    assert all((PACKAGE / name).is_file() for name in told["files"])
+    code = [PACKAGE / name for name in told["files"] if not name.endswith(".d.ts")]
+    assert sum(len(gzip.compress(p.read_bytes(), 9)) for p in code) <= MAX_GZIPPED
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """The page's address with a network and an image, and what the runtime makes."""
+    image = pytest.importorskip("PIL.Image")
+    path, picture = tmp_path / "net.terse", tmp_path / "in.png"
+    save("ternary", path, "int8")
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
+    image.fromarray(pixels).save(picture)
+    numbers = (pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype(np.float32)
+    server = server_of(package_folder(), [path, picture], 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/page/index.html"
+    yield (
+        address + question([path, picture]),
+        replayed(path, torch.from_numpy(numbers))[0],
+    )
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("width", [1200, 380])
+def test_the_page_shows_the_largest_outputs_and_fits_its_screen(
+    width: int, served: tuple[str, np.ndarray], tmp_path: Path
+) -> None:
+    program = browser.chromium()
+    if program is None:
+        pytest.skip("needs chromium, which is not on this machine")
+    address, wanted = served
+    with browser.Page(program, tmp_path / "profile", width=width) as page:
+        page.open(address, "document.body?.dataset.done")
+        assert page.value("document.getElementById('problem').textContent") == ""
+        shown = page.value("document.getElementById('largest').innerText")
+        first = int(wanted.argmax())
+        assert shown.splitlines()[0] == f"{first}: {_six(wanted[first])}"
+        assert page.value("document.querySelectorAll('#rows tr').length") == 1
+        wide = "(e) => e.getBoundingClientRect().right > innerWidth + 1"
+        found = f"[...document.querySelectorAll('main *')].filter({wide}).length"
+        assert page.value(found) == 0
+
+
+def _six(number: np.float32) -> str:
+    """Six digits, as JavaScript's toPrecision(6) writes them."""
+    return np.format_float_positional(
+        np.float64(number), precision=6, fractional=False, trim="k"
+    )
+
+
+def test_a_damaged_file_is_told_on_the_page(tmp_path: Path) -> None:
+    program = browser.chromium()
+    if program is None:
+        pytest.skip("needs chromium, which is not on this machine")
+    broken = tmp_path / "net.terse"
+    broken.write_bytes(b"no network at all")
+    server = server_of(package_folder(), [broken], 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = (
+        f"http://127.0.0.1:{server.server_port}/page/index.html{question([broken])}"
+    )
+    with browser.Page(program, tmp_path / "profile") as page:
+        page.open(address, "document.body?.dataset.done")
+        assert "header" in page.value("document.getElementById('problem').textContent")
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("there-is-none.terse", "no file"), ("notes.txt", "neither")]
+)
+def test_what_cannot_be_served_is_said_in_one_sentence(
+    name: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(ValueError, match=words):
+        server_of(package_folder(), [tmp_path / name], 0)
