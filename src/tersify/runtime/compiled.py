@@ -19,7 +19,7 @@ from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
 from tersify.runtime.checksums import checksums
 from tersify.runtime.eager import Eager
 from tersify.runtime.engine import Kernels
-from tersify.runtime.fast_call import HOOKS_OF_ALL_MODULES, blanks, fast_call
+from tersify.runtime.fast_call import blanks, fast_call, nobody_looks_at
 from tersify.runtime.inputs import Arguments, check_inputs, explained, in_order
 from tersify.runtime.nested import map_leaves
 from tersify.runtime.op_profile import OpTime, profile
@@ -80,7 +80,7 @@ class CompiledModule(nn.Module):
                 if self._module_calls
                 else None
             )
-            if module is not None and self._is_bare():
+            if module is not None and nobody_looks_at(self):
                 if not torch.is_grad_enabled():
                     return module(*inputs)
                 with torch.no_grad():
@@ -97,7 +97,7 @@ class CompiledModule(nn.Module):
         """What ran before for inputs like these, where nobody stands around the module
         and all inputs are plain.
         """
-        if not self._is_bare() or watched(inputs):
+        if not nobody_looks_at(self) or watched(inputs):
             return None
         for x in inputs:
             if (
@@ -114,17 +114,6 @@ class CompiledModule(nn.Module):
         with suppress(KeyError):  # another thread may just have dropped it
             self._bounds.move_to_end(key)
         return found
-
-    def _is_bare(self) -> bool:
-        """No hook and no other `forward` wants to see the call."""
-        return not (
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
-            or any(HOOKS_OF_ALL_MODULES)
-            or "forward" in self.__dict__
-        )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         kwargs = dict(sorted(kwargs.items()))  # the order of keywords means nothing

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from tersify.runtime.engine import Kernels
@@ -21,6 +21,18 @@ HOOKS_OF_ALL_MODULES = tuple(
         "_global_backward_pre_hooks",
     )
 )
+
+
+def nobody_looks_at(module: nn.Module) -> bool:
+    """No hook and no other `forward` wants to see a call."""
+    return not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or any(HOOKS_OF_ALL_MODULES)
+        or "forward" in module.__dict__
+    )
 
 
 def fast_call(kernels: Kernels) -> Any:
