@@ -126,19 +126,13 @@ class Sections:
 
 
 def _span_of(name: str, entry: Any) -> tuple[int, int]:
+    """Where a section begins and ends, as safetensors says it of a tensor of bytes."""
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not (
-        isinstance(offsets, list)
-        and len(offsets) == 2
-        and all(type(n) is int for n in offsets)
-    ):
+    if not isinstance(offsets, list) or [type(n) for n in offsets] != [int, int]:
         raise TerseFileError(f"section {name!r} has no pair of offsets")
     begin, end = offsets
-    if (
-        not 0 <= begin <= end
-        or entry.get("dtype") != "U8"
-        or entry.get("shape") != [end - begin]
-    ):
+    is_bytes = entry.get("dtype") == "U8" and entry.get("shape") == [end - begin]
+    if not 0 <= begin <= end or not is_bytes:
         raise TerseFileError(f"section {name!r} is not a run of bytes")
     return begin, end
 

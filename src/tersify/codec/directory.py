@@ -5,6 +5,7 @@ says about itself.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,7 @@ def pack_directory(directory: Directory) -> bytes:
 
 
 def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Directory:
+    """The directory of a file, which may be anybody's: all that it says is checked."""
     plain = parse_json(_unzip(data, max_bytes), "directory")
     groups = [_group(item) for item in typed(plain.get("groups"), list, "groups")]
     entries = [
@@ -71,14 +73,7 @@ def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Di
     names = {entry.name: entry for entry in entries}
     if len(names) != len(entries):
         raise TerseFileError("two tensors have the same name")
-    for entry in entries:
-        other = names.get(entry.same) if entry.same is not None else None
-        if entry.same is not None and (
-            other is None or other.same is not None or other.shape != entry.shape
-        ):
-            raise TerseFileError(
-                f"{entry.name!r} must equal a tensor of its shape that is there, got {entry.same!r}"
-            )
+    _check_equal_tensors(names)
     aliases = typed(plain.get("aliases", {}), dict, "aliases")
     for alias, name in aliases.items():
         if not isinstance(name, str) or name not in names or alias in names:
@@ -94,6 +89,20 @@ def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Di
         metadata=typed(plain.get("metadata", {}), dict, "metadata"),
         provenance=typed(plain.get("provenance", {}), dict, "provenance"),
     )
+
+
+def _check_equal_tensors(entries: Mapping[str, Entry]) -> None:
+    """A tensor that equals another names one that is stored itself: a chain of names
+    could go in a circle.
+    """
+    for entry in entries.values():
+        if entry.same is None:
+            continue
+        other = entries.get(entry.same)
+        if other is None or other.same is not None or other.shape != entry.shape:
+            raise TerseFileError(
+                f"{entry.name!r} must equal a tensor of its shape that is there, got {entry.same!r}"
+            )
 
 
 def _unzip(data: bytes, max_bytes: int) -> bytes:

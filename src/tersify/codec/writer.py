@@ -137,12 +137,10 @@ def _version(directory: Directory) -> str:
     """
     if any(entry.column_scale is not None for entry in directory.entries):
         return VERSION
-    old = all(group.codec in FIRST_CODECS for group in directory.groups)
-    return (
-        FIRST_VERSION
-        if old and all(entry.same is None for entry in directory.entries)
-        else SECOND_VERSION
-    )
+    if any(entry.same is not None for entry in directory.entries):
+        return SECOND_VERSION
+    codecs = {group.codec for group in directory.groups}
+    return FIRST_VERSION if codecs <= FIRST_CODECS else SECOND_VERSION
 
 
 def _provenance() -> dict[str, Any]:

@@ -34,20 +34,21 @@ def layer_densities(shapes: Sequence[Sequence[int]], density: float) -> list[flo
     most = max(MOST_DENSE, density)
     sizes = [math.prod(shape) for shape in shapes]
     ratios = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
-    kept, full = density * sum(sizes), set[int]()
-    while True:
-        rest = [i for i in range(len(sizes)) if i not in full]
-        if not rest:
-            return [most] * len(sizes)
-        factor = (kept - most * sum(sizes[i] for i in full)) / sum(
-            ratios[i] * sizes[i] for i in rest
-        )
+    kept = density * sum(sizes)
+    found = [most] * len(sizes)
+    rest = set(range(len(sizes)))
+    # A layer that would have more than the most gets just that, and the others share
+    # what is left, which may push one of them above it: at most once for each layer.
+    while rest:
+        taken = most * sum(size for i, size in enumerate(sizes) if i not in rest)
+        factor = (kept - taken) / sum(ratios[i] * sizes[i] for i in rest)
         over = {i for i in rest if factor * ratios[i] > most}
         if not over:
-            return [
-                most if i in full else factor * ratios[i] for i in range(len(sizes))
-            ]
-        full |= over
+            for i in rest:
+                found[i] = factor * ratios[i]
+            break
+        rest -= over
+    return found
 
 
 def _quantile(density: float) -> float:

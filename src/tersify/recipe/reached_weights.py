@@ -25,30 +25,37 @@ def reached_by(glob: str, sites: Sequence[Site]) -> list[Site]:
     their full name, or by a glob that matches nothing else.
     """
     in_full = [site for site in sites if glob in (site.name, *site.aliases)]
-    matched = [site for site in sites if site.latent.ndim >= 2 and _matches(glob, site)]
-    # if not, it is frozen for inference
+    matrices = [site for site in sites if site.latent.ndim >= 2]
+    matched = [site for site in matrices if _matches(glob, site)]
+    # A network in which nothing trains is frozen for inference, not in parts.
     some_train = any(site.latent.requires_grad for site in sites)
     kinds = {id(site): _kind(site, some_train) for site in (*in_full, *matched)}
     ordinary = [site for site in matched if not kinds[id(site)]]
     named = in_full or ordinary or matched
     if not named:
-        remedy = nearest(glob, [site.name for site in sites if site.latent.ndim >= 2])
+        remedy = nearest(glob, [site.name for site in matrices])
         raise ValueError(
             f"rule {glob!r} matches no weight of two dimensions or more; {remedy}"
         )
     caught = [f"{site.name!r} ({kinds[id(site)]})" for site in named if kinds[id(site)]]
-    if caught and glob != "*":
-        warnings.warn(
-            f"rule {glob!r} names {', '.join(caught[:3])}{' and more' if len(caught) > 3 else ''}, which a wider glob "
-            "leaves alone; it is compressed because the rule names nothing else",
-            stacklevel=2,
-        )
-    elif caught:
+    if caught:
+        _tell_of_special_weights(glob, caught)
+    return named
+
+
+def _tell_of_special_weights(glob: str, caught: Sequence[str]) -> None:
+    """`*` never means weights that are usually left alone; a narrower glob may."""
+    some = ", ".join(caught[:3])
+    if glob == "*":
         raise ValueError(
             f"rule '*' leaves embeddings, normalization and frozen weights alone, and the network has no others: "
-            f"{', '.join(caught[:3])}; name those to be compressed"
+            f"{some}; name those to be compressed"
         )
-    return named
+    warnings.warn(
+        f"rule {glob!r} names {some}{' and more' if len(caught) > 3 else ''}, which a wider glob "
+        "leaves alone; it is compressed because the rule names nothing else",
+        stacklevel=3,
+    )
 
 
 def _matches(glob: str, site: Site) -> bool:

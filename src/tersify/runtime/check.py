@@ -39,9 +39,10 @@ def difference(made: Tensor, wanted: Tensor) -> float:
     if not wanted.is_floating_point():
         return 0.0 if torch.equal(made, wanted) else float("inf")
     finite = wanted.isfinite()
-    odd, wanted_odd = made[~finite], wanted[~finite]
-    same_odd = (odd == wanted_odd) | (odd.isnan() & wanted_odd.isnan())
-    if not torch.equal(made.isfinite(), finite) or not bool(same_odd.all()):
+    if not torch.equal(made.isfinite(), finite):
+        return float("inf")
+    # What is no number must be the same: an infinity of the same sign, or NaN.
+    if not torch.equal(made[~finite].nan_to_num(), wanted[~finite].nan_to_num()):
         return float("inf")
     if not bool(finite.any()):
         return 0.0

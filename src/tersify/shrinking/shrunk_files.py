@@ -118,36 +118,42 @@ def fit_(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
             model.set_submodule(name, HeadAttention(module))
     for name, module in model.named_modules():
         source = shapes.get(f"{name}.source")
-        # No wider than the layer was: a file must not choose how much memory this
-        # takes.
-        if (
-            source is not None
-            and can_scatter(module)
-            and len(source) == 1
-            and source[0] <= _width(module)
-        ):
+        if source is not None and _can_scatter_from(module, source):
             scatter_(module, torch.zeros(source, dtype=torch.int64))
     for prefix, module in model.named_modules():
         for store in (module._parameters, module._buffers):
-            for name, tensor in store.items():
-                shape = shapes.get(f"{prefix}.{name}" if prefix else name)
-                if tensor is None or shape is None or shape == tuple(tensor.shape):
-                    continue
-                if len(shape) != tensor.dim() or any(
-                    a > b for a, b in zip(shape, tensor.shape, strict=True)
-                ):
-                    raise ValueError(
-                        f"{prefix}.{name} has shape {shape} in the file and {tuple(tensor.shape)} in the module; "
-                        "a shrunk layer is smaller in every dimension, so this is another network"
-                    )
-                cut = tensor.new_zeros(shape)
-                store[name] = (
-                    nn.Parameter(cut, tensor.requires_grad)
-                    if isinstance(tensor, nn.Parameter)
-                    else cut
-                )
+            _cut_(store, prefix, shapes)
         tell_sizes_(module)
     return model
+
+
+def _can_scatter_from(module: nn.Module, source: tuple[int, ...]) -> bool:
+    # No wider than the layer was: a file must not choose how much memory this takes.
+    if not can_scatter(module) or len(source) != 1:
+        return False
+    return source[0] <= _width(module)
+
+
+def _cut_(
+    store: dict[str, Any], prefix: str, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """The tensors of a module in the shapes that the file has for them."""
+    for name, tensor in store.items():
+        shape = shapes.get(f"{prefix}.{name}" if prefix else name)
+        if tensor is None or shape is None or shape == tuple(tensor.shape):
+            continue
+        is_smaller = len(shape) == tensor.dim() and all(
+            mine <= theirs for mine, theirs in zip(shape, tensor.shape, strict=True)
+        )
+        if not is_smaller:
+            raise ValueError(
+                f"{prefix}.{name} has shape {shape} in the file and {tuple(tensor.shape)} in the module; "
+                "a shrunk layer is smaller in every dimension, so this is another network"
+            )
+        cut = tensor.new_zeros(shape)
+        if isinstance(tensor, nn.Parameter):
+            cut = nn.Parameter(cut, tensor.requires_grad)
+        store[name] = cut
 
 
 def _width(module: nn.Module) -> int:

@@ -117,28 +117,36 @@ class Move(Op):
 
     def after(self, first: Move) -> Move | None:
         """This move of what `first` makes, as one; None where that is none."""
-        if (
-            first.is_filled and self.is_filled and first.fill != self.fill
-        ) or first.is_filled_at(self.fixed):
+        if first.is_filled_at(self.fixed):
             return None
-        joined = [
-            _joined(axis, None if axis.source is None else first.axes[axis.source])
-            for axis in self.axes
-        ]
-        if any(axis is None for axis in joined):
+        # One move fills with one number.
+        if first.is_filled and self.is_filled and first.fill != self.fill:
             return None
+        joined = []
+        for axis in self.axes:
+            before = None if axis.source is None else first.axes[axis.source]
+            one = _joined(axis, before)
+            if one is None:
+                return None
+            joined.append(one)
+        return replace(
+            self,
+            source_shape=first.source_shape,
+            axes=tuple(joined),
+            fixed=self._fixed_before(first),
+            fill=self.fill if self.is_filled else first.fill,
+        )
+
+    def _fixed_before(self, first: Move) -> tuple[tuple[int, int], ...]:
+        """The places that both moves take of axes that are gone, by the axes of what
+        `first` reads.
+        """
         fixed = dict(first.fixed)
         for number, place in self.fixed:
             axis = first.axes[number]
             if axis.source is not None:
                 fixed[axis.source] = axis.start + place * axis.step
-        return replace(
-            self,
-            source_shape=first.source_shape,
-            axes=tuple(axis for axis in joined if axis is not None),
-            fixed=tuple(sorted(fixed.items())),
-            fill=self.fill if self.is_filled else first.fill,
-        )
+        return tuple(sorted(fixed.items()))
 
     def is_filled_at(self, places: Sequence[tuple[int, int]]) -> bool:
         return any(

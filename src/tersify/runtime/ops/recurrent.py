@@ -241,38 +241,49 @@ def _values(weight: Weight) -> Tensor:
 
 @lowers(torch.lstm, torch.gru)
 def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
-    if len(call.args) != 9 or call.kwargs:
-        raise CannotLower("only whole batches of equal lengths have a kernel")
-    source, states, weights, biased, layers, dropout, train, both, batch_first = (
-        call.args
-    )
-    gru = call.target is torch.gru
-    if (
-        not isinstance(source, Ref)
-        or not isinstance(weights, (list, tuple))
-        or (train and dropout)
-    ):
-        raise CannotLower("only whole batches of equal lengths have a kernel")
+    source, states, weights, biased, layers, both, batch_first = _arguments(call)
     context.floats(source, rank=3)
+    gru = call.target is torch.gru
     for state in [states] if gru else states:
         if bool(context.constant(state, "first state").any()):
             raise CannotLower("its first state is not zero")
     context.unread(call.results[2:])
-    each = (4 if biased else 2) * layers * (2 if both else 1)
-    if len(weights) != each:
-        raise CannotLower("projections have no kernel")
+    # A direction has weights for its input and for its state, and a bias for each.
     size = 4 if biased else 2
-    ones = [_direction(context, weights[i : i + size]) for i in range(0, each, size)]
     per_layer = 2 if both else 1
+    if len(weights) != size * layers * per_layer:
+        raise CannotLower("projections have no kernel")
+    directions = [
+        _direction(context, weights[i : i + size]) for i in range(0, len(weights), size)
+    ]
     op = Recurrent(
         gru=gru,
         layers=tuple(
-            tuple(ones[i : i + per_layer]) for i in range(0, len(ones), per_layer)
+            tuple(directions[i : i + per_layer])
+            for i in range(0, len(directions), per_layer)
         ),
         batch_first=bool(batch_first),
         final=context.is_read(call.results[1]),
     )
     return op, (source.name,)
+
+
+def _arguments(call: Call) -> tuple[Ref, Any, Any, Any, Any, Any, Any]:
+    """Source, states, weights, whether there are biases, layers, whether it goes both
+    ways, and whether the batch comes first: of torch's form for whole batches, which has
+    nine arguments. That for packed sequences has others.
+    """
+    refusal = CannotLower("only whole batches of equal lengths have a kernel")
+    if len(call.args) != 9 or call.kwargs:
+        raise refusal
+    source, states, weights, biased, layers, dropout, train, both, batch_first = (
+        call.args
+    )
+    if not isinstance(source, Ref) or not isinstance(weights, (list, tuple)):
+        raise refusal
+    if train and dropout:
+        raise refusal
+    return source, states, weights, biased, layers, both, batch_first
 
 
 def _direction(context: Context, weights: Sequence[Any]) -> Direction:

@@ -35,15 +35,7 @@ def with_rms_norms(plan: Plan) -> Plan:
 
 def _norm(node: Node, nodes: Nodes) -> Node | None:
     """A value times the inverse root of the mean of its squares."""
-    op = node.op
-    if (
-        not isinstance(op, Elementwise)
-        or not op.multiply
-        or op.epilogue.is_affine
-        or op.epilogue.activates
-    ):
-        return None
-    if len(node.inputs) != 2 or op.narrow != (*node.shape[:-1], 1):
+    if not _scales_rows(node):
         return None
     value, inverse = node.inputs
     root = nodes.get(inverse)
@@ -59,6 +51,16 @@ def _norm(node: Node, nodes: Nodes) -> Node | None:
     covers = node.covers | root.covers | mean.covers | squares.covers
     op = LayerNorm(weight=None, bias=None, eps=eps, centred=False)
     return replace(node, op=op, inputs=(value,), covers=covers, reason="")
+
+
+def _scales_rows(node: Node) -> bool:
+    """Whether it is a plain product with one number for each row."""
+    op = node.op
+    if not isinstance(op, Elementwise) or not op.multiply:
+        return False
+    if op.epilogue.is_affine or op.epilogue.activates:
+        return False
+    return len(node.inputs) == 2 and op.narrow == (*node.shape[:-1], 1)
 
 
 def _weighted(node: Node, nodes: Nodes, readers: Mapping[str, int]) -> Node | None:
