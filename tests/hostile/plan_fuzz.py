@@ -107,7 +107,7 @@ def _exchange(plan: Any, rng: random.Random) -> None:
 
 def _replace(plan: Any, rng: random.Random) -> None:
     node, key = _some_place(plan, rng)
-    node[key] = rng.choice(ODD)
+    node[key] = json.loads(json.dumps(rng.choice(ODD)))  # a list of its own
 
 
 def _nudge(plan: Any, rng: random.Random) -> None:
