@@ -21,13 +21,29 @@ import zstandard
 
 import tersify
 from tersify import codec
-from tersify.codec.container import Sections
-from tersify.codec.writer import add_plan
+from tersify.codec.container import Sections, header_of
+from tersify.codec.writer import PLAN, VERSION
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "portable"))
-from plan_networks import little_cnn, networks, packed
+from plan_networks import little_cnn, networks, packed  # type: ignore[import-not-found]
 
-ODD = [0, -1, 1, 2, 3, 7, 8, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**40, -(2**33)]
+ODD: list[Any] = [
+    0,
+    -1,
+    1,
+    2,
+    3,
+    7,
+    8,
+    255,
+    256,
+    65535,
+    65536,
+    2**31 - 1,
+    2**31,
+    2**40,
+    -(2**33),
+]
 ODD += [None, True, False, "conv", "", [], [1, 2], {}, 0.5, 1e300, -1e-300]
 CODES = "fine, unread, bad file, no plan, bad argument, too large, not finite, no memory, internal"
 PIECE = 2000  # files for one process: a limit of what its end hides
@@ -42,18 +58,15 @@ class Sound:
         )
         (length,) = struct.unpack_from("<Q", whole)
         self.text, self.numbers = whole[8 : 8 + length], whole[8 + length :]
-        self._sections = Sections(path)
-        self._out = path.with_suffix(".broken")
+        file = Sections(path)
+        self._kept = {name: file.read(name) for name in file.names() if name != PLAN}
 
     def with_plan(self, text: bytes, numbers: bytes) -> bytes:
         text += b" " * (-len(text) % 8)
         whole = struct.pack("<Q", len(text)) + text + numbers
-        add_plan(
-            self._sections,
-            self._out,
-            zstandard.ZstdCompressor(level=1).compress(whole),
-        )
-        return self._out.read_bytes()
+        plan = zstandard.ZstdCompressor(level=1).compress(whole)
+        sections = self._kept | {PLAN: plan}
+        return header_of(sections, VERSION) + b"".join(sections.values())
 
 
 def sound_files(folder: Path) -> list[Sound]:
@@ -94,7 +107,7 @@ def _exchange(plan: Any, rng: random.Random) -> None:
 
 def _replace(plan: Any, rng: random.Random) -> None:
     node, key = _some_place(plan, rng)
-    node[key] = rng.choice(ODD)
+    node[key] = json.loads(json.dumps(rng.choice(ODD)))  # a list of its own
 
 
 def _nudge(plan: Any, rng: random.Random) -> None:

@@ -27,8 +27,8 @@ MACHINES = {
 ZSTD = "TERSIFY_ZSTD_SOURCE"
 
 
-def program_for(machine: str) -> list[str]:
-    """The command that runs tersify-run as built for the machine."""
+def program_for(machine: str, target: str = "run/tersify-run") -> list[str]:
+    """The command that runs a program as built for the machine."""
     compiler, emulator = MACHINES[machine]
     for program in (f"{compiler}-g++", emulator, "cmake", "ninja"):
         if shutil.which(program) is None:
@@ -51,10 +51,10 @@ def program_for(machine: str) -> list[str]:
         f"-DCMAKE_CXX_COMPILER={compiler}-g++",
         f"-DTERSIFY_ZSTD_SOURCE={os.environ[ZSTD]}",
     ]
-    for command in (given, ["ninja", "-C", str(build), "tersify-run"]):
+    for command in (given, ["ninja", "-C", str(build), target.split("/")[1]]):
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-2000:]
-    return [emulator, str(build / "csrc" / "run" / "tersify-run")]
+    return [emulator, str(build / "csrc" / target)]
 
 
 @pytest.mark.slow
@@ -84,3 +84,26 @@ def test_another_machine_makes_the_bits_of_this_one(
             assert float((made - wanted).abs().max()) <= 1e-5 * float(
                 wanted.abs().max()
             )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cpu", "isas"),
+    [
+        ("cortex-a72", {"portable"}),
+        ("cortex-a76", {"portable", "dotprod"}),
+        ("max", {"portable", "dotprod", "i8mm"}),
+    ],
+)
+def test_kernels_of_arm_agree_and_only_those_of_the_cpu_run(
+    cpu: str, isas: set[str]
+) -> None:
+    emulator, program = program_for("aarch64", "runtime/kernel_check")
+    done = subprocess.run(
+        [emulator, "-cpu", cpu, program, "--quick"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all kernels agree")
+    assert {line.split()[0] for line in done.stdout.splitlines()[:-1]} == isas

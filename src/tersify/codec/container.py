@@ -24,7 +24,7 @@ def write_sections(
 ) -> int:
     """Write the sections in the order given, at once; returns the size of the file."""
     with replacing(path) as file:
-        file.write(_header(sections, version))
+        file.write(header_of(sections, version))
         for data in sections.values():
             file.write(data)
         return file.tell()
@@ -32,10 +32,11 @@ def write_sections(
 
 def size_of_sections(sections: Mapping[str, bytes], version: str) -> int:
     """The bytes of the file that `write_sections` writes."""
-    return len(_header(sections, version)) + sum(map(len, sections.values()))
+    return len(header_of(sections, version)) + sum(map(len, sections.values()))
 
 
-def _header(sections: Mapping[str, bytes], version: str) -> bytes:
+def header_of(sections: Mapping[str, bytes], version: str) -> bytes:
+    """What comes before the sections in a file."""
     header: dict[str, Any] = {"__metadata__": {VERSION_KEY: version}}
     end = 0
     for name, data in sections.items():

@@ -210,7 +210,9 @@ void code_vectors(const CodesTask& t, int first) {
       int step = 0;
       for (; step + kPhases <= t.run_steps; step += kPhases) UNROLL
       for (int phase = 0; phase < kPhases; ++phase, codes += kStepBytes) {
-        if (V == 1) __builtin_prefetch(codes + kAheadBytes, 0, 2);
+#if defined(__AVX2__)
+        if (V == 1) _mm_prefetch(reinterpret_cast<const char*>(codes) + kAheadBytes, _MM_HINT_T1);
+#endif
         code_step<V, F>(kind, sums + phase * V, codes, x, 4 * (step + phase));
       }
       for (; step < t.run_steps; ++step, codes += kStepBytes) code_step<V, F>(kind, sums, codes, x, 4 * step);
