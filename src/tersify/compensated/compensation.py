@@ -20,6 +20,7 @@ from tersify.compensated.statistics import Statistics, mirrored, statistics_of
 from tersify.compensated.steps import Steps, rounded
 from tersify.compensated.tables import Pruned, Table, Ternary
 from tersify.compensated.triangular import compensate, spread_of
+from tersify.compensated.tune import tuned
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
 
@@ -85,12 +86,27 @@ def compensate_(
         for number, matrix in enumerate(matrices):
             packed = kept.packed(matrix)
             if packed is None:
-                packed = _compressed(
+                packed, latents = _compressed(
                     settings, matrix, kept.statistics(matrix), constant
                 )
-                kept.put_packed(matrix, packed)
+                kept.put_packed(matrix, packed, latents)
             made[matrix.name] = packed
             tell("matrices", number + 1, len(matrices))
+        if settings.tune_steps:
+            found = tuned(
+                model,
+                matrices,
+                made,
+                settings,
+                batches,
+                latents=kept.latents,
+                bf16=bf16,
+                tell=tell,
+            )
+            made = found.matrices
+            for name, parameter in model.named_parameters():
+                if name in found.vectors:
+                    parameter.copy_(found.vectors[name])
         for matrix in matrices:
             matrix.parameter.copy_(made[matrix.name].to_dense())
     return _network(model, settings, matrices, made)
@@ -185,7 +201,7 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
     ]
     added = 0.0
     for i in tried:
-        packed = _compressed(
+        packed, _ = _compressed(
             settings, matrices[i], kept.statistics(matrices[i]), constant
         )
         assert packed.codebook is not None
@@ -202,18 +218,29 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
 
 def _compressed(
     settings: Compensation, matrix: Matrix, found: Measured, constant: float
-) -> CompressedTensor:
-    code: Steps | Table | Pruned
+) -> tuple[CompressedTensor, Tensor | None]:
+    """The packed matrix, and what was rounded where tuning will want it."""
     if settings.code == "steps":
-        code = Steps(constant / found.rows.sqrt(), dead_zone=settings.dead_zone)
-    elif settings.code == "table":
+        keeps = settings.tune_codes and settings.tune_steps > 0
+        steps = Steps(
+            constant / found.rows.sqrt(),
+            dead_zone=settings.dead_zone,
+            keep_latents=keeps and matrix.embedding is None,
+        )
+        compensate(matrix.weight, found.upper, steps)
+        latents = steps.latents
+        if latents is not None and matrix.transposed:
+            latents = latents.T.contiguous()
+        return matrix.as_stored(steps.packed().cpu()), latents
+    code: Table | Pruned
+    if settings.code == "table":
         code = Table(int(settings.bits), found.rows)
     elif settings.code == "ternary":
         code = Ternary()
     else:
         code = Pruned(settings.sparsity)
     compensate(matrix.weight, found.upper, code)
-    return matrix.as_stored(code.packed().cpu())
+    return matrix.as_stored(code.packed().cpu()), None
 
 
 def _network(
