@@ -162,7 +162,8 @@ def tuned(
     inputs = _in_turn(calibration)
     with eval_mode(model), torch.enable_grad():
         for step in range(settings.tune_steps):
-            rate = settings.tune_rate * _share_of_rate((step + 0.5) / settings.tune_steps)
+            progress = (step + 0.5) / settings.tune_steps
+            rate = settings.tune_rate * _share_of_rate(progress)
             optimizer.param_groups[0]["lr"] = rate
             optimizer.param_groups[1]["lr"] = rate * CODES_RATE
             given = next(inputs)
