@@ -51,6 +51,25 @@ def test_tuning_without_steps_changes_nothing():
         assert torch.equal(value, models[1].state_dict()[name]), name
 
 
+def test_batches_of_its_own_are_what_tuning_looks_at():
+    looked_at = []
+
+    def tuned_on(batches):
+        model = trained()
+        model.register_forward_pre_hook(lambda _, given: looked_at.append(given[0]))
+        compensate_(
+            model,
+            Compensation(bits=2.5, tune_steps=4),
+            calibration=calibration(16),
+            tuning=batches,
+        )
+        return looked_at[-1]
+
+    other = [(text(7, 3), None)]
+    assert torch.equal(tuned_on(other), other[0][0])
+    assert tuned_on(None).shape != other[0][0].shape
+
+
 def test_the_tuned_network_is_as_trainable_as_it_was():
     model = trained().train()
     model.norm.weight.requires_grad_(False)

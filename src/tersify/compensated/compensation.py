@@ -43,6 +43,7 @@ def compensate_(
     settings: Compensation,
     *,
     calibration: Calibration | Iterable[tuple[Any, Any]],
+    tuning: Iterable[tuple[Any, Any]] | None = None,
     frequencies: Tensor | None = None,
     folder: str | Path | None = None,
     bf16: bool = False,
@@ -62,6 +63,8 @@ def compensate_(
         model: any module of linear layers and embeddings, such as a causal language model of transformers.
         settings: what the matrices become.
         calibration: batches (inputs, targets) and the loss; `next_token_loss` is that of a language model.
+        tuning: batches for the settings' `tune_steps`; larger ones serve best, their targets are not looked at, and
+            without them those of the calibration are used.
         frequencies: how often each token occurs, for embeddings; without, as often as the batches hold it.
         folder: keeps what is finished, so that a run that was stopped goes on there.
         bf16: compute the passes over the batches in bf16.
@@ -98,7 +101,7 @@ def compensate_(
                 matrices,
                 made,
                 settings,
-                batches,
+                batches if tuning is None else Calibration.of(tuning),
                 latents=kept.latents,
                 bf16=bf16,
                 tell=tell,

@@ -23,7 +23,7 @@ from tersify.modes import eval_mode
 from tersify.tensor import CompressedTensor
 
 # a latent moves by so many steps where a scale changes by its share
-CODES_RATE = 1.5
+CODES_RATE = 5.0
 WARM_UP = 0.05  # of all steps, until the rate is the one that was asked
 BETAS = (0.9, 0.99)
 SEED = 0
