@@ -107,9 +107,8 @@ def compensate_(
                 tell=tell,
             )
             made = found.matrices
-            for name, parameter in model.named_parameters():
-                if name in found.vectors:
-                    parameter.copy_(found.vectors[name])
+            for name, vector in found.vectors.items():
+                model.get_parameter(name).copy_(vector)
         for matrix in matrices:
             matrix.parameter.copy_(made[matrix.name].to_dense())
     return _network(model, settings, matrices, made)

@@ -40,10 +40,6 @@ class Scaled:
         self._base = packed.to_dense().to(like.device)
         self.change = torch.zeros_like(self._scale).requires_grad_()
 
-    def parameters(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Those that move as shares, and those that move in steps."""
-        return [self.change], []
-
     def weight(self) -> Tensor:
         return self._base * (1 + self.change)
 
@@ -78,9 +74,6 @@ class Moving(Scaled):
         same = rounded(start, dead_zone) == wholes
         self.latents = torch.where(same, start, wholes).requires_grad_()
 
-    def parameters(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [self.change], [self.latents]
-
     def weight(self) -> Tensor:
         still = self.latents.detach()
         wholes = rounded(still, self._dead_zone) + (self.latents - still)
@@ -102,11 +95,11 @@ class Vector:
         self._unit = torch.where(size > 0, size, torch.full_like(size, 0.01))
         self.change = torch.zeros_like(self._start).requires_grad_()
 
-    def value(self) -> Tensor:
+    def weight(self) -> Tensor:
         return self._start + self._unit * self.change
 
     def result(self) -> Tensor:
-        return short(self.value().detach())
+        return short(self.weight().detach())
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,29 +127,19 @@ def tuned(
     Rows of embeddings stay: most of them are tokens that no batch holds. Memory is that
     of the dense network twice and of one batch; codes that move take three more.
     """
-    moved: dict[str, Scaled] = {}
-    for matrix in matrices:
-        packed = made[matrix.name]
-        if matrix.embedding is not None or packed.scale is None:
-            continue
-        start = latents(matrix) if settings.tune_codes else None
-        moved[matrix.name] = (
-            Scaled(packed, matrix.parameter)
-            if start is None
-            else Moving(packed, matrix.parameter, start, settings.dead_zone)
-        )
-    still = {name: p.detach() for name, p in model.named_parameters()}
-    still |= {m.name: made[m.name].to_dense().to(m.parameter.device) for m in matrices}
+    moved = _matrices_that_move(matrices, made, settings, latents)
     vectors = {
         name: Vector(p)
         for name, p in model.named_parameters()
         if p.ndim == 1 and p.is_floating_point()
     }
-    shares = [p for one in moved.values() for p in one.parameters()[0]]
-    shares += [vector.change for vector in vectors.values()]
-    steps = [p for one in moved.values() for p in one.parameters()[1]]
-    if not shares:
+    learning: dict[str, Scaled | Vector] = {**moved, **vectors}
+    if not learning:
         return Tuned(dict(made), {})
+    still = {name: p.detach() for name, p in model.named_parameters()}
+    still |= {m.name: made[m.name].to_dense().to(m.parameter.device) for m in matrices}
+    shares = [one.change for one in learning.values()]
+    steps = [one.latents for one in moved.values() if isinstance(one, Moving)]
     optimizer = torch.optim.Adam([{"params": shares}, {"params": steps}], betas=BETAS)
     device = next(model.parameters()).device
     inputs = _in_turn(calibration)
@@ -170,8 +153,7 @@ def tuned(
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 with torch.no_grad():
                     wanted = _logits(model(given))
-                now = {name: one.weight() for name, one in moved.items()}
-                now |= {name: vector.value() for name, vector in vectors.items()}
+                now = {name: one.weight() for name, one in learning.items()}
                 found = _logits(functional_call(model, still | now, (given,)))
             optimizer.zero_grad()
             divergence(found, wanted).backward()
@@ -181,6 +163,26 @@ def tuned(
         {**made, **{name: one.result() for name, one in moved.items()}},
         {name: vector.result() for name, vector in vectors.items()},
     )
+
+
+def _matrices_that_move(
+    matrices: list[Matrix],
+    made: Mapping[str, CompressedTensor],
+    settings: Compensation,
+    latents: Callable[[Matrix], Tensor | None],
+) -> dict[str, Scaled]:
+    found: dict[str, Scaled] = {}
+    for matrix in matrices:
+        packed = made[matrix.name]
+        if matrix.embedding is not None or packed.scale is None:
+            continue
+        start = latents(matrix) if settings.tune_codes else None
+        found[matrix.name] = (
+            Scaled(packed, matrix.parameter)
+            if start is None
+            else Moving(packed, matrix.parameter, start, settings.dead_zone)
+        )
+    return found
 
 
 def divergence(found: Tensor, wanted: Tensor) -> Tensor:
