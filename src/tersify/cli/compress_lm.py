@@ -39,7 +39,7 @@ def compress_lm(
         int | None,
         typer.Option(
             min=0,
-            help="Steps of distillation, in place of the recipe's; 0 leaves it out.",
+            help="Steps of distillation, in place of the recipe's; on a CPU they take long, and 0 leaves them out.",
         ),
     ] = None,
     tune_batch: Annotated[
