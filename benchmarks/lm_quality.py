@@ -1,21 +1,24 @@
 """Language models in few bits: perplexity on three kinds of text beside the file's
 bytes.
 
-Calibrates on WikiText-2's validation text, on half of the modules of Python's standard
-library and on one book; measures on WikiText-2's test text, on the other modules and on
-another book. Ratios are to the same model in float32.
+Calibrates and tunes on four fifths of WikiText-2's validation text, on modules of
+Python's standard library, on two books and on text of the model's own; settings were
+chosen on the rest of these (held out); measures on WikiText-2's test text, on other
+modules and on another book. Ratios are to the same model in float32.
 
-usage: python benchmarks/lm_quality.py --model FOLDER|FILE.gguf --wikitext DIR --prose BOOK.txt --prose-test BOOK.txt
-       [--stories stories260K.bin] [--windows 32] [--test-windows 24] [--folder DIR] [--device cpu] [--bf16] [--quick]
-       [--json FILE]
+usage: python benchmarks/lm_quality.py --model FOLDER|FILE.gguf --wikitext DIR --books DIR
+       [--stories stories260K.bin] [--folder DIR] [--device cpu] [--bf16] [--quick] [--json FILE]
+
+--books holds alice29.txt, asyoulik.txt, lcet10.txt and plrabn12.txt of the Canterbury
+corpus. With --device cuda --bf16 it takes minutes; on a CPU hours.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import sysconfig
 import tempfile
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from common import report  # first: it sets what must stand before torch is impo
 
 import torch  # isort: skip
 from llama2c import load_llama2c
+from lm_texts import KINDS, own_text, texts
 from torch import Tensor, nn
 
 import tersify
@@ -34,33 +38,22 @@ from tersify.lab import language
 from tersify.tensor import CompressedModel
 
 RECIPES = ("lm-3bit", "lm-2bit", "lm-table4")
-LEAST_MODULE_BYTES = 8000
 STORY_TOKENS = 100
+TUNE_BATCH = 16
 
 
-def library(*, even: bool) -> str:
-    """Every second larger module of Python's standard library."""
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    modules = sorted(
-        path for path in folder.glob("*.py") if path.stat().st_size > LEAST_MODULE_BYTES
-    )
-    return "\n".join(
-        path.read_text(errors="replace") for path in modules[0 if even else 1 :: 2]
-    )
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """How many windows of text each step takes."""
+
+    statistics: int = 112  # of each kind
+    tuning: int = 420  # of each kind
+    own: int = 224
+    held_out: int = 16  # of each kind
+    test: int = 24  # of each kind
 
 
-def texts(given: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
-    """What calibrates, and what measures."""
-    read = lambda path: path.read_text(errors="replace")  # noqa: E731
-    wiki = read(given.wikitext / "wikitext2_valid.txt")
-    return (
-        [wiki, library(even=True), read(given.prose)],
-        {
-            "wikitext": read(given.wikitext / "wikitext2_test.txt"),
-            "code": library(even=False),
-            "prose": read(given.prose_test),
-        },
-    )
+QUICK = Windows(statistics=1, tuning=1, own=1, held_out=1, test=1)
 
 
 def predicted_bytes(packed: CompressedModel) -> float:
@@ -87,47 +80,46 @@ def code_bytes(path: Path) -> int:
 
 
 def measured(
-    model: nn.Module, tokenizer: Any, given: argparse.Namespace, folder: Path
+    model: Any, tokenizer: Any, given: argparse.Namespace, folder: Path
 ) -> dict[str, float]:
-    calibrating, measuring = texts(given)
-    ids = [language.tokens_of(tokenizer, text) for text in calibrating]
-    shares = (2, 1, 1)  # of windows: as much of the first as of the others together
-    cut = torch.cat(
-        [
-            language.windows_of(each, given.windows * share // sum(shares))
-            for each, share in zip(ids, shares, strict=True)
-        ]
-    )
-    batches = [
-        (window[None].to(given.device), window[None].to(given.device)) for window in cut
-    ]
-    tests = {
-        name: language.windows_of(
-            language.tokens_of(tokenizer, text), given.test_windows
+    counts = QUICK if given.quick else Windows()
+    kinds = texts(given.wikitext, given.books)
+    ids = {
+        kind: language.tokens_of(tokenizer, kinds[kind].calibrating) for kind in KINDS
+    }
+    tuning = [language.windows_of(ids[kind], counts.tuning) for kind in KINDS]
+    cut = torch.cat([_evenly(windows, counts.statistics) for windows in tuning])
+    batches = [(part.to(given.device),) * 2 for part in cut.split(4)]
+    starts = torch.cat([ids["prose"], ids["wikitext"]])
+    tuning.append(own_text(model, starts, counts.own, bf16=given.bf16))
+    mixed = language.shuffled_batches(torch.cat(tuning), TUNE_BATCH, given.device)
+    measuring = {
+        f"{part}_{kind}": language.windows_of(
+            language.tokens_of(tokenizer, getattr(kinds[kind], part)), count
         )
-        for name, text in measuring.items()
+        for part, count in (("held_out", counts.held_out), ("test", counts.test))
+        for kind in KINDS
     }
 
     def perplexities(net: nn.Module) -> dict[str, float]:
-        with torch.autocast(given.device, torch.bfloat16, enabled=given.bf16):
-            return {
-                name: language.perplexity(net, windows)
-                for name, windows in tests.items()
-            }
+        return {
+            name: language.perplexity(net, windows)
+            for name, windows in measuring.items()
+        }
 
     dense = perplexities(model)
-    print(
-        "float32:", {name: round(value, 3) for name, value in dense.items()}, flush=True
-    )
-    figures = {f"dense_{name}": value for name, value in dense.items()}
+    _tell({f"dense_{name}": value for name, value in dense.items()})
+    figures = {f"dense_{name}_perplexity": value for name, value in dense.items()}
     weights = sum(parameter.numel() for parameter in model.parameters())
-    frequencies = language.frequencies_of(ids, model.config.vocab_size)  # type: ignore[union-attr]
+    frequencies = language.frequencies_of(list(ids.values()), model.config.vocab_size)
     for name in RECIPES[:1] if given.quick else RECIPES:
         net = copy.deepcopy(model)
+        settings = load_compensation(name)
         packed = compensate_(
             net,
-            load_compensation(name),
+            replace(settings, tune_steps=2) if given.quick else settings,
             calibration=Calibration(batches, next_token_loss),
+            tuning=mixed,
             frequencies=frequencies,
             folder=folder,
             bf16=given.bf16,
@@ -135,28 +127,29 @@ def measured(
         path = folder / f"{name}.terse"
         size = tersify.save(language.stored(packed, model, tokenizer), path)
         tersify.load(path, into=net.cpu())
-        label = name.replace("-", "_")
         found = perplexities(net.to(given.device))
-        figures |= {
-            f"{label}_{kind}_ratio": value / dense[kind]
-            for kind, value in found.items()
+        ratios = {f"{key}_ratio": value / dense[key] for key, value in found.items()}
+        over = 100 * (code_bytes(path) / predicted_bytes(packed) - 1)
+        row = {
+            "file_bytes": float(size),
+            "bits_a_weight": 8 * size / weights,
+            "codes_over_entropy_percent": over,
         }
-        figures |= {
-            f"{label}_file_bytes": float(size),
-            f"{label}_bits_a_weight": 8 * size / weights,
+        row = {
+            f"{name.replace('-', '_')}_{key}": x for key, x in (row | ratios).items()
         }
-        figures[f"{label}_codes_over_entropy_percent"] = 100 * (
-            code_bytes(path) / predicted_bytes(packed) - 1
-        )
-        print(
-            {
-                key: round(value, 4)
-                for key, value in figures.items()
-                if key.startswith(label)
-            },
-            flush=True,
-        )
+        figures |= row
+        _tell(row)
     return figures
+
+
+def _evenly(windows: Tensor, count: int) -> Tensor:
+    picked = torch.linspace(0, len(windows) - 1, min(count, len(windows)))
+    return windows[picked.round().long()]
+
+
+def _tell(figures: dict[str, float]) -> None:
+    print({name: round(value, 4) for name, value in figures.items()}, flush=True)
 
 
 @torch.no_grad()
@@ -206,11 +199,8 @@ def main() -> None:
     )
     parser.add_argument("--model", type=Path)
     parser.add_argument("--wikitext", type=Path)
-    parser.add_argument("--prose", type=Path)
-    parser.add_argument("--prose-test", type=Path)
+    parser.add_argument("--books", type=Path)
     parser.add_argument("--stories", type=Path)
-    parser.add_argument("--windows", type=int, default=32)
-    parser.add_argument("--test-windows", type=int, default=24)
     parser.add_argument(
         "--folder",
         type=Path,
@@ -237,8 +227,7 @@ def main() -> None:
         figures,
         json_path=given.json,
         versions={"torch": torch.__version__},
-        windows=given.windows,
-        test_windows=given.test_windows,
+        windows=asdict(QUICK if given.quick else Windows()),
         length=language.LENGTH,
         bf16=given.bf16,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import figures
 import files
 import gpu_tables
+import lm_tables
 import recipe_tables
 import tables
 import zoo_tables
@@ -24,6 +25,7 @@ TABLES = (
     tables.TABLES
     | files.TABLES
     | gpu_tables.TABLES
+    | lm_tables.TABLES
     | recipe_tables.TABLES
     | zoo_tables.TABLES
 )

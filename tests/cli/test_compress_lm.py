@@ -58,7 +58,8 @@ def run(folder, out, *more: str):
         "--calibrate",
         str(folder / "other.txt"),
     ]
-    flags = ["--out", str(out), "--windows", "8", "--length", "16", *texts, *more]
+    size = ["--windows", "8", "--length", "16", "--tune-batch", "4"]
+    flags = ["--out", str(out), "--tune-steps", "3", *size, *texts, *more]
     return CliRunner().invoke(app, ["compress-lm", str(folder), *flags])
 
 
@@ -91,6 +92,36 @@ def test_bits_on_the_command_line_win_over_the_recipe(folder, tmp_path):
         assert run(folder, out, "--bits", bits).exit_code == 0
         sizes.append(out.stat().st_size)
     assert sizes[0] < sizes[1]
+
+
+def test_tuning_brings_the_outputs_nearer_and_can_be_left_out(folder, tmp_path):
+    dense, tokenizer = language.language_model(folder)
+    ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
+    wanted = dense(ids).logits.detach().log_softmax(-1)
+    gaps, norms = {}, {}
+    for steps in ("0", "40"):
+        out = tmp_path / f"{steps}.terse"
+        done = run(folder, out, "--bits", "2", "--tune-steps", steps)
+        assert done.exit_code == 0, done.output
+        model, _ = language.load_language_model(out)
+        found = model(ids).logits.detach().log_softmax(-1)
+        gaps[steps] = float((wanted.exp() * (wanted - found)).sum(-1).mean())
+        norms[steps] = model.model.norm.weight
+    assert gaps["40"] < 0.9 * gaps["0"]
+    assert torch.equal(norms["0"], dense.model.norm.weight)
+    assert not torch.equal(norms["40"], norms["0"])
+
+
+def test_batches_for_tuning_are_alike_mixed_and_the_same_each_time():
+    windows = torch.arange(11)[:, None].expand(11, 3)
+    batches = language.shuffled_batches(windows, 4)
+    assert [tuple(ids.shape) for ids, _ in batches] == [(4, 3), (4, 3)]
+    rows = torch.cat([ids[:, 0] for ids, _ in batches])
+    assert len(rows.unique()) == 8
+    assert not torch.equal(rows, rows.sort().values)
+    again = torch.cat([ids[:, 0] for ids, _ in language.shuffled_batches(windows, 4)])
+    assert torch.equal(rows, again)
+    assert language.shuffled_batches(windows, 40)[0][0].shape == (11, 3)
 
 
 def test_the_same_command_goes_on_in_its_folder(folder, tmp_path):

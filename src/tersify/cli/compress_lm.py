@@ -35,6 +35,16 @@ def compress_lm(
         float | None, typer.Option(help="Bits of a weight, in place of the recipe's.")
     ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Windows of text in all.")] = 64,
+    tune_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Steps of distillation, in place of the recipe's; on a CPU they take long, and 0 leaves them out.",
+        ),
+    ] = None,
+    tune_batch: Annotated[
+        int, typer.Option(min=1, help="Windows of one such step.")
+    ] = 16,
     length: Annotated[int, typer.Option(min=8, help="Tokens of a window.")] = 512,
     keep: Annotated[
         Path | None,
@@ -72,14 +82,20 @@ def compress_lm(
     check_free(model, out, overwrite)
     settings = load_compensation(recipe)
     settings = settings if bits is None else replace(settings, bits=bits)
+    if tune_steps is not None:
+        settings = replace(settings, tune_steps=tune_steps)
     text = [_read(path) for path in calibrate]
     measured = None if measure is None else _read(measure)
     net, tokenizer = language.language_model(model)
     net = net.to(device)
     ids = [language.tokens_of(tokenizer, each) for each in text]
-    cut = torch.cat(
-        [language.windows_of(each, max(1, windows // len(ids)), length) for each in ids]
-    )
+
+    def cut_into(count: int) -> torch.Tensor:
+        each = max(1, count // len(ids))
+        return torch.cat([language.windows_of(one, each, length) for one in ids])
+
+    cut = cut_into(windows)
+    tuning_text = cut_into(settings.tune_steps * tune_batch)
     batches = [(window[None].to(device), window[None].to(device)) for window in cut]
     tested = (
         None
@@ -102,6 +118,7 @@ def compress_lm(
             net,
             settings,
             calibration=Calibration(batches, next_token_loss),
+            tuning=language.shuffled_batches(tuning_text, tune_batch, device),
             folder=keep,
             bf16=bf16,
             tell=tell,

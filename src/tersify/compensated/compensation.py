@@ -20,6 +20,7 @@ from tersify.compensated.statistics import Statistics, mirrored, statistics_of
 from tersify.compensated.steps import Steps, rounded
 from tersify.compensated.tables import Pruned, Table, Ternary
 from tersify.compensated.triangular import compensate, spread_of
+from tersify.compensated.tune import tuned
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
 
@@ -42,6 +43,7 @@ def compensate_(
     settings: Compensation,
     *,
     calibration: Calibration | Iterable[tuple[Any, Any]],
+    tuning: Iterable[tuple[Any, Any]] | None = None,
     frequencies: Tensor | None = None,
     folder: str | Path | None = None,
     bf16: bool = False,
@@ -61,6 +63,8 @@ def compensate_(
         model: any module of linear layers and embeddings, such as a causal language model of transformers.
         settings: what the matrices become.
         calibration: batches (inputs, targets) and the loss; `next_token_loss` is that of a language model.
+        tuning: batches for the settings' `tune_steps`; larger ones serve best, their targets are not looked at, and
+            without them those of the calibration are used.
         frequencies: how often each token occurs, for embeddings; without, as often as the batches hold it.
         folder: keeps what is finished, so that a run that was stopped goes on there.
         bf16: compute the passes over the batches in bf16.
@@ -85,12 +89,26 @@ def compensate_(
         for number, matrix in enumerate(matrices):
             packed = kept.packed(matrix)
             if packed is None:
-                packed = _compressed(
+                packed, latents = _compressed(
                     settings, matrix, kept.statistics(matrix), constant
                 )
-                kept.put_packed(matrix, packed)
+                kept.put_packed(matrix, packed, latents)
             made[matrix.name] = packed
             tell("matrices", number + 1, len(matrices))
+        if settings.tune_steps:
+            found = tuned(
+                model,
+                matrices,
+                made,
+                settings,
+                batches if tuning is None else Calibration.of(tuning),
+                latents=kept.latents,
+                bf16=bf16,
+                tell=tell,
+            )
+            made = found.matrices
+            for name, vector in found.vectors.items():
+                model.get_parameter(name).copy_(vector)
         for matrix in matrices:
             matrix.parameter.copy_(made[matrix.name].to_dense())
     return _network(model, settings, matrices, made)
@@ -185,7 +203,7 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
     ]
     added = 0.0
     for i in tried:
-        packed = _compressed(
+        packed, _ = _compressed(
             settings, matrices[i], kept.statistics(matrices[i]), constant
         )
         assert packed.codebook is not None
@@ -202,18 +220,29 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
 
 def _compressed(
     settings: Compensation, matrix: Matrix, found: Measured, constant: float
-) -> CompressedTensor:
-    code: Steps | Table | Pruned
+) -> tuple[CompressedTensor, Tensor | None]:
+    """The packed matrix, and what was rounded where tuning will want it."""
     if settings.code == "steps":
-        code = Steps(constant / found.rows.sqrt(), dead_zone=settings.dead_zone)
-    elif settings.code == "table":
+        keeps = settings.tune_codes and settings.tune_steps > 0
+        steps = Steps(
+            constant / found.rows.sqrt(),
+            dead_zone=settings.dead_zone,
+            keep_latents=keeps and matrix.embedding is None,
+        )
+        compensate(matrix.weight, found.upper, steps)
+        latents = steps.latents
+        if latents is not None and matrix.transposed:
+            latents = latents.T.contiguous()
+        return matrix.as_stored(steps.packed().cpu()), latents
+    code: Table | Pruned
+    if settings.code == "table":
         code = Table(int(settings.bits), found.rows)
     elif settings.code == "ternary":
         code = Ternary()
     else:
         code = Pruned(settings.sparsity)
     compensate(matrix.weight, found.upper, code)
-    return matrix.as_stored(code.packed().cpu())
+    return matrix.as_stored(code.packed().cpu()), None
 
 
 def _network(

@@ -69,7 +69,8 @@ class Folder:
         if (self._path / "run.json").exists() and self._read("run.json")[
             "settings"
         ] != settings.to_mapping():
-            for file in (*self._path.glob("*.packed"), self._path / "run.json"):
+            made = (*self._path.glob("*.packed"), *self._path.glob("*.latents"))
+            for file in (*made, self._path / "run.json"):
                 file.unlink()
         if not (self._path / "run.json").exists():
             self._write("run.json", {"settings": settings.to_mapping()})
@@ -121,8 +122,20 @@ class Folder:
         )
         return Measured(found["rows"], found["upper"])
 
-    def put_packed(self, matrix: Matrix, packed: CompressedTensor) -> None:
+    def put_packed(
+        self, matrix: Matrix, packed: CompressedTensor, latents: Tensor | None = None
+    ) -> None:
+        if latents is not None:
+            self._put(matrix, "latents", {"latents": latents.cpu()})
         self._put(matrix, "packed", {part: getattr(packed, part) for part in PARTS})
+
+    def latents(self, matrix: Matrix) -> Tensor | None:
+        """What was rounded, in steps, or None where it was not kept."""
+        file = self._file(matrix, "latents")
+        if not file.exists():
+            return None
+        found: Tensor = torch.load(file, weights_only=True)["latents"]
+        return found
 
     def packed(self, matrix: Matrix) -> CompressedTensor | None:
         """The matrix as it was packed, or None."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tersify.checks import check_choice, check_range
+from tersify.checks import check_choice, check_range, check_whole
 
 CODES = ("steps", "table", "ternary", "prune")
 TABLE_BITS = (2.0, 3.0, 4.0, 5.0, 6.0)
@@ -24,6 +24,9 @@ class Compensation:
         sparsity: the share of zeros, for "prune".
         damping: what is added to the Hessian's diagonal, as a share of its mean.
         embeddings: whether embeddings, and heads tied to them, are compressed too.
+        tune_steps: batches by which scales and norms learn the outputs of the network as it was; 0 for none.
+        tune_rate: the most that a scale changes in one of these steps, as a share of it.
+        tune_codes: whether the codes learn too, for steps.
     """
 
     code: str = "steps"
@@ -32,6 +35,9 @@ class Compensation:
     sparsity: float = 0.5
     damping: float = 0.001
     embeddings: bool = True
+    tune_steps: int = 0
+    tune_rate: float = 0.002
+    tune_codes: bool = False
 
     def __post_init__(self) -> None:
         check_choice("code", self.code, CODES)
@@ -43,9 +49,16 @@ class Compensation:
         check_range("dead_zone", self.dead_zone, low=0.0, high=0.5)
         check_range("sparsity", self.sparsity, low=0.0, high=1.0, high_open=True)
         check_range("damping", self.damping, low=1e-6, high=1.0)
-        if not isinstance(self.embeddings, bool):
+        check_whole("tune_steps", self.tune_steps, low=0)
+        check_range("tune_rate", self.tune_rate, low=0.0, high=0.1, low_open=True)
+        for name in ("embeddings", "tune_codes"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(
+                    f"{name} must be true or false, got {getattr(self, name)!r}"
+                )
+        if self.tune_codes and self.code != "steps":
             raise ValueError(
-                f"embeddings must be true or false, got {self.embeddings!r}"
+                f"tune_codes is for code steps, got {self.code!r}; leave it out"
             )
 
     @classmethod

@@ -28,13 +28,17 @@ class Steps:
     Args:
         rows: a step for each row, before that of the columns.
         dead_zone: how much more than half a step a weight must have to be no zero.
+        keep_latents: whether `latents` holds what was rounded, in steps.
     """
 
-    def __init__(self, rows: Tensor, *, dead_zone: float) -> None:
+    def __init__(
+        self, rows: Tensor, *, dead_zone: float, keep_latents: bool = False
+    ) -> None:
         self.rows = coarse(rows)
         self.columns = torch.ones(0)
         self.dead_zone = dead_zone
         self._wholes = torch.empty(0, dtype=torch.int8)
+        self._latents = torch.empty(0, dtype=torch.float16) if keep_latents else None
 
     def begin(self, weight: Tensor, spread: Tensor) -> None:
         self.columns = coarse(spread)
@@ -48,6 +52,8 @@ class Steps:
         self._wholes = torch.empty(
             weight.shape[1], weight.shape[0], dtype=torch.int8, device=weight.device
         )
+        if self._latents is not None:
+            self._latents = torch.empty_like(self._wholes, dtype=torch.float16)
 
     def block(self, weight: Tensor, spread: Tensor, columns: slice) -> None:
         pass
@@ -56,7 +62,14 @@ class Steps:
         steps = self.rows * self.columns[index]
         whole = rounded(values / steps, self.dead_zone)
         self._wholes[index] = whole.to(torch.int8)
+        if self._latents is not None:
+            self._latents[index] = (values / steps).to(torch.float16)
         return whole * self.rows * self.columns[index]
+
+    @property
+    def latents(self) -> Tensor | None:
+        """What was rounded, rows × columns in steps, where it was to be kept."""
+        return None if self._latents is None else self._latents.T.contiguous()
 
     def packed(self) -> CompressedTensor:
         return packed_steps(self._wholes.T.contiguous(), self.rows, self.columns)
@@ -71,18 +84,8 @@ def rounded(values: Tensor, dead_zone: float) -> Tensor:
 
 
 def packed_steps(wholes: Tensor, rows: Tensor, columns: Tensor) -> CompressedTensor:
-    """Codes 0, 1, 2, … for whole numbers from zero up, and those behind them for the
-    negative ones.
-    """
-    most = int(wholes.abs().max()) if wholes.numel() else 0
-    codes = torch.where(wholes < 0, wholes.short() + 2 * most + 1, wholes.short()).to(
-        torch.uint8
-    )
-    codebook = (
-        torch.cat([torch.arange(most + 1), torch.arange(-most, 0)])
-        .float()
-        .to(wholes.device)
-    )
+    """The codes of whole numbers, with a step for each row and each column."""
+    codes, codebook = coded_steps(wholes)
     return CompressedTensor(
         shape=tuple(wholes.shape),
         codes=codes,
@@ -90,3 +93,15 @@ def packed_steps(wholes: Tensor, rows: Tensor, columns: Tensor) -> CompressedTen
         scale=rows[:, None],
         column_scale=columns[None],
     )
+
+
+def coded_steps(wholes: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes 0, 1, 2, … for whole numbers from zero up, and those behind them for the
+    negative ones; and what they stand for.
+    """
+    most = int(wholes.abs().max()) if wholes.numel() else 0
+    codes = torch.where(wholes < 0, wholes.short() + 2 * most + 1, wholes.short()).to(
+        torch.uint8
+    )
+    levels = torch.cat([torch.arange(most + 1), torch.arange(-most, 0)])
+    return codes, levels.float().to(wholes.device)

@@ -80,6 +80,16 @@ def windows_of(ids: Tensor, count: int, length: int = LENGTH) -> Tensor:
     return ids[: whole * length].view(whole, length)[picked]
 
 
+def shuffled_batches(
+    windows: Tensor, size: int, device: str = "cpu"
+) -> list[tuple[Tensor, None]]:
+    """Batches for tuning, of mixed texts and all of one size; without targets."""
+    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(1))
+    size = min(size, len(windows))
+    whole = len(windows) // size * size
+    return [(part.to(device), None) for part in windows[order[:whole]].split(size)]
+
+
 @torch.no_grad()
 def perplexity(model: nn.Module, windows: Tensor) -> float:
     """Of each token behind those before it in its window."""
