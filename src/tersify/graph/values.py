@@ -55,12 +55,14 @@ def to_json(value: Any, name_of: Callable[[torch.fx.Node], str]) -> Json:
         return {"value": name_of(value)}
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    # JSON has no infinity and no NaN, so these go as text.
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, (list, tuple)):
         return [to_json(entry, name_of) for entry in value]
     if isinstance(value, torch.dtype):
         return {"dtype": dtype_name(value)}
+    # A graph runs on the device of its inputs, so the recorded one is dropped.
     if isinstance(value, torch.device):
         return {"device": "own"}
     if value is torch.strided:
@@ -77,9 +79,12 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
         return [from_json(entry, values, device) for entry in given]
     if not isinstance(given, dict):
         return given
+    # Every object has one key, which tells its kind. Any other object matches no line
+    # below and is refused.
     ((kind, name),) = given.items() if len(given) == 1 else ((None, None),)
     if kind == "value" and isinstance(name, str) and name in values:
         return values[name]
+    # Only these three spellings: float() itself would also take "1_0" or " 1 ".
     if kind == "float" and name in ("inf", "-inf", "nan"):
         return float(name)
     if kind == "dtype":
@@ -124,13 +129,16 @@ def tensor_from_json(given: Json) -> Tensor:
     ):
         raise ValueError("a constant of the graph is not {dtype, shape, data}")
     kind, shape = dtype_of(given.get("dtype")), given["shape"]
+    # A bytearray, because torch warns about tensors over memory that is read-only.
     raw = bytearray(base64.b64decode(given["data"], validate=True))
     if len(raw) != math.prod(shape) * kind.itemsize:
         raise ValueError(
             f"a constant of the graph has {len(raw)} bytes, its shape {shape} takes others"
         )
+    # A bool byte other than 0 and 1 is undefined behaviour in torch's kernels.
     if kind is torch.bool and any(byte > 1 for byte in raw):
         raise ValueError("a constant of the graph has a truth value other than 0 and 1")
+    # `frombuffer` refuses an empty buffer.
     return (
         torch.frombuffer(raw, dtype=kind).reshape(shape)
         if raw
@@ -140,6 +148,8 @@ def tensor_from_json(given: Json) -> Tensor:
 
 def is_shape(given: Any) -> bool:
     return (
+        # 48 bits keep the product of a few axes within Python's and torch's sizes, and
+        # no tensor of torch has more than a few dozen axes.
         isinstance(given, list)
         and len(given) <= 32
         and all(type(n) is int and 0 <= n < 1 << 48 for n in given)

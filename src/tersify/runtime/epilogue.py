@@ -81,6 +81,8 @@ class Epilogue:
         activated = replace(
             self, activation=after.activation, low=after.low, high=after.high
         )
+        # Without a residual in between both affine maps are one. With one, the later
+        # map applies to the sum with the residual, which is the second map's place.
         if not residual:
             scale, shift = _composed(self.scale, self.shift, after.scale, after.shift)
             return replace(activated, scale=scale, shift=shift)
@@ -91,6 +93,8 @@ class Epilogue:
         """The same for sums that count steps of this size."""
         if factor == 1.0:
             return self
+        # Integer sums count steps; the factor turns them into real numbers before the
+        # shift, which is real already.
         one = torch.ones(1, dtype=torch.float64)
         return replace(self, scale=(one if self.scale is None else self.scale) * factor)
 
@@ -103,6 +107,7 @@ class Epilogue:
         multiply: bool = False,
     ) -> Tensor:
         """The reference, in the type of the sums."""
+        # The order is the kernels' own: see kernel_types.hpp.
         sums = _affine(sums, self.scale, self.shift, channel_axis)
         if residual is not None:
             sums = sums * residual if multiply else sums + residual
@@ -127,10 +132,13 @@ class Epilogue:
         """What is left to do for sums that have their scale and shift, in place where
         that gives the same.
         """
+        # The dense layer has applied both: the scale in its weights, the shift as its
+        # bias.
         rest = replace(self, scale=None, shift=None)
         in_place = (
             self.activation is Activation.CLAMP and not self.is_affine_after_residual
         )
+        # torch takes None for an open end and needs one comparison less then.
         low, high = (None if math.isinf(end) else end for end in (self.low, self.high))
 
         def finish(sums: Tensor, residual: Tensor | None) -> Tensor:
@@ -150,6 +158,7 @@ class Epilogue:
         ) -> list[float]:
             if not wanted:
                 return []
+            # The kernels have both constants or neither, so the missing one is neutral.
             full = torch.tensor([default]) if constant is None else constant
             return full.to(torch.float32).reshape(-1).expand(channels).tolist()
 
@@ -185,6 +194,7 @@ def _composed(
     then_shift: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """(x·scale + shift)·then_scale + then_shift as one affine map."""
+    # None stands for a scale of 1 and for a shift of 0, and stays None where it can.
     both = (
         scale
         if then_scale is None
@@ -215,6 +225,7 @@ def _affine(
 def _along(constant: Tensor, x: Tensor, channel_axis: int) -> Tensor:
     if constant.numel() == 1:
         return constant.reshape(()).to(x.dtype)
+    # [C] becomes [1, C, 1, …], which broadcasts along the channels.
     shape = [1] * x.ndim
     shape[channel_axis] = -1
     return constant.to(x.dtype).reshape(shape)

@@ -52,6 +52,8 @@ def _lowered(
             return _node(call, context.graph, op, inputs, "")
         except CannotLower as problem:
             reason = str(problem)
+    # An engine's output has other strides than torch's would have, and `view` fails on
+    # those.
     target = FREE_OF_STRIDES.get(call.target, call.target)
     return _node(
         call,

@@ -106,6 +106,7 @@ class Plan:
         """Without the nodes nobody reads, and without the constants nobody needs then."""
         wanted = set(self.outputs)
         kept: list[Node] = []
+        # Backwards, so that a node's readers are known before the node itself.
         for node in reversed(self.nodes):
             if wanted.intersection(node.makes):
                 kept.append(node)

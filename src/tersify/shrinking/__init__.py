@@ -41,6 +41,7 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     traced = trace(model, example)
     departures = Departures(traced, traced.tensors)
     gone = departures.settle()
+    # The trace's copy of the model, with attention already split.
     small = traced.model
     branches = [
         b
@@ -48,12 +49,16 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
         if can_scatter(small.get_submodule(b.end))
     ]
     kept = departures.kept(gone)
+    # Rows of zeros in channels that others need: computed rows are cut further, and
+    # zeros are put in their places afterwards.
     for branch in branches:
         _keep_alive_rows(kept, small, branch)
     cut_(small, kept)
     for branch in branches:
         scatter_(small.get_submodule(branch.end), branch.source())
     _restore_whole_attention_(small, model)
+    # Codes are cut like their weights. Only then the comparison, which sees the network
+    # as the caller gets it.
     modes = {name: module.training for name, module in model.named_modules()}
     carry_codes_(small, model, kept)
     _check_same(model, small, example)
@@ -127,9 +132,13 @@ def _check_near(name: str, wanted: Tensor, got: Tensor, tolerance: float) -> Non
         )
     wanted, got = wanted.cpu().double(), got.cpu().double()
     finite = wanted.isfinite()
+    # Differences count relative to the largest output; 1e-3 keeps outputs that are all
+    # about zero from being compared with nothing.
     largest = (
         wanted[finite].abs().amax().clamp(min=1e-3).item() if finite.any() else 1e-3
     )
+    # Equal infinities would give NaN by subtraction. `not far <= tolerance` also
+    # refuses a NaN.
     far = torch.where(wanted == got, 0.0, (wanted - got).abs()).amax().item() / largest
     if not far <= tolerance:
         raise ValueError(

@@ -42,6 +42,7 @@ class CompressedTensor:
     column_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
+        # Plain Python types, so that the file format and equality see one kind.
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         object.__setattr__(self, "format", dict(self.format))
         for fact, value in self.format.items():
@@ -92,6 +93,8 @@ class CompressedTensor:
             raise ValueError(
                 f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels"
             )
+        # Everything downstream counts and skips code 0 as the zero. A zero elsewhere
+        # would make weights silently dense.
         zero = codebook == 0
         if bool((zero.any(-1) & ~zero[..., 0]).any()):
             raise ValueError("where a zero level exists it must be code 0")
@@ -139,6 +142,7 @@ class CompressedTensor:
             dense = torch.zeros(
                 self.shape, dtype=self.values.dtype, device=self.values.device
             )
+            # Fills the kept places in row-major order, the order of `values`.
             dense.masked_scatter_(self.codes.bool(), self.values)
         else:
             assert self.codebook is not None

@@ -36,6 +36,7 @@ def merge_torch_masks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in state.items():
         stem = name.removesuffix(ORIGINAL)
         if name != stem and stem in stems:
+            # `where` and not a product: NaN times 0 would stay NaN.
             merged[stem] = torch.where(state[stem + MASK] != 0, tensor, 0.0)
         elif not (name.endswith(MASK) and name.removesuffix(MASK) in stems):
             merged[name] = tensor
@@ -80,6 +81,8 @@ def weights_as_in(packed: CompressedModel, into: nn.Module) -> CompressedModel:
         if stem in made:
             weight = _dense(made.pop(stem))
             made[stem + ORIGINAL] = weight
+            # The mask is taken from the zeros, so a weight that merely was zero counts
+            # as pruned. The product of both is the same.
             made[stem + MASK] = (weight != 0).to(own[stem + MASK].dtype)
     return CompressedModel(made, recipe=packed.recipe, metadata=packed.metadata)
 

@@ -30,6 +30,7 @@ class Walk:
         """The labels of a value. A stored tensor that is read like one has to stay as
         it is.
         """
+        # No rule claimed this parameter, so how it is used is not known.
         if node in self.stored:
             for dim, size in enumerate(shape_of(node)):
                 self.labels.freeze(self.labels.along(self.stored[node], dim, size))
@@ -44,6 +45,7 @@ class Walk:
         """
         labels = self.labels.along(name, dim, size)
         key = (self.labels.holder(name), dim)
+        # Otherwise the first role counts.
         if role == "producer" or key not in self.roles:
             self.roles[key] = role
         return labels
@@ -94,6 +96,7 @@ def units_along(walk: Walk, labels: Tensor, dim: int) -> Tensor:
     dim %= labels.dim()
     if any(walk.labels.varies(labels, d) for d in range(labels.dim()) if d != dim):
         walk.labels.freeze(labels)
+    # All other positions have the same labels, so the first line stands for them.
     return labels.movedim(dim, -1).reshape(-1, labels.shape[dim])[0]
 
 

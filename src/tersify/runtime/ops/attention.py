@@ -99,6 +99,7 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         raise CannotLower("it drops some of the products")
     sources = [a["query"], a["key"], a["value"]]
     q, k, v = (context.floats(source, rank=4) for source in sources)
+    # [items, heads, tokens, width]. Grouped queries: several heads share one key.
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or q[1] % k[1]:
         raise CannotLower(
             "its operands do not have one batch, one width, and heads that fit"
@@ -141,6 +142,7 @@ def _mask(
         raise CannotLower(
             "its mask is no tensor of truth values or floats with one number a key"
         )
+    # Leading axes of 1 broadcast over items, heads or queries.
     if any(
         size not in (1, wanted)
         for size, wanted in zip(shape, (q[0], q[1], q[2]), strict=False)

@@ -51,17 +51,20 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
         LinearKernel.F32,
     ):
         return node
+    # A kernel that was chosen before, by the user's precision, is not reconsidered.
     options = predicted(node, op, costs, int8=int8)
     best = min(options, key=options.__getitem__)
     times = ", ".join(
         f"{kernel} {_microseconds(ns)} µs" for kernel, ns in options.items()
     )
     node = replace(node, reason=f"{best} chosen: {times}")
+    # Every other outcome keeps the op in the engine, with its own kernel.
     if best == DENSE:
         return replace(node, op=op.in_dense_torch())
     if isinstance(op, Conv) and best in CONV_KERNELS:
         weight = op.weight.in_steps() if best == FOUR_BIT else op.weight
         return replace(node, op=replace(op, weight=weight, kernel=CONV_KERNELS[best]))
+    # Levels are rounded to whole steps before an integer kernel reads them.
     if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
         return replace(
             node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8)
@@ -73,6 +76,7 @@ def segment_gain(nodes: Sequence[Node], costs: Costs, *, threads: int) -> float:
     """Nanoseconds that one call of the engine for these nodes saves, if its neighbours
     are torch calls.
     """
+    # The engine's call is paid once, whereas torch pays a call for every node.
     gain = -costs.nanoseconds[ENTERING]
     for node in nodes:
         if isinstance(node.op, View):
@@ -82,6 +86,8 @@ def segment_gain(nodes: Sequence[Node], costs: Costs, *, threads: int) -> float:
             options = dict(
                 predicted(node, node.op, costs, int8=node.op.kernel in _ROUNDED)
             )
+            # `predicted` charges a dense layer for leaving the engine. Here its
+            # neighbours are in torch anyway, so that charge does not apply.
             dense = options.pop(DENSE) - _moving(node.op, node, costs)
             gain += (dense - min(options.values())) / threads
     return gain
@@ -93,8 +99,10 @@ def predicted(
     """Nanoseconds of the layer by kernel, on one thread."""
     weight = op.weight
     kind = weight.kind.value
+    # Zero is a code of its own where there are zeros.
     codes = weight.levels + (weight.density < 1)
     if isinstance(op, Conv):
+        # Each weight of a convolution is used once per output position and item.
         sums = op.sums_shape(node)
         shape_class, uses = CONV, sums[0] * math.prod(sums[2:])
         kernels = [
@@ -108,12 +116,15 @@ def predicted(
     else:
         uses = math.prod(node.shape[:-1])
         shape_class = VECTOR if uses <= FEW_ROWS else ROWS
+        # The kernel for single vectors decodes no more codes than MAX_CODES. A larger
+        # table runs as plain floats there.
         if (
             shape_class == VECTOR
             and weight.kind is WeightKind.TABLE
             and codes > MAX_CODES
         ):
             kind = WeightKind.FLOAT.value
+        # The four-bit measurement stands for all tables, the int8 one for signs.
         few_bits = FOUR_BIT if weight.kind is WeightKind.TABLE else INT8
         kernels = [kind, DENSE, *([few_bits] if int8 and can_round_vectors(op) else [])]
     count = weight.values.numel()
@@ -121,6 +132,8 @@ def predicted(
         kernel: uses * count * costs.of(shape_class, kernel, weight.density)
         for kernel in kernels
     }
+    # The cost per use was measured with many uses. With few, reading the list's entry
+    # dominates: the layer costs as much as it would with LEAST_USES.
     if shape_class != VECTOR and uses < LEAST_USES:
         times[kind] *= LEAST_USES / uses
         if (
@@ -128,6 +141,7 @@ def predicted(
             and weight.kind is not WeightKind.FLOAT
             and codes <= MAX_CODES
         ):
+            # The engine may also run the rows one by one, with the kernel for vectors.
             times[kind] = min(
                 times[kind], uses * count * costs.of(VECTOR, kind, weight.density)
             )
@@ -148,6 +162,8 @@ def _moving(op: Conv | Linear, node: Node, costs: Costs) -> float:
 def _numbers(op: Conv, node: Node) -> float:
     """What a convolution reads and writes."""
     rows, per_group = op.weight.shape[:2]
+    # Numbers read for each number written: the input has `stride` times as many
+    # positions per axis, and `per_group * groups` channels against `rows`.
     read = per_group * op.groups * op.window.stride_h * op.window.stride_w / rows
     return math.prod(op.sums_shape(node)) * (1 + read)
 

@@ -43,6 +43,8 @@ def quantized_values(plan: Plan) -> set[str]:
     touched: set[str] = set()
     for node in plan.nodes:
         kernel = node.op.kernel if isinstance(node.op, Conv) else None
+        # Dense codes read int8 and write floats; lists stay in int8 on both sides, the
+        # residual included.
         if kernel is ConvKernel.CODES_I8:
             touched.add(node.inputs[0])
         elif kernel is ConvKernel.LISTS_I8:
@@ -73,6 +75,8 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
                     and value.is_floating_point()
                     and value.numel()
                 ):
+                    # Every range contains 0, so that zero padding and ReLU's zeros are
+                    # exact.
                     low[name] = min(low.get(name, 0.0), float(value.min()))
                     high[name] = max(high.get(name, 0.0), float(value.max()))
     return {name: _quant(low[name], high[name]) for name in low}
@@ -140,6 +144,7 @@ def can_be_codes(op: Conv) -> bool:
     )
     if kind is WeightKind.TABLE and not _is_few(op.weight):
         return False
+    # The int8 dot product adds four channels at a time, so padded channels count.
     return op.groups == 1 and op.window.taps * (-(-op.weight.shape[1] // 4) * 4) <= most
 
 
@@ -153,7 +158,9 @@ def can_be_int8(op: Conv) -> bool:
 
 
 def _quant(low: float, high: float) -> Quant:
+    # A value that is always 0 gets a step of any size but zero.
     largest = max(-low, high) or 1.0
     if low >= 0:
         return Quant(scale=largest / UNSIGNED_HIGH, low=0, high=UNSIGNED_HIGH)
+    # Symmetric around zero: −128 stays unused.
     return Quant(scale=largest / SIGNED_HIGH, low=-SIGNED_HIGH, high=SIGNED_HIGH)
