@@ -78,6 +78,8 @@ class Bound:
         """
         made = self.network.run([*self.laid_out(inputs), *self.graph.state.values()])
         if self.graph.written:
+            # The module writes to these tensors in place, so the caller expects to see
+            # it.
             values = dict(zip(self._names, made, strict=True))
             places = dict(zip(self.graph.inputs, inputs, strict=True)) | dict(
                 self.graph.state
@@ -150,6 +152,9 @@ def _bound(
     graph = captured.graph
     given = [*inputs, *graph.state.values()]
     if planner.rounds_activations:
+        # Two questions: do the kernels compute what the rounded plan says, and does
+        # rounding leave enough of the module's outputs? Random graphs give other
+        # numbers each time, so they cannot be compared.
         rounded = Network(planner.plan(graph), kernels)
         apart = 0.0 if graph.random else differs_from_reference(rounded, given)
         lost = 0.0 if graph.random else lost_by_rounding(rounded, given, captured)
@@ -185,6 +190,8 @@ def _agreeing(
 ) -> Network:
     """The fp32 network. What disagrees with torch goes back to torch, node by node."""
     graph = captured.graph
+    # Each turn sends the first node that is wrong to torch. After MAX_RETURNS of them
+    # everything goes there, and the last turn checks that.
     refused: frozenset[str] = frozenset()
     for attempt in range(MAX_RETURNS + 2):
         network = Network(planner.floats(graph, refused), kernels)
@@ -217,6 +224,7 @@ def agrees(bound: Bound, captured: Captured, inputs: Sequence[Tensor]) -> bool:
     if captured.graph.random:
         return True
     given = [*inputs, *bound.graph.state.values()]
+    # Other operations for other numbers: the forward branches on its input.
     if [call.target for call in captured.graph.calls] != [
         call.target for call in bound.graph.calls
     ]:

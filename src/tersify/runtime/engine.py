@@ -22,6 +22,7 @@ def item_of_shape(shape: Sequence[int]) -> Item:
     """How many items a value has, and (channels, height, width) of each; the numbers
     stay in their order.
     """
+    # The engine's values are items of [channels, height, width].
     if len(shape) < 2:
         return 1, (math.prod(shape), 1, 1)
     items, channels, rest = shape[0], shape[1], shape[2:]
@@ -66,6 +67,7 @@ class Emitter:
         value = node.op.emit(self, node)
         self.belongs_to(node, value)
         items, shape = item_of_shape(node.shape)
+        # A kernel may give the same numbers under another shape of items.
         if tuple(self.engine.shape(value)) != (items, *shape):
             value = self.engine.view(value, items, shape)
             self.belongs_to(node, value)
@@ -100,6 +102,7 @@ class Emitter:
         """The weight packed in a certain way; a parameter of the model is packed once
         for all sizes.
         """
+        # A weight without a name cannot be found again by another plan.
         if not weight.name:
             return pack()
         key = (weight.name, *how)
@@ -121,6 +124,7 @@ class Segment:
     ) -> None:
         made = {name for node in nodes for name in node.makes}
         self.nodes = tuple(nodes)
+        # What is read and not made inside; dict.fromkeys keeps the order, each once.
         self.inputs = tuple(
             dict.fromkeys(
                 name for node in nodes for name in node.inputs if name not in made

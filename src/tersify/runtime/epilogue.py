@@ -195,22 +195,14 @@ def _composed(
 ) -> tuple[Tensor | None, Tensor | None]:
     """(x·scale + shift)·then_scale + then_shift as one affine map."""
     # None stands for a scale of 1 and for a shift of 0, and stays None where it can.
-    both = (
-        scale
-        if then_scale is None
-        else then_scale
-        if scale is None
-        else scale * then_scale
-    )
-    moved = shift if then_scale is None or shift is None else shift * then_scale
-    return (
-        both,
-        moved
-        if then_shift is None
-        else then_shift
-        if moved is None
-        else moved + then_shift,
-    )
+    both, moved = scale, shift
+    if then_scale is not None:
+        both = then_scale if scale is None else scale * then_scale
+        # The first shift comes before the second scale, so it is scaled as well.
+        moved = None if shift is None else shift * then_scale
+    if then_shift is not None:
+        moved = then_shift if moved is None else moved + then_shift
+    return both, moved
 
 
 def _affine(

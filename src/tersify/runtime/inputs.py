@@ -19,6 +19,7 @@ def example_arguments(example: Any, device: str = "cpu") -> Arguments:
     """An example is a tensor, a tuple of positional inputs, or a dict of inputs by
     keyword.
     """
+    # Sorted, so that the order in a dict does not make another plan.
     kwargs = dict(sorted(example.items())) if isinstance(example, Mapping) else {}
     args: tuple[Any, ...] = (
         tuple(example) if isinstance(example, (tuple, list)) else (example,)
@@ -65,6 +66,7 @@ def in_order(x: Tensor) -> Tensor:
     """The tensor with the strides of a fresh one: those of axes of size 1 say nothing,
     but torch looks at them.
     """
+    # From the last axis: each stride is the product of the sizes behind it.
     strides = []
     expected = 1
     for size in reversed(x.shape):
@@ -74,6 +76,7 @@ def in_order(x: Tensor) -> Tensor:
     if x.stride() == wanted:
         return x
     made = x.contiguous()
+    # `contiguous` leaves the strides of axes of size 1 as they are.
     return made if made.stride() == wanted else made.as_strided(made.shape, wanted)
 
 

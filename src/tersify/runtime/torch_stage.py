@@ -35,6 +35,8 @@ class TorchStage:
             name for node in nodes for name in node.makes if name in later
         )
         self._constants = constants
+        # The first call times nothing; it finds the quickest function for each operator
+        # that gives the same result.
         self._trials = {
             id(node): Trial(node.op.target)
             for node in nodes
@@ -73,6 +75,7 @@ class _Writer:
         self._variables = {name: f"v{i}" for i, name in enumerate(inputs)}
 
     def function(self, nodes: Sequence[Node], outputs: Sequence[str]) -> Any:
+        # The last index wins: the node after which a value is not needed.
         last = {
             name: i
             for i, node in enumerate(nodes)
@@ -89,6 +92,7 @@ class _Writer:
             variables = [
                 self._variables[name] for name in dead if name in self._variables
             ]
+            # Frees memory as the module's own forward would, by dropping names.
             if variables:
                 lines.append(f"    {' = '.join(variables)} = None")
         lines.append(
@@ -129,6 +133,8 @@ class _Writer:
             return self._value(argument.name)
         holds_values = False
 
+        # Containers without values are passed as one object, which is quicker than
+        # building them at each call.
         def look(leaf: Any) -> None:
             nonlocal holds_values
             holds_values |= type(leaf) is Ref

@@ -98,13 +98,9 @@ class Weight:
     @property
     def levels(self) -> int:
         """How many different values there are besides zero; 0 for plain ones."""
-        return (
-            2
-            if self.kind is WeightKind.SIGN
-            else 0
-            if self.table is None
-            else len(self.table)
-        )
+        if self.kind is WeightKind.SIGN:
+            return 2
+        return 0 if self.table is None else len(self.table)
 
     @property
     def table_list(self) -> list[float]:

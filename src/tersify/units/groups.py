@@ -154,14 +154,12 @@ def follow(traced: Trace) -> Walk:
 
 def _pass_on_mutation(walk: Walk, node: fx.Node) -> None:
     # An in-place operation also changes the value that its first input names.
-    if (
-        isinstance(node.target, torch._ops.OpOverload)
-        and node.target._schema.is_mutable
-        and node.args
-    ):
-        first = node.args[0]
-        if isinstance(first, fx.Node) and first not in walk.stored:
-            walk.values[first] = walk.values[node]
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return
+    first = node.args[0] if node.args else None
+    if isinstance(first, fx.Node) and first not in walk.stored:
+        walk.values[first] = walk.values[node]
 
 
 def _free_units(walk: Walk, roots: dict[tuple[str, int], Tensor]) -> set[int]:
@@ -170,13 +168,11 @@ def _free_units(walk: Walk, roots: dict[tuple[str, int], Tensor]) -> set[int]:
     """
     made, read = set[int](), set[int]()
     for key, root in roots.items():
-        (
-            made
-            if walk.roles[key] == "producer"
-            else read
-            if walk.roles[key] == "consumer"
-            else set()
-        ).update(root.tolist())
+        # Followers, such as biases, neither make a unit nor need one.
+        if walk.roles[key] == "producer":
+            made.update(root.tolist())
+        elif walk.roles[key] == "consumer":
+            read.update(root.tolist())
     return (made & read) - {FIXED}
 
 
@@ -248,7 +244,10 @@ def _group(
         for m in members
         if m.role == "producer"
     )
-    kind = "filter" if dims[first.name] > 2 else "head" if repeated else "neuron"
+    kind = "head" if repeated else "neuron"
+    # A weight of more than two dimensions is a convolution's.
+    if dims[first.name] > 2:
+        kind = "filter"
     return UnitGroup(first.name.rpartition(".")[0], kind, size, members, carriers)
 
 

@@ -89,13 +89,11 @@ def keeps_channels(walk: Walk, node: fx.Node) -> Any:
 def reduce(walk: Walk, node: fx.Node) -> Any:
     x = walk.of(node.args[0])
     dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    dims = (
-        list(range(x.dim()))
-        if dims is None
-        else [dims]
-        if isinstance(dims, int)
-        else list(dims)
-    )
+    if dims is None:
+        # Without dimensions torch reduces over all of them.
+        dims = list(range(x.dim()))
+    elif isinstance(dims, int):
+        dims = [dims]
     # A sum or maximum across units mixes them: each of them has to stay.
     if not isinstance(node.meta["val"], Tensor) or any(
         walk.labels.varies(x, d) for d in dims

@@ -48,6 +48,7 @@ class Coded:
         stand for.
         """
         assert self.levels is not None
+        # level = whole · step, and the step moves into the factor of every row.
         step = int8_step(self.levels)
         whole = (self.levels.double() / step).round().float()
         scale = (
@@ -61,6 +62,8 @@ class Coded:
         """
         if self.levels is None or len(self.levels) <= NIBBLE_LEVELS:
             return self
+        # Whole steps can be stored as bytes and multiplied, without a table. Only
+        # levels that are such steps may be replaced: this path is exact.
         steps = self.in_steps()
         assert steps.levels is not None
         step = int8_step(self.levels)
@@ -97,6 +100,7 @@ def _of_packed(tensor: CompressedTensor) -> Coded | None:
         if scale is None:
             continue
         factors = scale.detach().float().reshape(-1)
+        # A scale for everything is one for each row, all equal.
         if scale.numel() == 1 or tuple(scale.shape) == (rows, 1):
             row = factors.expand(rows) * (1.0 if row is None else row)
         elif tuple(scale.shape) in ((1, features), (features,)):
@@ -115,6 +119,7 @@ def _of_weight(weight: Weight) -> Coded:
     if weight.kind is WeightKind.FLOAT:
         return Coded(dense=weight.values, row_scale=weight.row_scale)
     if weight.kind is WeightKind.SIGN:
+        # 0 for zero, 1 for +1, 2 for −1.
         codes = (
             (weight.values < 0)
             .to(torch.uint8)
@@ -127,9 +132,11 @@ def _of_weight(weight: Weight) -> Coded:
             row_scale=weight.row_scale,
         )
     assert weight.table is not None
+    # Code 0 is the zero; the table holds the other levels.
     levels = torch.cat([torch.zeros(1), weight.table.float()])
     if len(levels) > 256:  # no code is left for zero
         return Coded(dense=weight.values, row_scale=weight.row_scale)
+    # Binary search in the sorted levels, then back to the codes.
     order = levels.argsort()
     places = torch.from_numpy(
         np.searchsorted(levels[order].numpy(), weight.values.numpy())

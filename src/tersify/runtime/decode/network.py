@@ -53,6 +53,8 @@ class Network:
             if progress is not None:
                 progress(number)
         self.final_norm = source.norm(architecture.final_norm)
+        # Embedding and head work on floats whatever the precision is; a tied pair is
+        # packed once.
         self.embedding = pack_product(
             kernels,
             [architecture.embedding],
@@ -119,6 +121,7 @@ class Network:
         return {name for product in self._products() for name in product.int8_names}
 
     def weight_bytes(self) -> int:
+        # By identity, so that a tied embedding counts once.
         packed = {
             id(part.weights): part.weights
             for product in self._products()
@@ -144,6 +147,8 @@ class Network:
         for number, layer in enumerate(self.layers):
             value = self._attention(engine, value, cache, number, layer, tokens)
             value = self._feed_forward(engine, value, layer, tokens)
+        # The head has a row for every word, so it sees only the tokens whose logits are
+        # wanted.
         chosen = module.wanted_rows(engine, value, cache, max(wanted, 1))
         if wanted:
             chosen = self.head.emit(
@@ -232,6 +237,7 @@ class Network:
             self.kernels, engine, self._normed(engine, value, layer.inner_norm), tokens
         )
         kind = getattr(module.Activation, a.activation)
+        # CLAMP from 0 upwards is ReLU.
         curve = (
             module.Epilogue(activation=kind, low=0.0)
             if a.activation == "CLAMP"
