@@ -31,6 +31,17 @@ class Input:
     shape: tuple[int | None, ...]  # None: any
     dtype: torch.dtype
 
+    def takes(self, given: Tensor) -> bool:
+        # Of floats any kind goes, as with other modules: it must be that of the
+        # weights, and torch says so.
+        floats = given.is_floating_point() and self.dtype.is_floating_point
+        if not floats and given.dtype != self.dtype:
+            return False
+        if len(given.shape) != len(self.shape):
+            return False
+        sizes = zip(self.shape, given.shape, strict=True)
+        return all(wanted is None or wanted == size for wanted, size in sizes)
+
 
 @dataclass(frozen=True)
 class Node:
@@ -246,16 +257,7 @@ class GraphNetwork(nn.Module):
                 f"the network takes {len(self._graph.inputs)} inputs, got {len(inputs)}"
             )
         for given, wanted in zip(inputs, self._graph.inputs, strict=True):
-            # Of floats any kind goes, as with other modules: it must be that of the
-            # weights, and torch says so.
-            floats = given.is_floating_point() and wanted.dtype.is_floating_point
-            fits = len(given.shape) == len(wanted.shape) and (
-                floats or given.dtype == wanted.dtype
-            )
-            if not fits or any(
-                n is not None and n != m
-                for n, m in zip(wanted.shape, given.shape, strict=True)
-            ):
+            if not wanted.takes(given):
                 shape = "×".join("N" if n is None else str(n) for n in wanted.shape)
                 raise ValueError(
                     f"the network was written down for inputs {shape} of {wanted.dtype}, got "

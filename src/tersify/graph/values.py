@@ -79,9 +79,10 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
         return [from_json(entry, values, device) for entry in given]
     if not isinstance(given, dict):
         return given
-    # Every object has one key, which tells its kind. Any other object matches no line
-    # below and is refused.
-    ((kind, name),) = given.items() if len(given) == 1 else ((None, None),)
+    # Every object has one key, which tells its kind.
+    if len(given) != 1:
+        raise _meaningless(given)
+    [(kind, name)] = given.items()
     if kind == "value" and isinstance(name, str) and name in values:
         return values[name]
     # Only these three spellings: float() itself would also take "1_0" or " 1 ".
@@ -95,7 +96,11 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
         return torch.strided
     if kind == "memory" and name in _MEMORY:
         return _MEMORY[name]
-    raise ValueError(f"the graph has the argument {given!r}, which means nothing")
+    raise _meaningless(given)
+
+
+def _meaningless(given: Json) -> ValueError:
+    return ValueError(f"the graph has the argument {given!r}, which means nothing")
 
 
 def names_in(given: Json) -> list[str]:

@@ -27,8 +27,8 @@ ROUNDED_TOLERANCE = 5e-2
 
 
 def difference(made: Tensor, wanted: Tensor) -> float:
-    """The largest difference as a fraction of the largest number; infinite where shape,
-    type or odd numbers differ.
+    """The largest difference as a fraction of the largest number; infinite where the
+    shapes, the types, or the infinities and NaN differ.
     """
     if made.shape != wanted.shape or made.dtype != wanted.dtype:
         return float("inf")
@@ -67,8 +67,8 @@ def largest_difference(
 def differs_when_nobody_looks(
     model: nn.Module, args: tuple[Any, ...], kwargs: Any, captured: Captured
 ) -> float:
-    """Between what the module made in the capture and what it makes without: torch has
-    short ways of its own.
+    """The largest difference between the module's outputs in the capture and outside
+    it: torch takes short cuts where nothing records its operations.
     """
     graph = captured.graph
     if graph.random or isinstance(model, fx.GraphModule):

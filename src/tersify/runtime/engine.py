@@ -19,8 +19,8 @@ Item = tuple[int, tuple[int, int, int]]
 
 
 def item_of_shape(shape: Sequence[int]) -> Item:
-    """How many items a value has, and (channels, height, width) of each; the numbers
-    stay in their order.
+    """How many items a value has, and (channels, height, width) of each. The numbers
+    keep their order in memory.
     """
     # The engine's values are items of [channels, height, width].
     if len(shape) < 2:

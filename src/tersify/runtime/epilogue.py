@@ -129,8 +129,8 @@ class Epilogue:
     def after_bias(
         self, channel_axis: int
     ) -> Callable[[Tensor, Tensor | None], Tensor]:
-        """What is left to do for sums that have their scale and shift, in place where
-        that gives the same.
+        """The rest of the epilogue, for sums that have their scale and shift already; it
+        works in place where the result is the same.
         """
         # The dense layer has applied both: the scale in its weights, the shift as its
         # bias.

@@ -63,8 +63,8 @@ def check_inputs(
 
 
 def in_order(x: Tensor) -> Tensor:
-    """The tensor with the strides of a fresh one: those of axes of size 1 say nothing,
-    but torch looks at them.
+    """The tensor with the strides of a fresh one, on axes of size 1 as well: these
+    strides mean nothing, yet torch compares them.
     """
     # From the last axis: each stride is the product of the sizes behind it.
     strides = []

@@ -61,8 +61,8 @@ def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _like(nested: Any, items: list[Any]) -> Any:
-    """The items in a container of the same type; types of others often take none but a
-    sequence.
+    """The items in a container of the same type. A subclass of list or tuple is built
+    from a sequence, as most of them can be.
     """
     return items if type(nested) is list else type(nested)(items)
 

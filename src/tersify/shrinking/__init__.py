@@ -1,7 +1,9 @@
 """`tersify.shrink`: structured zeros become really smaller layers.
 
-small = tersify.shrink(model, example) tersify.save(packed(small), "small.terse") again
-= tersify.load("small.terse", into=fit_(MyNet(), tersify.open("small.terse").shapes()))
+small = tersify.shrink(model, example)
+tersify.save(packed(small), "small.terse")
+shapes = tersify.open("small.terse").shapes()
+again = tersify.load("small.terse", into=fit_(MyNet(), shapes))
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which units of a network can go without a trace."""
+"""Finds the units that can be removed without changing the network's outputs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class Reader:
 
 @dataclass(frozen=True)
 class Branch:
-    """The layer that makes rows, the module behind it whose output is seen, the rows
-    that stay, those not zero.
+    """A layer that can compute fewer rows than it has outputs.
+
+    `layer` makes the rows and `end` (itself, or the norm behind it) gives the output.
+    `stays` are the rows that other layers need, `alive` says which of them are not zero.
     """
 
     end: str

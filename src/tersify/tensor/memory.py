@@ -37,8 +37,8 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """What tensors have in common, by name. A tensor that holds all numbers of others
-    leads; of equals, the first.
+    """Which tensors share memory, by name. A tensor that holds all numbers of another is
+    its leader; of two equal ones the first leads.
     """
 
     views: dict[str, View] = field(default_factory=dict)

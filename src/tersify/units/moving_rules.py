@@ -13,8 +13,8 @@ from tersify.units.walk import Walk, argument, shape_of, units_along
 
 
 def pointwise(walk: Walk, node: fx.Node) -> Any:
-    """Values that meet at one position go together; one value for many positions
-    couples nothing.
+    """Units whose values are combined position by position can only go together. One
+    value that is broadcast over many units couples none of them.
     """
     nodes = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
     # Activations first: a stored tensor is matched against what they are together.

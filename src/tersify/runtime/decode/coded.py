@@ -1,5 +1,5 @@
-"""What a matrix is to the decoder's kernels: numbers of levels with factors of rows and
-columns, or plain numbers.
+"""A matrix as the decoder's kernels take it: codes of levels with factors of rows and
+columns, or plain floats.
 """
 
 from __future__ import annotations

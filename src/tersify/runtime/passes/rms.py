@@ -24,7 +24,9 @@ Nodes = Mapping[str, Node]
 
 
 def with_rms_norms(plan: Plan) -> Plan:
-    """Steps that somebody else reads as well stay."""
+    """The plan with such norms as one node each. A step that another node reads as well
+    stays in the plan beside it.
+    """
     nodes: dict[str, Node] = {}
     readers = plan.readers()
     for node in plan.nodes:

@@ -1,5 +1,5 @@
-"""A shortcut that only drops positions and adds channels of zeros, as a convolution: it
-then stays in lanes.
+"""Rewrites a shortcut that only drops positions and adds channels of zeros as a
+convolution, so that its values keep the layout of the convolutions around it.
 """
 
 from __future__ import annotations
