@@ -135,6 +135,7 @@ def _nodes(
             spent.setdefault(index, []).append(read)
     nodes = []
     for index, (name, op, args, kwargs) in enumerate(listed):
+        # Only operations of the allowed list are found.
         compute = operation(op) if isinstance(op, str) else None
         if compute is None:
             raise ValueError(f"the graph names the operation {op!r}, which it may not")
@@ -152,6 +153,7 @@ def _nodes(
 
 
 def _outputs(output: Json) -> list[str]:
+    # Outputs nest as the module's result did: lists for tuples, objects for dicts.
     if isinstance(output, list):
         return [name for each in output for name in _outputs(each)]
     # An output with named fields, such as a dict that forward returns.
@@ -313,6 +315,7 @@ def _class_for(graph: Graph) -> type[GraphNetwork]:
 
 
 def _size_bytes(result: Any) -> int:
+    # `split` and its like give several tensors.
     if isinstance(result, (list, tuple)):
         return sum(_size_bytes(each) for each in result)
     return result.numel() * result.element_size() if isinstance(result, Tensor) else 0

@@ -60,6 +60,7 @@ def recorded(model: nn.Module, example: Tensor | Sequence[Tensor]) -> dict[str, 
 
 
 def _for_any_batch(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Json]:
+    # Without a first axis there is no batch to leave open.
     if any(not each.ndim or not len(each) for each in inputs):
         raise ValueError("without a batch")
     # torch.export takes a size of 1 for a constant
@@ -138,6 +139,8 @@ def _graph(program: Any, example: tuple[Tensor, ...]) -> dict[str, Json]:
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
         raise ValueError("its forward changes its own state")
     nodes, output = _nodes(program, places)
+    # Sizes that torch.export left open are symbols there and not ints; they are written
+    # as null.
     declared = {
         node.name: node.meta["val"]
         for node in program.graph.nodes

@@ -53,6 +53,7 @@ def to_json(value: Any, name_of: Callable[[torch.fx.Node], str]) -> Json:
     """An argument in a graph of torch's."""
     if isinstance(value, torch.fx.Node):
         return {"value": name_of(value)}
+    # JSON writes these as they are and reads them back exactly.
     if value is None or isinstance(value, (bool, int, str)):
         return value
     # JSON has no infinity and no NaN, so these go as text.
@@ -67,6 +68,7 @@ def to_json(value: Any, name_of: Callable[[torch.fx.Node], str]) -> Json:
         return {"device": "own"}
     if value is torch.strided:
         return {"layout": "strided"}
+    # Memory formats are singletons, so identity tells them apart.
     for name, kind in _MEMORY.items():
         if value is kind:
             return {"memory": name}

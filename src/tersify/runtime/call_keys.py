@@ -16,6 +16,8 @@ def key_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     other types.
     """
     if torch.is_autocast_enabled("cpu"):
+        # The type that autocast casts to is part of the key, because the same module
+        # records other casts.
         return (
             torch.get_autocast_dtype("cpu"),
             *(signature(x) for x in args),

@@ -91,6 +91,7 @@ class Costs:
 
 def keys() -> list[str]:
     """Everything that a measurement holds."""
+    # Lists of weights: their cost depends on how many weights are not zero.
     every = [_key(c, k, d) for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
     every += [_key(CONV, INT8, density) for density in DENSITIES]
     every += [_key(VECTOR, "float", density) for density in DENSITIES]

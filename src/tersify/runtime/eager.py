@@ -82,6 +82,7 @@ def twin(model: nn.Module) -> nn.Module | None:
 
     None where it cannot be copied, or where somebody's hooks would see every call.
     """
+    # A copied hook would see calls of the copy, where its owner expects the original.
     if isinstance(model, fx.GraphModule) or any(
         getattr(m, name, None) for m in model.modules() for name in _HOOKS
     ):

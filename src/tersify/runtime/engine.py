@@ -55,6 +55,7 @@ class Emitter:
 
     def add_input(self, name: str, value: Value) -> None:
         items, shape = item_of_shape(value.shape)
+        # Token ids are the only integers that the engine reads.
         ids = value.dtype == torch.int64
         self._values[name] = (
             self.engine.input_ids(items, math.prod(shape))
@@ -122,6 +123,7 @@ class Segment:
         later: set[str],
         quants: Mapping[str, Quant],
     ) -> None:
+        # `later` are the names that stages behind this one, or the caller, read.
         made = {name for node in nodes for name in node.makes}
         self.nodes = tuple(nodes)
         # What is read and not made inside; dict.fromkeys keeps the order, each once.

@@ -42,6 +42,8 @@ def fast_call(kernels: Kernels) -> Any:
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
     if exchange is None:
         return None
+    # The C++ function asks the hooks and watchers itself at every call, and gives None
+    # where any of them wants to see it.
     return kernels.module.FastCall(
         Tensor, exchange, torch.empty_like, True, HOOKS_OF_ALL_MODULES, WATCHERS
     )
@@ -53,5 +55,6 @@ def blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
         torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes
     )
     for blank in blanks:
+        # The memory is given back; shape, strides and type stay.
         blank.untyped_storage().resize_(0)
     return blanks

@@ -41,8 +41,10 @@ def check_inputs(
         ("CPU", ".cpu()") if device == "cpu" else (device.upper(), f".to({device!r})")
     )
     given = []
+    # The usual call; looking through nested containers takes longer.
     plain = not kwargs and all(type(x) is Tensor for x in args)
     for leaf in args if plain else leaves((args, dict(kwargs))):
+        # An object that is neither may hide tensors that nobody would check.
         if not isinstance(leaf, Tensor):
             if not is_plain(leaf):
                 kind = type(leaf).__name__
@@ -92,6 +94,7 @@ def calibration_batches(
         raise ValueError(
             f"calibration must be a tensor, or batches of inputs, got a {type(calibration).__name__}"
         )
+    # One tensor is one batch, not a sequence of items.
     shown = [calibration] if isinstance(calibration, Tensor) else list(calibration)
     if not shown:
         raise ValueError("calibration holds no batch; give one, or leave it out")

@@ -99,8 +99,11 @@ def signature(nested: Any) -> Any:
     """What two nests of one size share: their structure, the shape and type of each
     tensor, and all else as it is.
     """
+    # Numbers do not count: calls with other numbers run the same plan.
     if isinstance(nested, Tensor):
         return (nested.shape, nested.dtype)
+    # The type is part of it, because a module may treat a list and a tuple in different
+    # ways.
     if isinstance(nested, (tuple, list)) and not isinstance(nested, torch.Size):
         return (type(nested), *(signature(item) for item in nested))
     if isinstance(nested, Mapping):

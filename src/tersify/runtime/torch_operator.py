@@ -23,6 +23,8 @@ _NETWORKS: weakref.WeakValueDictionary[int, CompiledModule] = (
 
 def number_of(network: CompiledModule) -> int:
     """Operators take numbers, not objects."""
+    # The dictionary is weak: an operator in a traced graph must not keep the network
+    # alive.
     number = next(_NUMBERS)
     _NETWORKS[number] = network
     return number
@@ -94,6 +96,7 @@ def _run(inputs: list[Tensor], network: int) -> list[Tensor]:
 
 def _run_fake(inputs: list[Tensor], network: int) -> list[Tensor]:
     return [
+        # Shapes only: a tracer asks what would come out, without running it.
         inputs[0].new_empty(value.shape, dtype=value.dtype)
         for value in _found(network).output_values(inputs)
     ]

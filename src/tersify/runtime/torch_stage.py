@@ -27,6 +27,7 @@ class TorchStage:
     ) -> None:
         self.nodes = tuple(nodes)
         made = {name for node in nodes for name in node.makes}
+        # Constants are bound into the function and are no inputs of it.
         read = dict.fromkeys(name for node in nodes for name in node.inputs)
         self.inputs = tuple(
             name for name in read if name not in made and name not in constants
@@ -112,6 +113,7 @@ class _Writer:
         for name in node.makes:
             self._variables[name] = f"v{len(self._variables)}"
         targets = [self._variables[name] for name in node.makes]
+        # One assignment instead of a walk through the result.
         if _makes_one_tensor(node):
             return [f"{targets[0]} = {call}"]
         return [

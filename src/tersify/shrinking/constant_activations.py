@@ -101,6 +101,7 @@ def constants(traced: Trace, tensors: dict[str, Tensor]) -> dict[fx.Node, Any]:
 def _evaluate(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     name = operation_name(node)
     if name == "getitem":
+        # One of several results, such as those of `split`.
         parts: Any = found.get(node.args[0])  # type: ignore[arg-type]
         return None if parts is None else parts[node.args[1]]
     value = node.meta.get("val")
@@ -115,6 +116,7 @@ def _evaluate(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
         return _spreading(node, found)
     if name in ("scaled_dot_product_attention", "matmul", "bmm"):
         return _product(node, found, attention=name.startswith("scaled"))
+    # torch's own tag for operations that work number by number.
     if name in _POINTWISE or (
         isinstance(node.target, torch._ops.OpOverload)
         and torch.Tag.pointwise in node.target.tags

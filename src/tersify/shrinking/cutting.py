@@ -45,6 +45,7 @@ def _cut(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
 
 def tell_sizes_(module: nn.Module) -> None:
     """A layer's own record of its sizes, from the shape of its weight."""
+    # Its weight is [in, out / groups, …], the other way round.
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         module.in_channels, module.out_channels = (
             module.weight.shape[0],

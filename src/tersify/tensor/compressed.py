@@ -48,12 +48,15 @@ class CompressedTensor:
         for fact, value in self.format.items():
             if type(value) is not int:
                 raise ValueError(f"format holds whole numbers, got {fact!r}: {value!r}")
+        # One byte per code everywhere: the file, the kernels and the exports rely on
+        # it.
         if self.codes.dtype != torch.uint8:
             raise ValueError(f"codes must be uint8, got {self.codes.dtype}")
         if tuple(self.codes.shape) != self.shape:
             raise ValueError(
                 f"codes have shape {tuple(self.codes.shape)}, the tensor has {self.shape}"
             )
+        # Exactly one of the two forms.
         if (self.codebook is None) == (self.values is None):
             raise ValueError(
                 "give a codebook (quantized) or values (pruned), not both and not neither"
@@ -62,6 +65,7 @@ class CompressedTensor:
             self._check_codebook(self.codebook)
         elif self.values is not None:
             self._check_values(self.values)
+        # One spelling per meaning, so that equal weights are equal objects.
         if self.column_scale is not None and self.scale is None:
             raise ValueError(
                 "column_scale multiplies what scale made; give a single one as scale"
@@ -71,6 +75,7 @@ class CompressedTensor:
                 self._check_scale(scale)
 
     def _check_codebook(self, codebook: Tensor) -> None:
+        # (K,), or (slices, K) where slices have their own levels.
         wanted = 1 if self.axis is None else 2
         if codebook.ndim != wanted:
             raise ValueError(
@@ -104,6 +109,7 @@ class CompressedTensor:
             raise ValueError("axis belongs to a codebook; a pruned tensor has none")
         if self.codes.numel() and int(self.codes.max()) > 1:
             raise ValueError("the codes of a pruned tensor are a mask of 0 and 1")
+        # `values` holds one number for each 1 of the mask, in row-major order.
         survivors = int(self.codes.count_nonzero())
         if values.shape != (survivors,):
             raise ValueError(

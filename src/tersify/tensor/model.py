@@ -46,6 +46,7 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
         self.aliases = dict(aliases or {})
         self.recipe = recipe
         self.metadata = dict(metadata or {})
+        # An alias of an alias, or one that hides a tensor, would be ambiguous.
         for alias, name in self.aliases.items():
             if name not in self._tensors or alias in self._tensors:
                 raise ValueError(
@@ -70,6 +71,7 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
             f"  {name}: {'×'.join(map(str, t.shape))}, {t.levels or 'own'} levels, {sparsity_percent([t]):.1f} % zeros"
             for name, t in self.compressed().items()
         ]
+        # Large models have hundreds of tensors.
         shown = lines[:MOST_LINES] + (
             [f"  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
         )
@@ -207,6 +209,7 @@ def check_names(
     of `may_lack` may be missing.
     """
     own = into.state_dict()
+    # Compared as sets of names: order in a file means nothing.
     missing = [
         name
         for name in own

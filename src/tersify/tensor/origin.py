@@ -35,6 +35,7 @@ def set_origins(model: nn.Module, packed: Mapping[str, CompressedTensor]) -> Non
     earlier ones.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
+    # Earlier ones would describe weights that were loaded before.
     for module in modules.values():
         module.__dict__.pop(ORIGIN_ATTRIBUTE, None)
     for name, tensor in packed.items():

@@ -52,6 +52,8 @@ class HeadAttention(nn.Module):
     @staticmethod
     def can_replace(module: nn.Module) -> bool:
         return (
+            # Keys and values of other widths, extra bias rows and an added zero token
+            # have no counterpart in the four linear layers.
             isinstance(module, nn.MultiheadAttention)
             and module._qkv_same_embed_dim
             and module.bias_k is None
@@ -61,6 +63,7 @@ class HeadAttention(nn.Module):
     @torch.no_grad()
     def merged(self, like: nn.MultiheadAttention) -> nn.MultiheadAttention:
         """The packed form again, as long as no head is gone."""
+        # Copied for its settings; all its weights are overwritten.
         whole = copy.deepcopy(like)
         parts = (self.q_proj, self.k_proj, self.v_proj)
         whole.in_proj_weight.copy_(torch.cat([layer.weight for layer in parts]))

@@ -98,15 +98,19 @@ def _is_the_same(value: Any, before: Any, recorder: Recorder) -> bool:
     if value is before:
         return True
     if isinstance(value, Tensor) and isinstance(before, Tensor):
+        # torch.equal raises for some pairs of types.
         if (value.shape, value.dtype) != (before.shape, before.dtype):
             return False
         # What depends on the inputs differs from call to call, though it be equal now.
         return not recorder.is_live(value) and torch.equal(value, before)
+    # Contents of containers arrive as tuples of keys and items.
     if isinstance(value, tuple) and isinstance(before, tuple):
         if len(value) != len(before):
             return False
         pairs = zip(value, before, strict=True)
         return all(_is_the_same(a, b, recorder) for a, b in pairs)
+    # Other objects count as changed when they are not the very same: their equality may
+    # mean anything, or cost much.
     if not isinstance(value, (int, float, str)) or type(value) is not type(before):
         return False
     return bool(value == before)

@@ -34,6 +34,7 @@ def refuse_nested_paddings(model: nn.Module) -> Iterator[None]:
 
 
 def _look(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    # forward(src, mask, src_key_padding_mask).
     mask = args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")
     if mask is not None:
         raise refuse(

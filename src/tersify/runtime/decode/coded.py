@@ -96,6 +96,7 @@ def _of_packed(tensor: CompressedTensor) -> Coded | None:
     rows, features = tensor.shape
     row: Tensor | None = None
     column: Tensor | None = None
+    # Each scale is a factor of rows or of columns; several of a kind multiply.
     for scale in (tensor.scale, getattr(tensor, "column_scale", None)):
         if scale is None:
             continue

@@ -75,12 +75,14 @@ def pack_product(
         # is what it computes.
         int8.append(weight.codes is not None and (precision == "int8" or matrix.rounds))
         found.append(weight.in_steps() if int8[-1] else weight.for_floats())
+    # One product reads the input once and starts the threads once.
     biases = [matrix.bias for matrix in matrices]
     if len(set(int8)) == 1 and _fit_together(found):
         parts = [_packed(kernels, found, biases, int8[0])]
     else:
         each = zip(found, biases, int8, strict=True)
         parts = [_packed(kernels, [w], [bias], steps) for w, bias, steps in each]
+    # The self-check rounds the inputs of these layers in the model, too.
     in_int8 = [name for name, steps in zip(names, int8, strict=True) if steps]
     return Product(parts=tuple(parts), int8_names=frozenset(in_int8))
 

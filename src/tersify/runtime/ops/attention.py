@@ -104,6 +104,7 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         raise CannotLower(
             "its operands do not have one batch, one width, and heads that fit"
         )
+    # Without the flag torch takes different numbers of heads only where it broadcasts.
     if q[1] != k[1] and not a.get("enable_gqa"):
         raise CannotLower("its operands have different numbers of heads")
     mask_shape, added = _mask(a.get("attn_mask"), context, q, k)
@@ -116,6 +117,7 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         keys=k[2],
         width=q[3],
         value_width=v[3],
+        # 1/√width is what torch takes by default.
         scale=1 / math.sqrt(q[3]) if a.get("scale") is None else float(a["scale"]),
         causal=bool(a.get("is_causal")),
         mask_shape=mask_shape,

@@ -184,6 +184,7 @@ def _lower_prelu(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     slopes = context.constant(a["weight"], "slope").reshape(-1)
     if not bool(slopes.isfinite().all()):
         raise CannotLower("its slopes are not finite")
+    # One slope for all channels is a leaky ReLU, which epilogues can do.
     if slopes.numel() == 1:
         epilogue = Epilogue(activation=Activation.LEAKY, low=float(slopes))
         return Elementwise(epilogue=epilogue), (a["self"].name,)
@@ -218,6 +219,7 @@ def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
         ):
             raise CannotLower("its constant changes the shape or the type")
         other = constant.item()
+    # A bool is an int for Python, yet torch treats it as another type.
     if isinstance(other, (int, float)) and not isinstance(other, bool):
         return _with_number(call, float(other) * float(a.get("alpha", 1))), (
             a["self"].name,
@@ -247,6 +249,7 @@ def _of_two(
     a factor change places.
     """
     scale = None if factor == 1.0 else number(factor)
+    # The epilogue scales the first operand, so the one with a factor goes first.
     if other == shape:
         op = Elementwise(epilogue=Epilogue(scale=scale), multiply=multiply)
         return op, names if scale is None else names[::-1]
@@ -274,6 +277,7 @@ def _of_two(
 def _with_constant(
     constant: Tensor, shape: tuple[int, ...], factor: float, multiply: bool
 ) -> Op:
+    # Without the batch axis: the same constant for every item.
     item = of_item(constant, shape)
     if torch.broadcast_shapes(item.shape, shape[1:]) != shape[1:]:
         raise CannotLower("its constant changes the shape")
@@ -289,6 +293,7 @@ def _with_constant(
 
 def _with_number(call: Call, value: float) -> Op:
     """One affine map for all channels, which then joins its neighbours."""
+    # The kernels promise nothing about infinities and NaN.
     if not math.isfinite(value) or (value == 0.0 and call.target is aten.div.Tensor):
         raise CannotLower("its number makes results that are not finite")
     factor, summand = _WITH_NUMBER[call.target](value)

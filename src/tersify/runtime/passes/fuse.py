@@ -91,6 +91,8 @@ def _absorbed(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
             return False
         views.append(producer)
         producer = rewriter.nodes.get(producer.inputs[0])
+    # The sum must be read by this node alone: another reader needs the value from
+    # before the epilogue.
     if (
         producer is None
         or not isinstance(producer.op, Sum)

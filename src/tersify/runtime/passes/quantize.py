@@ -63,6 +63,8 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
     high: dict[str, float] = {}
     with torch.no_grad():
         for plan, inputs in batches:
+            # Without such a convolution no fixed steps are needed, and running the
+            # batches would be in vain.
             if not any(
                 isinstance(node.op, Conv)
                 and (can_be_int8(node.op) or can_be_codes(node.op))
@@ -139,6 +141,7 @@ def can_be_codes(op: Conv) -> bool:
     rounded up to four.
     """
     kind = op.weight.kind
+    # Products per sum = taps · channels; the limits keep sums within 32 bits.
     most = {WeightKind.SIGN: MAX_FEATURES, WeightKind.TABLE: MAX_TABLE_FEATURES}.get(
         kind, 0
     )

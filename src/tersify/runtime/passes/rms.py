@@ -112,6 +112,8 @@ def _shifted(root: Node, nodes: Nodes) -> tuple[float | None, str]:
         assert isinstance(added.op, TorchCall)
         plain = len(added.op.args) == 2 and not added.op.kwargs
         return (float(added.op.args[1]), added.inputs[0]) if plain else (None, "")
+    # An epilogue with a single shift for all channels, and nothing else, is a plain
+    # addition of a number.
     op = added.op
     if (
         not isinstance(op, Elementwise)

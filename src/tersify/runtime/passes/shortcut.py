@@ -44,11 +44,13 @@ def _as_convolution(move: Move) -> Conv | None:
     """A 1×1 convolution that takes every step-th position, and puts each channel where
     the move puts it; None where the move does more.
     """
+    # Only slices and zero padding of [N, C, H, W] with the axes in place.
     is_in_order = [axis.source for axis in move.axes] == [0, 1, 2, 3]
     if not is_in_order or move.fixed or move.fill != 0.0:
         return None
     batch, channels, *places = move.axes
     heights_and_widths = zip(places, move.source_shape[2:], strict=True)
+    # The loop below writes a shifted diagonal: a copy of consecutive channels.
     if not _is_whole(batch, move.source_shape[0]) or channels.step != 1:
         return None
     if not all(_is_strided(axis, size) for axis, size in heights_and_widths):
