@@ -254,6 +254,8 @@ class GraphNetwork(nn.Module):
         return self
 
     def forward(self, *inputs: Tensor) -> Any:
+        # A wrong input is refused here, by the sizes that were recorded. Inside the
+        # graph it would fail at some operation whose name means nothing to the user.
         if len(inputs) != len(self._graph.inputs):
             raise ValueError(
                 f"the network takes {len(self._graph.inputs)} inputs, got {len(inputs)}"

@@ -211,10 +211,12 @@ def _nodes(program: Any, places: dict[str, str]) -> tuple[list[Json], list[Json]
 
 def _tree(spec: Any, leaves: Any) -> Json:
     """The outputs in their nesting: one, a list, or an object by names."""
+    # `leaves` runs through the outputs in the order in which torch flattened them.
     if spec.is_leaf():
         return next(leaves)
     if spec.type in (tuple, list):
         return [_tree(child, leaves) for child in spec.children()]
+    # torch keeps the keys of a dict in `context`, in the order of the children.
     if spec.type is dict:
         return {
             "names": {

@@ -173,6 +173,7 @@ class Epilogue:
         )
 
     def describe(self) -> str:
+        # In the order in which the steps are applied.
         parts = ["affine"] if self.is_affine else []
         if self.is_affine_after_residual:
             parts.append("affine after the sum")

@@ -27,6 +27,8 @@ def lower(
     """
     context = Context(graph, {} if classified is None else classified, origins or {})
     nodes = [_lowered(call, context, refused, lonely) for call in graph.calls]
+    # State comes behind the caller's inputs: it is read anew at every call, and the
+    # runs pass both in this order.
     inputs = {name: graph.values[name] for name in (*graph.inputs, *graph.state)}
     plan = Plan(
         inputs=inputs,

@@ -101,6 +101,8 @@ class Planner:
     def plan(self, graph: Graph, refused: frozenset[str] = frozenset()) -> Plan:
         chosen: Callable[[Plan], Plan] = self._chosen_for_floats
         if self.precision in ("int8", "auto") and self._int8:
+            # The ranges were learned for exactly these operations; for others they
+            # would be attached to the wrong values.
             if [call.target for call in graph.calls] == self._calls:
                 chosen = self._chosen_for_int8
             else:
@@ -112,6 +114,7 @@ class Planner:
                 )
         elif self._fp16:
             chosen = with_fp16
+        # Only a request for int8 deserves the warning: "auto" may well choose fp32.
         plan = self._settled(graph, refused, chosen)
         if (
             self.precision == "int8"

@@ -202,6 +202,7 @@ def _classified(dense: Tensor) -> Weight | None:
     module = extension()
     if module is None:
         return classified_by_torch(dense)
+    # [rows, everything else]: a scale belongs to a row.
     found = module.classify(
         dense.reshape(len(dense), -1).numpy(), MAX_TABLE, torch.get_num_threads()
     )

@@ -91,6 +91,7 @@ def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
         if isinstance(module, HeadAttention):
             original = model.get_submodule(name)
             assert isinstance(original, nn.MultiheadAttention)
+            # A scattering layer has another type, and a cut one another shape.
             whole = (original.embed_dim, original.embed_dim)
             layers = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
             if all(
@@ -103,6 +104,7 @@ def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
 @torch.no_grad()
 def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
     args, kwargs = call_arguments(example)
+    # TF32 on a GPU rounds more than the tolerance allows.
     with eval_mode(model), without_tf32():
         wanted = tree_leaves(model(*args, **kwargs))
     try:

@@ -293,8 +293,11 @@ class Departures:
             or operation_name(node) not in _LAYERS
         ):
             return None
+        # Rows of a grouped convolution cannot be dropped one by one: all groups have to
+        # stay of one size.
         if operation_name(node) != "linear" and argument(node, "groups") != 1:
             return None
+        # A weight with a second user needs all its rows there.
         weight = argument(node, "weight")
         return self.walk.name_of(weight) if len(weight.users) == 1 else None
 

@@ -210,6 +210,7 @@ def read_facts(table: object, model: nn.Module) -> dict[str, InputFacts]:
         raise ValueError(
             f"quantized inputs must be a table by the layer's name, got a {type(table).__name__}"
         )
+    # Names from a file are only looked up, never called or imported.
     modules = dict(model.named_modules())
     for name in table:
         if not isinstance(modules.get(name), LAYERS):

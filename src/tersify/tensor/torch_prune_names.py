@@ -48,6 +48,7 @@ def names_as_in(shapes: Mapping[str, Fact], own: Iterable[str]) -> dict[str, Fac
     make the difference.
     """
     own, made = set(own), dict(shapes)
+    # The file has pairs where the module has plain weights, or the other way round.
     for stem in masked_stems(made):
         if stem in own:
             made[stem] = made.pop(stem + ORIGINAL)

@@ -58,6 +58,7 @@ def compile_language_model(
             f"language models run with precision 'fp32' or 'int8', got {precision!r}"
         )
     try:
+        # Treated like an unknown model: torch runs it, with a warning that says why.
         if kernels is None:
             raise UnknownModelError("the compiled kernels are missing")
         return _compiled(model, kernels, precision, context, cache)

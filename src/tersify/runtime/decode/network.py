@@ -199,6 +199,9 @@ class Network:
         tokens: int,
     ) -> int:
         a, names = self.architecture, self.architecture.layers[number]
+        # [tokens, (heads + 2 · key_heads) · width]: queries, keys and values behind
+        # each other. The kernel rotates them, stores the new keys and values in the
+        # cache, and attends to all that the cache holds of each text.
         heads = layer.queries_keys_values.emit(
             self.kernels,
             engine,
@@ -209,6 +212,7 @@ class Network:
             [] if norm is None else _list(norm.weight)
             for norm in (layer.query_norm, layer.key_norm)
         ]
+        # Models that norm queries norm keys as well, with the same eps.
         eps = 0.0 if layer.query_norm is None else layer.query_norm.eps
         attended = self.kernels.module.cached_attention(
             engine,
@@ -222,6 +226,7 @@ class Network:
             *norms,
             eps,
         )
+        # BitNet norms once more before each matrix whose input it rounds to 8 bits.
         if layer.before_attention_out is not None:
             attended = self._normed(engine, attended, layer.before_attention_out)
         return self._sum(

@@ -175,6 +175,7 @@ def _same_codes(found: Sequence[Coded]) -> tuple[Tensor, list[float]]:
 def _joined(
     given: Sequence[tuple[Tensor | None, int]], missing: float
 ) -> Tensor | None:
+    # Without any factor or bias the kernel skips the step altogether.
     if all(each is None for each, _ in given):
         return None
     filled = [

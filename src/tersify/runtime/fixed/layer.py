@@ -44,6 +44,8 @@ class FixedLayer:
             raise ValueError(
                 f"{self.outputs} outputs need as many biases, got {self.bias.shape}"
             )
+        # A negative shift would drop bits of the bias, and the sums would not be exact
+        # any more.
         if self.bias_shift < 0:
             raise ValueError(
                 f"the bias has {self.bias_format.fraction} fraction bits, the accumulator {self.accumulator.fraction}; "

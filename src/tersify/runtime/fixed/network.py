@@ -170,6 +170,7 @@ def _bias(bias: CompressedTensor | Tensor | None, outputs: int) -> tuple[Ints, F
 def _check_chain(
     model: Mapping[str, CompressedTensor | Tensor], names: Sequence[str]
 ) -> None:
+    # A tensor that no layer reads, such as a norm's, would silently be ignored.
     served = {*names, *(name.removesuffix("weight") + "bias" for name in names)}
     if left := [name for name in model if name not in served | STANDARDISATION]:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""

@@ -125,12 +125,14 @@ class Context:
         if not isinstance(given, Ref) or given.name in self.graph.constants:
             raise CannotLower("an operand is a constant")
         value = self.graph.values[given.name]
+        # Other types stay in torch, where they keep their own rounding.
         if value.dtype != torch.float32:
             raise CannotLower(f"kernels take float32, this is {value.dtype}")
         if rank is not None and len(value.shape) != rank:
             raise CannotLower(
                 f"the kernel takes {rank} axes, this has {len(value.shape)}"
             )
+        # Kernels assume at least one number along each axis.
         if 0 in value.shape:
             raise CannotLower("a tensor is empty")
         return value.shape

@@ -193,6 +193,8 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     context.floats(a["input"], rank=dimensions + 2)
     bias = context.optional(a["bias"], "bias")
     window = Window.of(weight.shape[2:], a["stride"], a["padding"], a["dilation"])
+    # The scales of rows are applied to the sums, not to the weights: these stay signs
+    # or codes for the kernel.
     epilogue = Epilogue(
         scale=None if weight.row_scale is None else float64(weight.row_scale),
         shift=None if bias is None else float64(bias),

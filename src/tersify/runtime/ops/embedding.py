@@ -64,6 +64,7 @@ class Embedding(Op):
 def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     ids = a["indices"]
+    # Constant ids would make the whole look-up a constant, which torch computes.
     if (
         not isinstance(ids, Ref)
         or context.is_constant(ids)

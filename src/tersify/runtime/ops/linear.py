@@ -162,6 +162,7 @@ def _linear(
         raise CannotLower("the kernel takes a weight of two axes")
     found = context.weight(weight, transposed=transposed)
     shift = context.optional(bias, "bias")
+    # `addmm` may add a whole matrix, which is no bias.
     if shift is not None and shift.numel() not in (1, len(found.values)):
         raise CannotLower("its bias is not one number an output")
     epilogue = Epilogue(

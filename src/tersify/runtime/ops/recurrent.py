@@ -296,6 +296,7 @@ def _arguments(call: Call) -> tuple[Ref, Any, Any, Any, Any, Any, Any]:
     )
     if not isinstance(source, Ref) or not isinstance(weights, (list, tuple)):
         raise refusal
+    # Dropout between layers only acts in training.
     if train and dropout:
         raise refusal
     return source, states, weights, biased, layers, both, batch_first

@@ -189,6 +189,7 @@ def lower_transposed(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]
     bias = context.optional(a["bias"], "bias")
 
     def pair(values: Sequence[int], missing: int) -> tuple[int, int]:
+        # A signal is an image of height 1: stride 1, no padding along its height.
         return (values[0], values[1]) if dimensions == 2 else (missing, values[0])
 
     op = TransposedConv(

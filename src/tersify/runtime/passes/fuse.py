@@ -279,6 +279,8 @@ def _foldable(node: Node) -> Pooling | None:
     """A global average, or the maxima of windows that lie side by side."""
     if isinstance(node.op, GlobalAverage):
         return Pooling(before=(), epilogue=node.op.epilogue)
+    # Windows that overlap read the same sums several times, so these must be stored.
+    # Side by side each sum belongs to one window.
     if (
         isinstance(node.op, MaxPool)
         and not node.op.ceil

@@ -89,6 +89,7 @@ def with_code_convolutions(plan: Plan) -> Plan:
 
     def chosen(node: Node) -> Node:
         op = node.op
+        # Below these densities the lists' kernel reads less than the codes' one.
         if (
             not isinstance(op, Conv)
             or not can_be_codes(op)
@@ -105,6 +106,7 @@ def with_code_convolutions(plan: Plan) -> Plan:
 
 def _marked(node: Node) -> Node:
     op = node.op
+    # Layers that were given codes by the pass before keep them.
     if isinstance(op, Conv) and op.kernel is ConvKernel.LISTS_F32 and can_be_int8(op):
         return replace(node, op=replace(op, kernel=ConvKernel.LISTS_I8))
     if (
