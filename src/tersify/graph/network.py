@@ -324,6 +324,7 @@ def _size_bytes(result: Any) -> int:
 
 
 def _taken(output: Json, values: Mapping[str, Any]) -> Any:
+    # The file does not tell tuples from lists; modules return tuples as a rule.
     if isinstance(output, list):
         return tuple(_taken(each, values) for each in output)
     if "names" in output:

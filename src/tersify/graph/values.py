@@ -109,11 +109,11 @@ def names_in(given: Json) -> list[str]:
     """The values that an argument refers to."""
     if isinstance(given, list):
         return [name for entry in given for name in names_in(entry)]
-    return (
-        [given["value"]]
-        if isinstance(given, dict) and isinstance(given.get("value"), str)
-        else []
-    )
+    # The file may hold anything here, so the kind of each entry is asked for.
+    if not isinstance(given, dict):
+        return []
+    name = given.get("value")
+    return [name] if isinstance(name, str) else []
 
 
 def tensor_to_json(tensor: Tensor) -> Json:

@@ -133,6 +133,7 @@ class _Worker:
         return answer
 
     def close(self) -> None:
+        # A stopped process ignores SIGTERM until it goes on; SIGKILL ends it at once.
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):

@@ -107,6 +107,8 @@ class Bound:
         """Some calls are torch's, and none of them changes anything or draws a random
         number.
         """
+        # Both ways are timed by calling them several times, so a call must leave no
+        # trace.
         still = (
             not self.graph.written and not self.graph.state and not self.graph.random
         )
@@ -116,6 +118,8 @@ class Bound:
         """Where the whole network is one C++ call of floats with one result, however
         they are laid out.
         """
+        # The C++ call bypasses everything that `run_flat` does: writing back inputs and
+        # state, and looking at strides.
         simple = self._plain and not self.graph.state and not self.depends_on_strides
         segment = self.network.only_segment() if simple else None
         return segment if segment is not None and segment.takes_only_floats else None
@@ -170,6 +174,7 @@ def _keeps_enough(lost: float, precision: str) -> bool:
     """Rounding is what was asked for; that little is left of the outputs is not. "auto"
     then takes fp32.
     """
+    # int8 was asked for, so it runs in any case; the user is only told.
     if lost > MOST_LOST and precision == "int8":
         warnings.warn(
             f"with precision='int8' the outputs are {100 * lost:.0f} % off: some activations span more than 8 bits can "

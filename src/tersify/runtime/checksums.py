@@ -19,6 +19,7 @@ def checksums(captured: Captured) -> dict[str, int]:
     kept = {
         name: t for name, t in captured.graph.parameters.items() if id(t) not in state
     }
+    # A tied tensor is read once.
     found = {id(t): checksum(t) for t in kept.values()}
     return {name: found[id(t)] for name, t in kept.items()}
 

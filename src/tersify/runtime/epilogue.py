@@ -142,6 +142,8 @@ class Epilogue:
         low, high = (None if math.isinf(end) else end for end in (self.low, self.high))
 
         def finish(sums: Tensor, residual: Tensor | None) -> Tensor:
+            # In place only for a clamp without a second affine map: each of these steps
+            # gives the same number in place, and spares a pass over memory.
             if not in_place:
                 return rest.apply(sums, residual, channel_axis)
             if residual is not None:

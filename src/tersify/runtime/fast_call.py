@@ -25,6 +25,7 @@ HOOKS_OF_ALL_MODULES = tuple(
 
 def nobody_looks_at(module: nn.Module) -> bool:
     """No hook and no other `forward` wants to see a call."""
+    # An own `forward` in the instance's dict is somebody's patch.
     return not (
         module._forward_hooks
         or module._forward_pre_hooks

@@ -71,6 +71,8 @@ class Network:
         if len(self.stages) != 1 or not isinstance(self.stages[0], Segment):
             return None
         segment = self.stages[0]
+        # An output may be an input or a constant passed through, which no segment
+        # makes.
         whole = (segment.inputs, segment.outputs) == (
             tuple(self.plan.inputs),
             self.plan.outputs,

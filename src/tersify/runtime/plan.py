@@ -118,6 +118,8 @@ class Plan:
 
     def readers(self) -> dict[str, int]:
         """How often each value is read; being an output counts."""
+        # An output counts, so that no pass folds a value away that the caller wants.
+        # One node that reads a value twice counts twice.
         counts: dict[str, int] = {}
         for name in (
             *self.outputs,

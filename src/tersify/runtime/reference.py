@@ -58,11 +58,10 @@ def results_of(made: Any) -> list[Any]:
     """The tensors of a call's result in order, as the capture named them."""
     if isinstance(made, Tensor):
         return [made]
-    return (
-        [tensor for item in made for tensor in results_of(item)]
-        if isinstance(made, (tuple, list))
-        else []
-    )
+    # None and numbers among the results are no values of a plan.
+    if not isinstance(made, (tuple, list)):
+        return []
+    return [tensor for item in made for tensor in results_of(item)]
 
 
 def _as(dtype: torch.dtype | None, constant: Tensor) -> Tensor:

@@ -74,9 +74,11 @@ def _tracing() -> bool:
 def _is_wrapped(x: Any) -> bool:
     if not isinstance(x, Tensor):
         return False
-    return (
-        type(x) is not Tensor and type(x) is not torch.nn.Parameter
-    ) or _is_functional(x)
+    # A subclass may watch what happens to it. A functional tensor is a wrapper of C++
+    # that has the plain type.
+    if type(x) not in (Tensor, torch.nn.Parameter):
+        return True
+    return bool(_is_functional(x))
 
 
 _LIBRARY = torch.library.Library("tersify", "FRAGMENT")

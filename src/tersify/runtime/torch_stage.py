@@ -127,6 +127,7 @@ class _Writer:
             args = [self._text(arg) for arg in node.op.args]
             args += [f"{key}={self._text(arg)}" for key, arg in node.op.kwargs.items()]
             return f"{self._object(self._calls[id(node)])}({', '.join(args)})"
+        # Layers that were chosen to run dense in torch, with their epilogue.
         assert isinstance(node.op, (Conv, Linear))
         return f"{self._object(node.op.torch_function(node))}({', '.join(self._value(n) for n in node.inputs)})"
 

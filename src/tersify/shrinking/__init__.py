@@ -72,6 +72,8 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
 def _keep_alive_rows(
     kept: dict[str, dict[int, Tensor]], small: nn.Module, branch: Branch
 ) -> None:
+    # Rows of the original tensors: those that stay, and of these the computed ones. The
+    # norm behind a layer is cut with it.
     rows = branch.stays[branch.alive]
     for name in {branch.layer, branch.end}:
         module = small.get_submodule(name)
@@ -121,6 +123,7 @@ def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
 
 
 def _tolerance(model: nn.Module, output: Tensor) -> float:
+    # fp16 and bf16 round by 1e-3 and more, far beyond TOLERANCE.
     kinds = {
         tensor.dtype
         for tensor in (output, *model.parameters())

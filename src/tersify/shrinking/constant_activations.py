@@ -194,6 +194,8 @@ def _batch_norm(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
 
 def _spreading(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     inputs = _filled(node, found)
+    # Run on 0 and 1, the operation moves, adds or maximises the marks: a result is
+    # known only where every mark it depends on is 0.
     unknown, value = _call(node, inputs, 0), _call(node, inputs, 1)
     if isinstance(unknown, Tensor):
         return _known(unknown != 0, value)

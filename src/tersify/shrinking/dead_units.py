@@ -234,6 +234,7 @@ class Departures:
         for name, tensor in self.tensors.items():
             for dim, units in self._along(name, tensor).items():
                 stays = ~torch.isin(units, going)
+                # Tensors that lose nothing are left as they are, with their identity.
                 if not stays.all():
                     kept.setdefault(name, {})[dim] = stays.nonzero().flatten()
         return kept

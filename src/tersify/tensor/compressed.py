@@ -218,6 +218,7 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
         return a is b
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
+    # As floats −0.0 would equal 0.0, and NaN would not equal itself.
     return torch.equal(_bytes(a), _bytes(b))
 
 

@@ -151,6 +151,8 @@ class FixedInput(InputQuantizer):
         self._facts = facts
         self.scales_output = isinstance(facts, SignInput) and facts.scaled
         if isinstance(facts, UniformInput):
+            # A buffer follows the module to its device; not persistent, so that the
+            # state dict keeps the names of the plain network.
             self.register_buffer("scale", torch.tensor(facts.scale), persistent=False)
 
     def facts(self) -> InputFacts:
@@ -185,6 +187,8 @@ def quantize_input(module: nn.Module, quantizer: InputQuantizer) -> None:
 
 def leave_input(module: nn.Module) -> None:
     """The layer gets its input as it is again."""
+    # Our hooks are module-level functions, so identity finds them even in a deep copy
+    # of the layer.
     module._modules.pop(_CHILD, None)
     for hooks, ours in (
         (module._forward_pre_hooks, _before),
@@ -226,6 +230,7 @@ def fix_inputs(model: nn.Module, facts: Mapping[str, InputFacts]) -> None:
         if quantizer_of(module) is not None:
             leave_input(module)
         if name in facts:
+            # The scale must lie where the layer computes.
             held = next((p.device for p in module.parameters()), torch.device("cpu"))
             quantize_input(module, FixedInput(facts[name]).to(held))
 

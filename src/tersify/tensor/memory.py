@@ -146,6 +146,7 @@ def _has_memory(tensor: Tensor) -> bool:
     """Neither a stand-in without numbers, nor a part of a tensor that is spread over
     processes.
     """
+    # `full_tensor` marks a DTensor, whose address says nothing about the whole.
     plain = (
         tensor.layout == torch.strided
         and not tensor.is_meta

@@ -93,6 +93,8 @@ def refresh_masked(module: nn.Module) -> None:
     now.
     """
     for part in module.modules():
+        # torch computes NAME = NAME_orig · NAME_mask in a hook before each forward, so
+        # after loading the attribute is still the old product.
         for hook in part._forward_pre_hooks.values():
             if isinstance(hook, BasePruningMethod):
                 setattr(part, hook._tensor_name, hook.apply_mask(part))

@@ -116,6 +116,7 @@ def compact(*labels: Tensor) -> list[Tensor]:
     """
     first = labels[0]
     for dim in range(first.dim()):
+        # One index stands for the whole dimension, which keeps the union-find small.
         if all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, min(1, x.shape[dim])) for x in labels)
     return list(labels)

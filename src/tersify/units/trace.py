@@ -116,6 +116,8 @@ def _stored(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _refuse_parametrized(model: nn.Module) -> None:
+    # A parametrized weight is computed at each call, so there is no stored tensor whose
+    # rows could be cut.
     for name, module in model.named_modules():
         if parametrize.is_parametrized(module):
             raise ValueError(

@@ -56,11 +56,11 @@ class Walk:
     def unknown(self, node: fx.Node) -> Any:
         """Nothing that this operation reads may go."""
         for other in node.all_input_nodes:
-            for value in (
-                [self.of(other)]
-                if other in self.stored
-                else _tensors(self.values.get(other))
-            ):
+            # Asking for the labels of a stored tensor freezes it already.
+            if other in self.stored:
+                self.of(other)
+                continue
+            for value in _tensors(self.values.get(other)):
                 self.labels.freeze(value)
         return no_units(node)
 
@@ -81,6 +81,7 @@ def argument(node: fx.Node, name: str) -> Any:
     assert isinstance(node.target, torch._ops.OpOverload)
     for place, declared in enumerate(node.target._schema.arguments):
         if declared.name == name:
+            # By position, by keyword, or the schema's default.
             return (
                 node.args[place]
                 if place < len(node.args)
@@ -103,9 +104,10 @@ def units_along(walk: Walk, labels: Tensor, dim: int) -> Tensor:
 def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    return (
-        [v for v in value if isinstance(v, Tensor)] if isinstance(value, tuple) else []
-    )
+    # Several results, such as those of `split`, are kept as a tuple.
+    if not isinstance(value, tuple):
+        return []
+    return [v for v in value if isinstance(v, Tensor)]
 
 
 Rule = Callable[[Walk, fx.Node], Any]

@@ -133,6 +133,7 @@ class Recorder:
         """What depends on no input stays what it is; memory made by this run is
         remembered as such.
         """
+        # A view of a parameter is still the parameter's memory, not this run's.
         given = {_storage_id(t) for t in inputs}
         for tensor in tensors(made):
             if _storage_id(tensor) not in given:

@@ -202,6 +202,7 @@ def _needs_its_parts(func: Any, args: Any, kwargs: Any) -> bool:
     highest one decides a size.
     """
     if func is F.one_hot:
+        # −1 is torch's default: the classes are counted from the numbers.
         return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     return torch.is_autocast_enabled("cpu")
 

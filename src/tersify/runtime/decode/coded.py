@@ -76,8 +76,11 @@ def coded(name: str, matrix: Matrix) -> Coded:
     the numbers are.
     """
     weight, packed = matrix.weight, matrix.origin
+    # A file holds the packed form itself; no dense copy is made unless it is of a kind
+    # that the kernels do not know.
     if isinstance(weight, CompressedTensor):
         return _of_packed(weight) or _of_weight(classify(name, weight.to_dense()))
+    # The live weight may have been trained since it was loaded.
     if packed is not None and _equal(packed, weight):
         return _of_packed(packed) or _of_weight(classify(name, weight))
     return _of_weight(classify(name, weight))

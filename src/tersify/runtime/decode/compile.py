@@ -34,6 +34,7 @@ CHECK_TOKENS = 24
 def is_language_model(model: nn.Module) -> bool:
     """Whether it is a causal model of transformers."""
     return (
+        # By its methods, so that transformers need not be imported.
         hasattr(model, "generate")
         and hasattr(model, "config")
         and hasattr(model, "prepare_inputs_for_generation")

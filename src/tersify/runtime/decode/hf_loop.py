@@ -132,6 +132,7 @@ def _result(
 ) -> Any:
     if not config.return_dict_in_generate:
         return input_ids
+    # Imported by name, so that tersify does not depend on transformers.
     made: Any = importlib.import_module("transformers.generation.utils")
     return made.GenerateDecoderOnlyOutput(
         sequences=input_ids,

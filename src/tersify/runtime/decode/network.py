@@ -170,11 +170,9 @@ class Network:
         (part,) = product.parts
         scale = [] if part.row_scale is None else part.row_scale.tolist()
         value = self.kernels.module.embedding_rows(engine, ids, part.weights, scale)
-        return (
-            value
-            if part.columns is None
-            else self.kernels.module.scale_columns(engine, value, part.columns)
-        )
+        if part.columns is None:
+            return value
+        return self.kernels.module.scale_columns(engine, value, part.columns)
 
     def _normed(self, engine: Any, value: int, norm: Norm) -> int:
         weight, bias = _list(norm.weight), _list(norm.bias)

@@ -51,6 +51,7 @@ class Product:
         return engine.view(engine.concatenate(rows), 1, (1, tokens, self.rows))
 
     def _emit(self, part: Packed, module: Any, engine: Any, value: int) -> int:
+        # W · diag(c) · x = W · (c ∘ x): factors of columns go to the input.
         if part.columns is not None:
             value = module.scale_columns(engine, value, part.columns)
         if part.int8:

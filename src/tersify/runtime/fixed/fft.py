@@ -24,6 +24,7 @@ class FixedFft:
     rounding: str = "half-up"
 
     def __post_init__(self) -> None:
+        # A power of two has a single bit set.
         if self.points & (self.points - 1) or self.points < 2:
             raise ValueError(f"points must be a power of two, got {self.points}")
         if len(self.shifts) != self.stages or min(self.shifts) < 0:

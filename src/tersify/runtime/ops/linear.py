@@ -138,6 +138,7 @@ def _lower_linear(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(aten.addmm.default)
 def _lower_addmm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
+    # addmm is beta · bias + alpha · (mat1 · mat2).
     if a["alpha"] != 1 or a["beta"] != 1 or context.is_constant(a["mat1"]):
         raise CannotLower(
             "only a product with a constant on the right, plus a bias, has a kernel"

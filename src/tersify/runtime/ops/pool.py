@@ -108,6 +108,7 @@ def _lower_average(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     if a["ceil_mode"] or a["divisor_override"] is not None:
         raise CannotLower("averages with ceil_mode or divisor_override have no kernel")
     context.floats(a["self"], rank=4)
+    # torch takes an empty stride for "as large as the window".
     kernel = _two(a["kernel_size"])
     window = Window.of(kernel, _two(a["stride"]) or kernel, _two(a["padding"]), (1, 1))
     return AveragePool(window=window, count_padding=a["count_include_pad"]), (

@@ -303,6 +303,7 @@ def _arguments(call: Call) -> tuple[Ref, Any, Any, Any, Any, Any, Any]:
 
 
 def _direction(context: Context, weights: Sequence[Any]) -> Direction:
+    # torch lists a direction's tensors as W_ih, W_hh, b_ih, b_hh.
     given, own = (context.weight(weight) for weight in weights[:2])
     bias = [context.constant(one, "bias") for one in weights[2:]]
     return Direction(

@@ -143,6 +143,8 @@ class TransposedConv(Op):
     def _dense(self) -> Tensor:
         values = self.weight.factors
         if self.weight.row_scale is not None:
+            # Axis 0 of this weight holds input channels, so their scales cannot be
+            # applied to the sums and go into the values.
             values = values * self.weight.row_scale.reshape(
                 -1, *[1] * (values.ndim - 1)
             )

@@ -133,6 +133,7 @@ def can_round_vectors(op: Linear) -> bool:
     weight = op.weight
     if weight.values.numel() < LEAST_WEIGHTS:
         return False
+    # Sums of a table's steps grow faster than sums of signs.
     if weight.kind is WeightKind.TABLE:
         return _is_few(weight) and weight.shape[1] <= MAX_TABLE_FEATURES
     return weight.kind is WeightKind.SIGN and weight.shape[1] <= MAX_FEATURES

@@ -65,6 +65,7 @@ def _scales_rows(node: Node) -> bool:
         return False
     if op.epilogue.is_affine or op.epilogue.activates:
         return False
+    # […, 1] beside […, features]: one factor per row.
     return len(node.inputs) == 2 and op.narrow == (*node.shape[:-1], 1)
 
 
