@@ -31,6 +31,17 @@ class Input:
     shape: tuple[int | None, ...]  # None: any
     dtype: torch.dtype
 
+    def takes(self, given: Tensor) -> bool:
+        # Of floats any kind goes, as with other modules: it must be that of the
+        # weights, and torch says so.
+        floats = given.is_floating_point() and self.dtype.is_floating_point
+        if not floats and given.dtype != self.dtype:
+            return False
+        if len(given.shape) != len(self.shape):
+            return False
+        sizes = zip(self.shape, given.shape, strict=True)
+        return all(wanted is None or wanted == size for wanted, size in sizes)
+
 
 @dataclass(frozen=True)
 class Node:
@@ -58,6 +69,7 @@ def parsed(given: Json) -> Graph:
     """
     try:
         inputs = [
+            # The unpacking is the check: an entry of another length raises ValueError.
             Input(name, tuple(shape), dtype_of(kind))
             for name, shape, kind in given["inputs"]
         ]
@@ -74,6 +86,7 @@ def parsed(given: Json) -> Graph:
         raise ValueError(
             f"the graph is not as it should be ({type(problem).__name__}: {problem})"
         ) from None
+    # A free axis (None) stands for any size, so it passes as 1.
     for each in inputs:
         if not is_shape([1 if n is None else n for n in each.shape]):
             raise ValueError(
@@ -84,6 +97,8 @@ def parsed(given: Json) -> Graph:
         *(f"state.{name}" for name in state),
         *constants,
     ]
+    # All values live in one namespace. Two of one name would silently overwrite each
+    # other when the graph runs.
     names = [*known, *(name for name, *_ in listed)]
     if not all(isinstance(name, str) for name in names) or len(set(names)) != len(
         names
@@ -95,10 +110,13 @@ def parsed(given: Json) -> Graph:
 def _nodes(
     listed: list[tuple[str, Any, Any, Any]], known: set[str], output: Json
 ) -> list[Node]:
+    # The index of the last node that reads a value.
     last: dict[str, int] = {}
     for index, (name, _, args, kwargs) in enumerate(listed):
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise ValueError(f"the arguments of {name!r} are no list and object")
+        # Nodes are listed in the order they run, so a value that was not seen yet is a
+        # forward reference or a cycle. Either is refused before anything runs.
         for read in names_in([args, list(kwargs.values())]):
             if read not in known:
                 raise ValueError(
@@ -109,12 +127,15 @@ def _nodes(
     kept = set(_outputs(output))
     if not kept <= known:
         raise ValueError("the graph gives a value that it does not have")
+    # A value that is not an output dies with its last reader. Without this a run would
+    # hold every activation at once. Weights stay: the module owns them.
     spent: dict[int, list[str]] = {}
     for read, index in last.items():
         if read not in kept and not read.startswith("state."):
             spent.setdefault(index, []).append(read)
     nodes = []
     for index, (name, op, args, kwargs) in enumerate(listed):
+        # Only operations of the allowed list are found.
         compute = operation(op) if isinstance(op, str) else None
         if compute is None:
             raise ValueError(f"the graph names the operation {op!r}, which it may not")
@@ -132,8 +153,10 @@ def _nodes(
 
 
 def _outputs(output: Json) -> list[str]:
+    # Outputs nest as the module's result did: lists for tuples, objects for dicts.
     if isinstance(output, list):
         return [name for each in output for name in _outputs(each)]
+    # An output with named fields, such as a dict that forward returns.
     if isinstance(output, dict) and isinstance(output.get("names"), dict):
         return [name for each in output["names"].values() for name in _outputs(each)]
     names = names_in(output)
@@ -155,6 +178,8 @@ def network_of(
         graph = parsed(given)
     except RecursionError:
         raise ValueError("the graph is nested too deeply") from None
+    # The file's tensors are the weights. A name on one side only would leave a weight
+    # at zero, or a tensor unread.
     if graph.state.keys() != shapes.keys():
         raise ValueError("the graph and the file name different tensors")
     total = sum(
@@ -166,6 +191,8 @@ def network_of(
             f"its weights take {total:,} bytes, max_decoded_bytes allows {max_bytes:,}"
         )
     try:
+        # Meta tensors have a shape and no memory, so a hostile graph is tried at no
+        # cost. A free axis is tried with 2, since torch treats a size of 1 as special.
         with torch.device("meta"):
             network = _class_for(graph)(graph, shapes)
             examples = [
@@ -180,6 +207,8 @@ def network_of(
         raise ValueError(
             f"the graph does not run ({type(problem).__name__}: {why})"
         ) from None
+    # `to_empty` gives memory with arbitrary contents: the file fills the weights, but
+    # only `restored` can fill the constants again.
     return network.to_empty(device="cpu").restored().eval()
 
 
@@ -193,6 +222,8 @@ class GraphNetwork(nn.Module):
         self._graph = graph
         for name, (kind, learned) in graph.state.items():
             *path, leaf = name.split(".")
+            # Submodules are made along the dotted name, so that `state_dict` has the
+            # names of the network the graph was made of.
             home: nn.Module = self
             for part in path:
                 if part not in home._modules:
@@ -200,11 +231,15 @@ class GraphNetwork(nn.Module):
                 home = home._modules[part]  # type: ignore[assignment]
             tensor = torch.zeros(shapes[name], dtype=kind)
             if learned:
+                # Integer parameters exist, and torch refuses gradients for them.
                 home.register_parameter(
                     leaf, nn.Parameter(tensor, requires_grad=kind.is_floating_point)
                 )
             else:
                 home.register_buffer(leaf, tensor)
+        # Constants come from the graph, not from the tensors of the file. They are
+        # buffers so that `.to(device)` moves them, and not persistent so that
+        # `state_dict` does not list them.
         for index, constant in enumerate(graph.constants.values()):
             self.register_buffer(
                 f"_constant{index}",
@@ -219,21 +254,14 @@ class GraphNetwork(nn.Module):
         return self
 
     def forward(self, *inputs: Tensor) -> Any:
+        # A wrong input is refused here, by the sizes that were recorded. Inside the
+        # graph it would fail at some operation whose name means nothing to the user.
         if len(inputs) != len(self._graph.inputs):
             raise ValueError(
                 f"the network takes {len(self._graph.inputs)} inputs, got {len(inputs)}"
             )
         for given, wanted in zip(inputs, self._graph.inputs, strict=True):
-            # Of floats any kind goes, as with other modules: it must be that of the
-            # weights, and torch says so.
-            floats = given.is_floating_point() and wanted.dtype.is_floating_point
-            fits = len(given.shape) == len(wanted.shape) and (
-                floats or given.dtype == wanted.dtype
-            )
-            if not fits or any(
-                n is not None and n != m
-                for n, m in zip(wanted.shape, given.shape, strict=True)
-            ):
+            if not wanted.takes(given):
                 shape = "×".join("N" if n is None else str(n) for n in wanted.shape)
                 raise ValueError(
                     f"the network was written down for inputs {shape} of {wanted.dtype}, got "
@@ -246,6 +274,7 @@ class GraphNetwork(nn.Module):
         values: dict[str, Any] = {
             each.name: given for each, given in zip(graph.inputs, inputs, strict=True)
         }
+        # `keep_vars` passes the parameters themselves, so that gradients reach them.
         values |= {
             f"state.{name}": tensor
             for name, tensor in self.state_dict(keep_vars=True).items()
@@ -254,6 +283,7 @@ class GraphNetwork(nn.Module):
             name: getattr(self, f"_constant{index}")
             for index, name in enumerate(graph.constants)
         }
+        # The graph was recorded on some device; it runs where its inputs are.
         device = inputs[0].device
         for node in graph.nodes:
             arguments = from_json(node.args, values, device)
@@ -264,9 +294,12 @@ class GraphNetwork(nn.Module):
             if node.makes_tensors:
                 settings["device"] = device
             result = node.compute(*arguments, **settings)
+            # A graph of a few bytes can ask for a value of any size, for instance by
+            # `zeros`.
             if most_bytes is not None and _size_bytes(result) > most_bytes:
                 raise ValueError(f"{node.name!r} takes {_size_bytes(result):,} bytes")
             values[node.name] = result
+            # Nobody reads these values again, so their memory is free from here on.
             for name in node.spent:
                 del values[name]
         return _taken(graph.output, values)
@@ -284,12 +317,14 @@ def _class_for(graph: Graph) -> type[GraphNetwork]:
 
 
 def _size_bytes(result: Any) -> int:
+    # `split` and its like give several tensors.
     if isinstance(result, (list, tuple)):
         return sum(_size_bytes(each) for each in result)
     return result.numel() * result.element_size() if isinstance(result, Tensor) else 0
 
 
 def _taken(output: Json, values: Mapping[str, Any]) -> Any:
+    # The file does not tell tuples from lists; modules return tuples as a rule.
     if isinstance(output, list):
         return tuple(_taken(each, values) for each in output)
     if "names" in output:

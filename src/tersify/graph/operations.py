@@ -55,6 +55,8 @@ def name_of(target: Any) -> str | None:
     """How a graph names the operation, or None where it cannot."""
     if isinstance(target, torch._ops.OpOverload):
         namespace, _, name = target._schema.name.partition("::")
+        # The name must lead back to the same overload. Otherwise a reader would run
+        # another operation than the one that was recorded.
         full = f"aten.{name}.{target._overloadname}"
         return full if namespace == "aten" and operation(full) is target else None
     found = [name for name, function in _SIZES.items() if function is target]
@@ -66,12 +68,14 @@ def operation(name: str) -> Callable[..., Any] | None:
     family, _, rest = name.partition(".")
     if family == "size":
         return _checked(_SIZES[rest]) if rest in _SIZES else None
+    # Only listed names reach getattr, so a file cannot walk through torch's attributes.
     packet_name, _, overload = rest.partition(".")
     if family != "aten" or packet_name not in _NAMES:
         return None
     packet = getattr(torch.ops.aten, packet_name)
     if overload not in packet.overloads():
         return None
+    # An operation that writes to its arguments could change weights of the module.
     found = getattr(packet, overload)
     return None if found._schema.is_mutable else found
 
@@ -83,10 +87,13 @@ def makes_tensors(name: str) -> bool:
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """Python's whole numbers have no end, and a few products would fill the memory."""
+    # It picks one of several results; its arguments are not sizes.
     if function is operator.getitem:
         return function
 
     def compute(*values: int) -> int:
+        # `type` and not `isinstance`: True is an int for Python. Text would be repeated
+        # by `mul`.
         if not all(type(value) is int for value in values):
             raise ValueError(f"sizes are whole numbers, got {values!r}")
         result = function(*values)

@@ -39,9 +39,12 @@ def recorded(model: nn.Module, example: Tensor | Sequence[Tensor]) -> dict[str, 
         raise ValueError(
             "the network is in a session; end that with session.bake_(), or give a fresh network"
         )
+    # A recorded input must not carry a history of gradients into the trace.
     inputs = tuple(each.detach() for each in inputs)
     with eval_mode(model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # First with a free batch; only if torch.export, or the comparison with the
+        # module, refuses that, with the batch of the example.
         try:
             return _for_any_batch(model, inputs)
         except Exception as error:  # torch.export raises many kinds
@@ -49,6 +52,7 @@ def recorded(model: nn.Module, example: Tensor | Sequence[Tensor]) -> dict[str, 
         try:
             return _checked(model, _exported(model, inputs, None), [inputs])
         except Exception as error:
+            # Messages of torch.export run to pages; the start tells the cause.
             why = " ".join(str(error or problem).split())[:200]
             raise ValueError(
                 f"{type(model).__name__} cannot be written down as a graph: {why}"
@@ -56,11 +60,14 @@ def recorded(model: nn.Module, example: Tensor | Sequence[Tensor]) -> dict[str, 
 
 
 def _for_any_batch(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Json]:
+    # Without a first axis there is no batch to leave open.
     if any(not each.ndim or not len(each) for each in inputs):
         raise ValueError("without a batch")
     # torch.export takes a size of 1 for a constant
     several = tuple(torch.cat([each, each, each]) for each in inputs)
     free = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
+    # A batch of 1 is compared as well: the trace never saw one, and broadcasting may
+    # make the graph do something else there.
     few = [tuple(each[:count] for each in several) for count in (1, 3)]
     return _checked(model, _exported(model, several, free), few)
 
@@ -76,6 +83,7 @@ def _checked(
 ) -> dict[str, Json]:
     """The graph, which gives on the examples what the module gives."""
     graph = _graph(program, examples[0])
+    # The comparison goes through the same parser that will read the file.
     network = GraphNetwork(
         parsed(graph), {name: tuple(t.shape) for name, t in model.state_dict().items()}
     )
@@ -84,6 +92,8 @@ def _checked(
         for ours, theirs in zip(
             _leaves(network(*inputs)), _leaves(model(*inputs)), strict=True
         ):
+            # The tolerance follows the largest output, because single outputs near zero
+            # carry the rounding error of large summands.
             scale = float(theirs.abs().max()) if theirs.numel() else 0.0
             if ours.shape != theirs.shape or not torch.allclose(
                 ours.double(),
@@ -105,6 +115,9 @@ def _graph(program: Any, example: tuple[Tensor, ...]) -> dict[str, Json]:
     constants: dict[str, Json] = {}
     inputs: list[str] = []
     for spec in signature.input_specs:
+        # torch.export passes weights, buffers and constants as further inputs. What the
+        # state dict holds is stored with the weights; a buffer that is not saved is a
+        # constant.
         if (
             spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
             and spec.target in program.state_dict
@@ -116,13 +129,18 @@ def _graph(program: Any, example: tuple[Tensor, ...]) -> dict[str, Json]:
             inputs.append(spec.arg.name)
         else:
             raise ValueError(f"it has an input {spec.arg.name!r} that is no tensor")
+    # Constants stand as base64 in the metadata, which is meant to be small.
     if sum(len(each["data"]) for each in constants.values()) > MOST_CONSTANT_BYTES:
         raise ValueError(
             "its constants are too large; register them as buffers that are saved"
         )
+    # Every further output is a changed buffer, which a graph of pure operations cannot
+    # express.
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
         raise ValueError("its forward changes its own state")
     nodes, output = _nodes(program, places)
+    # Sizes that torch.export left open are symbols there and not ints; they are written
+    # as null.
     declared = {
         node.name: node.meta["val"]
         for node in program.graph.nodes
@@ -156,11 +174,15 @@ def _nodes(program: Any, places: dict[str, str]) -> tuple[list[Json], list[Json]
     for node in program.graph.nodes:
         if node.op == "output":
             output = [to_json(each, named) for each in node.args[0]]
+        # A node without readers is dead code. A norm is judged by its getitem nodes
+        # below.
         elif node.op != "call_function" or (
             not node.users and node.target is not _NORM
         ):
             continue
         elif node.target is _NORM:
+            # torch.export writes batch norm in an internal form with three results. The
+            # plain `batch_norm` in eval mode gives the one of them that is read.
             image, weight, bias, mean, var, momentum, eps = node.args
             args = [image, weight, bias, mean, var, False, momentum, eps, False]
             nodes.append(
@@ -189,10 +211,12 @@ def _nodes(program: Any, places: dict[str, str]) -> tuple[list[Json], list[Json]
 
 def _tree(spec: Any, leaves: Any) -> Json:
     """The outputs in their nesting: one, a list, or an object by names."""
+    # `leaves` runs through the outputs in the order in which torch flattened them.
     if spec.is_leaf():
         return next(leaves)
     if spec.type in (tuple, list):
         return [_tree(child, leaves) for child in spec.children()]
+    # torch keeps the keys of a dict in `context`, in the order of the children.
     if spec.type is dict:
         return {
             "names": {

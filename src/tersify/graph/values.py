@@ -53,18 +53,22 @@ def to_json(value: Any, name_of: Callable[[torch.fx.Node], str]) -> Json:
     """An argument in a graph of torch's."""
     if isinstance(value, torch.fx.Node):
         return {"value": name_of(value)}
+    # JSON writes these as they are and reads them back exactly.
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    # JSON has no infinity and no NaN, so these go as text.
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, (list, tuple)):
         return [to_json(entry, name_of) for entry in value]
     if isinstance(value, torch.dtype):
         return {"dtype": dtype_name(value)}
+    # A graph runs on the device of its inputs, so the recorded one is dropped.
     if isinstance(value, torch.device):
         return {"device": "own"}
     if value is torch.strided:
         return {"layout": "strided"}
+    # Memory formats are singletons, so identity tells them apart.
     for name, kind in _MEMORY.items():
         if value is kind:
             return {"memory": name}
@@ -77,9 +81,13 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
         return [from_json(entry, values, device) for entry in given]
     if not isinstance(given, dict):
         return given
-    ((kind, name),) = given.items() if len(given) == 1 else ((None, None),)
+    # Every object has one key, which tells its kind.
+    if len(given) != 1:
+        raise _meaningless(given)
+    [(kind, name)] = given.items()
     if kind == "value" and isinstance(name, str) and name in values:
         return values[name]
+    # Only these three spellings: float() itself would also take "1_0" or " 1 ".
     if kind == "float" and name in ("inf", "-inf", "nan"):
         return float(name)
     if kind == "dtype":
@@ -90,18 +98,22 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
         return torch.strided
     if kind == "memory" and name in _MEMORY:
         return _MEMORY[name]
-    raise ValueError(f"the graph has the argument {given!r}, which means nothing")
+    raise _meaningless(given)
+
+
+def _meaningless(given: Json) -> ValueError:
+    return ValueError(f"the graph has the argument {given!r}, which means nothing")
 
 
 def names_in(given: Json) -> list[str]:
     """The values that an argument refers to."""
     if isinstance(given, list):
         return [name for entry in given for name in names_in(entry)]
-    return (
-        [given["value"]]
-        if isinstance(given, dict) and isinstance(given.get("value"), str)
-        else []
-    )
+    # The file may hold anything here, so the kind of each entry is asked for.
+    if not isinstance(given, dict):
+        return []
+    name = given.get("value")
+    return [name] if isinstance(name, str) else []
 
 
 def tensor_to_json(tensor: Tensor) -> Json:
@@ -124,13 +136,16 @@ def tensor_from_json(given: Json) -> Tensor:
     ):
         raise ValueError("a constant of the graph is not {dtype, shape, data}")
     kind, shape = dtype_of(given.get("dtype")), given["shape"]
+    # A bytearray, because torch warns about tensors over memory that is read-only.
     raw = bytearray(base64.b64decode(given["data"], validate=True))
     if len(raw) != math.prod(shape) * kind.itemsize:
         raise ValueError(
             f"a constant of the graph has {len(raw)} bytes, its shape {shape} takes others"
         )
+    # A bool byte other than 0 and 1 is undefined behaviour in torch's kernels.
     if kind is torch.bool and any(byte > 1 for byte in raw):
         raise ValueError("a constant of the graph has a truth value other than 0 and 1")
+    # `frombuffer` refuses an empty buffer.
     return (
         torch.frombuffer(raw, dtype=kind).reshape(shape)
         if raw
@@ -140,6 +155,8 @@ def tensor_from_json(given: Json) -> Tensor:
 
 def is_shape(given: Any) -> bool:
     return (
+        # 48 bits keep the product of a few axes within Python's and torch's sizes, and
+        # no tensor of torch has more than a few dozen axes.
         isinstance(given, list)
         and len(given) <= 32
         and all(type(n) is int and 0 <= n < 1 << 48 for n in given)

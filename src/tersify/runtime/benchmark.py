@@ -89,6 +89,7 @@ class _Worker:
 
     def __init__(self, peer: str, folder: Path, threads: int) -> None:
         python = os.environ.get(OWN_PYTHON.get(peer, ""), sys.executable)
+        # OMP_NUM_THREADS holds for engines that read it when they are loaded.
         env = {
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
@@ -117,6 +118,7 @@ class _Worker:
         assert process.stdout is not None
         if process.poll() is not None:
             return {"error": f"its process ended with {process.returncode}"}
+        # It was stopped after its last answer.
         process.send_signal(signal.SIGCONT)
         try:
             process.stdin.write(json.dumps(request) + "\n")
@@ -131,6 +133,7 @@ class _Worker:
         return answer
 
     def close(self) -> None:
+        # A stopped process ignores SIGTERM until it goes on; SIGKILL ends it at once.
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
@@ -171,6 +174,8 @@ def bench(
             }
             if errors is not None:
                 _measure_errors(model, example, folder, workers, batches, errors)
+            # Peers take turns within each round, so that a change of the machine's
+            # speed hits all of them.
             for _ in range(rounds):
                 for batch in batches:
                     for peer, worker in workers.items():

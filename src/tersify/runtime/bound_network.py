@@ -78,6 +78,8 @@ class Bound:
         """
         made = self.network.run([*self.laid_out(inputs), *self.graph.state.values()])
         if self.graph.written:
+            # The module writes to these tensors in place, so the caller expects to see
+            # it.
             values = dict(zip(self._names, made, strict=True))
             places = dict(zip(self.graph.inputs, inputs, strict=True)) | dict(
                 self.graph.state
@@ -105,6 +107,8 @@ class Bound:
         """Some calls are torch's, and none of them changes anything or draws a random
         number.
         """
+        # Both ways are timed by calling them several times, so a call must leave no
+        # trace.
         still = (
             not self.graph.written and not self.graph.state and not self.graph.random
         )
@@ -114,6 +118,8 @@ class Bound:
         """Where the whole network is one C++ call of floats with one result, however
         they are laid out.
         """
+        # The C++ call bypasses everything that `run_flat` does: writing back inputs and
+        # state, and looking at strides.
         simple = self._plain and not self.graph.state and not self.depends_on_strides
         segment = self.network.only_segment() if simple else None
         return segment if segment is not None and segment.takes_only_floats else None
@@ -150,6 +156,9 @@ def _bound(
     graph = captured.graph
     given = [*inputs, *graph.state.values()]
     if planner.rounds_activations:
+        # Two questions: do the kernels compute what the rounded plan says, and does
+        # rounding leave enough of the module's outputs? Random graphs give other
+        # numbers each time, so they cannot be compared.
         rounded = Network(planner.plan(graph), kernels)
         apart = 0.0 if graph.random else differs_from_reference(rounded, given)
         lost = 0.0 if graph.random else lost_by_rounding(rounded, given, captured)
@@ -165,6 +174,7 @@ def _keeps_enough(lost: float, precision: str) -> bool:
     """Rounding is what was asked for; that little is left of the outputs is not. "auto"
     then takes fp32.
     """
+    # int8 was asked for, so it runs in any case; the user is only told.
     if lost > MOST_LOST and precision == "int8":
         warnings.warn(
             f"with precision='int8' the outputs are {100 * lost:.0f} % off: some activations span more than 8 bits can "
@@ -185,6 +195,8 @@ def _agreeing(
 ) -> Network:
     """The fp32 network. What disagrees with torch goes back to torch, node by node."""
     graph = captured.graph
+    # Each turn sends the first node that is wrong to torch. After MAX_RETURNS of them
+    # everything goes there, and the last turn checks that.
     refused: frozenset[str] = frozenset()
     for attempt in range(MAX_RETURNS + 2):
         network = Network(planner.floats(graph, refused), kernels)
@@ -217,6 +229,7 @@ def agrees(bound: Bound, captured: Captured, inputs: Sequence[Tensor]) -> bool:
     if captured.graph.random:
         return True
     given = [*inputs, *bound.graph.state.values()]
+    # Other operations for other numbers: the forward branches on its input.
     if [call.target for call in captured.graph.calls] != [
         call.target for call in bound.graph.calls
     ]:

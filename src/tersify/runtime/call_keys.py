@@ -16,11 +16,15 @@ def key_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     other types.
     """
     if torch.is_autocast_enabled("cpu"):
+        # The type that autocast casts to is part of the key, because the same module
+        # records other casts.
         return (
             torch.get_autocast_dtype("cpu"),
             *(signature(x) for x in args),
             *map(signature, kwargs.items()),
         )
+    # The usual call, without a walk through nested arguments. `type` and not
+    # `isinstance`, since a subclass may compute something else.
     if not kwargs and all(type(x) is Tensor for x in args):
         return tuple((x.shape, x.dtype) for x in args)
     return tuple(signature(x) for x in args) + tuple(
@@ -37,12 +41,16 @@ def other_numbers(x: Tensor) -> Tensor:
     """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats
     also change a little.
     """
+    # A plan that baked numbers of the example into itself gives the wrong result for
+    # these, so the comparison with the module finds it.
     flipped = x.detach().flip(tuple(range(x.ndim))).contiguous()
     if not x.is_floating_point():
         return flipped
     noise = torch.randn(
         flipped.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
     )
+    # A tenth of the spread changes every float without leaving its usual range. 1e-3
+    # moves a constant input as well.
     spread = (
         flipped.float().std() if flipped.numel() > 1 else flipped.float().abs().sum()
     )

@@ -27,11 +27,12 @@ ROUNDED_TOLERANCE = 5e-2
 
 
 def difference(made: Tensor, wanted: Tensor) -> float:
-    """The largest difference as a fraction of the largest number; infinite where shape,
-    type or odd numbers differ.
+    """The largest difference as a fraction of the largest number; infinite where the
+    shapes, the types, or the infinities and NaN differ.
     """
     if made.shape != wanted.shape or made.dtype != wanted.dtype:
         return float("inf")
+    # A result may be the very tensor that was given, such as a constant.
     if not wanted.numel() or made is wanted:
         return 0.0
     if wanted.is_complex():
@@ -46,6 +47,8 @@ def difference(made: Tensor, wanted: Tensor) -> float:
         return float("inf")
     if not bool(finite.any()):
         return 0.0
+    # The scale is the largest output, not each single one: an output near zero is the
+    # rest of large summands that cancel. 1e-30 keeps 0/0 away.
     apart = (made[finite].double() - wanted[finite].double()).abs().max()
     top = wanted[finite].double().abs().max().clamp(min=1e-30)
     return float(apart / top)
@@ -64,12 +67,13 @@ def largest_difference(
 def differs_when_nobody_looks(
     model: nn.Module, args: tuple[Any, ...], kwargs: Any, captured: Captured
 ) -> float:
-    """Between what the module made in the capture and what it makes without: torch has
-    short ways of its own.
+    """The largest difference between the module's outputs in the capture and outside
+    it: torch takes short cuts where nothing records its operations.
     """
     graph = captured.graph
     if graph.random or isinstance(model, fx.GraphModule):
         return 0.0
+    # Copies, because the module may write to its inputs.
     own_args, own_kwargs = map_leaves(
         (args, dict(kwargs)),
         lambda leaf: (
@@ -78,6 +82,7 @@ def differs_when_nobody_looks(
             else leaf
         ),
     )
+    # A forward that changes buffers must leave no trace of this extra call.
     before = [(tensor, tensor.detach().clone()) for tensor in graph.state.values()]
     try:
         with torch.no_grad(), eval_mode(model):
@@ -88,6 +93,7 @@ def differs_when_nobody_looks(
     finally:
         with torch.no_grad():
             for tensor, old in before:
+                # `.data` also writes to tensors that require gradients.
                 tensor.data.copy_(old)
     wanted = [captured.made[name] for name in _names(graph.outputs)]
     return max(
@@ -118,6 +124,8 @@ def lost_by_rounding(
     lost = 0.0
     for name, made in zip(captured.graph.results, network.run(inputs), strict=True):
         wanted = captured.made[name]
+        # Euclidean lengths: rounding moves every output a little, and the largest single
+        # error would say nothing about the whole.
         if wanted.is_floating_point() and wanted.isfinite().all():
             apart, length = (made - wanted).double().norm(), wanted.double().norm()
             lost = max(lost, float(apart / length.clamp(min=1e-30)))
@@ -135,6 +143,7 @@ def graph_values(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, Any]:
             made = call.target(
                 *resolve(call.args, values), **resolve(call.kwargs, values)
             )
+            # A call may return more than the capture named, such as None entries.
             values.update(zip(call.results, results_of(made), strict=False))
     return values
 
@@ -145,6 +154,7 @@ def first_wrong_node(
     """The first node with a kernel that disagrees with torch; each node's last covered
     value is what it makes.
     """
+    # Every value with a kernel becomes an output, so one run shows all of them.
     names = tuple(node.name for node in plan.nodes if not node.in_torch)
     network = Network(replace(plan, outputs=names), kernels)
     made = dict(zip(names, network.run(inputs), strict=True))
@@ -154,6 +164,7 @@ def first_wrong_node(
     for node in plan.nodes:
         if node.in_torch:
             continue
+        # A fused node stands for several calls, and its value is that of the last one.
         last = max(node.covers & order.keys(), key=order.__getitem__)
         apart = difference(made[node.name].reshape(wanted[last].shape), wanted[last])
         if apart > FP32_TOLERANCE:

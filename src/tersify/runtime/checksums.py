@@ -19,6 +19,7 @@ def checksums(captured: Captured) -> dict[str, int]:
     kept = {
         name: t for name, t in captured.graph.parameters.items() if id(t) not in state
     }
+    # A tied tensor is read once.
     found = {id(t): checksum(t) for t in kept.values()}
     return {name: found[id(t)] for name, t in kept.items()}
 
@@ -43,13 +44,15 @@ def checksum_by_torch(flat: Tensor) -> int:
     if flat.dtype == torch.bool:
         flat = flat.view(torch.uint8)
     width = flat.numel() * flat.itemsize
-    words = flat.view(
-        torch.int64
-        if width % 8 == 0
-        else torch.int32
-        if width % 4 == 0
-        else torch.uint8
-    )
+    # The widest words that divide the bytes: a pass over wide words is quicker.
+    word = torch.uint8
+    if width % 8 == 0:
+        word = torch.int64
+    elif width % 4 == 0:
+        word = torch.int32
+    words = flat.view(word)
+    # A square, so that the sums of rows and columns stay short. Odd factors are
+    # invertible modulo 2^64, so no change of one word is lost.
     rows = math.isqrt(len(words)) or 1
     square, rest = (
         words[: len(words) // rows * rows].view(rows, -1),

@@ -71,8 +71,8 @@ class CompiledModule(nn.Module):
         return 1 if self._kernels is None else int(self._kernels.workspace.threads)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """The usual call takes as long as a small network: it is skipped where no hook
-        or mode needs it.
+        """nn.Module's own call takes as long as a small network, so it is skipped unless
+        a hook or a mode needs it.
         """
         if not named and not torch.compiler.is_dynamo_compiling():
             module = (
@@ -94,8 +94,8 @@ class CompiledModule(nn.Module):
         return super().__call__(*inputs, **named)
 
     def _known(self, inputs: tuple[Any, ...]) -> Bound | None:
-        """What ran before for inputs like these, where nobody stands around the module
-        and all inputs are plain.
+        """The network that ran before for inputs like these; None if a hook or a mode
+        must see the call, or an input is no plain tensor.
         """
         if not nobody_looks_at(self) or watched(inputs):
             return None

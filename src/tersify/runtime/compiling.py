@@ -81,6 +81,7 @@ def compile(
         context: of a language model, the longest text; what its configuration says by default.
         cache: of a language model, the numbers in its cache: "fp32" or "fp16".
     """
+    # Everything is checked before the capture, which may take seconds.
     check_choice("precision", precision, PRECISIONS)
     if threads is not None:
         check_whole("threads", threads, low=1, high=MAX_THREADS)
@@ -88,11 +89,13 @@ def compile(
         raise ValueError(
             f"compile takes a torch.nn.Module, got a {type(model).__name__}"
         )
+    # TorchScript runs its own interpreter, whose operations no mode of torch sees.
     if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
         raise ValueError(
             "TorchScript modules cannot be captured; compile the module that they were made from"
         )
     device = device_of(model)
+    # In a container torch may count processors that this process cannot use.
     count = threads or min(torch.get_num_threads(), usable_cpus())
     if example is None:
         return _language_model(
@@ -104,6 +107,7 @@ def compile(
         )
     arguments = example_arguments(example, device)
     batches = calibration_batches(calibration, device)
+    # Imported here: a program on the CPU never needs what GPUs do.
     if device != "cpu":
         from tersify.runtime.gpu.compiled import compile_on_gpu
 

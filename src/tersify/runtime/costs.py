@@ -67,6 +67,7 @@ class Costs:
     def of(self, shape_class: str, kernel: str, density: float) -> float:
         """Nanoseconds a weight, zeros counted."""
         name = f"{shape_class}.{kernel}@"
+        # Kernels that read every weight have one measurement, under the density 1.
         found = {
             d: self.nanoseconds[f"{name}{d:g}"]
             for d in DENSITIES
@@ -76,16 +77,21 @@ class Costs:
             return self.nanoseconds[f"{name}1"]
         # Shorter lists than were measured cost as much: with nothing to add,
         # activations are still moved.
+        # A list's cost per weight, zeros counted, is its cost per non-zero times the
+        # density. Above the largest measured density the cost per non-zero is taken as
+        # constant, so at density 1 it is that cost itself.
         at, costs = (
             [*found, 1],
             [*(d * cost for d, cost in found.items()), found[max(found)]],
         )
         listed = float(np.interp(density, at, costs))
+        # Some kernels have both forms, and the engine takes the faster one.
         return min(listed, self.nanoseconds.get(f"{name}1", listed))
 
 
 def keys() -> list[str]:
     """Everything that a measurement holds."""
+    # Lists of weights: their cost depends on how many weights are not zero.
     every = [_key(c, k, d) for c in (CONV, ROWS) for k in LISTS for d in DENSITIES]
     every += [_key(CONV, INT8, density) for density in DENSITIES]
     every += [_key(VECTOR, "float", density) for density in DENSITIES]
@@ -127,6 +133,8 @@ def cache_folder() -> Path:
 
 
 def cache_file(module: ModuleType) -> Path:
+    # Another CPU, instruction set, build, torch or list of keys makes another file, so
+    # a stale measurement is never read.
     build = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
     facts = "\n".join(
         (_cpu_model(), chosen_isa(module), build, torch.__version__, *keys())
@@ -139,6 +147,7 @@ def cache_file(module: ModuleType) -> Path:
 
 def _cpu_model() -> str:
     try:
+        # Every core repeats the same lines; the first one's suffice.
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return "unknown"
@@ -154,6 +163,7 @@ def _read(path: Path) -> Costs | None:
     try:
         found = json.loads(path.read_text())
         costs = {key: float(found[key]) for key in keys()}
+        # A cost of zero or NaN would win or lose every comparison.
         if not all(math.isfinite(cost) and cost > 0 for cost in costs.values()):
             raise ValueError("a cost is not a positive number")
     except FileNotFoundError:
@@ -195,16 +205,22 @@ def measure(module: ModuleType) -> dict[str, float]:
 def _measured(module: ModuleType, key: str) -> float:
     one = torch.ones(1, 1)
     if key == EXCHANGE:
+        # A convolution alone brings its input into the kernel's layout and its output
+        # back; in a chain it does neither. The difference is spread over both tensors,
+        # which have equally many numbers. Noise can make it negative, hence the floor
+        # of 5 %.
         x, nodes, quants = _convs("sign", 0.1)
         inside = _chain_seconds(module, x, nodes, quants) / (_CHAIN - 1)
         alone = _engine_seconds(module, x, nodes[:1], quants)
         return 1e9 * max(alone - inside, 0.05 * alone) / (2 * x.numel())
     if key == LEAVING:
-        # with the engine's second call around it
+        # Three times a tiny layer with its activation: leaving the engine also costs a
+        # second call of it.
         return 1e9 * 3 * _best_seconds(lambda: F.linear(one, one).relu_())
     if key == CALL:
         return 1e9 * _best_seconds(lambda: F.linear(one, one))
     if key == ENTERING:
+        # A 1×1 product computes nothing, so its time is the call's.
         linear = Linear(weight=Weight(kind=WeightKind.FLOAT, values=one))
         node = Node(name="y", op=linear, inputs=("x",), value=_floats(1, 1))
         return 1e9 * _engine_seconds(module, one, [node], {})
@@ -212,6 +228,7 @@ def _measured(module: ModuleType, key: str) -> float:
     kernel, density = rest.split("@")
     if kernel == DENSE:
         x, values = _sizes(shape_class)
+        # 256 = 16 · 16 output positions, each of which uses every weight once.
         windows = shape_class == CONV
         best = _best_seconds(
             lambda: F.conv2d(x, values, padding=1) if windows else F.linear(x, values)
@@ -219,6 +236,7 @@ def _measured(module: ModuleType, key: str) -> float:
         return 1e9 * best / (values.numel() * (256 if windows else len(x)))
     if shape_class == CONV:
         x, nodes, quants = _convs(kernel, float(density))
+        # The first convolution of the chain is taken off, so its weights do not count.
         weights = [
             node.op.weight.values for node in nodes[1:] if isinstance(node.op, Conv)
         ]
@@ -227,6 +245,8 @@ def _measured(module: ModuleType, key: str) -> float:
         )
         return 1e9 * _chain_seconds(module, x, nodes, quants) / (256 * counted)
     x, values = _sizes(shape_class)
+    # A key of density 1 names a kernel that reads every weight, so that its time does
+    # not depend on the zeros; any density will do.
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
     linear = Linear(
         weight=weight,
@@ -239,6 +259,8 @@ def _measured(module: ModuleType, key: str) -> float:
 
 def _sizes(shape_class: str) -> tuple[Tensor, Tensor]:
     """An input and a weight of the class."""
+    # A fixed seed, so that two measurements time the same numbers. `rand` gives inputs
+    # in [0, 1), which the 8-bit steps of `_convs` assume.
     g = torch.Generator().manual_seed(0)
     if shape_class == CONV:
         return torch.rand(1, 64, 16, 16, generator=g), torch.randn(
@@ -256,6 +278,7 @@ def _weight(kernel: str, values: Tensor, density: float) -> Weight:
     if kernel == "float":
         return Weight(kind=WeightKind.FLOAT, values=values * kept)
     if kernel in ("table", FOUR_BIT):
+        # Evenly spaced levels, so that they are whole steps of an int8 kernel as well.
         table = torch.tensor([-1.5, -0.5, 0.5, 1.5])
         return Weight(
             kind=WeightKind.TABLE,
@@ -282,6 +305,7 @@ def _convs(kernel: str, density: float) -> tuple[Tensor, list[Node], dict[str, Q
         Node(name=name, op=conv, inputs=(before,), value=_floats(*x.shape))
         for before, name in itertools.pairwise(names)
     ]
+    # The step only sets the numbers, not the time, so one serves all values.
     int8 = chosen not in (ConvKernel.LISTS_F32, ConvKernel.DENSE_F32)
     return (
         x,
@@ -298,6 +322,8 @@ def _chain_seconds(
     module: ModuleType, x: Tensor, nodes: Sequence[Node], quants: dict[str, Quant]
 ) -> float:
     """Of all the nodes but the first."""
+    # Noise may make the difference tiny or negative; an equal part of the whole is the
+    # least it can be.
     whole, first = (
         _engine_seconds(module, x, part, quants) for part in (nodes, nodes[:1])
     )
@@ -313,6 +339,7 @@ def _engine_seconds(
 
 
 def _best_seconds(call: Callable[[], Any]) -> float:
+    # The first call fills caches and is not timed.
     call()
     best = math.inf
     for _ in range(7):

@@ -57,6 +57,7 @@ class Eager:
         if made is None:
             return None
         given = tensors((args, dict(kwargs)))
+        # The module must give what it gave in the capture before it may be timed.
         wanted = tensors(
             bound.like_the_module([captured.made[name] for name in bound.graph.results])
         )
@@ -81,10 +82,12 @@ def twin(model: nn.Module) -> nn.Module | None:
 
     None where it cannot be copied, or where somebody's hooks would see every call.
     """
+    # A copied hook would see calls of the copy, where its owner expects the original.
     if isinstance(model, fx.GraphModule) or any(
         getattr(m, name, None) for m in model.modules() for name in _HOOKS
     ):
         return None
+    # deepcopy takes these as already copied, so the twin holds the same tensors.
     shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
     try:
         made = copy.deepcopy(model, dict(shared))
@@ -102,6 +105,7 @@ def _best_seconds(*works: Callable[[], Any]) -> list[float]:
     """Of each, in turns."""
     best = [math.inf] * len(works)
     begin = time.perf_counter()
+    # In turns, so that a slow phase of the machine hits both alike.
     for done in range(MOST_ROUNDS):
         if done >= LEAST_ROUNDS and time.perf_counter() - begin > SECONDS:
             break

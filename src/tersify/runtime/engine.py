@@ -19,9 +19,10 @@ Item = tuple[int, tuple[int, int, int]]
 
 
 def item_of_shape(shape: Sequence[int]) -> Item:
-    """How many items a value has, and (channels, height, width) of each; the numbers
-    stay in their order.
+    """How many items a value has, and (channels, height, width) of each. The numbers
+    keep their order in memory.
     """
+    # The engine's values are items of [channels, height, width].
     if len(shape) < 2:
         return 1, (math.prod(shape), 1, 1)
     items, channels, rest = shape[0], shape[1], shape[2:]
@@ -54,6 +55,7 @@ class Emitter:
 
     def add_input(self, name: str, value: Value) -> None:
         items, shape = item_of_shape(value.shape)
+        # Token ids are the only integers that the engine reads.
         ids = value.dtype == torch.int64
         self._values[name] = (
             self.engine.input_ids(items, math.prod(shape))
@@ -66,6 +68,7 @@ class Emitter:
         value = node.op.emit(self, node)
         self.belongs_to(node, value)
         items, shape = item_of_shape(node.shape)
+        # A kernel may give the same numbers under another shape of items.
         if tuple(self.engine.shape(value)) != (items, *shape):
             value = self.engine.view(value, items, shape)
             self.belongs_to(node, value)
@@ -100,6 +103,7 @@ class Emitter:
         """The weight packed in a certain way; a parameter of the model is packed once
         for all sizes.
         """
+        # A weight without a name cannot be found again by another plan.
         if not weight.name:
             return pack()
         key = (weight.name, *how)
@@ -119,8 +123,10 @@ class Segment:
         later: set[str],
         quants: Mapping[str, Quant],
     ) -> None:
+        # `later` are the names that stages behind this one, or the caller, read.
         made = {name for node in nodes for name in node.makes}
         self.nodes = tuple(nodes)
+        # What is read and not made inside; dict.fromkeys keeps the order, each once.
         self.inputs = tuple(
             dict.fromkeys(
                 name for node in nodes for name in node.inputs if name not in made

@@ -81,6 +81,8 @@ class Epilogue:
         activated = replace(
             self, activation=after.activation, low=after.low, high=after.high
         )
+        # Without a residual in between both affine maps are one. With one, the later
+        # map applies to the sum with the residual, which is the second map's place.
         if not residual:
             scale, shift = _composed(self.scale, self.shift, after.scale, after.shift)
             return replace(activated, scale=scale, shift=shift)
@@ -91,6 +93,8 @@ class Epilogue:
         """The same for sums that count steps of this size."""
         if factor == 1.0:
             return self
+        # Integer sums count steps; the factor turns them into real numbers before the
+        # shift, which is real already.
         one = torch.ones(1, dtype=torch.float64)
         return replace(self, scale=(one if self.scale is None else self.scale) * factor)
 
@@ -103,6 +107,7 @@ class Epilogue:
         multiply: bool = False,
     ) -> Tensor:
         """The reference, in the type of the sums."""
+        # The order is the kernels' own: see kernel_types.hpp.
         sums = _affine(sums, self.scale, self.shift, channel_axis)
         if residual is not None:
             sums = sums * residual if multiply else sums + residual
@@ -124,16 +129,21 @@ class Epilogue:
     def after_bias(
         self, channel_axis: int
     ) -> Callable[[Tensor, Tensor | None], Tensor]:
-        """What is left to do for sums that have their scale and shift, in place where
-        that gives the same.
+        """The rest of the epilogue, for sums that have their scale and shift already; it
+        works in place where the result is the same.
         """
+        # The dense layer has applied both: the scale in its weights, the shift as its
+        # bias.
         rest = replace(self, scale=None, shift=None)
         in_place = (
             self.activation is Activation.CLAMP and not self.is_affine_after_residual
         )
+        # torch takes None for an open end and needs one comparison less then.
         low, high = (None if math.isinf(end) else end for end in (self.low, self.high))
 
         def finish(sums: Tensor, residual: Tensor | None) -> Tensor:
+            # In place only for a clamp without a second affine map: each of these steps
+            # gives the same number in place, and spares a pass over memory.
             if not in_place:
                 return rest.apply(sums, residual, channel_axis)
             if residual is not None:
@@ -150,6 +160,7 @@ class Epilogue:
         ) -> list[float]:
             if not wanted:
                 return []
+            # The kernels have both constants or neither, so the missing one is neutral.
             full = torch.tensor([default]) if constant is None else constant
             return full.to(torch.float32).reshape(-1).expand(channels).tolist()
 
@@ -164,6 +175,7 @@ class Epilogue:
         )
 
     def describe(self) -> str:
+        # In the order in which the steps are applied.
         parts = ["affine"] if self.is_affine else []
         if self.is_affine_after_residual:
             parts.append("affine after the sum")
@@ -185,22 +197,15 @@ def _composed(
     then_shift: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """(x·scale + shift)·then_scale + then_shift as one affine map."""
-    both = (
-        scale
-        if then_scale is None
-        else then_scale
-        if scale is None
-        else scale * then_scale
-    )
-    moved = shift if then_scale is None or shift is None else shift * then_scale
-    return (
-        both,
-        moved
-        if then_shift is None
-        else then_shift
-        if moved is None
-        else moved + then_shift,
-    )
+    # None stands for a scale of 1 and for a shift of 0, and stays None where it can.
+    both, moved = scale, shift
+    if then_scale is not None:
+        both = then_scale if scale is None else scale * then_scale
+        # The first shift comes before the second scale, so it is scaled as well.
+        moved = None if shift is None else shift * then_scale
+    if then_shift is not None:
+        moved = then_shift if moved is None else moved + then_shift
+    return both, moved
 
 
 def _affine(
@@ -215,6 +220,7 @@ def _affine(
 def _along(constant: Tensor, x: Tensor, channel_axis: int) -> Tensor:
     if constant.numel() == 1:
         return constant.reshape(()).to(x.dtype)
+    # [C] becomes [1, C, 1, …], which broadcasts along the channels.
     shape = [1] * x.ndim
     shape[channel_axis] = -1
     return constant.to(x.dtype).reshape(shape)

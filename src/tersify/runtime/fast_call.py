@@ -25,6 +25,7 @@ HOOKS_OF_ALL_MODULES = tuple(
 
 def nobody_looks_at(module: nn.Module) -> bool:
     """No hook and no other `forward` wants to see a call."""
+    # An own `forward` in the instance's dict is somebody's patch.
     return not (
         module._forward_hooks
         or module._forward_pre_hooks
@@ -42,6 +43,8 @@ def fast_call(kernels: Kernels) -> Any:
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
     if exchange is None:
         return None
+    # The C++ function asks the hooks and watchers itself at every call, and gives None
+    # where any of them wants to see it.
     return kernels.module.FastCall(
         Tensor, exchange, torch.empty_like, True, HOOKS_OF_ALL_MODULES, WATCHERS
     )
@@ -53,5 +56,6 @@ def blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
         torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes
     )
     for blank in blanks:
+        # The memory is given back; shape, strides and type stay.
         blank.untyped_storage().resize_(0)
     return blanks

@@ -19,6 +19,7 @@ def example_arguments(example: Any, device: str = "cpu") -> Arguments:
     """An example is a tensor, a tuple of positional inputs, or a dict of inputs by
     keyword.
     """
+    # Sorted, so that the order in a dict does not make another plan.
     kwargs = dict(sorted(example.items())) if isinstance(example, Mapping) else {}
     args: tuple[Any, ...] = (
         tuple(example) if isinstance(example, (tuple, list)) else (example,)
@@ -40,8 +41,10 @@ def check_inputs(
         ("CPU", ".cpu()") if device == "cpu" else (device.upper(), f".to({device!r})")
     )
     given = []
+    # The usual call; looking through nested containers takes longer.
     plain = not kwargs and all(type(x) is Tensor for x in args)
     for leaf in args if plain else leaves((args, dict(kwargs))):
+        # An object that is neither may hide tensors that nobody would check.
         if not isinstance(leaf, Tensor):
             if not is_plain(leaf):
                 kind = type(leaf).__name__
@@ -62,9 +65,10 @@ def check_inputs(
 
 
 def in_order(x: Tensor) -> Tensor:
-    """The tensor with the strides of a fresh one: those of axes of size 1 say nothing,
-    but torch looks at them.
+    """The tensor with the strides of a fresh one, on axes of size 1 as well: these
+    strides mean nothing, yet torch compares them.
     """
+    # From the last axis: each stride is the product of the sizes behind it.
     strides = []
     expected = 1
     for size in reversed(x.shape):
@@ -74,6 +78,7 @@ def in_order(x: Tensor) -> Tensor:
     if x.stride() == wanted:
         return x
     made = x.contiguous()
+    # `contiguous` leaves the strides of axes of size 1 as they are.
     return made if made.stride() == wanted else made.as_strided(made.shape, wanted)
 
 
@@ -89,6 +94,7 @@ def calibration_batches(
         raise ValueError(
             f"calibration must be a tensor, or batches of inputs, got a {type(calibration).__name__}"
         )
+    # One tensor is one batch, not a sequence of items.
     shown = [calibration] if isinstance(calibration, Tensor) else list(calibration)
     if not shown:
         raise ValueError("calibration holds no batch; give one, or leave it out")

@@ -27,6 +27,8 @@ def lower(
     """
     context = Context(graph, {} if classified is None else classified, origins or {})
     nodes = [_lowered(call, context, refused, lonely) for call in graph.calls]
+    # State comes behind the caller's inputs: it is read anew at every call, and the
+    # runs pass both in this order.
     inputs = {name: graph.values[name] for name in (*graph.inputs, *graph.state)}
     plan = Plan(
         inputs=inputs,
@@ -52,6 +54,8 @@ def _lowered(
             return _node(call, context.graph, op, inputs, "")
         except CannotLower as problem:
             reason = str(problem)
+    # An engine's output has other strides than torch's would have, and `view` fails on
+    # those.
     target = FREE_OF_STRIDES.get(call.target, call.target)
     return _node(
         call,

@@ -34,9 +34,11 @@ def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
     """The same structure with `change` applied to each leaf; containers are copied,
     never edited.
     """
+    # torch.Size is a tuple and text is a sequence, yet each is one leaf here.
     if isinstance(nested, (torch.Size, str, bytes)):
         return change(nested)
     if isinstance(nested, tuple):
+        # A named tuple takes its items one by one, any other tuple takes a sequence.
         items = [map_leaves(item, change) for item in nested]
         return (
             type(nested)(*items) if hasattr(nested, "_fields") else _like(nested, items)
@@ -50,6 +52,7 @@ def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
     if dataclasses.is_dataclass(nested) and not isinstance(nested, type):
         made = copy.copy(nested)
         for field in dataclasses.fields(nested):
+            # This also sets the fields of a frozen dataclass.
             object.__setattr__(
                 made, field.name, map_leaves(getattr(nested, field.name), change)
             )
@@ -58,8 +61,8 @@ def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _like(nested: Any, items: list[Any]) -> Any:
-    """The items in a container of the same type; types of others often take none but a
-    sequence.
+    """The items in a container of the same type. A subclass of list or tuple is built
+    from a sequence, as most of them can be.
     """
     return items if type(nested) is list else type(nested)(items)
 
@@ -70,6 +73,7 @@ def _mapping(nested: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if hasattr(nested, "__dataclass_fields__"):  # Hugging Face's outputs are both
         make: Any = type(nested)
         return make(**items)
+    # A copy keeps what the type holds besides its items, such as a default factory.
     made: Any = copy.copy(nested)
     made.update(items)
     return made
@@ -95,8 +99,11 @@ def signature(nested: Any) -> Any:
     """What two nests of one size share: their structure, the shape and type of each
     tensor, and all else as it is.
     """
+    # Numbers do not count: calls with other numbers run the same plan.
     if isinstance(nested, Tensor):
         return (nested.shape, nested.dtype)
+    # The type is part of it, because a module may treat a list and a tuple in different
+    # ways.
     if isinstance(nested, (tuple, list)) and not isinstance(nested, torch.Size):
         return (type(nested), *(signature(item) for item in nested))
     if isinstance(nested, Mapping):

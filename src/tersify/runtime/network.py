@@ -39,6 +39,7 @@ class Network:
         for stage in self.stages:
             given = [values[name] for name in stage.inputs]
             made = stage.run(given) if isinstance(stage, Segment) else stage.run(*given)
+            # An engine gives None for inputs that hold infinity or NaN.
             if made is None:
                 made = self._segment_in_torch(stage, values)
             values.update(zip(stage.outputs, made, strict=True))
@@ -70,6 +71,8 @@ class Network:
         if len(self.stages) != 1 or not isinstance(self.stages[0], Segment):
             return None
         segment = self.stages[0]
+        # An output may be an input or a constant passed through, which no segment
+        # makes.
         whole = (segment.inputs, segment.outputs) == (
             tuple(self.plan.inputs),
             self.plan.outputs,
@@ -90,6 +93,7 @@ def _stages(plan: Plan, kernels: Kernels) -> list[Segment | TorchStage]:
     values = plan.values()
     stages: list[Segment | TorchStage] = []
     for position, run in enumerate(runs):
+        # A stage returns only what is read outside it; everything else stays inside.
         later = set(plan.outputs) | {
             name
             for rest in runs[position + 1 :]

@@ -39,6 +39,7 @@ def profile(network: Network, inputs: Sequence[Tensor], repeats: int) -> list[Op
     times: dict[str, list[float]] = {node.name: [] for node in plan.nodes}
     kernels: dict[str, dict[str, None]] = {node.name: {} for node in plan.nodes}
     for _ in range(repeats + 1):
+        # A node may take several steps of the engine.
         spent = dict.fromkeys(times, 0.0)
         for name, kernel, microseconds in _steps(network, inputs):
             spent[name] += microseconds

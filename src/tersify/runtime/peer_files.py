@@ -27,6 +27,7 @@ def write_models(
     why.
     """
     np.save(folder / "inputs.npy", example.numpy())
+    # torch.export takes a batch of 1 for a constant size.
     shown = torch.cat([example, example])[: max(2, len(example))]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -151,12 +152,14 @@ def few_bits(weight_OI: Any, bits: int) -> tuple[Any, Any]:
     padded = np.zeros((outputs, blocks * size), np.float32)
     padded[:, :inputs] = weight_OI
     each = padded.reshape(outputs, blocks, size)
+    # Each block's largest weight becomes the level ±most.
     most = 2 ** (bits - 1) - 1
     scales = np.abs(each).max(2) / most
     steps = np.rint(each / np.where(scales > 0, scales, 1)[..., None]).astype(np.int8)
     # the code of zero that ONNX Runtime takes where none is given
     codes = (steps + 2 ** (bits - 1)).astype(np.uint8)
     grouped = codes.reshape(outputs, blocks, -1, 8 // bits)
+    # The first code lies in the lowest bits of a byte.
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return (grouped << shifts).sum(3).astype(np.uint8), scales.astype(
         np.float32

@@ -161,6 +161,7 @@ def _llama(folder: Path, batch: int, threads: int) -> Run:
     )
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
 
+    # These mirror ggml_init_params and ggml_threadpool_params of ggml.h.
     class Settings(ctypes.Structure):
         _fields_ = [("bytes", size), ("memory", pointer), ("no_alloc", ctypes.c_bool)]
 
@@ -209,6 +210,7 @@ def _llama(folder: Path, batch: int, threads: int) -> Run:
 
     matrices = list(np.load(folder / MATRICES).values())
     given = last = new_matrix(context, 0, matrices[0].shape[1], batch)  # 0: fp32
+    # `no_alloc`: tensors get their memory from the backend once the graph is known.
     stored = []
     for matrix in matrices:
         stored.append(new_matrix(context, TQ2_0, matrix.shape[1], matrix.shape[0]))

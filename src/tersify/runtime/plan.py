@@ -106,6 +106,7 @@ class Plan:
         """Without the nodes nobody reads, and without the constants nobody needs then."""
         wanted = set(self.outputs)
         kept: list[Node] = []
+        # Backwards, so that a node's readers are known before the node itself.
         for node in reversed(self.nodes):
             if wanted.intersection(node.makes):
                 kept.append(node)
@@ -117,6 +118,8 @@ class Plan:
 
     def readers(self) -> dict[str, int]:
         """How often each value is read; being an output counts."""
+        # An output counts, so that no pass folds a value away that the caller wants.
+        # One node that reads a value twice counts twice.
         counts: dict[str, int] = {}
         for name in (
             *self.outputs,

@@ -71,7 +71,11 @@ class Planner:
         activations are allowed.
         """
         self._int8 = True
+        # Ranges are kept by the names of values. Those only mean the same values where
+        # the network makes the same calls.
         self._calls = [call.target for call in observations[0][0].calls]
+        # Ranges are taken from the fused plan in fp32, because only its values exist in
+        # the plan that will run: the inside of an epilogue is never rounded.
         floats = [
             (fuse(self._lowered(graph, frozenset())), inputs)
             for graph, inputs in observations
@@ -97,6 +101,8 @@ class Planner:
     def plan(self, graph: Graph, refused: frozenset[str] = frozenset()) -> Plan:
         chosen: Callable[[Plan], Plan] = self._chosen_for_floats
         if self.precision in ("int8", "auto") and self._int8:
+            # The ranges were learned for exactly these operations; for others they
+            # would be attached to the wrong values.
             if [call.target for call in graph.calls] == self._calls:
                 chosen = self._chosen_for_int8
             else:
@@ -108,6 +114,7 @@ class Planner:
                 )
         elif self._fp16:
             chosen = with_fp16
+        # Only a request for int8 deserves the warning: "auto" may well choose fp32.
         plan = self._settled(graph, refused, chosen)
         if (
             self.precision == "int8"
@@ -128,6 +135,8 @@ class Planner:
         """Kernels between torch calls that gain less than it takes to call them go to
         torch, until none is left.
         """
+        # Sending one node to torch can leave its neighbour alone between torch calls,
+        # so the plan is made again. `lonely` only grows, so this ends.
         lonely: frozenset[str] = frozenset()
         while True:
             plan = chosen(fuse(self._lowered(graph, refused, lonely)))
@@ -138,6 +147,7 @@ class Planner:
 
     def _lonely(self, plan: Plan) -> list[Node]:
         """Nodes of runs between torch calls that are worth no call of the engine."""
+        # Without torch calls the engine is entered once, and every node shares that.
         if not any(node.in_torch for node in plan.nodes):
             return []
         # those were asked for, at any cost
@@ -152,6 +162,7 @@ class Planner:
         # its steps are hundreds of torch calls
         if any(isinstance(node.op, Recurrent) for node in run):
             return True
+        # Only layers with weights gain by the engine; the rest does not pay for a call.
         if not any(isinstance(node.op, (Conv, Linear, Embedding)) for node in run):
             return False
         return costs is None or segment_gain(run, costs, threads=self._threads) > 0
@@ -190,10 +201,12 @@ class Planner:
 
     def _chosen_for_int8(self, plan: Plan) -> Plan:
         costs = self._costs()
+        # Asked for int8, every layer that can takes it. With "auto" the costs decide.
         if self.precision == "int8":
             plan = with_int8_kernels(with_code_convolutions(plan))
         if costs is not None:
             plan = choose(plan, costs, int8=self.precision == "auto")
+        # Only values that an int8 kernel reads or writes have fixed steps.
         return replace(
             plan, quants={name: self._quants[name] for name in quantized_values(plan)}
         )

@@ -23,6 +23,7 @@ def run_reference(plan: Plan, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def run_values(plan: Plan, inputs: Sequence[Tensor]) -> dict[str, Any]:
     """Every value of the plan by its name."""
     given = zip(inputs, plan.inputs.values(), strict=True)
+    # In float64 for instance, to see the error of float32 alone.
     other = next(
         (
             x.dtype
@@ -44,6 +45,7 @@ def run_node(plan: Plan, node: Node, values: dict[str, Any]) -> dict[str, Any]:
     """What a node makes, by name; where it has a kernel in order, as the kernel makes
     it and torch calls rely on.
     """
+    # Kernels write in row-major order, and a torch call behind may read strides.
     made = results_of(
         node.op.reference([values[name] for name in node.inputs], node, plan.quants)
     )
@@ -56,11 +58,10 @@ def results_of(made: Any) -> list[Any]:
     """The tensors of a call's result in order, as the capture named them."""
     if isinstance(made, Tensor):
         return [made]
-    return (
-        [tensor for item in made for tensor in results_of(item)]
-        if isinstance(made, (tuple, list))
-        else []
-    )
+    # None and numbers among the results are no values of a plan.
+    if not isinstance(made, (tuple, list)):
+        return []
+    return [tensor for item in made for tensor in results_of(item)]
 
 
 def _as(dtype: torch.dtype | None, constant: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class Trial:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         made = self._target(*args, **kwargs)
+        # The result of the operator is returned in any case, so a trial that fails
+        # costs time and nothing else.
         function = _function_of(self._target)
         if function is None:
             return made
@@ -48,6 +50,7 @@ def _function_of(target: Callable[..., Any]) -> Callable[..., Any] | None:
     schema = getattr(target, "_schema", None)
     if schema is None or not schema.name.startswith("aten::"):
         return None
+    # A second call would change the arguments again, or move the random state.
     if schema.is_mutable or torch.Tag.nondeterministic_seeded in getattr(
         target, "tags", ()
     ):
@@ -59,6 +62,7 @@ def _function_of(target: Callable[..., Any]) -> Callable[..., Any] | None:
 
 def _same(made: Any, again: Any) -> bool:
     if isinstance(made, Tensor) and isinstance(again, Tensor):
+        # Equal strides as well: a later call may view the memory.
         if (made.shape, made.stride(), made.dtype) != (
             again.shape,
             again.stride(),

@@ -23,6 +23,8 @@ _NETWORKS: weakref.WeakValueDictionary[int, CompiledModule] = (
 
 def number_of(network: CompiledModule) -> int:
     """Operators take numbers, not objects."""
+    # The dictionary is weak: an operator in a traced graph must not keep the network
+    # alive.
     number = next(_NUMBERS)
     _NETWORKS[number] = network
     return number
@@ -72,9 +74,11 @@ def _tracing() -> bool:
 def _is_wrapped(x: Any) -> bool:
     if not isinstance(x, Tensor):
         return False
-    return (
-        type(x) is not Tensor and type(x) is not torch.nn.Parameter
-    ) or _is_functional(x)
+    # A subclass may watch what happens to it. A functional tensor is a wrapper of C++
+    # that has the plain type.
+    if type(x) not in (Tensor, torch.nn.Parameter):
+        return True
+    return bool(_is_functional(x))
 
 
 _LIBRARY = torch.library.Library("tersify", "FRAGMENT")
@@ -94,6 +98,7 @@ def _run(inputs: list[Tensor], network: int) -> list[Tensor]:
 
 def _run_fake(inputs: list[Tensor], network: int) -> list[Tensor]:
     return [
+        # Shapes only: a tracer asks what would come out, without running it.
         inputs[0].new_empty(value.shape, dtype=value.dtype)
         for value in _found(network).output_values(inputs)
     ]

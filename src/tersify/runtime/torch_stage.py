@@ -27,6 +27,7 @@ class TorchStage:
     ) -> None:
         self.nodes = tuple(nodes)
         made = {name for node in nodes for name in node.makes}
+        # Constants are bound into the function and are no inputs of it.
         read = dict.fromkeys(name for node in nodes for name in node.inputs)
         self.inputs = tuple(
             name for name in read if name not in made and name not in constants
@@ -35,6 +36,8 @@ class TorchStage:
             name for node in nodes for name in node.makes if name in later
         )
         self._constants = constants
+        # The first call times nothing; it finds the quickest function for each operator
+        # that gives the same result.
         self._trials = {
             id(node): Trial(node.op.target)
             for node in nodes
@@ -73,6 +76,7 @@ class _Writer:
         self._variables = {name: f"v{i}" for i, name in enumerate(inputs)}
 
     def function(self, nodes: Sequence[Node], outputs: Sequence[str]) -> Any:
+        # The last index wins: the node after which a value is not needed.
         last = {
             name: i
             for i, node in enumerate(nodes)
@@ -89,6 +93,7 @@ class _Writer:
             variables = [
                 self._variables[name] for name in dead if name in self._variables
             ]
+            # Frees memory as the module's own forward would, by dropping names.
             if variables:
                 lines.append(f"    {' = '.join(variables)} = None")
         lines.append(
@@ -108,6 +113,7 @@ class _Writer:
         for name in node.makes:
             self._variables[name] = f"v{len(self._variables)}"
         targets = [self._variables[name] for name in node.makes]
+        # One assignment instead of a walk through the result.
         if _makes_one_tensor(node):
             return [f"{targets[0]} = {call}"]
         return [
@@ -121,6 +127,7 @@ class _Writer:
             args = [self._text(arg) for arg in node.op.args]
             args += [f"{key}={self._text(arg)}" for key, arg in node.op.kwargs.items()]
             return f"{self._object(self._calls[id(node)])}({', '.join(args)})"
+        # Layers that were chosen to run dense in torch, with their epilogue.
         assert isinstance(node.op, (Conv, Linear))
         return f"{self._object(node.op.torch_function(node))}({', '.join(self._value(n) for n in node.inputs)})"
 
@@ -129,6 +136,8 @@ class _Writer:
             return self._value(argument.name)
         holds_values = False
 
+        # Containers without values are passed as one object, which is quicker than
+        # building them at each call.
         def look(leaf: Any) -> None:
             nonlocal holds_values
             holds_values |= type(leaf) is Ref

@@ -59,6 +59,7 @@ class Weight:
         """`x` times the factors of a matrix, without a copy of it where its rows can be
         scaled afterwards.
         """
+        # `values` are the factors themselves here.
         if self.kind is not WeightKind.SIGN or (self.whole and self.row_scale is None):
             return F.linear(x, self.values.to(x.dtype))
         if (
@@ -66,6 +67,8 @@ class Weight:
             and self.row_scale is not None
             and bool(self.row_scale.log2().abs().max() <= SAFE_EXPONENT)
         ):
+            # values = signs · row_scale, so dividing each output by its scale gives the
+            # product with the signs. It saves a copy of the matrix.
             return F.linear(x, self.values.to(x.dtype)) / self.row_scale.to(x.dtype)
         return F.linear(x, self.factors.to(x.dtype))
 
@@ -77,6 +80,7 @@ class Weight:
             return self.values
         if self.whole and _equal(scale, self.row_scale):
             return self.values
+        # In float64, so that the product is rounded once.
         values = self.factors.double()
         if scale is not None:
             values = values * scale.expand(len(values)).reshape(
@@ -94,13 +98,9 @@ class Weight:
     @property
     def levels(self) -> int:
         """How many different values there are besides zero; 0 for plain ones."""
-        return (
-            2
-            if self.kind is WeightKind.SIGN
-            else 0
-            if self.table is None
-            else len(self.table)
-        )
+        if self.kind is WeightKind.SIGN:
+            return 2
+        return 0 if self.table is None else len(self.table)
 
     @property
     def table_list(self) -> list[float]:
@@ -117,6 +117,8 @@ class Weight:
         """
         if self.kind is not WeightKind.TABLE:
             return self
+        # What the kernel will compute with, so that the reference sees the same
+        # rounding. Small levels may round to zero and leave the table.
         values = ((self.values.double() / self.step).round() * self.step).float()
         levels = values.unique()
         return replace(self, values=values, table=levels[levels != 0])
@@ -129,6 +131,7 @@ class Weight:
 
     def in_fp16(self) -> Weight:
         """The same weight, its values and levels rounded to 16-bit floats."""
+        # Signs are exact in fp16.
         table = None if self.table is None else self.table.half().float()
         values = (
             self.values if self.kind is WeightKind.SIGN else self.values.half().float()
@@ -155,8 +158,11 @@ def int8_step(levels: Tensor) -> float:
     largest = float(levels.abs().max()) if levels.numel() else 0.0
     if largest == 0.0:
         return 1.0
+    # Try every step largest/count. [127, levels]: each level in such steps.
     counts = torch.arange(1, INT8_HIGH + 1, dtype=torch.float64)
     steps = levels.double().cpu().unsqueeze(0) * counts.unsqueeze(1) / largest
+    # The worst level's distance from a whole step, in units of the largest level.
+    # argmin takes the first of equals, so the coarsest step that is exact.
     apart = (steps - steps.round()).abs().amax(1) / counts
     return largest / int(counts[apart.argmin()])
 
@@ -183,6 +189,7 @@ def classify(
         raise ValueError(
             f"{name!r} holds NaN or infinite weights; compile needs finite ones"
         )
+    # Signs with a scale per row are the cheapest form, whatever the origin says.
     if found.kind is WeightKind.SIGN or origin is None:
         return found
     return _by_rows(origin, dense) or found
@@ -195,6 +202,7 @@ def _classified(dense: Tensor) -> Weight | None:
     module = extension()
     if module is None:
         return classified_by_torch(dense)
+    # [rows, everything else]: a scale belongs to a row.
     found = module.classify(
         dense.reshape(len(dense), -1).numpy(), MAX_TABLE, torch.get_num_threads()
     )
@@ -217,8 +225,10 @@ def classified_by_torch(dense: Tensor) -> Weight | None:
     top = dense.abs().reshape(dense.shape[0], -1).amax(1)
     if not bool(top.isfinite().all()):
         return None
+    # Ternary by rows: every weight is 0 or ± the largest of its row.
     per_row = top.reshape(-1, *[1] * (dense.ndim - 1))
     if bool(((dense == 0) | (dense.abs() == per_row)).all()):
+        # A row of zeros may have any scale; 1 divides without trouble.
         scale = torch.where(top == 0, 1.0, top)
         row_scale = None if bool((scale == 1).all()) else scale
         return Weight(
@@ -235,6 +245,8 @@ def _few_levels(dense: Tensor) -> Tensor | None:
     dense weights from others.
     """
     flat = dense.reshape(-1)
+    # About a thousand weights already show more values than a table holds, unless the
+    # weight was quantized. This spares sorting large dense weights.
     if (
         flat.numel() > 8 * MAX_TABLE
         and len(flat[:: flat.numel() // (4 * MAX_TABLE)].unique()) > MAX_TABLE + 1
@@ -256,6 +268,8 @@ def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:
         or origin.shape != tuple(dense.shape)
     ):
         return None
+    # A scale per row with one codebook makes many distinct values, which no table
+    # holds. Seen as codebook times scale it is a small table again.
     scale = origin.scale.detach().to(torch.float32)
     rows = dense.shape[0]
     if origin.column_scale is not None:
@@ -266,6 +280,7 @@ def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:
         row_scale = scale.reshape(rows)
     else:
         return None
+    # The origin is only a hint: the weight may have been trained since.
     if not torch.equal(origin.to_dense().to(torch.float32), dense):
         return None
     codebook = origin.codebook.detach().to(torch.float32)

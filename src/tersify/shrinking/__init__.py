@@ -1,7 +1,9 @@
 """`tersify.shrink`: structured zeros become really smaller layers.
 
-small = tersify.shrink(model, example) tersify.save(packed(small), "small.terse") again
-= tersify.load("small.terse", into=fit_(MyNet(), tersify.open("small.terse").shapes()))
+small = tersify.shrink(model, example)
+tersify.save(packed(small), "small.terse")
+shapes = tersify.open("small.terse").shapes()
+again = tersify.load("small.terse", into=fit_(MyNet(), shapes))
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     traced = trace(model, example)
     departures = Departures(traced, traced.tensors)
     gone = departures.settle()
+    # The trace's copy of the model, with attention already split.
     small = traced.model
     branches = [
         b
@@ -48,12 +51,16 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
         if can_scatter(small.get_submodule(b.end))
     ]
     kept = departures.kept(gone)
+    # Rows of zeros in channels that others need: computed rows are cut further, and
+    # zeros are put in their places afterwards.
     for branch in branches:
         _keep_alive_rows(kept, small, branch)
     cut_(small, kept)
     for branch in branches:
         scatter_(small.get_submodule(branch.end), branch.source())
     _restore_whole_attention_(small, model)
+    # Codes are cut like their weights. Only then the comparison, which sees the network
+    # as the caller gets it.
     modes = {name: module.training for name, module in model.named_modules()}
     carry_codes_(small, model, kept)
     _check_same(model, small, example)
@@ -65,6 +72,8 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
 def _keep_alive_rows(
     kept: dict[str, dict[int, Tensor]], small: nn.Module, branch: Branch
 ) -> None:
+    # Rows of the original tensors: those that stay, and of these the computed ones. The
+    # norm behind a layer is cut with it.
     rows = branch.stays[branch.alive]
     for name in {branch.layer, branch.end}:
         module = small.get_submodule(name)
@@ -84,6 +93,7 @@ def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
         if isinstance(module, HeadAttention):
             original = model.get_submodule(name)
             assert isinstance(original, nn.MultiheadAttention)
+            # A scattering layer has another type, and a cut one another shape.
             whole = (original.embed_dim, original.embed_dim)
             layers = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
             if all(
@@ -96,6 +106,7 @@ def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
 @torch.no_grad()
 def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
     args, kwargs = call_arguments(example)
+    # TF32 on a GPU rounds more than the tolerance allows.
     with eval_mode(model), without_tf32():
         wanted = tree_leaves(model(*args, **kwargs))
     try:
@@ -112,6 +123,7 @@ def _check_same(model: nn.Module, small: nn.Module, example: Example) -> None:
 
 
 def _tolerance(model: nn.Module, output: Tensor) -> float:
+    # fp16 and bf16 round by 1e-3 and more, far beyond TOLERANCE.
     kinds = {
         tensor.dtype
         for tensor in (output, *model.parameters())
@@ -127,9 +139,13 @@ def _check_near(name: str, wanted: Tensor, got: Tensor, tolerance: float) -> Non
         )
     wanted, got = wanted.cpu().double(), got.cpu().double()
     finite = wanted.isfinite()
+    # Differences count relative to the largest output; 1e-3 keeps outputs that are all
+    # about zero from being compared with nothing.
     largest = (
         wanted[finite].abs().amax().clamp(min=1e-3).item() if finite.any() else 1e-3
     )
+    # Equal infinities would give NaN by subtraction. `not far <= tolerance` also
+    # refuses a NaN.
     far = torch.where(wanted == got, 0.0, (wanted - got).abs()).amax().item() / largest
     if not far <= tolerance:
         raise ValueError(

@@ -83,10 +83,12 @@ def constants(traced: Trace, tensors: dict[str, Tensor]) -> dict[fx.Node, Any]:
     found: dict[fx.Node, Any] = {}
     for node in traced.graph.nodes:
         if node in traced.stored:
+            # A stored tensor is known everywhere.
             value = tensors[traced.stored[node]].float().cpu()
             found[node] = Constant(torch.zeros_like(value, dtype=torch.bool), value)
         elif node.op == "call_function":
             found[node] = _evaluate(node, found)
+            # An in-place operation also changes the value that its first input names.
             if (
                 isinstance(node.target, torch._ops.OpOverload)
                 and node.target._schema.is_mutable
@@ -99,9 +101,11 @@ def constants(traced: Trace, tensors: dict[str, Tensor]) -> dict[fx.Node, Any]:
 def _evaluate(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     name = operation_name(node)
     if name == "getitem":
+        # One of several results, such as those of `split`.
         parts: Any = found.get(node.args[0])  # type: ignore[arg-type]
         return None if parts is None else parts[node.args[1]]
     value = node.meta.get("val")
+    # Ids and masks: constants are followed through floats only.
     if isinstance(value, Tensor) and not value.is_floating_point():
         return None
     if name in _LAYERS:
@@ -112,6 +116,7 @@ def _evaluate(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
         return _spreading(node, found)
     if name in ("scaled_dot_product_attention", "matmul", "bmm"):
         return _product(node, found, attention=name.startswith("scaled"))
+    # torch's own tag for operations that work number by number.
     if name in _POINTWISE or (
         isinstance(node.target, torch._ops.OpOverload)
         and torch.Tag.pointwise in node.target.tags
@@ -128,6 +133,7 @@ def _call(node: fx.Node, found: dict[fx.Node, Any], part: int) -> Any:
     """The operation itself, on what is unknown (as 0 and 1) or on the values."""
 
     def given(other: fx.Node) -> Any:
+        # Clones, because the operation may work in place.
         pair = found[other]
         return (
             pair[part].float().clone()
@@ -152,6 +158,7 @@ def _filled(node: fx.Node, found: dict[fx.Node, Any]) -> dict[fx.Node, Any]:
 
 def _layer(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     weight = found.get(argument(node, "weight"))
+    # A weight that is computed from the input.
     if weight is None or weight.unknown.any():
         return None
     inputs = _filled(node, found)
@@ -166,6 +173,9 @@ def _layer(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
         reads[bias] = Constant(
             torch.zeros_like(inputs[bias].unknown), inputs[bias].value
         )
+    # With 1 for every unknown input and for every non-zero weight, the layer counts how
+    # many unknown inputs each output reads. Counts are whole numbers, and 0.5 leaves
+    # room for rounding.
     touched = _call(node, {**reads, argument(node, "input"): x}, 0)
     return _known(touched > 0.5, _call(node, inputs, 1))
 
@@ -177,12 +187,15 @@ def _batch_norm(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     if argument(node, "weight") is not None:
         shape = [1] * unknown.dim()
         shape[1] = -1
+        # [1, C, 1, …] over [N, C, …].
         unknown = unknown & (inputs[argument(node, "weight")].value != 0).reshape(shape)
     return _known(unknown, _call(node, inputs, 1))
 
 
 def _spreading(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     inputs = _filled(node, found)
+    # Run on 0 and 1, the operation moves, adds or maximises the marks: a result is
+    # known only where every mark it depends on is 0.
     unknown, value = _call(node, inputs, 0), _call(node, inputs, 1)
     if isinstance(unknown, Tensor):
         return _known(unknown != 0, value)
@@ -196,9 +209,12 @@ def _product(node: fx.Node, found: dict[fx.Node, Any], attention: bool) -> Any:
     inputs = _filled(node, found)
     left, right = (inputs[n] for n in (node.args[0], node.args[2 if attention else 1]))  # type: ignore[index]
     if attention:
+        # Softmax weights add up to 1, so equal values over all tokens stay that value.
         first = right.value.narrow(-2, 0, 1)
         same = ~(right.unknown | (right.value != first)).any(-2, keepdim=True)
         return _known(~same.expand(shape_of(node)), first.expand(shape_of(node)))
+    # Counts the pairs of factors that both may differ from zero. Where there is none
+    # the sum is 0; other constants are not followed through products.
     touched = torch.matmul(
         (left.unknown | (left.value != 0)).float(),
         (right.unknown | (right.value != 0)).float(),
@@ -216,6 +232,7 @@ def _pointwise(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
         unknown = unknown | inputs[other].unknown
     value = _call(node, inputs, 1)
     if operation_name(node) == "mul":
+        # A known zero factor makes the product known, whatever the other one is.
         zero = torch.zeros_like(unknown)
         for other in tensors:
             zero = zero | (~inputs[other].unknown & (inputs[other].value == 0))

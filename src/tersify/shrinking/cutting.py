@@ -16,6 +16,7 @@ Kept = Mapping[str, Mapping[int, Tensor]]
 @torch.no_grad()
 def cut_(model: nn.Module, kept: Kept) -> None:
     """Keep only the given indices. A tensor under several names stays one tensor."""
+    # By identity: a tied parameter is cut once, and all its names get the same new one.
     parameters = {
         id(p): nn.Parameter(_cut(p, kept[name]), p.requires_grad)
         for name, p in model.named_parameters(remove_duplicate=False)
@@ -44,6 +45,7 @@ def _cut(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
 
 def tell_sizes_(module: nn.Module) -> None:
     """A layer's own record of its sizes, from the shape of its weight."""
+    # Its weight is [in, out / groups, …], the other way round.
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         module.in_channels, module.out_channels = (
             module.weight.shape[0],
@@ -51,6 +53,8 @@ def tell_sizes_(module: nn.Module) -> None:
         )
     elif isinstance(module, nn.modules.conv._ConvNd):
         rows, per_group = module.weight.shape[:2]
+        # Depthwise: as many groups as input channels, with the same number of filters
+        # in each as before.
         if module.groups == module.in_channels > 1:
             module.groups = rows // (module.out_channels // module.groups)
         module.in_channels, module.out_channels = per_group * module.groups, rows

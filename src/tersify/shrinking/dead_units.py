@@ -1,4 +1,4 @@
-"""Which units of a network can go without a trace."""
+"""Finds the units that can be removed without changing the network's outputs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class Reader:
 
 @dataclass(frozen=True)
 class Branch:
-    """The layer that makes rows, the module behind it whose output is seen, the rows
-    that stay, those not zero.
+    """A layer that can compute fewer rows than it has outputs.
+
+    `layer` makes the rows and `end` (itself, or the norm behind it) gives the output.
+    `stays` are the rows that other layers need, `alive` says which of them are not zero.
     """
 
     end: str
@@ -61,6 +63,8 @@ class Departures:
         self.tensors = tensors
         self.walk: Walk = follow(traced)
         self.readers = self._readers()
+        # A unit can only go if a layer makes it and a layer reads it: an output that
+        # nobody reads may be asked for by the caller.
         made = {key for key, role in self.walk.roles.items() if role == "producer"}
         self.places = self.walk.labels.places()
         producers = {
@@ -80,8 +84,11 @@ class Departures:
         """All units that can go, after folding what they contribute into the biases
         behind them.
         """
+        # Silencing units makes others unread or constant, so it goes on until a step
+        # finds nothing new. Each step removes at least one, so this ends.
         new = self.candidates
         while new:
+            # Computed anew, because the last step changed weights and biases.
             known = constants(self.traced, self.tensors)
             new = self._unneeded(known)
             self._silence_(new, known)
@@ -92,9 +99,7 @@ class Departures:
         found = []
         for node in self.traced.graph.nodes:
             name = operation_name(node) if node.op == "call_function" else ""
-            if (
-                name != "linear" and not name.startswith("conv")
-            ) or name == "contiguous":
+            if name != "linear" and not name.startswith("conv"):
                 continue
             weight = self.walk.name_of(argument(node, "weight"))
             if (
@@ -102,6 +107,7 @@ class Departures:
                 or self.walk.roles.get((self.walk.labels.holder(weight), 1)) is None
             ):
                 continue
+            # The dimension of the weight that holds input channels.
             dim = 0 if name.startswith("conv_transpose") else 1
             channel = -1 if name == "linear" else 1
             line = units_along(
@@ -109,6 +115,7 @@ class Departures:
             )
             bias = self.walk.name_of(argument(node, "bias"))
             found.append(Reader(node, weight, bias, dim, channel, line))
+        # Labels were still being tied above; their roots are final only now.
         return [
             Reader(
                 r.node,
@@ -122,6 +129,8 @@ class Departures:
         ]
 
     def _unneeded(self, known: dict[fx.Node, Any]) -> set[int]:
+        # A unit is needed if any reader multiplies it by a non-zero weight, unless it
+        # is a constant that this reader can fold.
         needed = set[int]()
         for reader in self.readers:
             nothing, zero, _ = self._what_is_read(reader, known)
@@ -135,6 +144,7 @@ class Departures:
         that folds away, and which.
         """
         weight = self.tensors[reader.weight]
+        # [input channels, everything that multiplies them].
         columns = weight.movedim(reader.dim, 0).reshape(weight.shape[reader.dim], -1)
         nothing = (columns == 0).all(1).cpu()
         if len(nothing) != len(reader.units):  # groups share their columns' numbers
@@ -142,9 +152,12 @@ class Departures:
         x = known.get(argument(reader.node, "input"))
         if x is None:
             return nothing, torch.zeros_like(nothing), torch.zeros(len(nothing))
+        # [positions, channels]: a channel is constant where all positions are known and
+        # equal.
         lines = x.value.movedim(reader.channel, -1).reshape(-1, len(nothing))
         unknown = x.unknown.movedim(reader.channel, -1).reshape(-1, len(nothing)).any(0)
         constant = ~unknown & (lines == lines[:1]).all(0)
+        # A zero needs no bias to take it up.
         folds = constant if self._can_fold(reader) else constant & (lines[0] == 0)
         return nothing, folds, lines[0]
 
@@ -156,10 +169,13 @@ class Departures:
             "conv_transpose"
         ):
             return False
+        # A bias that two layers share would be changed for both.
         if len(argument(reader.node, "bias").users) > 1:
             return False
         if reader.channel == -1:
             return True
+        # Near a border some taps read padding instead of the constant, so the sum of
+        # all taps would be wrong there.
         padding = argument(reader.node, "padding")
         padded = padding != "valid" if isinstance(padding, str) else any(padding)
         return not padded and argument(reader.node, "groups") == 1
@@ -170,6 +186,8 @@ class Departures:
             _, folds, value = self._what_is_read(reader, known)
             leaving = torch.isin(reader.units, going)
             weight = self.tensors[reader.weight]
+            # bias += Σ over leaving channels of value · Σ over taps of weight. This
+            # must come before the columns are set to zero below.
             add = torch.where(leaving & folds, value, 0.0).to(weight)
             if add.any():
                 assert reader.bias is not None
@@ -177,6 +195,8 @@ class Departures:
                 self.tensors[reader.bias].add_(flat @ add)
         for name, tensor in self.tensors.items():
             for dim, units in self._along(name, tensor).items():
+                # Buffers that follow are running statistics. They stay as they are:
+                # with γ = β = 0 they have no effect.
                 role = self.walk.roles[self.walk.labels.holder(name), dim]
                 shape = [1] * tensor.dim()
                 shape[dim] = -1
@@ -199,6 +219,7 @@ class Departures:
 
     def _last_ones(self) -> set[int]:
         """One unit for every tensor that would lose all of them."""
+        # A layer without rows is none that torch can run.
         spared = set[int]()
         for name, tensor in self.tensors.items():
             for units in self._along(name, tensor).values():
@@ -213,6 +234,7 @@ class Departures:
         for name, tensor in self.tensors.items():
             for dim, units in self._along(name, tensor).items():
                 stays = ~torch.isin(units, going)
+                # Tensors that lose nothing are left as they are, with their identity.
                 if not stays.all():
                     kept.setdefault(name, {})[dim] = stays.nonzero().flatten()
         return kept
@@ -225,6 +247,7 @@ class Departures:
         going = torch.tensor(sorted(gone), dtype=torch.int64)
         found = []
         for node, parameter, dim, labels in self.walk.carriers:
+            # Behind batch norm it is the norm's output that others see.
             layer = (
                 argument(node, "input")
                 if operation_name(node) == "batch_norm"
@@ -233,6 +256,8 @@ class Departures:
             weight = self._row_maker(layer)
             if weight is None or (layer is not node and len(layer.users) > 1):
                 continue
+            # The norm behind this layer is a carrier of its own and is looked at
+            # instead.
             if layer is node and all(
                 operation_name(user) == "batch_norm" for user in node.users
             ):
@@ -240,6 +265,7 @@ class Departures:
             constant = known.get(node)
             if constant is None:
                 continue
+            # [positions, channels]: true where a channel may be other than zero.
             lines = (
                 (constant.unknown | (constant.value != 0))
                 .movedim(dim, -1)
@@ -248,6 +274,7 @@ class Departures:
             stays = ~torch.isin(self.walk.labels.roots(labels), going)
             alive = lines.any(0)[stays]
             if (~alive).float().mean() >= WORTH_SCATTERING:
+                # At least one row is computed, for the same reason as in `_last_ones`.
                 alive[0] |= not alive.any()
                 found.append(
                     Branch(
@@ -267,8 +294,11 @@ class Departures:
             or operation_name(node) not in _LAYERS
         ):
             return None
+        # Rows of a grouped convolution cannot be dropped one by one: all groups have to
+        # stay of one size.
         if operation_name(node) != "linear" and argument(node, "groups") != 1:
             return None
+        # A weight with a second user needs all its rows there.
         weight = argument(node, "weight")
         return self.walk.name_of(weight) if len(weight.users) == 1 else None
 

@@ -20,6 +20,8 @@ class Scattering(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         computed = super().forward(x)
         dim = self.channel_dim % computed.dim()
+        # One channel of zeros behind the computed ones; `source` points there for every
+        # channel that is not computed. F.pad counts from the last dimension.
         one_more = [0, 0] * (computed.dim() - 1 - dim) + [0, 1]
         return F.pad(computed, one_more).index_select(dim, self.source)
 

@@ -70,6 +70,8 @@ def _cut_code(code: CompressedTensor, kept: Mapping[int, Tensor]) -> CompressedT
         codes = code.codes.index_select(dim, rows)
         values, codebook = code.values, code.codebook
         if values is not None:
+            # Survivors lie in row-major order of the whole tensor, so they are spread
+            # out before rows are taken, and gathered afterwards.
             dense = torch.zeros(code.shape, dtype=values.dtype).masked_scatter_(
                 code.codes.bool(), values
             )
@@ -97,6 +99,7 @@ def _cut_scale(
 ) -> Tensor | None:
     if scale is None:
         return None
+    # A scale broadcasts: aligned at the end, and 1 where it is the same for all.
     place = dim - (dimensions - scale.dim())
     return (
         scale.index_select(place, rows)
@@ -112,6 +115,8 @@ def fit_(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
     Layers only become smaller; names and numbers of dimensions stay. The weights are
     left to `load`.
     """
+    # Order matters: attention is split first, then layers learn to scatter, then
+    # tensors get their sizes under the names that exist by now.
     for name, module in list(model.named_modules()):
         if f"{name}.q_proj.weight" in shapes and HeadAttention.can_replace(module):
             assert isinstance(module, nn.MultiheadAttention)
@@ -142,6 +147,8 @@ def _cut_(
         shape = shapes.get(f"{prefix}.{name}" if prefix else name)
         if tensor is None or shape is None or shape == tuple(tensor.shape):
             continue
+        # Never larger than the user's own module: a file must not choose how much
+        # memory this takes.
         is_smaller = len(shape) == tensor.dim() and all(
             mine <= theirs for mine, theirs in zip(shape, tensor.shape, strict=True)
         )

@@ -19,6 +19,8 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     # eight codes fill exactly `bits` bytes
     eights = np.zeros((-(-flat.size // 8), 8), np.uint8)
     eights.reshape(-1)[: flat.size] = flat
+    # Eight codes of at most eight bits fit one 64-bit word. Little-endian, so that its
+    # low `bits` bytes are the packed ones, on any machine.
     words = np.zeros(len(eights), "<u8")
     for place in range(8):
         words |= eights[:, place].astype("<u8") << np.uint64(place * bits)
@@ -34,6 +36,7 @@ def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
         raise ValueError(
             f"{count} codes of {bits} bits take {needed} bytes, got {packed.numel()}"
         )
+    # The inverse: `bits` bytes are widened to a 64-bit word, then split.
     eights = -(-count // 8)
     padded = np.zeros(eights * bits, np.uint8)
     padded[:needed] = packed.cpu().numpy()

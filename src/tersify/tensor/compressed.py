@@ -42,17 +42,21 @@ class CompressedTensor:
     column_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
+        # Plain Python types, so that the file format and equality see one kind.
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         object.__setattr__(self, "format", dict(self.format))
         for fact, value in self.format.items():
             if type(value) is not int:
                 raise ValueError(f"format holds whole numbers, got {fact!r}: {value!r}")
+        # One byte per code everywhere: the file, the kernels and the exports rely on
+        # it.
         if self.codes.dtype != torch.uint8:
             raise ValueError(f"codes must be uint8, got {self.codes.dtype}")
         if tuple(self.codes.shape) != self.shape:
             raise ValueError(
                 f"codes have shape {tuple(self.codes.shape)}, the tensor has {self.shape}"
             )
+        # Exactly one of the two forms.
         if (self.codebook is None) == (self.values is None):
             raise ValueError(
                 "give a codebook (quantized) or values (pruned), not both and not neither"
@@ -61,6 +65,7 @@ class CompressedTensor:
             self._check_codebook(self.codebook)
         elif self.values is not None:
             self._check_values(self.values)
+        # One spelling per meaning, so that equal weights are equal objects.
         if self.column_scale is not None and self.scale is None:
             raise ValueError(
                 "column_scale multiplies what scale made; give a single one as scale"
@@ -70,6 +75,7 @@ class CompressedTensor:
                 self._check_scale(scale)
 
     def _check_codebook(self, codebook: Tensor) -> None:
+        # (K,), or (slices, K) where slices have their own levels.
         wanted = 1 if self.axis is None else 2
         if codebook.ndim != wanted:
             raise ValueError(
@@ -92,6 +98,8 @@ class CompressedTensor:
             raise ValueError(
                 f"code {int(self.codes.max())} is outside the codebook of {codebook.shape[-1]} levels"
             )
+        # Everything downstream counts and skips code 0 as the zero. A zero elsewhere
+        # would make weights silently dense.
         zero = codebook == 0
         if bool((zero.any(-1) & ~zero[..., 0]).any()):
             raise ValueError("where a zero level exists it must be code 0")
@@ -101,6 +109,7 @@ class CompressedTensor:
             raise ValueError("axis belongs to a codebook; a pruned tensor has none")
         if self.codes.numel() and int(self.codes.max()) > 1:
             raise ValueError("the codes of a pruned tensor are a mask of 0 and 1")
+        # `values` holds one number for each 1 of the mask, in row-major order.
         survivors = int(self.codes.count_nonzero())
         if values.shape != (survivors,):
             raise ValueError(
@@ -139,6 +148,7 @@ class CompressedTensor:
             dense = torch.zeros(
                 self.shape, dtype=self.values.dtype, device=self.values.device
             )
+            # Fills the kept places in row-major order, the order of `values`.
             dense.masked_scatter_(self.codes.bool(), self.values)
         else:
             assert self.codebook is not None
@@ -208,6 +218,7 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
         return a is b
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
+    # As floats −0.0 would equal 0.0, and NaN would not equal itself.
     return torch.equal(_bytes(a), _bytes(b))
 
 

@@ -99,6 +99,8 @@ def from_plain(table: object) -> InputFacts:
         raise ValueError(
             f"a quantized input must be of kind {', '.join(_KINDS)}, got {table!r}"
         )
+    # The file is foreign: names and types must match exactly. `type` and not
+    # `isinstance`, since True would pass for an int.
     wanted = {
         name: _TYPES[str(annotation)]
         for name, annotation in cls.__annotations__.items()
@@ -119,6 +121,7 @@ def uniform_levels(x: Tensor, scale: Tensor, low: int, high: int) -> Tensor:
 
 def token_levels(x: Tensor, bits: int) -> Tensor:  # BitNet b1.58, section 2
     top = 2 ** (bits - 1) - 1
+    # The floor keeps a token of zeros from dividing by zero.
     scale = x.abs().amax(-1, keepdim=True).clamp(min=LEAST_RANGE) / top
     return (x / scale).round().clamp(-top - 1, top) * scale
 
@@ -148,6 +151,8 @@ class FixedInput(InputQuantizer):
         self._facts = facts
         self.scales_output = isinstance(facts, SignInput) and facts.scaled
         if isinstance(facts, UniformInput):
+            # A buffer follows the module to its device; not persistent, so that the
+            # state dict keeps the names of the plain network.
             self.register_buffer("scale", torch.tensor(facts.scale), persistent=False)
 
     def facts(self) -> InputFacts:
@@ -173,6 +178,7 @@ def quantizer_of(module: nn.Module) -> InputQuantizer | None:
 
 def quantize_input(module: nn.Module, quantizer: InputQuantizer) -> None:
     """From now on the layer gets its input as the quantizer makes it."""
+    # Hooks would otherwise pile up when a layer is quantized twice.
     leave_input(module)
     module.add_module(_CHILD, quantizer)
     module.register_forward_pre_hook(_before)
@@ -181,6 +187,8 @@ def quantize_input(module: nn.Module, quantizer: InputQuantizer) -> None:
 
 def leave_input(module: nn.Module) -> None:
     """The layer gets its input as it is again."""
+    # Our hooks are module-level functions, so identity finds them even in a deep copy
+    # of the layer.
     module._modules.pop(_CHILD, None)
     for hooks, ours in (
         (module._forward_pre_hooks, _before),
@@ -206,6 +214,7 @@ def read_facts(table: object, model: nn.Module) -> dict[str, InputFacts]:
         raise ValueError(
             f"quantized inputs must be a table by the layer's name, got a {type(table).__name__}"
         )
+    # Names from a file are only looked up, never called or imported.
     modules = dict(model.named_modules())
     for name in table:
         if not isinstance(modules.get(name), LAYERS):
@@ -221,6 +230,7 @@ def fix_inputs(model: nn.Module, facts: Mapping[str, InputFacts]) -> None:
         if quantizer_of(module) is not None:
             leave_input(module)
         if name in facts:
+            # The scale must lie where the layer computes.
             held = next((p.device for p in module.parameters()), torch.device("cpu"))
             quantize_input(module, FixedInput(facts[name]).to(held))
 
@@ -234,6 +244,8 @@ def output_factor(module: nn.Module, x: Tensor) -> Tensor:
         next(kind for kind in _CONVOLUTIONS if isinstance(module, kind))
     ]
     channel_dim = x.ndim - 1 - len(module.kernel_size)  # type: ignore[arg-type]
+    # K is the mean over channels, then the mean over each window: a convolution with a
+    # box of 1/(h · w).
     size: Any = module.kernel_size
     box = x.new_full((1, 1, *size), 1 / math.prod(size))
     mean = x.abs().mean(channel_dim, keepdim=True)
@@ -249,6 +261,7 @@ def _before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     x, *others = args
     quantizer: Any = module._modules[_CHILD]
     if quantizer.scales_output:
+        # Kept until `_behind`, because only here the real input is seen.
         module.__dict__[_FACTOR] = output_factor(module, x.detach())
     return (quantizer(x), *others)
 
@@ -260,6 +273,7 @@ def _behind(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
     bias: Any = module.bias
     if bias is None:
         return output * factor
+    # The bias was added to the sum of signs and must not be scaled with it.
     if not isinstance(module, nn.Linear):
         bias = bias.view(-1, *[1] * len(module.kernel_size))  # type: ignore[arg-type]
     return (output - bias) * factor + bias

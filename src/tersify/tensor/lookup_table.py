@@ -70,6 +70,7 @@ class TableFormat:
         """The nearest representable levels; what lies beyond the largest words goes to
         them.
         """
+        # Fine words wherever they fit; all other levels take coarse words.
         near = np.rint(levels / self.fine_step) * self.fine_step
         far = (
             np.clip(np.rint(levels / self.step), self.lowest, self.highest) * self.step
@@ -81,6 +82,7 @@ class TableFormat:
         exact.
         """
         internal = self.is_internal(levels)
+        # Levels must lie exactly on the grid: hardware stores these integers.
         words = levels / np.where(internal, self.fine_step, self.step)
         integers = np.rint(words).astype(np.int64)
         if (
@@ -158,9 +160,13 @@ class Table:
             .numpy()
             .reshape(-1, tensor.codebook.shape[-1])
         )
+        # A codebook of fewer than 2^n levels repeats its last one, so that every n-bit
+        # code has a word.
         levels = np.pad(
             levels, ((0, 0), (0, form.levels - levels.shape[1])), mode="edge"
         )
+        # `order` sorts the levels, `rank` is its inverse: the place of each old code
+        # among the sorted levels.
         order = np.argsort(levels, axis=1, kind="stable")
         rank = np.argsort(order, axis=1, kind="stable").astype(np.uint8)
         codes = tensor.codes.cpu().numpy()
@@ -169,6 +175,7 @@ class Table:
             if len(levels) == 1
             else np.arange(len(codes))
         )
+        # [rows, 1, …] beside codes of the tensor's shape: each row in its own table.
         hardware = rank[table_of_row.reshape(-1, *[1] * (codes.ndim - 1)), codes]
         words, internal = form.words(np.take_along_axis(levels, order, axis=1))
         return cls(form, hardware, words, internal)
@@ -199,5 +206,6 @@ class Table:
         """
         if self.is_identity:
             return 0
+        # The extra bit says whether a word is shifted.
         bits = self.format.m + (0 if self.format.k == 0 or self.internal.all() else 1)
         return (self.words.size * bits + 7) // 8

@@ -27,6 +27,8 @@ def zero_count(tensor: CompressedTensor) -> int:
     scaled_away = any(
         scale is not None and bool((scale == 0).any()) for scale in scales
     )
+    # Codes alone do not tell: code 0 may be zero in some rows only, or a scale of 0 may
+    # make a whole row zero.
     if tensor.axis is not None or scaled_away:
         return tensor.numel() - int(tensor.to_dense().count_nonzero())
     if tensor.values is not None:
@@ -36,6 +38,7 @@ def zero_count(tensor: CompressedTensor) -> int:
 
 def sparsity_percent(tensors: Iterable[CompressedTensor]) -> float:
     """Share of exact zeros over all the tensors together, in percent."""
+    # Over all weights together, so large tensors count more than small ones.
     total = zeros = 0
     for tensor in tensors:
         total += tensor.numel()
@@ -57,6 +60,7 @@ def entropy_bits(tensors: Iterable[CompressedTensor]) -> float:
         total += tensor.numel()
         counts = code_counts(tensor).cpu()
         if tensor.levels is None:
+            # counts[1]: the survivors, each with a value of its own.
             bits += _order0_bits(counts) + int(counts[1]) * tensor.dtype.itemsize * 8
         else:
             pooled[tensor.levels] = (
@@ -78,5 +82,6 @@ def latent_histogram(
 
 
 def _order0_bits(counts: Tensor) -> float:
+    # Σ n · log2(N / n), where 0 · log 0 counts as 0.
     used = counts[counts > 0].double()
     return float((used * (used.sum() / used).log2()).sum())

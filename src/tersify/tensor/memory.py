@@ -37,8 +37,8 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """What tensors have in common, by name. A tensor that holds all numbers of others
-    leads; of equals, the first.
+    """Which tensors share memory, by name. A tensor that holds all numbers of another is
+    its leader; of two equal ones the first leads.
     """
 
     views: dict[str, View] = field(default_factory=dict)
@@ -54,11 +54,15 @@ def find_sharing(tensors: Mapping[str, Tensor]) -> Sharing:
     """
     found = Sharing()
     for group in _meeting(tensors):
+        # From here on every number is an address, so all kinds of views (slices,
+        # transposes, strides) are compared alike.
         places = {name: addresses(tensors[name]) for name in group}
         distinct = {name: place.unique() for name, place in places.items()}
         found.folded.extend(
             name for name in group if len(distinct[name]) < places[name].numel()
         )
+        # Largest first: a tensor can only be a view of one that has at least as many
+        # numbers.
         leaders: list[str] = []
         for name in sorted(
             group, key=lambda name: (-len(distinct[name]), name in found.folded)
@@ -77,9 +81,12 @@ def find_sharing(tensors: Mapping[str, Tensor]) -> Sharing:
                     if bool(inside.any())
                 )
                 leaders.append(name)
+            # The same bytes as another type, or a leader that cannot be written to:
+            # neither can serve as the source of the numbers.
             elif tensors[whole].dtype != tensors[name].dtype or whole in found.folded:
                 found.overlaps.append((whole, name))
             else:
+                # Find each address of the view among the leader's sorted addresses.
                 order = places[whole].flatten().argsort()
                 at = torch.searchsorted(
                     places[whole].flatten()[order], places[name].flatten()
@@ -90,6 +97,7 @@ def find_sharing(tensors: Mapping[str, Tensor]) -> Sharing:
 
 def addresses(tensor: Tensor) -> Tensor:
     """Where in memory each number lies, in the tensor's shape."""
+    # Outer sum over the dimensions of index · stride, in bytes.
     place = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         place = place.unsqueeze(-1) + torch.arange(size) * (
@@ -110,6 +118,8 @@ def _meeting(tensors: Mapping[str, Tensor]) -> list[list[str]]:
     groups: list[list[str]] = []
     device, end = "", 0
     for where, start, stop, name in ranges:
+        # Ranges are sorted by start, so one that starts behind all earlier ends meets
+        # none of them. Addresses of different devices say nothing about each other.
         if where != device or start >= end:
             groups.append([])
             end = 0
@@ -136,6 +146,7 @@ def _has_memory(tensor: Tensor) -> bool:
     """Neither a stand-in without numbers, nor a part of a tensor that is spread over
     processes.
     """
+    # `full_tensor` marks a DTensor, whose address says nothing about the whole.
     plain = (
         tensor.layout == torch.strided
         and not tensor.is_meta

@@ -46,6 +46,7 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
         self.aliases = dict(aliases or {})
         self.recipe = recipe
         self.metadata = dict(metadata or {})
+        # An alias of an alias, or one that hides a tensor, would be ambiguous.
         for alias, name in self.aliases.items():
             if name not in self._tensors or alias in self._tensors:
                 raise ValueError(
@@ -70,6 +71,7 @@ class CompressedModel(Mapping[str, "CompressedTensor | Tensor"]):
             f"  {name}: {'×'.join(map(str, t.shape))}, {t.levels or 'own'} levels, {sparsity_percent([t]):.1f} % zeros"
             for name, t in self.compressed().items()
         ]
+        # Large models have hundreds of tensors.
         shown = lines[:MOST_LINES] + (
             [f"  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
         )
@@ -116,6 +118,7 @@ def tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]
     first name.
     """
     keys = {name: memory_key(tensor) for name, tensor in state.items()}
+    # The first name in the order of the state dict holds the tensor.
     first: dict[Hashable, str] = {}
     for name, key in keys.items():
         first.setdefault(key, name)
@@ -137,10 +140,13 @@ def load_state(packed: CompressedModel, into: nn.Module) -> nn.Module:
                 f"{name!r} is {packed[name].dtype} in the file, {tensor.dtype} in the module; "
                 f"load into a module of the file's dtype, then convert it"
             )
+    # Everything is checked before the first weight is written, so a refused file leaves
+    # the module as it was.
     facts = read_facts(packed.metadata.get(METADATA, {}), into)
     dense = packed.state_dict()
     through_others = _check_sharing(dense, into)
     with torch.no_grad():
+        # `through_others` share memory with tensors that are written anyway.
         into.load_state_dict(
             {n: t for n, t in dense.items() if n not in through_others}, strict=False
         )
@@ -169,6 +175,7 @@ def _check_sharing(given: Mapping[str, Tensor], into: nn.Module) -> list[str]:
                 f"{name!r} has several entries in one place of memory in {type(into).__name__}, as expand() makes "
                 "them, and cannot be written to; give the module a clone of it"
             )
+    # A tied pair in the module may be two tensors in the file.
     wanted = {
         alias: (name, given[name])
         for alias, name in aliases.items()
@@ -202,6 +209,7 @@ def check_names(
     of `may_lack` may be missing.
     """
     own = into.state_dict()
+    # Compared as sets of names: order in a file means nothing.
     missing = [
         name
         for name in own

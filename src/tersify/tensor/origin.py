@@ -35,6 +35,7 @@ def set_origins(model: nn.Module, packed: Mapping[str, CompressedTensor]) -> Non
     earlier ones.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
+    # Earlier ones would describe weights that were loaded before.
     for module in modules.values():
         module.__dict__.pop(ORIGIN_ATTRIBUTE, None)
     for name, tensor in packed.items():
@@ -47,6 +48,7 @@ def set_origins(model: nn.Module, packed: Mapping[str, CompressedTensor]) -> Non
 def origins_of(model: nn.Module) -> dict[str, CompressedTensor]:
     """By the parameter's name in `model`."""
     found = {}
+    # A module that is used under two names has its weights under both.
     for prefix, module in model.named_modules(remove_duplicate=False):
         for name, tensor in vars(module).get(ORIGIN_ATTRIBUTE, {}).items():
             found[f"{prefix}.{name}" if prefix else name] = tensor

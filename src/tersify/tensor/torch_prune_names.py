@@ -36,6 +36,7 @@ def merge_torch_masks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in state.items():
         stem = name.removesuffix(ORIGINAL)
         if name != stem and stem in stems:
+            # `where` and not a product: NaN times 0 would stay NaN.
             merged[stem] = torch.where(state[stem + MASK] != 0, tensor, 0.0)
         elif not (name.endswith(MASK) and name.removesuffix(MASK) in stems):
             merged[name] = tensor
@@ -47,6 +48,7 @@ def names_as_in(shapes: Mapping[str, Fact], own: Iterable[str]) -> dict[str, Fac
     make the difference.
     """
     own, made = set(own), dict(shapes)
+    # The file has pairs where the module has plain weights, or the other way round.
     for stem in masked_stems(made):
         if stem in own:
             made[stem] = made.pop(stem + ORIGINAL)
@@ -80,6 +82,8 @@ def weights_as_in(packed: CompressedModel, into: nn.Module) -> CompressedModel:
         if stem in made:
             weight = _dense(made.pop(stem))
             made[stem + ORIGINAL] = weight
+            # The mask is taken from the zeros, so a weight that merely was zero counts
+            # as pruned. The product of both is the same.
             made[stem + MASK] = (weight != 0).to(own[stem + MASK].dtype)
     return CompressedModel(made, recipe=packed.recipe, metadata=packed.metadata)
 
@@ -89,6 +93,8 @@ def refresh_masked(module: nn.Module) -> None:
     now.
     """
     for part in module.modules():
+        # torch computes NAME = NAME_orig · NAME_mask in a hook before each forward, so
+        # after loading the attribute is still the old product.
         for hook in part._forward_pre_hooks.values():
             if isinstance(hook, BasePruningMethod):
                 setattr(part, hook._tensor_name, hook.apply_mask(part))

@@ -30,6 +30,8 @@ class HeadAttention(nn.Module):
         self.batch_first = of.batch_first
         self.dropout = of.dropout
         packed = of.in_proj_bias is not None
+        # in_proj_weight [3 · embed_dim, embed_dim] holds queries, keys and values in
+        # this order.
         weight, like = (
             of.in_proj_weight,
             {"device": of.in_proj_weight.device, "dtype": of.in_proj_weight.dtype},
@@ -50,6 +52,8 @@ class HeadAttention(nn.Module):
     @staticmethod
     def can_replace(module: nn.Module) -> bool:
         return (
+            # Keys and values of other widths, extra bias rows and an added zero token
+            # have no counterpart in the four linear layers.
             isinstance(module, nn.MultiheadAttention)
             and module._qkv_same_embed_dim
             and module.bias_k is None
@@ -59,6 +63,7 @@ class HeadAttention(nn.Module):
     @torch.no_grad()
     def merged(self, like: nn.MultiheadAttention) -> nn.MultiheadAttention:
         """The packed form again, as long as no head is gone."""
+        # Copied for its settings; all its weights are overwritten.
         whole = copy.deepcopy(like)
         parts = (self.q_proj, self.k_proj, self.v_proj)
         whole.in_proj_weight.copy_(torch.cat([layer.weight for layer in parts]))
@@ -78,11 +83,14 @@ class HeadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
+        # Brought to [N, L, E] whatever the caller's layout is.
         batched = query.dim() == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        # [N, L, heads · head_dim] → [N, heads, L, head_dim]. The number of heads is
+        # left open, because some of them may be gone.
         q, k, v = (
             layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for layer, x in (
@@ -101,6 +109,8 @@ class HeadAttention(nn.Module):
         out = self.out_proj(out)
         weights = None
         if need_weights:
+            # The fused attention does not return its weights, so they are computed
+            # again.
             scores = q @ k.transpose(-2, -1) * self.head_dim**-0.5
             weights = (scores if bias is None else scores + bias).softmax(-1)
             weights = weights.mean(1) if average_attn_weights else weights
@@ -128,6 +138,7 @@ def _additive(
     for mask in (attn_mask, padding):
         if mask is not None:
             if mask.dtype == torch.bool:
+                # True becomes −∞, which softmax turns into a weight of 0.
                 mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(
                     mask, float("-inf")
                 )

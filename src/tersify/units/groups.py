@@ -86,12 +86,15 @@ class UnitGroup:
         """Zero the rows, biases and γ, β of the units where `dead` (size,) is true:
         they give exactly 0 then.
         """
+        # A mask of another length would broadcast or index the wrong units.
         if dead.shape != (self.size,):
             raise ValueError(
                 f"group {self.name!r} has {self.size} units, got a mask of shape {tuple(dead.shape)}"
             )
         parameters = dict(model.named_parameters(remove_duplicate=False))
         for member in self.members:
+            # Consumers need not change: they read zeros now. Buffers such as running
+            # statistics have no effect behind a zero γ.
             if member.role != "consumer" and member.name in parameters:
                 tensor = parameters[member.name].data
                 tensor.masked_fill_(
@@ -108,6 +111,8 @@ def find_units(model: nn.Module, example: Example) -> list[UnitGroup]:
 
 def groups_of(traced: Trace) -> list[UnitGroup]:
     walk = follow(traced)
+    # From labels to groups: find which units may go, give each a group and a number
+    # within it, then say for each parameter which index is which unit.
     roots = {key: r for key, r in walk.labels.places().items() if key in walk.roles}
     places = _Places(_homes(walk, roots, _free_units(walk, roots)))
     members: dict[int, list[Member]] = {}
@@ -118,6 +123,7 @@ def groups_of(traced: Trace) -> list[UnitGroup]:
             )
     carriers: dict[int, list[Carrier]] = {}
     for node, parameter, dim, labels in walk.carriers:
+        # Parts of a packed attention weight are no modules of the user's model.
         if parameter not in traced.packed and not _normed(node):
             for group, unit in places.split(walk.labels.roots(labels)):
                 carriers.setdefault(group, []).append(
@@ -138,6 +144,7 @@ def follow(traced: Trace) -> Walk:
             rule = rule_for(node)
             walk.values[node] = rule(walk, node) if rule else walk.unknown(node)
             _pass_on_mutation(walk, node)
+        # What leaves the network has a meaning to the caller, so it stays.
         elif node.op == "output":
             walk.unknown(node)
         elif node not in traced.stored:
@@ -146,14 +153,13 @@ def follow(traced: Trace) -> Walk:
 
 
 def _pass_on_mutation(walk: Walk, node: fx.Node) -> None:
-    if (
-        isinstance(node.target, torch._ops.OpOverload)
-        and node.target._schema.is_mutable
-        and node.args
-    ):
-        first = node.args[0]
-        if isinstance(first, fx.Node) and first not in walk.stored:
-            walk.values[first] = walk.values[node]
+    # An in-place operation also changes the value that its first input names.
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return
+    first = node.args[0] if node.args else None
+    if isinstance(first, fx.Node) and first not in walk.stored:
+        walk.values[first] = walk.values[node]
 
 
 def _free_units(walk: Walk, roots: dict[tuple[str, int], Tensor]) -> set[int]:
@@ -162,13 +168,11 @@ def _free_units(walk: Walk, roots: dict[tuple[str, int], Tensor]) -> set[int]:
     """
     made, read = set[int](), set[int]()
     for key, root in roots.items():
-        (
-            made
-            if walk.roles[key] == "producer"
-            else read
-            if walk.roles[key] == "consumer"
-            else set()
-        ).update(root.tolist())
+        # Followers, such as biases, neither make a unit nor need one.
+        if walk.roles[key] == "producer":
+            made.update(root.tolist())
+        elif walk.roles[key] == "consumer":
+            read.update(root.tolist())
     return (made & read) - {FIXED}
 
 
@@ -182,9 +186,12 @@ def _homes(
     for key, root in roots.items():
         if walk.roles[key] != "producer":
             continue
+        # dict.fromkeys keeps the producer's order and drops repeats: a head has many
+        # rows.
         units = [u for u in dict.fromkeys(root.tolist()) if u in free]
         if not units:
             continue
+        # Producers that share a unit form one group, so their earlier groups merge.
         met = {home[u] for u in units if u in home}
         new = min(met, default=units[0])
         for u in [u for u, h in home.items() if h in met]:
@@ -200,6 +207,7 @@ class _Places:
 
     def __init__(self, homes: dict[int, int]) -> None:
         self.sizes: dict[int, int] = {}
+        # Tables by label, −1 for labels that belong to no group.
         top = max(homes, default=0) + 1
         self._group, self._number = torch.full((top,), -1), torch.full((top,), -1)
         for unit, home in homes.items():
@@ -211,6 +219,7 @@ class _Places:
         """The groups that labels belong to, each with the numbers of its units and -1
         elsewhere.
         """
+        # Labels beyond the table are unknown; the clamp only keeps the index legal.
         inside = roots.clamp(max=len(self._group) - 1)
         known = roots < len(self._group)
         group = torch.where(known, self._group[inside], -1)
@@ -229,12 +238,16 @@ def _group(
     dims: dict[str, int],
 ) -> UnitGroup:
     first = next(m for m in members if m.role == "producer")
+    # A unit that owns several rows of a linear layer is an attention head.
     repeated = any(
         (m.unit[m.unit >= 0].bincount() > 1).any()
         for m in members
         if m.role == "producer"
     )
-    kind = "filter" if dims[first.name] > 2 else "head" if repeated else "neuron"
+    kind = "head" if repeated else "neuron"
+    # A weight of more than two dimensions is a convolution's.
+    if dims[first.name] > 2:
+        kind = "filter"
     return UnitGroup(first.name.rpartition(".")[0], kind, size, members, carriers)
 
 

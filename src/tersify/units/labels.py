@@ -32,6 +32,7 @@ class Labels:
     def along(self, parameter: str, dim: int, size: int) -> Tensor:
         """The labels along one dimension of a parameter."""
         name, offset = self._packed.get(parameter, (parameter, 0))
+        # Queries, keys and values lie below each other: they share columns, not rows.
         offset = offset if dim == 0 else 0
         if (name, dim) not in self._first:
             # A packed attention weight holds queries, keys and values one behind
@@ -39,6 +40,7 @@ class Labels:
             full = 3 * size if parameter in self._packed and dim == 0 else size
             self._first[name, dim] = len(self._parent)
             self._size[name, dim] = full
+            # Every new number is its own root.
             self._parent.extend(range(len(self._parent), len(self._parent) + full))
         start = self._first[name, dim] + offset
         return torch.arange(start, start + size)
@@ -58,11 +60,13 @@ class Labels:
         """
         a, b = compact(*torch.broadcast_tensors(a, b))
         pairs = torch.stack([a.reshape(-1), b.reshape(-1)], 1)
+        # The loop below is plain Python, and large activations repeat the same pairs.
         if len(pairs) > 4096:
             pairs = torch.unique(pairs, dim=0)
         for x, y in pairs.tolist():
             x, y = self._root(x), self._root(y)
             if x != y:
+                # The smaller number is the root, so FIXED (0) always wins.
                 self._parent[max(x, y)] = min(x, y)
 
     def freeze(self, labels: Tensor) -> None:
@@ -73,12 +77,14 @@ class Labels:
         self.tie(labels, labels.narrow(dim, 0, 1))
 
     def varies(self, labels: Tensor, dim: int) -> bool:
+        # An expanded view holds one label along this dimension.
         if labels.shape[dim] <= 1 or labels.stride(dim) == 0:
             return False
         roots = self.roots(labels)
         return not bool((roots == roots.narrow(dim, 0, 1)).all())
 
     def roots(self, labels: Tensor) -> Tensor:
+        # Look up each distinct label once; large activations hold few of them.
         [small] = compact(labels)
         found, inverse = torch.unique(small, return_inverse=True)
         roots = torch.tensor([self._root(x) for x in found.tolist()], dtype=torch.int64)
@@ -87,6 +93,7 @@ class Labels:
     def _root(self, label: int) -> int:
         parent = self._parent
         while parent[label] != label:
+            # Path halving keeps later look-ups short.
             parent[label] = parent[parent[label]]
             label = parent[label]
         return label
@@ -109,6 +116,7 @@ def compact(*labels: Tensor) -> list[Tensor]:
     """
     first = labels[0]
     for dim in range(first.dim()):
+        # One index stands for the whole dimension, which keeps the union-find small.
         if all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, min(1, x.shape[dim])) for x in labels)
     return list(labels)

@@ -17,6 +17,7 @@ def _layer(
     bias = walk.name_of(argument(node, "bias"))
     if bias is not None:
         walk.labels.tie(rows, walk.role(bias, 0, len(rows), "follower"))
+    # A bias that is computed cannot be cut, so the rows it is added to stay.
     elif argument(node, "bias") is not None:
         walk.labels.freeze(rows)
     walk.carriers.append((node, weight, out_dim, rows))
@@ -29,6 +30,7 @@ def linear(walk: Walk, node: fx.Node) -> Any:
         return walk.unknown(node)
     x = walk.of(argument(node, "input"))
     outputs, inputs = shape_of(argument(node, "weight"))
+    # Column j of the weight reads feature j of the input: they go together.
     walk.labels.tie(units_along(walk, x, -1), walk.role(weight, 1, inputs, "consumer"))
     return _layer(walk, node, -1, walk.role(weight, 0, outputs, "producer"), weight)
 
@@ -41,6 +43,7 @@ def conv(walk: Walk, node: fx.Node) -> Any:
     if weight is None or not batched:
         return walk.unknown(node)
     x = units_along(walk, walk.of(argument(node, "input")), 1)
+    # Weight [out, in / groups, …].
     out, per_group = shape_of(argument(node, "weight"))[:2]
     groups = argument(node, "groups")
     if groups > 1 and groups == len(x):
@@ -61,6 +64,7 @@ def conv_transpose(walk: Walk, node: fx.Node) -> Any:
     weight = walk.name_of(argument(node, "weight"))
     if weight is None or argument(node, "groups") != 1:
         return walk.unknown(node)
+    # A transposed convolution stores its weight as [in, out, …].
     inputs, out = shape_of(argument(node, "weight"))[:2]
     x = units_along(walk, walk.of(argument(node, "input")), 1)
     walk.labels.tie(x, walk.role(weight, 0, inputs, "consumer"))
@@ -71,6 +75,7 @@ def embedding(walk: Walk, node: fx.Node) -> Any:
     weight = walk.name_of(argument(node, "weight"))
     if weight is None:
         return walk.unknown(node)
+    # Rows are words, which the user's ids name; only features can go.
     columns = walk.role(weight, 1, shape_of(argument(node, "weight"))[1], "producer")
     walk.carriers.append((node, weight, -1, columns))
     return spread(columns, shape_of(node), -1)
@@ -79,6 +84,7 @@ def embedding(walk: Walk, node: fx.Node) -> Any:
 def batch_norm(walk: Walk, node: fx.Node) -> Any:
     x = walk.of(argument(node, "input"))
     line, carrier = units_along(walk, x, 1), None
+    # Each holds one number per channel and is cut with it.
     for part in ("weight", "bias", "running_mean", "running_var"):
         name = walk.name_of(argument(node, part))
         if name is not None:
@@ -94,6 +100,7 @@ def batch_norm(walk: Walk, node: fx.Node) -> Any:
 def prelu(walk: Walk, node: fx.Node) -> Any:
     x, weight = walk.of(node.args[0]), node.args[1]
     assert isinstance(weight, fx.Node)
+    # One slope for all channels belongs to none of them.
     [size] = shape_of(weight)
     if size > 1 and weight in walk.stored:
         walk.labels.tie(
@@ -118,7 +125,10 @@ def matmul(walk: Walk, node: fx.Node) -> Any:
     ):
         # Units as rows of the result, as in a product over tokens, stay where they are.
         return _product_of_tokens(walk, node, a, b)
+    # a [.., rows, inner] times b [.., inner, columns]: inner index i of both.
     walk.labels.tie(a.narrow(-2, 0, 1).transpose(-2, -1), b.narrow(-1, 0, 1))
+    # Single inner units, such as the dimensions of a head, stay: the scale of the
+    # scores usually depends on their number.
     if walk.labels.varies(a, -1):
         return walk.unknown(node)
     return a.narrow(-1, 0, 1).narrow(-2, 0, 1).expand(shape_of(node))
@@ -136,6 +146,7 @@ def _product_of_tokens(walk: Walk, node: fx.Node, a: Tensor, b: Tensor) -> Any:
     )
     if contracted or walk.labels.varies(b, -2):
         return walk.unknown(node)
+    # Labels 0 mean that no unit is there, so nothing has to be tied.
     heads = a.narrow(-1, 0, 1).narrow(-2, 0, 1)
     out = b.narrow(-2, 0, 1).expand(shape_of(node))
     if heads.any():
@@ -148,6 +159,8 @@ def attention(walk: Walk, node: fx.Node) -> Any:
     heads.
     """
     q, k, v = (walk.of(n) for n in node.args[:3])
+    # [.., heads, tokens, width]: softmax runs over tokens, which therefore can be no
+    # units.
     mixed = any(walk.labels.varies(x, -2) for x in (q, k, v))
     if mixed or q.shape[:-2] != k.shape[:-2] or q.shape[:-2] != v.shape[:-2]:
         return walk.unknown(node)

@@ -13,10 +13,11 @@ from tersify.units.walk import Walk, argument, shape_of, units_along
 
 
 def pointwise(walk: Walk, node: fx.Node) -> Any:
-    """Values that meet at one position go together; one value for many positions
-    couples nothing.
+    """Units whose values are combined position by position can only go together. One
+    value that is broadcast over many units couples none of them.
     """
     nodes = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    # Activations first: a stored tensor is matched against what they are together.
     result = fixed(())
     for other in (n for n in nodes if n not in walk.stored):
         result = _meet(walk, result, walk.of(other))
@@ -28,6 +29,8 @@ def pointwise(walk: Walk, node: fx.Node) -> Any:
 
 def _meet(walk: Walk, a: Tensor, b: Tensor) -> Tensor:
     shape = torch.broadcast_shapes(a.shape, b.shape)
+    # For each operand: the dimensions along which its units differ, and those where it
+    # has one value that broadcasting repeats.
     units, single = [], []
     for x in (a, b):
         wide = x.expand(shape)
@@ -44,6 +47,8 @@ def _meet(walk: Walk, a: Tensor, b: Tensor) -> Tensor:
             if units[one]:
                 walk.labels.freeze(y)
             return y.expand(shape)
+    # Values that meet position by position, as in a residual addition: unit i of one
+    # and unit i of the other can only go together.
     a, b = a.expand(shape), b.expand(shape)
     if a.dim() and b.dim():
         walk.labels.tie(a, b)
@@ -54,12 +59,15 @@ def _meet_stored(walk: Walk, x: Tensor, node: fx.Node) -> Tensor:
     """A learned factor or summand per unit, such as a layer's scale, goes with its
     unit.
     """
+    # Broadcasting aligns shapes at their ends, so dimension d of x is dimension d −
+    # (difference of ranks) of the stored tensor.
     name, own = walk.stored[node], shape_of(node)
     free = [d for d in range(x.dim()) if walk.labels.varies(x, d)]
     places = [d - (x.dim() - len(own)) for d in free]
     places = [p for p in places if p >= 0 and own[p] > 1]
     if not places:
         return x
+    # A learned matrix over two dimensions of units has no single owner of an index.
     if len(places) > 1:
         walk.labels.freeze(x)
         return x
@@ -71,6 +79,7 @@ def _meet_stored(walk: Walk, x: Tensor, node: fx.Node) -> Tensor:
 def keeps_channels(walk: Walk, node: fx.Node) -> Any:
     """Pooling and resampling: every channel by itself, positions mixed."""
     x = walk.of(node.args[0])
+    # [N, C, positions…]; fewer dimensions would leave out the batch or the positions.
     value = node.meta["val"]
     if not isinstance(value, Tensor) or x.dim() < 3:
         return walk.unknown(node)
@@ -80,17 +89,17 @@ def keeps_channels(walk: Walk, node: fx.Node) -> Any:
 def reduce(walk: Walk, node: fx.Node) -> Any:
     x = walk.of(node.args[0])
     dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    dims = (
-        list(range(x.dim()))
-        if dims is None
-        else [dims]
-        if isinstance(dims, int)
-        else list(dims)
-    )
+    if dims is None:
+        # Without dimensions torch reduces over all of them.
+        dims = list(range(x.dim()))
+    elif isinstance(dims, int):
+        dims = [dims]
+    # A sum or maximum across units mixes them: each of them has to stay.
     if not isinstance(node.meta["val"], Tensor) or any(
         walk.labels.varies(x, d) for d in dims
     ):
         return walk.unknown(node)
+    # Labels do not vary along these dimensions, so any one index stands for all.
     for d in dims:
         x = x.narrow(d, 0, 1)
     return (
@@ -121,8 +130,11 @@ def view(walk: Walk, node: fx.Node) -> Any:
         for a in (*node.args[1:], *node.kwargs.values())
         if isinstance(a, (list, tuple))
     )
+    # `unflatten` gives sizes for one dimension only, which begin at `dim`.
     start = 0 if len(sizes) == out.dim() else int(argument(node, "dim")) % x.dim()
     for d, size in enumerate(sizes, start):
+        # Tied along d, the units of this dimension go all together or not at all, so
+        # the written size stays right while any of them is there.
         if size != -1 and walk.labels.varies(out, d):
             walk.labels.tie_along(out, d)
     return out
@@ -150,6 +162,7 @@ def rearrange(walk: Walk, node: fx.Node) -> Any:
 
 def cat(walk: Walk, node: fx.Node) -> Any:
     parts = node.args[0]
+    # A learned token in front of others, for instance: its values are no units.
     if any(p in walk.stored for p in parts):  # type: ignore[union-attr]
         return walk.unknown(node)
     return rearrange(walk, node)
@@ -161,6 +174,7 @@ def take(walk: Walk, node: fx.Node) -> Any:
     """
     x = walk.of(node.args[0])
     value = node.meta["val"]
+    # A slice of everything.
     if isinstance(value, Tensor) and value.shape == x.shape:
         return x
     if walk.labels.varies(x, argument(node, "dim")):
@@ -172,9 +186,11 @@ def pad(walk: Walk, node: fx.Node) -> Any:
     x = walk.of(node.args[0])
     pads = node.args[1]
     assert isinstance(pads, (list, tuple))
+    # torch lists pads from the last dimension to the first, two numbers each.
     for i in range(len(pads) // 2):
         d = x.dim() - 1 - i
         if any(pads[2 * i : 2 * i + 2]):
+            # New entries beside units would be units that no layer makes.
             if walk.labels.varies(x, d):
                 return walk.unknown(node)
             x = x.narrow(d, 0, 1).expand(

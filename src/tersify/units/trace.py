@@ -45,6 +45,7 @@ class Trace:
 def trace(model: nn.Module, example: Example) -> Trace:
     """The operations of `model(example)` in eval mode. The model is not changed."""
     _refuse_parametrized(model)
+    # Tracing must not touch the user's model, and attention is rewritten below.
     twin = copy.deepcopy(model).eval()
     packed = split_attention_(twin)
     args, kwargs = call_arguments(example)
@@ -62,9 +63,11 @@ def trace(model: nn.Module, example: Example) -> Trace:
         ) from error
     signature = exported.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    # Tied parameters have several names; reversed, so that the first one wins.
     first_name = {id(t): n for n, t in reversed([*_stored(twin)])}
     tensors = dict(_stored(twin))
     graph = exported.graph_module.graph
+    # An operation that nobody reads would freeze its units for nothing.
     graph.eliminate_dead_code()
     stored = {
         node: first_name[id(tensors[names[node.name]])]
@@ -92,6 +95,7 @@ def split_attention_(model: nn.Module) -> dict[str, tuple[str, int]]:
     """
     packed: dict[str, tuple[str, int]] = {}
     for name, module in list(model.named_modules()):
+        # The root itself cannot be replaced in its parent.
         if name and HeadAttention.can_replace(module):
             assert isinstance(module, nn.MultiheadAttention)
             model.set_submodule(name, HeadAttention(module))
@@ -112,6 +116,8 @@ def _stored(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _refuse_parametrized(model: nn.Module) -> None:
+    # A parametrized weight is computed at each call, so there is no stored tensor whose
+    # rows could be cut.
     for name, module in model.named_modules():
         if parametrize.is_parametrized(module):
             raise ValueError(

@@ -30,6 +30,7 @@ class Walk:
         """The labels of a value. A stored tensor that is read like one has to stay as
         it is.
         """
+        # No rule claimed this parameter, so how it is used is not known.
         if node in self.stored:
             for dim, size in enumerate(shape_of(node)):
                 self.labels.freeze(self.labels.along(self.stored[node], dim, size))
@@ -44,6 +45,7 @@ class Walk:
         """
         labels = self.labels.along(name, dim, size)
         key = (self.labels.holder(name), dim)
+        # Otherwise the first role counts.
         if role == "producer" or key not in self.roles:
             self.roles[key] = role
         return labels
@@ -54,11 +56,11 @@ class Walk:
     def unknown(self, node: fx.Node) -> Any:
         """Nothing that this operation reads may go."""
         for other in node.all_input_nodes:
-            for value in (
-                [self.of(other)]
-                if other in self.stored
-                else _tensors(self.values.get(other))
-            ):
+            # Asking for the labels of a stored tensor freezes it already.
+            if other in self.stored:
+                self.of(other)
+                continue
+            for value in _tensors(self.values.get(other)):
                 self.labels.freeze(value)
         return no_units(node)
 
@@ -79,6 +81,7 @@ def argument(node: fx.Node, name: str) -> Any:
     assert isinstance(node.target, torch._ops.OpOverload)
     for place, declared in enumerate(node.target._schema.arguments):
         if declared.name == name:
+            # By position, by keyword, or the schema's default.
             return (
                 node.args[place]
                 if place < len(node.args)
@@ -94,15 +97,17 @@ def units_along(walk: Walk, labels: Tensor, dim: int) -> Tensor:
     dim %= labels.dim()
     if any(walk.labels.varies(labels, d) for d in range(labels.dim()) if d != dim):
         walk.labels.freeze(labels)
+    # All other positions have the same labels, so the first line stands for them.
     return labels.movedim(dim, -1).reshape(-1, labels.shape[dim])[0]
 
 
 def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    return (
-        [v for v in value if isinstance(v, Tensor)] if isinstance(value, tuple) else []
-    )
+    # Several results, such as those of `split`, are kept as a tuple.
+    if not isinstance(value, tuple):
+        return []
+    return [v for v in value if isinstance(v, Tensor)]
 
 
 Rule = Callable[[Walk, fx.Node], Any]

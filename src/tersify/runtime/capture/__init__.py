@@ -76,6 +76,7 @@ def _as_if_compiling() -> Iterator[None]:
     """`torch.compiler.is_compiling()` is true inside, where this torch keeps it in a
     flag.
     """
+    # A private name: a torch without it is left alone.
     before = getattr(torch.compiler, "_is_compiling_flag", None)
     if before is None:
         yield
@@ -90,6 +91,9 @@ def _as_if_compiling() -> Iterator[None]:
 def _settled(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], copy: Copy
 ) -> Captured:
+    # A first record may show that the forward changes buffers, or fills a cache. It is
+    # then recorded again with that known. Four rounds are enough for a buffer whose
+    # change shows another one; a forward that goes on changing is refused.
     state: tuple[Tensor, ...] = ()
     settled = False
     before = Attributes(model)
@@ -126,6 +130,7 @@ def _record(
     # needs a private name of torch, so not before it is used
     from tersify.runtime.capture.recording_modes import watch
 
+    # The run may write to its inputs, and the caller's tensors must not change.
     copies: list[Tensor] = []
 
     def copied(leaf: Any) -> Any:
@@ -143,6 +148,7 @@ def _record(
         recorder.add_live(tensor, name)
     before = Attributes(model)
     slots = _slots(model)
+    # Put back in `finally`, so that compiling does not advance the module's state.
     held = [(t, t.detach().clone()) for t in state]
     fixed = isinstance(model, fx.GraphModule)  # its mode cannot be changed
     try:
@@ -153,6 +159,7 @@ def _record(
             outputs = watch(recorder, lambda: model(*copied_args, **copied_kwargs))
         referred = map_leaves(outputs, lambda leaf: _output(recorder, leaf))
         live = zip((*inputs, *state_names), (*copies, *state), strict=True)
+        # An input or state whose current value has another name was written to.
         written = {
             name: now
             for name, tensor in live
@@ -224,6 +231,7 @@ def _refuse_other_tensors(
     replaced = ""
     for owner, now, before in slots:
         for key in {*now, *before}:
+            # A tensor that was assigned anew would be a constant of this one run.
             if now.get(key) is not before.get(key):
                 replaced = f"{owner}.{key}".lstrip(".")
         if replaced:

@@ -42,6 +42,7 @@ class Attributes:
                 inside, self._contents.get(key, known), recorder
             ):
                 continue
+            # Other objects are left alone: a logger may change at every call.
             if any(isinstance(leaf, (Tensor, int, float)) for leaf in leaves(inside)):
                 return ".".join(("self", *(part for part in key if part)))
         return ""
@@ -49,6 +50,8 @@ class Attributes:
     def restore(self) -> None:
         """The same objects with the same contents stand in all attributes again."""
         for name, module in self._model.named_modules():
+            # New attributes go. The list is made first, because deleting changes the
+            # dict.
             for key in [key for key in vars(module) if _counts(key, vars(module)[key])]:
                 if (name, key) not in self._held:
                     delattr(module, key)
@@ -58,6 +61,7 @@ class Attributes:
                 setattr(modules[name], key, value)
         for key, inside in self._contents.items():
             container = self._held[key]
+            # The same container is filled again: others may hold it, too.
             container.clear()
             if isinstance(container, (list, deque)):
                 container.extend(inside[1])
@@ -77,6 +81,8 @@ def _attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
 
 
 def _counts(key: str, value: Any) -> bool:
+    # Names with an underscore are mostly torch's own book-keeping, but a forward may
+    # keep a tensor there.
     return not key.startswith("_") or isinstance(value, Tensor)
 
 
@@ -92,15 +98,19 @@ def _is_the_same(value: Any, before: Any, recorder: Recorder) -> bool:
     if value is before:
         return True
     if isinstance(value, Tensor) and isinstance(before, Tensor):
+        # torch.equal raises for some pairs of types.
         if (value.shape, value.dtype) != (before.shape, before.dtype):
             return False
         # What depends on the inputs differs from call to call, though it be equal now.
         return not recorder.is_live(value) and torch.equal(value, before)
+    # Contents of containers arrive as tuples of keys and items.
     if isinstance(value, tuple) and isinstance(before, tuple):
         if len(value) != len(before):
             return False
         pairs = zip(value, before, strict=True)
         return all(_is_the_same(a, b, recorder) for a, b in pairs)
+    # Other objects count as changed when they are not the very same: their equality may
+    # mean anything, or cost much.
     if not isinstance(value, (int, float, str)) or type(value) is not type(before):
         return False
     return bool(value == before)

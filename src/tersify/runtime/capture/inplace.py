@@ -60,6 +60,7 @@ def written_arguments(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Tensor]:
     """The tensors that the call writes to, in the order of the schema."""
+    # Arguments 3 and 4 are the running mean and variance, 5 says `training`.
     if func in _UPDATES_STATISTICS and args[5]:
         return [t for t in args[3:5] if t is not None]
     found: list[Tensor] = []
@@ -86,9 +87,12 @@ def functional_form(
         raise refuse(
             f"the forward calls {name}() on a tensor", "make a new tensor instead"
         )
+    # In place the result keeps the type of the tensor written to; the functional form
+    # promotes. They agree where all types are the same.
     one_type = all(
         t.dtype in (written[0].dtype, torch.bool) for t in tensors((args, kwargs))
     )
+    # The functional form is what the lowerings know, so it is preferred.
     if (
         len(written) == 1
         and written[0] is args[0]
@@ -112,6 +116,7 @@ def _written_positions(
     if func in _UPDATES_STATISTICS:
         changed = {a.name for a in schema[3:5]}
     found: list[int] = []
+    # Leaves are counted in the order in which `OnCopies` meets them.
     position = 0
     for name, given in (
         *zip((a.name for a in schema), args, strict=False),

@@ -23,6 +23,7 @@ def refuse_nested_paddings(model: nn.Module) -> Iterator[None]:
         for m in model.modules()
         if isinstance(m, nn.TransformerEncoder) and m.use_nested_tensor
     ]
+    # Hooks see the arguments of encoders anywhere inside the model.
     handles = [
         module.register_forward_pre_hook(_look, with_kwargs=True) for module in nested
     ]
@@ -34,6 +35,7 @@ def refuse_nested_paddings(model: nn.Module) -> Iterator[None]:
 
 
 def _look(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    # forward(src, mask, src_key_padding_mask).
     mask = args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")
     if mask is not None:
         raise refuse(

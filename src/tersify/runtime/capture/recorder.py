@@ -77,6 +77,8 @@ class Recorder:
         """The name of the value that the tensor has now; a constant becomes a value by
         being used.
         """
+        # The memory may have been written through another tensor since this name was
+        # given; then the view is read anew.
         entry = self._entry(tensor)
         if entry.name is None or entry.version != entry.storage.version:
             live = entry.storage.live
@@ -102,8 +104,11 @@ class Recorder:
             name = self._new_name(func)
             results.append(name)
             self.values[name] = Value.of(tensor)
+            # An operation that returns its argument makes no new tensor to track.
             if any(tensor is given for given in inputs):
                 continue
+            # A view shares memory with an argument: a later write to either reaches
+            # both.
             storage = self._shared_storage(tensor, inputs) or Storage(
                 Geometry.of(tensor), name, live=True
             )
@@ -128,6 +133,7 @@ class Recorder:
         """What depends on no input stays what it is; memory made by this run is
         remembered as such.
         """
+        # A view of a parameter is still the parameter's memory, not this run's.
         given = {_storage_id(t) for t in inputs}
         for tensor in tensors(made):
             if _storage_id(tensor) not in given:
@@ -139,6 +145,9 @@ class Recorder:
         self.depends_on_strides |= entry.storage.laid_out_by_chance
         if entry.storage.live:
             return
+        # Three cases. Memory of the module: it is state, and its old numbers are saved.
+        # Memory that this run made as a constant: constants that were read before keep
+        # a copy. If a live value is written, that memory becomes live itself.
         key = _storage_id(written)
         if key not in self._made_here:
             if key not in self.mutated:
@@ -168,6 +177,7 @@ class Recorder:
         """
         written = written_arguments(func, args, kwargs)
         self.random |= is_random(func)
+        # Random numbers differ from call to call, as inputs do.
         live = self.is_live((args, kwargs)) or is_random(func)
         for tensor in written:
             if live and (
@@ -179,6 +189,8 @@ class Recorder:
                     "call .contiguous() before",
                 )
             self.before_write(tensor, live=live)
+        # Constants written by constants stay constants; the version tells older views
+        # to read again.
         if not live:
             made = run()
             for tensor in written:
@@ -187,6 +199,8 @@ class Recorder:
             return made
         target, taken, called = functional_form(func, args, kwargs, written)
         call_args, call_kwargs = self._with_refs(taken), self._with_refs(called)
+        # Arguments were named before the run: afterwards the same tensors hold their
+        # new values.
         results = [self._new_name(func) for _ in written]
         made = run()
         self.calls.append(
@@ -217,6 +231,7 @@ class Recorder:
         )
 
     def _entry(self, tensor: Tensor) -> Entry:
+        # An id may be reused after its tensor is gone, hence the weak reference.
         known = self._entries.get(id(tensor))
         if known is not None and known.tensor() is tensor:
             return known
@@ -272,6 +287,7 @@ class Recorder:
     def _unique(self, base: str) -> str:
         count = self._used.get(base, -1) + 1
         self._used[base] = count
+        # A counted name may collide with a parameter that is really called so.
         name = f"{base}_{count}" if count else base
         if count and name in self._used:
             return self._unique(base)

@@ -87,10 +87,14 @@ class _AtenMode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         recorder = self.recorder
+        # Inside a function that is recorded whole its parts are not recorded again.
+        # "prim" operations only ask for properties such as the device.
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
         if func._schema.is_mutable or written_arguments(func, args, kwargs):
             return recorder.write(func, args, kwargs, lambda: func(*args, **kwargs))
+        # `live`: some argument depends on an input. Everything else is a constant,
+        # which is computed now, once.
         live = recorder.is_live((args, kwargs))
         if live:
             _refuse_sizes_from_numbers(recorder, func, args, kwargs)
@@ -100,6 +104,8 @@ class _AtenMode(TorchDispatchMode):
             and isinstance(made, (bool, int, float, complex))
             and func is not aten.is_same_size.default
         ):
+            # A Python number is frozen into the record, and a branch on it would hold
+            # for the example only. Comparing sizes is no such case.
             raise refuse("the forward reads numbers of its input into Python", _REMEDY)
         if live or is_random(func):
             recorder.random |= is_random(func)
@@ -131,6 +137,8 @@ class _FunctionMode(TorchFunctionMode):
             hash(func)
         except TypeError:  # none of those that are known here
             return func(*args, **kwargs)
+        # Looking for live arguments walks through all of them, so only where it
+        # matters.
         known = func in WHOLE or func in _READS_NUMBERS or func in _READS_STRIDES
         live = known and recorder.is_live((args, kwargs))
         if func in _READS_NUMBERS and live:
@@ -140,9 +148,11 @@ class _FunctionMode(TorchFunctionMode):
         recorder.depends_on_strides |= func in _READS_STRIDES and live
         if func not in WHOLE or not live or _needs_its_parts(func, args, kwargs):
             made = func(*args, **kwargs)
+            # No operation shows that nothing was copied, so it is noted here.
             if func in _COPIES_IF_NEEDED and made is args[0]:
                 recorder.returned_itself(made)
             return made
+        # Counted, because such functions may call each other.
         self.aten_mode.paused += 1
         try:
             made = func(*args, **kwargs)
@@ -160,6 +170,8 @@ class _FunctionMode(TorchFunctionMode):
             return func(*args, **kwargs)
         made = func(*args, **kwargs)
         if isinstance(made, Tensor) and recorder.is_live(args):
+            # `.data` runs no operation. Recorded as `detach`, it shares memory as it
+            # does in torch.
             recorder.record(aten.detach.default, args[:1], {}, made)
         return made
 
@@ -177,6 +189,8 @@ def _refuse_sizes_from_numbers(
     if torch.Tag.dynamic_output_shape not in func.tags:
         return
     if func in (aten.index.Tensor, aten._unsafe_index.Tensor):
+        # An index of integers gives as many results as it has entries. Only a mask
+        # makes the size depend on numbers.
         masks = [t for t in tensors(args[1:]) if t.dtype in (torch.bool, torch.uint8)]
         if not masks or not recorder.is_live(masks):
             return
@@ -188,6 +202,7 @@ def _needs_its_parts(func: Any, args: Any, kwargs: Any) -> bool:
     highest one decides a size.
     """
     if func is F.one_hot:
+        # −1 is torch's default: the classes are counted from the numbers.
         return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     return torch.is_autocast_enabled("cpu")
 

@@ -22,6 +22,8 @@ def refuse(what: str, remedy: str) -> CannotCapture:
 
 def _user_line() -> str:
     """The innermost line that is neither torch's nor ours."""
+    # From the innermost frame outwards, so the first line that is the user's is the one
+    # that asked for the refused operation.
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         path = Path(frame.f_code.co_filename)
         if _TORCH not in path.parents and _OURS not in path.parents and path.exists():

@@ -42,6 +42,7 @@ class Geometry:
 
     @property
     def is_contiguous(self) -> bool:
+        # An axis of size 1 is never stepped along, so its stride does not matter.
         expected = 1
         for size, stride in zip(
             reversed(self.shape), reversed(self.stride), strict=True
@@ -91,6 +92,8 @@ def with_strides(
     """A fresh copy in memory that has these strides, whatever those of `numbers` are;
     expanded axes stay expanded.
     """
+    # `copy_` refuses memory that several positions share, so an expanded axis is copied
+    # once and expanded again.
     once = tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)
     kept = numbers.reshape(shape)[once]
     return (
@@ -137,6 +140,7 @@ class Storage:
 
     def read(self, view: Geometry, emit: Emit) -> str:
         """The value that `view` has now."""
+        # The last write covers exactly this view, so its value is the answer.
         if self._writes and self._writes[-1][0] == view:
             return self._writes[-1][1]
         base = self._current_base(emit)
@@ -144,6 +148,8 @@ class Storage:
 
     def _current_base(self, emit: Emit) -> str:
         assert self._base_name is not None
+        # Apply the writes in order to the value of the whole memory. A write that
+        # covers it all replaces that value without an operation.
         for view, name in self._writes:
             if view == self.base:
                 self._base_name = name
@@ -157,6 +163,8 @@ class Storage:
                     self.base.shape,
                     self.base.dtype,
                 )
+        # They are part of the base now. Kept as one write, reads of the whole are
+        # direct.
         self._writes = [(self.base, self._base_name)] if self._writes else []
         return self._base_name
 

@@ -72,6 +72,7 @@ class Call:
 
     def arguments(self) -> dict[str, Any]:
         """By their names in the operation's schema, defaults filled in."""
+        # Positional arguments in the order of the schema, then those by keyword.
         schema = self.target._schema  # type: ignore[attr-defined]
         given = dict(
             zip((a.name for a in schema.arguments), self.args, strict=False)

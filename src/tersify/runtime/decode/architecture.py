@@ -86,6 +86,8 @@ def _activation(name: str) -> tuple[str, bool]:
 
 
 def _check_rotation(config: Any) -> None:
+    # The table of angles is made once, so rotations that change with the length of the
+    # text cannot be served.
     rotation = getattr(config, "rope_parameters", None) or {}
     kind = rotation.get("rope_type", "default")
     if kind in LENGTHENING or "rope_theta" not in rotation:
@@ -112,10 +114,13 @@ def _llama(config: Any) -> Architecture:
     """Llama and what is like it: Mistral, Qwen2, Qwen3, SmolLM2, SmolLM3, BitNet."""
     _check_rotation(config)
     activation, squared = _activation(config.hidden_act)
+    # Some models have heads wider or narrower than hidden_size / heads.
     width = (
         getattr(config, "head_dim", None)
         or config.hidden_size // config.num_attention_heads
     )
+    # SmolLM3 leaves the rotation out in some layers; despite its name the list holds 1
+    # where a layer rotates.
     rotated = getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers
     normed, sub_normed = config.model_type == "qwen3", config.model_type == "bitnet"
     layers = []
@@ -170,6 +175,7 @@ def _gpt2(config: Any) -> Architecture:
     layers = []
     for number in range(config.num_hidden_layers):
         at = f"transformer.h.{number}."
+        # GPT-2's own options: no scale, or one that falls with the layer's number.
         scale = width**-0.5 if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
             scale /= number + 1

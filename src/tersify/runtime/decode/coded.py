@@ -1,5 +1,5 @@
-"""What a matrix is to the decoder's kernels: numbers of levels with factors of rows and
-columns, or plain numbers.
+"""A matrix as the decoder's kernels take it: codes of levels with factors of rows and
+columns, or plain floats.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Coded:
         stand for.
         """
         assert self.levels is not None
+        # level = whole · step, and the step moves into the factor of every row.
         step = int8_step(self.levels)
         whole = (self.levels.double() / step).round().float()
         scale = (
@@ -61,6 +62,8 @@ class Coded:
         """
         if self.levels is None or len(self.levels) <= NIBBLE_LEVELS:
             return self
+        # Whole steps can be stored as bytes and multiplied, without a table. Only
+        # levels that are such steps may be replaced: this path is exact.
         steps = self.in_steps()
         assert steps.levels is not None
         step = int8_step(self.levels)
@@ -73,8 +76,11 @@ def coded(name: str, matrix: Matrix) -> Coded:
     the numbers are.
     """
     weight, packed = matrix.weight, matrix.origin
+    # A file holds the packed form itself; no dense copy is made unless it is of a kind
+    # that the kernels do not know.
     if isinstance(weight, CompressedTensor):
         return _of_packed(weight) or _of_weight(classify(name, weight.to_dense()))
+    # The live weight may have been trained since it was loaded.
     if packed is not None and _equal(packed, weight):
         return _of_packed(packed) or _of_weight(classify(name, weight))
     return _of_weight(classify(name, weight))
@@ -93,10 +99,12 @@ def _of_packed(tensor: CompressedTensor) -> Coded | None:
     rows, features = tensor.shape
     row: Tensor | None = None
     column: Tensor | None = None
+    # Each scale is a factor of rows or of columns; several of a kind multiply.
     for scale in (tensor.scale, getattr(tensor, "column_scale", None)):
         if scale is None:
             continue
         factors = scale.detach().float().reshape(-1)
+        # A scale for everything is one for each row, all equal.
         if scale.numel() == 1 or tuple(scale.shape) == (rows, 1):
             row = factors.expand(rows) * (1.0 if row is None else row)
         elif tuple(scale.shape) in ((1, features), (features,)):
@@ -115,6 +123,7 @@ def _of_weight(weight: Weight) -> Coded:
     if weight.kind is WeightKind.FLOAT:
         return Coded(dense=weight.values, row_scale=weight.row_scale)
     if weight.kind is WeightKind.SIGN:
+        # 0 for zero, 1 for +1, 2 for −1.
         codes = (
             (weight.values < 0)
             .to(torch.uint8)
@@ -127,9 +136,11 @@ def _of_weight(weight: Weight) -> Coded:
             row_scale=weight.row_scale,
         )
     assert weight.table is not None
+    # Code 0 is the zero; the table holds the other levels.
     levels = torch.cat([torch.zeros(1), weight.table.float()])
     if len(levels) > 256:  # no code is left for zero
         return Coded(dense=weight.values, row_scale=weight.row_scale)
+    # Binary search in the sorted levels, then back to the codes.
     order = levels.argsort()
     places = torch.from_numpy(
         np.searchsorted(levels[order].numpy(), weight.values.numpy())

@@ -34,6 +34,7 @@ CHECK_TOKENS = 24
 def is_language_model(model: nn.Module) -> bool:
     """Whether it is a causal model of transformers."""
     return (
+        # By its methods, so that transformers need not be imported.
         hasattr(model, "generate")
         and hasattr(model, "config")
         and hasattr(model, "prepare_inputs_for_generation")
@@ -58,6 +59,7 @@ def compile_language_model(
             f"language models run with precision 'fp32' or 'int8', got {precision!r}"
         )
     try:
+        # Treated like an unknown model: torch runs it, with a warning that says why.
         if kernels is None:
             raise UnknownModelError("the compiled kernels are missing")
         return _compiled(model, kernels, precision, context, cache)
@@ -77,6 +79,7 @@ def _compiled(
 ) -> LanguageModel:
     architecture = architecture_of(model.config)
     if context is not None:
+        # Learned positions end with their table; rotations go on.
         most = architecture.context if architecture.positions is not None else None
         check_whole("context", context, low=1, high=most)
     network = Network(kernels, architecture, ModuleSource(model), precision)
@@ -126,6 +129,7 @@ def from_tensors(
     network = Network(
         Kernels(module, count), architecture, MappingSource(tensors, config), precision
     )
+    # transformers' `generate` needs a module; this one has no memory.
     with torch.device("meta"):
         model = importlib.import_module(
             "transformers"
@@ -147,6 +151,7 @@ def rotation_of(rotary: Any) -> Rotation:
             cosines, sines = rotary(
                 torch.zeros(1, dtype=torch.float32), torch.arange(positions)[None]
             )
+        # transformers repeats the cosines for both halves of a head.
         pairs = cosines.shape[-1] // 2
         return cosines[0, :, :pairs].float(), sines[0, :, :pairs].float()
 
@@ -163,6 +168,8 @@ def _check(made: LanguageModel, model: Any, *, cache: str) -> None:
         model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(0)
     )
     layers = [model.get_submodule(name) for name in int8]
+    # The model must round its inputs where our kernels do, or the comparison would
+    # measure the rounding instead of mistakes.
     hooks = [
         x.register_forward_pre_hook(_round_input)
         for x in layers

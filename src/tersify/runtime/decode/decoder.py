@@ -53,6 +53,7 @@ class Decoder:
         self.check_length(positions)
         if slots <= self._cache.slots and positions <= self._cache.capacity:
             return
+        # Doubling keeps the cost of copying the cache proportional to its length.
         wanted = max(FIRST_POSITIONS, self._cache.capacity)
         while wanted < positions:
             wanted *= 2
@@ -78,7 +79,10 @@ class Decoder:
         for begin in range(0, len(tokens), CHUNK):
             part = tokens[begin : begin + CHUNK]
             last = begin + len(part) == len(tokens)
-            wanted = range(len(part)) if all_logits else [len(part) - 1] if last else []
+            # Parts before the last only fill the cache.
+            wanted: Sequence[int] = [len(part) - 1] if last else []
+            if all_logits:
+                wanted = range(len(part))
             positions = range(start + begin, start + begin + len(part))
             logits = self.run([slot] * len(part), positions, part, wanted)
             if all_logits or last:
@@ -97,6 +101,8 @@ class Decoder:
         """
         a = self.network.architecture
         self.room_for(max(slots) + 1, max(positions) + 1)
+        # Without wanted rows the engine still has one output: a hidden vector that
+        # nobody reads.
         out = torch.empty(max(len(wanted), 1), a.vocabulary if wanted else a.hidden)
         inputs = [torch.tensor(tokens, dtype=torch.int64)]
         if self.network.positions is not None:

@@ -39,6 +39,7 @@ def prompts_of(
         raise ValueError(
             f"an attention_mask has the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(attention_mask.shape)}"
         )
+    # Padding is allowed on the left only: no 1 may be followed by a 0.
     mask = attention_mask != 0
     if not bool(mask[:, -1].all()) or bool((mask[:, :-1] & ~mask[:, 1:]).any()):
         raise ValueError(
@@ -63,6 +64,8 @@ def decode(
         model_kwargs.get("attention_mask"),
         decoder.network.architecture.vocabulary,
     )
+    # max_length counts padding; the cache holds texts without it. The last token is
+    # never fed back, hence −1.
     longest, length = max(len(text) for text in texts), generation_config.max_length
     decoder.check_length(
         longest
@@ -76,6 +79,7 @@ def decode(
     unfinished = torch.ones(len(texts), dtype=torch.bool)
     kept: tuple[list[Tensor], list[Tensor]] = ([], [])
     while True:
+        # Processors may write to the scores, and the raw logits are returned as well.
         scores = logits_processor(input_ids, logits.clone())
         kept[0].append(scores)
         kept[1].append(logits)
@@ -83,6 +87,7 @@ def decode(
             tokens = torch.multinomial(scores.softmax(-1), 1).squeeze(1)
         else:
             tokens = scores.argmax(-1)
+        # A text that has ended is filled with padding while the others go on.
         if ends:
             tokens = torch.where(
                 unfinished, tokens, generation_config._pad_token_tensor
@@ -93,6 +98,7 @@ def decode(
         unfinished &= ~stopping_criteria(input_ids, scores)
         if not bool(unfinished.any()):
             break
+        # Nobody asked for them, and each is as large as the vocabulary.
         if not generation_config.return_dict_in_generate:
             kept[0].clear()
             kept[1].clear()
@@ -105,12 +111,15 @@ def decode(
 
 
 def _check(config: Any, model_kwargs: dict[str, Any]) -> None:
+    # A setting that is ignored would change the text without a word, so each is refused.
     if config.num_beams and config.num_beams > 1:
         raise ValueError(f"num_beams={config.num_beams} is {MOVED}")
     if config.return_dict_in_generate and (
         config.output_attentions or config.output_hidden_states
     ):
         raise ValueError(f"attentions and hidden states are {MOVED}")
+    # transformers passes an empty cache by default. One that cannot tell its length
+    # counts as filled: ignoring it would continue another text.
     cache = model_kwargs.get("past_key_values")
     if cache is not None and getattr(cache, "get_seq_length", lambda: 1)():
         raise ValueError(f"going on from past_key_values is {MOVED}")
@@ -123,6 +132,7 @@ def _result(
 ) -> Any:
     if not config.return_dict_in_generate:
         return input_ids
+    # Imported by name, so that tersify does not depend on transformers.
     made: Any = importlib.import_module("transformers.generation.utils")
     return made.GenerateDecoderOnlyOutput(
         sequences=input_ids,

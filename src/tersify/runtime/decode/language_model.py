@@ -73,6 +73,7 @@ class LanguageModel:
         texts = hf_loop.prompts_of(input_ids, attention_mask, a.vocabulary)
         out = torch.zeros(*input_ids.shape, a.vocabulary)
         with self._lock:
+            # The call overwrites slot 0 of the cache.
             self._seen = []
             for number, text in enumerate(texts):
                 out[number, input_ids.shape[1] - len(text) :] = self._decoder.prompt(
@@ -162,6 +163,7 @@ class LanguageModel:
             if len(text) > self.context:
                 return
             with self._lock:
+                # At least the last token runs, because its logits are needed.
                 shared = _common(self._seen, text[:-1])
                 logits = self._decoder.prompt(0, text[shared:], shared)
                 self._seen = list(text)
@@ -181,6 +183,7 @@ class LanguageModel:
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens two texts begin with alike."""
     shared = 0
+    # Up to the end of the shorter one.
     for x, y in zip(a, b, strict=False):
         if x != y:
             break
@@ -190,6 +193,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 def _versions(model: nn.Module) -> list[tuple[int, int]]:
     """What a write to any parameter or buffer changes."""
+    # Tensors made in inference mode count no versions.
     tensors = (*model.parameters(), *model.buffers())
     return [
         (x.data_ptr(), -1 if x.is_inference() else x._version)

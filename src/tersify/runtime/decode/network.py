@@ -53,6 +53,8 @@ class Network:
             if progress is not None:
                 progress(number)
         self.final_norm = source.norm(architecture.final_norm)
+        # Embedding and head work on floats whatever the precision is; a tied pair is
+        # packed once.
         self.embedding = pack_product(
             kernels,
             [architecture.embedding],
@@ -119,6 +121,7 @@ class Network:
         return {name for product in self._products() for name in product.int8_names}
 
     def weight_bytes(self) -> int:
+        # By identity, so that a tied embedding counts once.
         packed = {
             id(part.weights): part.weights
             for product in self._products()
@@ -144,6 +147,8 @@ class Network:
         for number, layer in enumerate(self.layers):
             value = self._attention(engine, value, cache, number, layer, tokens)
             value = self._feed_forward(engine, value, layer, tokens)
+        # The head has a row for every word, so it sees only the tokens whose logits are
+        # wanted.
         chosen = module.wanted_rows(engine, value, cache, max(wanted, 1))
         if wanted:
             chosen = self.head.emit(
@@ -165,11 +170,9 @@ class Network:
         (part,) = product.parts
         scale = [] if part.row_scale is None else part.row_scale.tolist()
         value = self.kernels.module.embedding_rows(engine, ids, part.weights, scale)
-        return (
-            value
-            if part.columns is None
-            else self.kernels.module.scale_columns(engine, value, part.columns)
-        )
+        if part.columns is None:
+            return value
+        return self.kernels.module.scale_columns(engine, value, part.columns)
 
     def _normed(self, engine: Any, value: int, norm: Norm) -> int:
         weight, bias = _list(norm.weight), _list(norm.bias)
@@ -194,6 +197,9 @@ class Network:
         tokens: int,
     ) -> int:
         a, names = self.architecture, self.architecture.layers[number]
+        # [tokens, (heads + 2 · key_heads) · width]: queries, keys and values behind
+        # each other. The kernel rotates them, stores the new keys and values in the
+        # cache, and attends to all that the cache holds of each text.
         heads = layer.queries_keys_values.emit(
             self.kernels,
             engine,
@@ -204,6 +210,7 @@ class Network:
             [] if norm is None else _list(norm.weight)
             for norm in (layer.query_norm, layer.key_norm)
         ]
+        # Models that norm queries norm keys as well, with the same eps.
         eps = 0.0 if layer.query_norm is None else layer.query_norm.eps
         attended = self.kernels.module.cached_attention(
             engine,
@@ -217,6 +224,7 @@ class Network:
             *norms,
             eps,
         )
+        # BitNet norms once more before each matrix whose input it rounds to 8 bits.
         if layer.before_attention_out is not None:
             attended = self._normed(engine, attended, layer.before_attention_out)
         return self._sum(
@@ -232,6 +240,7 @@ class Network:
             self.kernels, engine, self._normed(engine, value, layer.inner_norm), tokens
         )
         kind = getattr(module.Activation, a.activation)
+        # CLAMP from 0 upwards is ReLU.
         curve = (
             module.Epilogue(activation=kind, low=0.0)
             if a.activation == "CLAMP"

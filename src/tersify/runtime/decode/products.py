@@ -43,6 +43,7 @@ class Product:
         made = [self._emit(part, kernels.module, engine, value) for part in self.parts]
         if len(made) == 1:
             return made[0]
+        # [1, 1, tokens, rows] of each part, joined along the rows of every token.
         rows = [
             engine.view(each, tokens, (part.rows, 1, 1))
             for each, part in zip(made, self.parts, strict=True)
@@ -50,6 +51,7 @@ class Product:
         return engine.view(engine.concatenate(rows), 1, (1, tokens, self.rows))
 
     def _emit(self, part: Packed, module: Any, engine: Any, value: int) -> int:
+        # W · diag(c) · x = W · (c ∘ x): factors of columns go to the input.
         if part.columns is not None:
             value = module.scale_columns(engine, value, part.columns)
         if part.int8:
@@ -70,38 +72,44 @@ def pack_product(
             raise ValueError(
                 f"{name!r} rounds its inputs to 8 bits and must have weights of few levels"
             )
+        # A layer that rounds its inputs itself gets int8 whatever was asked for: that
+        # is what it computes.
         int8.append(weight.codes is not None and (precision == "int8" or matrix.rounds))
         found.append(weight.in_steps() if int8[-1] else weight.for_floats())
+    # One product reads the input once and starts the threads once.
     biases = [matrix.bias for matrix in matrices]
     if len(set(int8)) == 1 and _fit_together(found):
         parts = [_packed(kernels, found, biases, int8[0])]
     else:
         each = zip(found, biases, int8, strict=True)
         parts = [_packed(kernels, [w], [bias], steps) for w, bias, steps in each]
+    # The self-check rounds the inputs of these layers in the model, too.
     in_int8 = [name for name, steps in zip(names, int8, strict=True) if steps]
     return Product(parts=tuple(parts), int8_names=frozenset(in_int8))
 
 
 def _bits(levels: set[float]) -> int:
+    """Of one weight of such levels; plain floats have none."""
     if not levels:
         return 32
-    return (
-        2
-        if levels <= {-1.0, 0.0, 1.0}
-        else 4
-        if len(levels) <= 16
-        else 8
-        if len(levels) <= 256
-        else 64
-    )
+    if levels <= {-1.0, 0.0, 1.0}:
+        return 2
+    if len(levels) <= 16:
+        return 4
+    if len(levels) <= 256:
+        return 8
+    # More levels than a byte can name: worse than anything, so nothing is joined.
+    return 64
 
 
 def _fit_together(found: Sequence[Coded]) -> bool:
     """Whether one matrix of all rows needs no more bits than each for itself."""
+    # Factors of columns are applied to the input, which all rows share.
     if any(weight.column_scale is not None for weight in found):
         return len(found) == 1
     each = [set(weight.level_list()) for weight in found]
     together: set[float] = set().union(*each)
+    # Otherwise rows of 2 bits would be stored with 4 and read more memory.
     return all(_bits(levels) == _bits(together) for levels in each)
 
 
@@ -114,6 +122,7 @@ def _packed(
     module, rows = kernels.module, sum(weight.rows for weight in found)
     scale = _joined([(w.row_scale, w.rows) for w in found], 1.0)
     shift = _joined([(b, w.rows) for b, w in zip(biases, found, strict=True)], 0.0)
+    # The kernels take both lists or none.
     epilogue = module.Epilogue()
     if scale is not None or shift is not None:
         epilogue = module.Epilogue(
@@ -155,6 +164,7 @@ def _same_codes(found: Sequence[Coded]) -> tuple[Tensor, list[float]]:
         if weight.level_list() == levels:
             parts.append(weight.codes)
         else:
+            # Old code → place of its level in the common list.
             places = torch.tensor(
                 [levels.index(level) for level in weight.level_list()],
                 dtype=torch.uint8,
@@ -166,6 +176,7 @@ def _same_codes(found: Sequence[Coded]) -> tuple[Tensor, list[float]]:
 def _joined(
     given: Sequence[tuple[Tensor | None, int]], missing: float
 ) -> Tensor | None:
+    # Without any factor or bias the kernel skips the step altogether.
     if all(each is None for each, _ in given):
         return None
     filled = [

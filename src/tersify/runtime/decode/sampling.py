@@ -30,12 +30,15 @@ class Sampling:
         """From the logits of one token, [vocabulary]."""
         if not self.do_sample:
             return int(logits.argmax())
+        # `numbers` are the tokens behind the scores that are left, None for all.
         scores, numbers = (logits / self.temperature), None
         if self.top_k and self.top_k < scores.numel():
             scores, numbers = scores.topk(self.top_k)
         if self.top_p < 1:
             scores, order = scores.sort(descending=True)
             numbers = order if numbers is None else numbers[order]
+            # The probability of all likelier tokens: a token stays while that is below
+            # top_p.
             before = scores.softmax(-1).cumsum(-1).roll(1)
             before[0] = 0
             scores = scores[before < self.top_p]  # the likeliest is always among them

@@ -122,6 +122,7 @@ class MappingSource:
             if f"{name}.bias" in self._tensors
             else None
         )
+        # GPT-2's layers are stored as [features, outputs]; its embeddings are not.
         if self._transposed and ".h." in name:
             return Matrix(weight=_dense(found).t(), bias=bias)
         return Matrix(weight=found, bias=bias)
@@ -145,6 +146,7 @@ def _bit_weight(layer: Any) -> Tensor:
     # four signs a byte, rows a quarter of the matrix apart
     if layer.weight.dtype == torch.uint8:
         packed = layer.weight
+        # Codes 0, 1, 2 stand for −1, 0, 1.
         signs = torch.cat(
             [(packed >> shift & 3).to(torch.float32) - 1 for shift in (0, 2, 4, 6)]
         )
@@ -152,5 +154,6 @@ def _bit_weight(layer: Any) -> Tensor:
     weight = layer.weight.detach().float()
     if not layer.online_quant:
         return weight * layer.weight_scale.float()
+    # BitNet b1.58: round(W / mean|W|) clipped to −1..1, times mean|W|.
     scale = 1.0 / weight.abs().mean().clamp(min=1e-5)
     return (weight * scale).round().clamp(-1, 1) / scale

@@ -37,12 +37,16 @@ class Cordic:
 
     def polar(self, x: Ints, y: Ints) -> tuple[Ints, Ints]:
         """(x, y) → magnitude, in the same steps, and phase."""
+        # The iterations reach angles up to about ±99.9°, so points on the left are
+        # first turned by half a turn.
         turned = x < 0
         x, y = (
             np.where(turned, -x, x) << self.guard_bits,
             np.where(turned, -y, y) << self.guard_bits,
         )
         angle = np.zeros_like(x)
+        # Vectoring: turn towards the x axis by ±arctan(2^−step), until y is about 0.
+        # Both new coordinates use the old ones.
         for step, turn in enumerate(self._turns()):
             down = y >= 0
             x, y = (
@@ -51,16 +55,19 @@ class Cordic:
             )
             angle = np.where(down, angle + turn, angle - turn)
         half = 1 << (self.angle_bits - 1)
+        # Back into −half .. half − 1, one turn.
         phase = (np.where(turned, angle + half, angle) + half) % (2 * half) - half
         return self._without_gain(x), phase
 
     def rectangular(self, magnitude: Ints, phase: Ints) -> tuple[Ints, Ints]:
         """Magnitude and phase → (x, y)."""
         half = 1 << (self.angle_bits - 1)
+        # More than a quarter turn: start from the opposite point.
         behind = np.abs(phase) > half // 2
         left = np.where(behind, phase - np.sign(phase) * half, phase)
         x = np.where(behind, -magnitude, magnitude) << self.guard_bits
         y = np.zeros_like(x)
+        # Rotation: turn until no angle is left.
         for step, turn in enumerate(self._turns()):
             up = left >= 0
             x, y = (
@@ -78,6 +85,8 @@ class Cordic:
         ]
 
     def _without_gain(self, values: Ints) -> Ints:
+        # Each step lengthens the vector by √(1 + 4^−step), about 1.647 in all. The
+        # product with the inverse also drops the guard bits.
         gain = float(
             np.prod([np.sqrt(1 + 4.0**-step) for step in range(self.iterations)])
         )

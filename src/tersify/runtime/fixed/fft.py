@@ -24,6 +24,7 @@ class FixedFft:
     rounding: str = "half-up"
 
     def __post_init__(self) -> None:
+        # A power of two has a single bit set.
         if self.points & (self.points - 1) or self.points < 2:
             raise ValueError(f"points must be a power of two, got {self.points}")
         if len(self.shifts) != self.stages or min(self.shifts) < 0:
@@ -39,12 +40,14 @@ class FixedFft:
         self, real: Ints, imaginary: Ints, monitor: Monitor, name: str = "fft"
     ) -> tuple[Ints, Ints]:
         """Rows of `points` integers → their spectra, divided by 2^(sum of shifts)."""
+        # Decimation in time: bit-reversed inputs let every stage work on neighbours.
         order = _bit_reversed(self.points)
         re, im = real[:, order], imaginary[:, order]
         form = Format(width=self.width, fraction=0)
         for stage, shift in enumerate(self.shifts):
             half = 1 << stage
             cos, sin = self._twiddles(half)
+            # [rows, blocks, upper or lower half, position in the half].
             blocks = (len(re), self.points // (2 * half), 2, half)
             re_pairs, im_pairs = re.reshape(blocks), im.reshape(blocks)
             a_re, a_im, b_re, b_im = (
@@ -53,6 +56,8 @@ class FixedFft:
                 re_pairs[:, :, 1],
                 im_pairs[:, :, 1],
             )
+            # t = b · (cos − i·sin), then the butterfly a + t and a − t. A sum may need
+            # one bit more, which the shift behind the stage makes room for.
             fraction = self.twiddle_width - 2
             t_re = shift_right(b_re * cos + b_im * sin, fraction, self.rounding)
             t_im = shift_right(b_im * cos - b_re * sin, fraction, self.rounding)
@@ -80,6 +85,7 @@ class FixedFft:
         """The transform back, without its factor 1/points beyond the shifts: real and
         imaginary change places.
         """
+        # Swapping real and imaginary parts before and after conjugates the twiddles.
         im, re = self(imaginary, real, monitor, name)
         return re, im
 

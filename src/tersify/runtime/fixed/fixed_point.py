@@ -48,6 +48,7 @@ def _half_up(values: Ints, bits: int) -> Ints:
 
 
 def _half_even(values: Ints, bits: int) -> Ints:
+    # Shifts of negative integers round down, so `rest` is never negative.
     below = values >> bits
     rest = values - (below << bits)
     half = 1 << (bits - 1)
@@ -100,6 +101,7 @@ class Monitor:
 
     def see(self, name: str, values: Ints, form: Format) -> Ints:
         """Note the values as they arrive, then saturate them to the format."""
+        # Extremes are those before saturation: they tell how many bits are missing.
         low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
         overflows = int(((values < form.lowest) | (values > form.highest)).sum())
         kept = np.clip(values, form.lowest, form.highest)
@@ -139,6 +141,8 @@ def quantize(
         raise ValueError(
             f"{name or 'the input'} holds NaN or infinite values; fixed point has none"
         )
+    # Half-up, as an adder and a shift do it. Clipping comes before the conversion: a
+    # float beyond int64 converts to an arbitrary number.
     integers = np.floor(np.asarray(values, np.float64) * 2.0**form.fraction + 0.5)
     integers = np.clip(integers, -(2.0**62), 2.0**62).astype(np.int64)
     return (monitor or Monitor()).see(name, integers, form)

@@ -44,6 +44,8 @@ class FixedLayer:
             raise ValueError(
                 f"{self.outputs} outputs need as many biases, got {self.bias.shape}"
             )
+        # A negative shift would drop bits of the bias, and the sums would not be exact
+        # any more.
         if self.bias_shift < 0:
             raise ValueError(
                 f"the bias has {self.bias_format.fraction} fraction bits, the accumulator {self.accumulator.fraction}; "
@@ -64,10 +66,12 @@ class FixedLayer:
         bias.
         """
         form = self.table.format
+        # One bit for the sign and one for the bias on top of the magnitude.
         largest = max(-self.input.lowest, self.input.highest) * int(
             np.abs(self.table.fine_words()).max()
         )
         width = (self.inputs * largest).bit_length() + 2
+        # Fraction bits of factors add up in a product.
         fraction = self.input.fraction + form.fraction + form.k
         bias_width = 8 + max(fraction - self.bias_format.fraction, 0) + 1
         return Format(width=max(width, bias_width), fraction=fraction)
@@ -91,6 +95,8 @@ class FixedLayer:
         if variant == "widen-weight":
             sums = exact_matmul(inputs, self.table.fine_words()[0][codes].T)
         elif variant == "shift-product":
+            # Fine words count in steps that are 2^k smaller than those of coarse words,
+            # so the coarse products are shifted left by k.
             internal = self.table.internal[0]
             fine, coarse = (
                 np.where(internal, words, 0)[codes],
@@ -126,6 +132,7 @@ def exact_matmul(a: Ints, b: Ints) -> Ints:
     """Integer product by the floating-point unit: doubles hold integers below 2^53, and
     BLAS is fast on them.
     """
+    # A bound on every partial sum, so no rounding can occur on the way.
     largest = (
         int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0)) * a.shape[-1]
     )

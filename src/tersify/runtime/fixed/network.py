@@ -86,6 +86,8 @@ def fixed_network(
             f"the sample must have rows of {width} inputs, got shape {sample.shape}"
         )
     layers: dict[str, FixedLayer] = {}
+    # The sample runs through the integer layers themselves, so each point is placed for
+    # what really arrives there.
     values = quantize(sample, input, name="the sample")
     for position, name in enumerate(names):
         layer = _layer(
@@ -131,6 +133,8 @@ def _layer(
         rounding=rounding,
     )
     sums = draft.accumulator.real(draft.accumulate(values))
+    # Bits before the point that the largest value needs; one of the eight bits is the
+    # sign.
     largest = float(np.maximum(sums, 0).max() if relu else np.abs(sums).max())
     whole = max(math.ceil(math.log2(largest)), -ACTIVATION_BITS) if largest > 0 else 0
     output = Format(width=ACTIVATION_BITS, fraction=ACTIVATION_BITS - 1 - whole)
@@ -157,6 +161,7 @@ def _bias(bias: CompressedTensor | Tensor | None, outputs: int) -> tuple[Ints, F
         )
     real = np.zeros(outputs) if bias is None else bias.detach().cpu().double().numpy()
     largest = float(np.abs(real).max())
+    # No fewer than 0 bits before the point, so at most 7 fraction bits.
     whole = max(math.ceil(math.log2(largest)), 0) if largest else 0
     form8 = Format(width=BIAS_BITS, fraction=BIAS_BITS - 1 - whole)
     return quantize(real, form8, name="bias"), form8
@@ -165,6 +170,7 @@ def _bias(bias: CompressedTensor | Tensor | None, outputs: int) -> tuple[Ints, F
 def _check_chain(
     model: Mapping[str, CompressedTensor | Tensor], names: Sequence[str]
 ) -> None:
+    # A tensor that no layer reads, such as a norm's, would silently be ignored.
     served = {*names, *(name.removesuffix("weight") + "bias" for name in names)}
     if left := [name for name in model if name not in served | STANDARDISATION]:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""

@@ -99,10 +99,12 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         raise CannotLower("it drops some of the products")
     sources = [a["query"], a["key"], a["value"]]
     q, k, v = (context.floats(source, rank=4) for source in sources)
+    # [items, heads, tokens, width]. Grouped queries: several heads share one key.
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or q[1] % k[1]:
         raise CannotLower(
             "its operands do not have one batch, one width, and heads that fit"
         )
+    # Without the flag torch takes different numbers of heads only where it broadcasts.
     if q[1] != k[1] and not a.get("enable_gqa"):
         raise CannotLower("its operands have different numbers of heads")
     mask_shape, added = _mask(a.get("attn_mask"), context, q, k)
@@ -115,6 +117,7 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         keys=k[2],
         width=q[3],
         value_width=v[3],
+        # 1/√width is what torch takes by default.
         scale=1 / math.sqrt(q[3]) if a.get("scale") is None else float(a["scale"]),
         causal=bool(a.get("is_causal")),
         mask_shape=mask_shape,
@@ -141,6 +144,7 @@ def _mask(
         raise CannotLower(
             "its mask is no tensor of truth values or floats with one number a key"
         )
+    # Leading axes of 1 broadcast over items, heads or queries.
     if any(
         size not in (1, wanted)
         for size, wanted in zip(shape, (q[0], q[1], q[2]), strict=False)

@@ -71,6 +71,7 @@ class Context:
         # by the name of the parameter: other sizes of the network share it
         self._classified = classified
         self._origins = origins
+        # Reversed, so that of tied parameters the first name wins.
         self._names = {
             _place(tensor): name
             for name, tensor in reversed(list(graph.parameters.items()))
@@ -93,6 +94,7 @@ class Context:
     def parameter(self, given: Ref) -> str:
         """What the model calls a constant, or the matrix that it is the transpose of."""
         tensor = self.graph.constants[given.name]
+        # `addmm` and `matmul` read a linear layer's weight transposed.
         transposed = tensor.t() if tensor.ndim == 2 else tensor
         return (
             self._names.get(_place(tensor))
@@ -108,6 +110,8 @@ class Context:
         if tensor.dtype != torch.float32:
             raise CannotLower(f"kernels take float32 weights, these are {tensor.dtype}")
         tensor = tensor.t() if transposed else tensor
+        # A constant that is no parameter, such as a folded one, has no name by which
+        # another plan could find it, so it is not remembered.
         name = self._names.get(_place(tensor))
         if name is None:
             return classify(given.name, tensor)
@@ -121,12 +125,14 @@ class Context:
         if not isinstance(given, Ref) or given.name in self.graph.constants:
             raise CannotLower("an operand is a constant")
         value = self.graph.values[given.name]
+        # Other types stay in torch, where they keep their own rounding.
         if value.dtype != torch.float32:
             raise CannotLower(f"kernels take float32, this is {value.dtype}")
         if rank is not None and len(value.shape) != rank:
             raise CannotLower(
                 f"the kernel takes {rank} axes, this has {len(value.shape)}"
             )
+        # Kernels assume at least one number along each axis.
         if 0 in value.shape:
             raise CannotLower("a tensor is empty")
         return value.shape

@@ -55,7 +55,7 @@ def of_item(constant: Tensor, shape: Sequence[int]) -> Tensor:
     if len(shape) < 2 or constant.ndim > len(shape):
         raise CannotLower("its constant differs from item to item")
     if constant.ndim < len(shape):
-        # Broadcasting repeats it for every item.
+        # Broadcasting aligns shapes at their ends, so it is repeated for every item.
         return constant
     if constant.shape[0] != 1:
         raise CannotLower("its constant differs from item to item")

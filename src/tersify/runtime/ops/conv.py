@@ -51,6 +51,7 @@ class Pooling:
     def apply(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         if self.window is None:
             return self.epilogue.apply(x.flatten(2).mean(2), None, 1).reshape(shape)
+        # A signal is an image of height 1.
         x = x if x.ndim == 4 else x.unsqueeze(2)
         return F.max_pool2d(x, self.window.kernel, self.window.stride).reshape(shape)
 
@@ -91,6 +92,8 @@ class Conv(Op):
     def reference(
         self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
     ) -> Tensor:
+        # Each kernel family rounds other values: lists round all that they read and
+        # write, dense codes round only what they convolve.
         if self.kernel is ConvKernel.LISTS_I8:
             sources = [
                 quantized(x, quants[name])
@@ -101,6 +104,7 @@ class Conv(Op):
         elif self.kernel is ConvKernel.CODES_I8:
             sources = [quantized(sources[0], quants[node.inputs[0]]), *sources[1:]]
         made = self._dense(sources, node)
+        # A mean is computed from the sums and stored as floats.
         if self.kernel is ConvKernel.LISTS_I8 and not self.is_mean:
             return quantized(made, quants[node.name])
         return (
@@ -189,6 +193,8 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     context.floats(a["input"], rank=dimensions + 2)
     bias = context.optional(a["bias"], "bias")
     window = Window.of(weight.shape[2:], a["stride"], a["padding"], a["dilation"])
+    # The scales of rows are applied to the sums, not to the weights: these stay signs
+    # or codes for the kernel.
     epilogue = Epilogue(
         scale=None if weight.row_scale is None else float64(weight.row_scale),
         shift=None if bias is None else float64(bias),

@@ -36,6 +36,7 @@ def emit_lists(op: Conv, emitter: Emitter, node: Node) -> int:
     module, rows = emitter.module, len(op.weight.values)
     half = op.kernel is ConvKernel.LISTS_F16
     output = _output(op, node)
+    # The weights are packed once per key, and plans of other sizes share them.
     weights = emitter.packed(
         op.weight,
         (op.kernel, op.window, op.groups),
@@ -94,6 +95,8 @@ def _last_two(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
     for position, name in enumerate(node.inputs):
+        # Tells the engine the steps of each value it reads, so that the value is stored
+        # as bytes.
         q = emitter.quants[name]
         emitter.engine.quantize(emitter.source(node, position), q.scale, q.low, q.high)
     made = emitter.quants[node.name]
@@ -112,6 +115,7 @@ def emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
     value = emitter.engine.conv_i8(
         emitter.source(node),
         weights,
+        # Sums of signs times bytes count steps of the input.
         op.epilogue.scaled_by(emitter.quants[node.inputs[0]].scale).in_cpp(
             emitter.module, len(op.weight.values)
         ),
@@ -135,10 +139,13 @@ def emit_codes(op: Conv, emitter: Emitter, node: Node) -> int:
     value = emitter.engine.conv_codes(
         emitter.source(node),
         weights,
+        # A product of codes counts steps of the input times steps of the weight.
         op.epilogue.scaled_by(q.scale * step).in_cpp(emitter.module, len(whole)),
         _residual(emitter, node),
         (q.scale, q.low, q.high),
     )
+    # This family has no pool of its own, so the pool runs as a second operation of the
+    # same node.
     if op.pooling is None:
         return value
     emitter.belongs_to(node, value)

@@ -97,6 +97,8 @@ def _lower_batch_norm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
     context.only_first_result(call)
     if len(context.floats(a["input"])) < 2:
         raise CannotLower("it has no channels")
+    # γ · (x − mean) / √(var + eps) + β as x · scale + shift, in float64 so that the
+    # folded constants are rounded once.
     mean = float64(context.constant(a["running_mean"], "mean"))
     spread = (
         float64(context.constant(a["running_var"], "variance")) + a["eps"]
@@ -144,6 +146,8 @@ def _lower_activation(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
     a = call.arguments()
     context.floats(a["self"])
     epilogue = _ACTIVATIONS[call.target](a)
+    # torch gives the upper end there; the kernels do not promise that. NaN ends are
+    # refused by the same comparison.
     if epilogue.activation is Activation.CLAMP and not epilogue.low <= epilogue.high:
         raise CannotLower("its lower end lies above its upper one")
     return Elementwise(epilogue=epilogue), (a["self"].name,)
@@ -180,6 +184,7 @@ def _lower_prelu(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     slopes = context.constant(a["weight"], "slope").reshape(-1)
     if not bool(slopes.isfinite().all()):
         raise CannotLower("its slopes are not finite")
+    # One slope for all channels is a leaky ReLU, which epilogues can do.
     if slopes.numel() == 1:
         epilogue = Epilogue(activation=Activation.LEAKY, low=float(slopes))
         return Elementwise(epilogue=epilogue), (a["self"].name,)
@@ -191,6 +196,7 @@ def _lower_prelu(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(*_WITH_NUMBER)
 def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
+    # Sums and products commute, so a constant on the left goes to the right.
     if (
         context.is_constant(a["self"])
         and call.target in (aten.add.Tensor, aten.mul.Tensor)
@@ -205,6 +211,7 @@ def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
         and len(shape) > 0
     ):
         constant = context.constant(other, "operand")
+        # A float64 constant may promote the result.
         if constant.ndim > len(shape) or constant.dtype not in (
             torch.float32,
             torch.int64,
@@ -212,6 +219,7 @@ def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
         ):
             raise CannotLower("its constant changes the shape or the type")
         other = constant.item()
+    # A bool is an int for Python, yet torch treats it as another type.
     if isinstance(other, (int, float)) and not isinstance(other, bool):
         return _with_number(call, float(other) * float(a.get("alpha", 1))), (
             a["self"].name,
@@ -219,6 +227,7 @@ def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
     multiply = call.target is aten.mul.Tensor
     if call.target is aten.div.Tensor:
         raise CannotLower("quotients of two tensors have no kernel")
+    # a ± alpha · b: the factor belongs to the second operand.
     factor = float(a.get("alpha", 1)) * (-1 if call.target is aten.sub.Tensor else 1)
     if context.is_constant(other):
         return _with_constant(
@@ -240,19 +249,24 @@ def _of_two(
     a factor change places.
     """
     scale = None if factor == 1.0 else number(factor)
+    # The epilogue scales the first operand, so the one with a factor goes first.
     if other == shape:
         op = Elementwise(epilogue=Epilogue(scale=scale), multiply=multiply)
         return op, names if scale is None else names[::-1]
+    # `narrow` broadcasts over `wide`; the kernel repeats the second operand only.
     wide, narrow = (
         (shape, other)
         if len(shape) >= len(other) and math.prod(shape) > math.prod(other)
         else (other, shape)
     )
+    # Axis 0 is the batch: an item is only combined with its own.
     fits = len(wide) == len(narrow) >= 2 and wide[0] == narrow[0]
     if not fits or any(n not in (1, w) for n, w in zip(narrow, wide, strict=True)):
         raise CannotLower("its operands have different shapes")
     epilogue = Epilogue(scale=scale)
     if scale is not None and wide is shape:
+        # The epilogue scales the wide operand only. A sign is moved there by negating
+        # both before and after the sum; another factor cannot be moved.
         if abs(factor) != 1.0:
             raise CannotLower("its narrow operand has a factor")
         epilogue = Epilogue(scale=scale, scale2=scale)  # a − b = −(b − a)
@@ -263,10 +277,12 @@ def _of_two(
 def _with_constant(
     constant: Tensor, shape: tuple[int, ...], factor: float, multiply: bool
 ) -> Op:
+    # Without the batch axis: the same constant for every item.
     item = of_item(constant, shape)
     if torch.broadcast_shapes(item.shape, shape[1:]) != shape[1:]:
         raise CannotLower("its constant changes the shape")
     item = item if multiply else item * factor
+    # One number per channel is an affine map, which an epilogue can take in.
     if len(shape) > 2 and item.ndim == len(shape) - 1 and item.numel() == item.shape[0]:
         channels = float64(item).reshape(-1)
         return Elementwise(
@@ -277,6 +293,7 @@ def _with_constant(
 
 def _with_number(call: Call, value: float) -> Op:
     """One affine map for all channels, which then joins its neighbours."""
+    # The kernels promise nothing about infinities and NaN.
     if not math.isfinite(value) or (value == 0.0 and call.target is aten.div.Tensor):
         raise CannotLower("its number makes results that are not finite")
     factor, summand = _WITH_NUMBER[call.target](value)

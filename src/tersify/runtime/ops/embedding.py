@@ -42,6 +42,7 @@ class Embedding(Op):
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         weight = self.weight
+        # A code is one byte and zero takes one of its 256 values.
         levels = [-1.0, 1.0] if weight.kind is WeightKind.SIGN else weight.table_list
         scale = [] if weight.row_scale is None else weight.row_scale.tolist()
         weights = emitter.packed(
@@ -63,6 +64,7 @@ class Embedding(Op):
 def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     ids = a["indices"]
+    # Constant ids would make the whole look-up a constant, which torch computes.
     if (
         not isinstance(ids, Ref)
         or context.is_constant(ids)

@@ -81,6 +81,7 @@ class Linear(Op):
     def emit(self, emitter: Emitter, node: Node) -> int:
         rows, features = self.weight.shape
         items, shape = emitter.item_of(node.inputs[0])
+        # All leading axes of an item become rows: [1, rows, features].
         source = emitter.engine.view(
             emitter.source(node), items, (1, math.prod(shape) // features, features)
         )
@@ -108,6 +109,7 @@ class Linear(Op):
 
     def _emit_int8(self, emitter: Emitter, source: int) -> int:
         signs = self.weight.kind is WeightKind.SIGN
+        # Sums of whole steps: the epilogue multiplies by the size of one.
         step = 1.0 if signs else self.weight.step
 
         def pack() -> Any:
@@ -136,6 +138,7 @@ def _lower_linear(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(aten.addmm.default)
 def _lower_addmm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
+    # addmm is beta · bias + alpha · (mat1 · mat2).
     if a["alpha"] != 1 or a["beta"] != 1 or context.is_constant(a["mat1"]):
         raise CannotLower(
             "only a product with a constant on the right, plus a bias, has a kernel"
@@ -146,6 +149,7 @@ def _lower_addmm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(aten.mm.default, aten.matmul.default)
 def _lower_product(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
+    # `mm` calls its right operand mat2, `matmul` calls it other.
     left, right = (a[name] for name in ("self", "mat2" if "mat2" in a else "other"))
     return _linear(context, left, right, None, transposed=True)
 
@@ -159,6 +163,7 @@ def _linear(
         raise CannotLower("the kernel takes a weight of two axes")
     found = context.weight(weight, transposed=transposed)
     shift = context.optional(bias, "bias")
+    # `addmm` may add a whole matrix, which is no bias.
     if shift is not None and shift.numel() not in (1, len(found.values)):
         raise CannotLower("its bias is not one number an output")
     epilogue = Epilogue(

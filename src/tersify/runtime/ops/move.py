@@ -106,6 +106,7 @@ class Move(Op):
             or math.prod(a.size for a in self.axes) != math.prod(self.source_shape)
         ):
             return False
+        # From the last axis on, each stride must be the product of the sizes behind it.
         counted = 1
         for axis, stride in zip(
             reversed(self.axes), reversed(self.strides), strict=True
@@ -205,6 +206,8 @@ def _joined(axis: Axis, first: Axis | None) -> Axis | None:
     if first.is_filled:
         if axis.step < 1:
             return None
+        # What the first move filled stays filled. Rounding up finds the first place
+        # inside, and the first one behind.
         low = max(low, -(-(first.low - axis.start) // axis.step))
         high = max(low, min(high, -(-(first.high - axis.start) // axis.step)))
     start = first.start + axis.start * first.step
@@ -226,6 +229,7 @@ def _flipped(
 ) -> Tensor:
     """`as_strided`, which takes no negative strides."""
     down = [i for i, stride in enumerate(strides) if stride < 0]
+    # Start at the lowest address and reverse afterwards.
     offset += sum(strides[i] * (sizes[i] - 1) for i in down)
     return x.as_strided(list(sizes), [abs(s) for s in strides], offset).flip(down)
 
@@ -333,6 +337,7 @@ def _lower_pad(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     if not math.isfinite(a["value"]):
         raise CannotLower("it pads with what is not finite")
     axes = _whole(shape)
+    # torch lists pads from the last axis to the first. A negative pad crops.
     for i in range(len(a["pad"]) // 2):
         before, behind = a["pad"][2 * i : 2 * i + 2]
         axis = len(shape) - 1 - i

@@ -108,6 +108,7 @@ def _lower_average(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     if a["ceil_mode"] or a["divisor_override"] is not None:
         raise CannotLower("averages with ceil_mode or divisor_override have no kernel")
     context.floats(a["self"], rank=4)
+    # torch takes an empty stride for "as large as the window".
     kernel = _two(a["kernel_size"])
     window = Window.of(kernel, _two(a["stride"]) or kernel, _two(a["padding"]), (1, 1))
     return AveragePool(window=window, count_padding=a["count_include_pad"]), (
@@ -120,8 +121,10 @@ def _lower_adaptive(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     shape = context.floats(a["self"], rank=4)
     wanted = context.graph.values[call.results[0]].shape
+    # One window over everything.
     if wanted[2:] == (1, 1):
         return GlobalAverage(), (a["self"].name,)
+    # torch's adaptive windows overlap or differ in size unless the sizes divide.
     if shape[2] % wanted[2] or shape[3] % wanted[3]:
         raise CannotLower("its windows have different sizes")
     kernel = (shape[2] // wanted[2], shape[3] // wanted[3])
@@ -135,6 +138,7 @@ def _lower_mean(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     source: Ref = a["self"]
     rank = len(context.floats(source))
+    # Axes may be negative. A mean over items or channels is another operation.
     axes = sorted(axis % max(rank, 1) for axis in (a["dim"] or []))
     if (
         rank < 3

@@ -65,6 +65,7 @@ class Recurrent(Op):
         weights = [
             t.to(x.dtype) for layer in self.layers for one in layer for t in one.dense
         ]
+        # Two matrices and two biases per direction.
         biased = len(weights) == 4 * len(self.layers) * directions
         zeros = x.new_zeros(
             len(self.layers) * directions,
@@ -111,6 +112,8 @@ class Recurrent(Op):
         last = []
         for layer in self.layers:
             made = []
+            # The second direction reads the sequence from its end, so its last state
+            # belongs to step 0.
             for backwards, one in enumerate(layer):
                 made.append(
                     self._emit_direction(
@@ -143,6 +146,8 @@ class Recurrent(Op):
     ) -> int:
         engine, module = emitter.engine, emitter.module
         batch, steps = sizes
+        # The input's part of all gates needs no state, so all steps are one product:
+        # [steps, features] times [gates · size, features]ᵀ.
         rows, features = one.given.shape
         dense = one.given.density >= DENSE_FROM
         linear = Linear(
@@ -154,6 +159,8 @@ class Recurrent(Op):
             source, linear.packed(emitter), self._start(one).in_cpp(module, rows)
         )
         emitter.belongs_to(node, gates)
+        # A GRU multiplies the state's part of its new gate, bias included, by the reset
+        # gate. So this bias cannot join the input's, as it does in an LSTM.
         bias = (
             one.own_bias.to(torch.float32).tolist()
             if self.gru and one.own_bias is not None
@@ -171,6 +178,8 @@ class Recurrent(Op):
 
     def _start(self, one: Direction) -> Epilogue:
         """What the input's gates begin with: of an LSTM both biases."""
+        # An LSTM only ever adds both biases. A GRU keeps its own: see
+        # `_emit_direction`.
         bias = None if one.given_bias is None else float64(one.given_bias)
         if bias is not None and one.own_bias is not None and not self.gru:
             bias = bias + float64(one.own_bias)
@@ -180,6 +189,7 @@ class Recurrent(Op):
     def _side_by_side(
         self, engine: Any, made: list[int], batch: int, steps: int
     ) -> int:
+        # Joined per step: [batch · steps] items of `size` channels each.
         vectors = [
             engine.view(value, batch * steps, (self.size, 1, 1)) for value in made
         ]
@@ -194,6 +204,7 @@ class Recurrent(Op):
         size].
         """
         engine, size = emitter.engine, self.size
+        # Step `place` of each item, `size` numbers from there on.
         states = [
             engine.move(value, (1, 1, size), [(size, 0, size, 1)], place * size, 0.0)
             for value, place in last
@@ -215,8 +226,10 @@ class Recurrent(Op):
 def _swapped(engine: Any, value: int, shape: tuple[int, int, int]) -> int:
     """The first two axes change places."""
     first, second, width = shape
+    # With one of them alone the order in memory is the same.
     if first == 1 or second == 1:
         return int(engine.view(value, second, (1, first, width)))
+    # The batch takes part in the move, so the engine sees one item.
     whole = engine.view(value, 1, (1, 1, math.prod(shape)))
     axes = [
         (second, 0, second, width),
@@ -244,9 +257,11 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     source, states, weights, biased, layers, both, batch_first = _arguments(call)
     context.floats(source, rank=3)
     gru = call.target is torch.gru
+    # An LSTM has a hidden and a cell state.
     for state in [states] if gru else states:
         if bool(context.constant(state, "first state").any()):
             raise CannotLower("its first state is not zero")
+    # The kernel makes the sequence and the last hidden state, not the cell's.
     context.unread(call.results[2:])
     # A direction has weights for its input and for its state, and a bias for each.
     size = 4 if biased else 2
@@ -281,12 +296,14 @@ def _arguments(call: Call) -> tuple[Ref, Any, Any, Any, Any, Any, Any]:
     )
     if not isinstance(source, Ref) or not isinstance(weights, (list, tuple)):
         raise refusal
+    # Dropout between layers only acts in training.
     if train and dropout:
         raise refusal
     return source, states, weights, biased, layers, both, batch_first
 
 
 def _direction(context: Context, weights: Sequence[Any]) -> Direction:
+    # torch lists a direction's tensors as W_ih, W_hh, b_ih, b_hh.
     given, own = (context.weight(weight) for weight in weights[:2])
     bias = [context.constant(one, "bias") for one in weights[2:]]
     return Direction(

@@ -25,6 +25,7 @@ def rounded_vectors(x: Tensor) -> Tensor:
     """Each vector rounded to 127 steps up and down of its own largest number; NaN and
     infinity spoil their vector.
     """
+    # The smallest normal number keeps a vector of zeros from dividing by zero.
     top = x.abs().amax(-1, keepdim=True)
     scale = (top / 127).clamp(min=torch.finfo(torch.float32).tiny)
     return (x / scale).round() * scale

@@ -123,6 +123,7 @@ def _lower_group_norm(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
 def _lower_softmax(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     rank = len(context.floats(a["self"]))
+    # half_to_float: the input is fp16, which the kernel does not read.
     if a["half_to_float"] or rank == 0 or a["dim"] % rank != rank - 1:
         raise CannotLower("only the last axis has a kernel")
     return Softmax(), (a["self"].name,)

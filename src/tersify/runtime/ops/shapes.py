@@ -71,6 +71,8 @@ def _lower_view(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(aten.cat.default)
 def _lower_concat(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
+    # Axis 1 holds the channels. torch lets an empty tensor of one axis join any others,
+    # hence the comparison of ranks.
     ranks = {len(context.floats(source)) for source in a["tensors"]}
     if len(ranks) != 1 or min(ranks) < 2 or a["dim"] % min(ranks) != 1:
         raise CannotLower("only joining along axis 1 has a kernel")

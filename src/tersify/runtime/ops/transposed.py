@@ -56,6 +56,8 @@ class TransposedConv(Op):
         module, engine, phases = emitter.module, emitter.engine, self._phases()
         rows, channels, taps_h, taps_w = phases.shape
         items, (_, height, width) = emitter.item_of(node.inputs[0])
+        # A full convolution per phase: padding by taps − 1 lets every input reach every
+        # output that it touches.
         full_h, full_w = height + taps_h - 1, width + taps_w - 1
         window = Window(taps_h, taps_w, 1, 1, taps_h - 1, taps_w - 1)
         dense, space, usual = (
@@ -87,6 +89,7 @@ class TransposedConv(Op):
             source, weights, self._epilogue().in_cpp(module, rows), -1, None
         )
         emitter.belongs_to(node, sums)
+        # Each output channel has one row per phase of height and width.
         outputs = rows // (self.stride[0] * self.stride[1])
         return int(self._mixed(emitter, node, sums, (outputs, full_h, full_w)))
 
@@ -101,6 +104,8 @@ class TransposedConv(Op):
         """
         engine, (outputs, full_h, full_w) = emitter.engine, sizes
         (step_h, step_w), plane = self.stride, full_h * full_w
+        # (size, first place read, behind the last, stride in the source). Position y of
+        # the result is full position y // step of phase y % step.
         whole = [
             (outputs, 0, outputs, step_h * step_w * plane),
             (full_h, 0, full_h, full_w),
@@ -112,6 +117,7 @@ class TransposedConv(Op):
         mixed = engine.move(sums, (outputs, tall, wide), whole, 0, 0.0)
         emitter.belongs_to(node, mixed)
         _, (_, height, width) = emitter.item_of_shape(node.shape)
+        # The crop starts at `padding` rows and columns, in numbers of the source.
         axes = [
             (outputs, 0, outputs, tall * wide),
             (height, 0, height, wide),
@@ -137,6 +143,8 @@ class TransposedConv(Op):
     def _dense(self) -> Tensor:
         values = self.weight.factors
         if self.weight.row_scale is not None:
+            # Axis 0 of this weight holds input channels, so their scales cannot be
+            # applied to the sums and go into the values.
             values = values * self.weight.row_scale.reshape(
                 -1, *[1] * (values.ndim - 1)
             )
@@ -148,6 +156,8 @@ class TransposedConv(Op):
         """
         values = self._dense()
         (step_h, step_w), (height, width) = self.stride, values.shape[2:]
+        # Every phase has the same number of taps, so the weight is padded with zeros to
+        # a multiple of the stride.
         taps_h, taps_w = (
             -(-height // step_h) + self._behind(0),
             -(-width // step_w) + self._behind(1),
@@ -155,6 +165,8 @@ class TransposedConv(Op):
         padded = F.pad(
             values, (0, taps_w * step_w - width, 0, taps_h * step_h - height)
         )
+        # A transposed convolution adds tap k of input i at i · stride + k. As a plain
+        # convolution it reads its taps in reverse, hence the flip.
         parts = padded.reshape(*padded.shape[:2], taps_h, step_h, taps_w, step_w)
         return parts.permute(1, 3, 5, 0, 2, 4).flip(4, 5).flatten(0, 2).contiguous()
 
@@ -179,6 +191,7 @@ def lower_transposed(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]
     bias = context.optional(a["bias"], "bias")
 
     def pair(values: Sequence[int], missing: int) -> tuple[int, int]:
+        # A signal is an image of height 1: stride 1, no padding along its height.
         return (values[0], values[1]) if dimensions == 2 else (missing, values[0])
 
     op = TransposedConv(

@@ -45,10 +45,13 @@ class _Rewriter:
 
     def absorb(self, producer: Node, follower: Node) -> None:
         """`producer` now makes what `follower` made: its readers read the producer."""
+        # `covers` names every call of the captured graph that a node stands for; the
+        # self-check compares a node with the last of them.
         self.nodes[producer.name] = replace(
             producer, covers=producer.covers | follower.covers
         )
         self.renamed[follower.name] = producer.name
+        # The only reader was the follower, so now the follower's readers count.
         self.readers[producer.name] = self.readers.get(follower.name, 0)
 
     def done(self) -> Plan:
@@ -71,11 +74,14 @@ def _with_epilogues(plan: Plan) -> Plan:
 
 def _absorbed(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
     """Whether the producer of an operand took the node in."""
+    # Only a plain sum of two values of one shape can be a residual. A scale would
+    # belong to one operand alone.
     if len(node.inputs) > 1:
         plain = not op.multiply and not op.narrow and not op.epilogue.is_affine
         return plain and _took_residual(node, op, rewriter)
     producer = rewriter.nodes.get(node.inputs[0])
     views: list[Node] = []
+    # An activation may stand behind a reshape of the sum it belongs to.
     while (
         producer is not None
         and isinstance(producer.op, View)
@@ -85,6 +91,8 @@ def _absorbed(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
             return False
         views.append(producer)
         producer = rewriter.nodes.get(producer.inputs[0])
+    # The sum must be read by this node alone: another reader needs the value from
+    # before the epilogue.
     if (
         producer is None
         or not isinstance(producer.op, Sum)
@@ -102,6 +110,7 @@ def _absorbed(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
     rewriter.nodes[extended.name] = replace(
         extended, covers=extended.covers | node.covers
     )
+    # `views` runs from the node back to the sum, so its first entry is the last view.
     rewriter.absorb(views[0], node)
     return True
 
@@ -110,6 +119,7 @@ def _extended(producer: Node, follower: Elementwise) -> Node | None:
     op = producer.op
     assert isinstance(op, Sum)
     residual = len(producer.inputs) > 1
+    # The activation is the last step of an epilogue, so nothing fits behind it.
     if op.epilogue.activates or (
         isinstance(op, Elementwise) and residual and follower.epilogue.is_affine
     ):
@@ -132,16 +142,21 @@ def _took_residual(node: Node, op: Elementwise, rewriter: _Rewriter) -> bool:
     """A convolution that ends in an addition takes the other summand along, if that
     exists by then.
     """
+    # An input of the plan is no node: it exists from the start, hence -1. The later of
+    # the two summands takes the earlier, which has been computed by then.
     order = {name: i for i, name in enumerate(rewriter.nodes)}
     other, last = sorted(node.inputs, key=lambda name: order.get(name, -1))
     producer = rewriter.nodes.get(last)
     if (
         producer is None
+        # x + x: the convolution would need its own result as its residual.
         or other == last
         or not isinstance(producer.op, Conv)
         or not rewriter.has_one_reader(last)
     ):
         return False
+    # One residual per convolution, added before any activation. A second affine map
+    # would have to come behind the residual of this addition.
     epilogue = producer.op.epilogue
     if (
         len(producer.inputs) > 1
@@ -175,6 +190,8 @@ def _with_joined_moves(plan: Plan) -> Plan:
             and isinstance(first.op, Move)
         ):
             joined = node.op.after(first.op)
+            # The first move stays in the plan if others read it; `live` drops it
+            # otherwise.
             if joined is not None:
                 node = replace(
                     node,
@@ -198,6 +215,7 @@ def _with_heads_in_place(plan: Plan) -> Plan:
                 list(node.inputs),
                 node.covers,
             )
+            # Queries, keys and values, each with its own permutation or without one.
             for i in range(3):
                 source = rewriter.nodes.get(inputs[i])
                 if source is not None and _swaps_heads(source) and not first[i]:
@@ -213,6 +231,7 @@ def _with_heads_in_place(plan: Plan) -> Plan:
         elif (
             attention is not None
             and isinstance(attention.op, Attention)
+            # Entry 3 is the layout of the result: tokens before heads.
             and not attention.op.tokens_first[3]
             and rewriter.has_one_reader(attention.name)
         ):
@@ -247,6 +266,8 @@ def _with_pools(plan: Plan) -> Plan:
             rewriter.nodes[node.name] = node
         else:
             assert pooling is not None
+            # `before` keeps the shape of the convolution's own result, which the kernel
+            # still needs to walk its positions.
             folded = replace(
                 producer.op, pooling=replace(pooling, before=producer.shape)
             )
@@ -258,6 +279,8 @@ def _foldable(node: Node) -> Pooling | None:
     """A global average, or the maxima of windows that lie side by side."""
     if isinstance(node.op, GlobalAverage):
         return Pooling(before=(), epilogue=node.op.epilogue)
+    # Windows that overlap read the same sums several times, so these must be stored.
+    # Side by side each sum belongs to one window.
     if (
         isinstance(node.op, MaxPool)
         and not node.op.ceil
@@ -292,6 +315,9 @@ def _without_trivial_views(plan: Plan) -> Plan:
             and not source.in_torch
             and shapes[source.name] == node.shape
         ):
+            # The view's own read of its source disappears, its readers move there:
+            # hence the −1. A wrong count would let another pass absorb a value that is
+            # still read.
             name = node.inputs[0]
             rewriter.renamed[node.name] = name
             rewriter.readers[name] = (

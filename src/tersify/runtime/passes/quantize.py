@@ -43,6 +43,8 @@ def quantized_values(plan: Plan) -> set[str]:
     touched: set[str] = set()
     for node in plan.nodes:
         kernel = node.op.kernel if isinstance(node.op, Conv) else None
+        # Dense codes read int8 and write floats; lists stay in int8 on both sides, the
+        # residual included.
         if kernel is ConvKernel.CODES_I8:
             touched.add(node.inputs[0])
         elif kernel is ConvKernel.LISTS_I8:
@@ -61,6 +63,8 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
     high: dict[str, float] = {}
     with torch.no_grad():
         for plan, inputs in batches:
+            # Without such a convolution no fixed steps are needed, and running the
+            # batches would be in vain.
             if not any(
                 isinstance(node.op, Conv)
                 and (can_be_int8(node.op) or can_be_codes(node.op))
@@ -73,6 +77,8 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
                     and value.is_floating_point()
                     and value.numel()
                 ):
+                    # Every range contains 0, so that zero padding and ReLU's zeros are
+                    # exact.
                     low[name] = min(low.get(name, 0.0), float(value.min()))
                     high[name] = max(high.get(name, 0.0), float(value.max()))
     return {name: _quant(low[name], high[name]) for name in low}
@@ -83,6 +89,7 @@ def with_code_convolutions(plan: Plan) -> Plan:
 
     def chosen(node: Node) -> Node:
         op = node.op
+        # Below these densities the lists' kernel reads less than the codes' one.
         if (
             not isinstance(op, Conv)
             or not can_be_codes(op)
@@ -99,6 +106,7 @@ def with_code_convolutions(plan: Plan) -> Plan:
 
 def _marked(node: Node) -> Node:
     op = node.op
+    # Layers that were given codes by the pass before keep them.
     if isinstance(op, Conv) and op.kernel is ConvKernel.LISTS_F32 and can_be_int8(op):
         return replace(node, op=replace(op, kernel=ConvKernel.LISTS_I8))
     if (
@@ -125,6 +133,7 @@ def can_round_vectors(op: Linear) -> bool:
     weight = op.weight
     if weight.values.numel() < LEAST_WEIGHTS:
         return False
+    # Sums of a table's steps grow faster than sums of signs.
     if weight.kind is WeightKind.TABLE:
         return _is_few(weight) and weight.shape[1] <= MAX_TABLE_FEATURES
     return weight.kind is WeightKind.SIGN and weight.shape[1] <= MAX_FEATURES
@@ -135,11 +144,13 @@ def can_be_codes(op: Conv) -> bool:
     rounded up to four.
     """
     kind = op.weight.kind
+    # Products per sum = taps · channels; the limits keep sums within 32 bits.
     most = {WeightKind.SIGN: MAX_FEATURES, WeightKind.TABLE: MAX_TABLE_FEATURES}.get(
         kind, 0
     )
     if kind is WeightKind.TABLE and not _is_few(op.weight):
         return False
+    # The int8 dot product adds four channels at a time, so padded channels count.
     return op.groups == 1 and op.window.taps * (-(-op.weight.shape[1] // 4) * 4) <= most
 
 
@@ -153,7 +164,9 @@ def can_be_int8(op: Conv) -> bool:
 
 
 def _quant(low: float, high: float) -> Quant:
+    # A value that is always 0 gets a step of any size but zero.
     largest = max(-low, high) or 1.0
     if low >= 0:
         return Quant(scale=largest / UNSIGNED_HIGH, low=0, high=UNSIGNED_HIGH)
+    # Symmetric around zero: −128 stays unused.
     return Quant(scale=largest / SIGNED_HIGH, low=-SIGNED_HIGH, high=SIGNED_HIGH)

@@ -24,10 +24,13 @@ Nodes = Mapping[str, Node]
 
 
 def with_rms_norms(plan: Plan) -> Plan:
-    """Steps that somebody else reads as well stay."""
+    """The plan with such norms as one node each. A step that another node reads as well
+    stays in the plan beside it.
+    """
     nodes: dict[str, Node] = {}
     readers = plan.readers()
     for node in plan.nodes:
+        # A step that only the norm reads becomes unread here, and `live` removes it.
         found = _norm(node, nodes) or _weighted(node, nodes, readers)
         nodes[node.name] = node if found is None else found
     return replace(plan, nodes=tuple(nodes.values())).live()
@@ -37,6 +40,8 @@ def _norm(node: Node, nodes: Nodes) -> Node | None:
     """A value times the inverse root of the mean of its squares."""
     if not _scales_rows(node):
         return None
+    # From the product backwards: x · rsqrt(mean(x²) + eps). Each step must be the plain
+    # operation, otherwise the pattern is something else.
     value, inverse = node.inputs
     root = nodes.get(inverse)
     if root is None or _target(root) is not aten.rsqrt.default:
@@ -60,6 +65,7 @@ def _scales_rows(node: Node) -> bool:
         return False
     if op.epilogue.is_affine or op.epilogue.activates:
         return False
+    # […, 1] beside […, features]: one factor per row.
     return len(node.inputs) == 2 and op.narrow == (*node.shape[:-1], 1)
 
 
@@ -74,6 +80,7 @@ def _weighted(node: Node, nodes: Nodes, readers: Mapping[str, int]) -> Node | No
     if (
         norm is None
         or not isinstance(norm.op, LayerNorm)
+        # A second factor behind a norm that has its weight is not a norm's weight.
         or norm.op.weight is not None
         or norm.op.bias is not None
     ):
@@ -101,10 +108,13 @@ def _shifted(root: Node, nodes: Nodes) -> tuple[float | None, str]:
     added = nodes.get(root.inputs[0])
     if added is None:
         return None, ""
+    # `x + eps` comes in two forms: as a torch call, or lowered to an epilogue.
     if _target(added) is aten.add.Scalar:
         assert isinstance(added.op, TorchCall)
         plain = len(added.op.args) == 2 and not added.op.kwargs
         return (float(added.op.args[1]), added.inputs[0]) if plain else (None, "")
+    # An epilogue with a single shift for all channels, and nothing else, is a plain
+    # addition of a number.
     op = added.op
     if (
         not isinstance(op, Elementwise)
@@ -124,6 +134,8 @@ def _shifted(root: Node, nodes: Nodes) -> tuple[float | None, str]:
 
 def _is_mean_of_last(mean: Node, node: Node) -> bool:
     if isinstance(mean.op, GlobalAverage):
+        # A global average takes the mean over everything behind the channels. That is
+        # the last axis alone only in a value of three axes.
         return (
             len(node.shape) == 3
             and not mean.op.epilogue.is_affine
@@ -133,6 +145,7 @@ def _is_mean_of_last(mean: Node, node: Node) -> bool:
         return False
     assert isinstance(mean.op, TorchCall)
     axes = list(mean.op.args[1]) if len(mean.op.args) > 1 else []
+    # A `dtype` would compute the mean in another precision than the kernel.
     return axes in ([-1], [len(node.shape) - 1]) and "dtype" not in mean.op.kwargs
 
 
@@ -141,6 +154,7 @@ def _squares(squares: Node, value: str) -> bool:
         return False
     if _target(squares) is aten.pow.Tensor_Scalar:
         assert isinstance(squares.op, TorchCall)
+        # x.pow(2) and x · x are the two usual spellings of a square.
         return squares.op.args[1:] == (2,)
     multiplies = (
         isinstance(squares.op, Elementwise)
