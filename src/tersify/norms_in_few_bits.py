@@ -31,6 +31,7 @@ def coarse_norms(
     tensors: dict[str, CompressedTensor | Tensor] = {
         name: packed[name] for name in packed
     }
+    # A tied vector has a second reader, for which folding would change the meaning.
     shared = set(packed.aliases) | set(packed.aliases.values())
     for prefix, module in model.named_modules():
         at = f"{prefix}." if prefix else ""
@@ -57,6 +58,7 @@ def coarse_norms(
                 rounded(addend, bits),
             )
             tensors[f"{at}running_mean"] = torch.zeros_like(factor)
+            # With ε added the norm divides by √1, so γ and β act as they are.
             tensors[f"{at}running_var"] = torch.full_like(factor, 1 - module.eps)
             if f"{at}num_batches_tracked" in tensors:
                 tensors[f"{at}num_batches_tracked"] = torch.zeros_like(
@@ -105,5 +107,7 @@ def rounded(vector: Tensor, bits: int) -> Tensor:
     largest = float(vector.abs().max()) if vector.numel() else 0.0
     if largest == 0.0 or not math.isfinite(largest):
         return vector
+    # 2^⌈log2 largest⌉ is at least the largest number, and 2^(bits − 1) steps reach it.
+    # A power of two keeps the products exact.
     step = 2.0 ** (math.ceil(math.log2(largest)) - bits + 1)
     return (vector.double() / step).round().mul(step).to(vector.dtype) + 0.0  # no −0.0

@@ -89,6 +89,7 @@ def torch_masks(session: Session) -> dict[str, Tensor]:
         tensor = packed[name]
         if name in masks:
             state[name + ORIGINAL] = latents[name].detach().clone()
+            # torch.nn.utils.prune multiplies by the mask, so it has the weight's type.
             state[name + MASK] = masks[name].to(latents[name].dtype)
         elif isinstance(tensor, Tensor):
             state[name] = tensor

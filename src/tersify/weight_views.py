@@ -44,6 +44,7 @@ class Following(Transform):
     def forward(self, latent: Tensor) -> Tensor:
         module, attribute = self._leader
         weight: Tensor = getattr(module, attribute)
+        # Through the module, so the gradient flows to the leader's latent.
         return weight.flatten()[self.index]
 
 
@@ -120,6 +121,8 @@ def view_of(packed: CompressedTensor, index: Tensor) -> CompressedTensor | Tenso
         or len(scales) > 1
         or any(each.numel() > 1 for each in scales)
     ):
+        # Several scales or codebook rows lie along the leader's dimensions, which a
+        # view may cut in any way.
         return packed.to_dense().flatten()[index]
     scale = None if scale is None else scale.reshape(())
     if packed.codebook is not None:

@@ -65,6 +65,7 @@ def packed_losslessly(
 
 def halved(tensor: Tensor, name: str) -> Tensor:
     made = tensor.half()
+    # Rounding to infinity is the one error of fp16 that no tolerance covers.
     if not torch.equal(made.isinf(), tensor.isinf()):
         raise ValueError(
             f"{name!r} has values beyond ±65504, the range of fp16; save with floats='as-is'"

@@ -27,6 +27,8 @@ class Preparation:
         self._method, self._bound, self._slots = method, bound, slots
         self._constants: dict[str, Any] = {}
         self._parameters = [p for t in bound.transforms for p in t.parameters()]
+        # Only the chain's last value is what a layer reads, so only that one may be
+        # cast for autocast.
         self._is_last = all(
             s.chain[-1] is t for s, t in zip(bound.sites, bound.transforms, strict=True)
         )
@@ -38,6 +40,7 @@ class Preparation:
         are taken out.
         """
         passing = [t.passes_in_training for t in self._bound.transforms]
+        # Rarely: gates that a norm covers are known when the first step comes.
         if passing != self._passing:
             self._leave_out(passing)
         bound, slots = self._at_work, self._their_slots
@@ -45,6 +48,8 @@ class Preparation:
         if slots and all(slot in values for slot in slots):
             made = self._make(bound, [values[slot] for slot in slots], slots)
         if made is None:
+            # Out with them: a later method of the chain must not build on a value that
+            # was never made.
             for slot in slots:
                 values.pop(slot, None)
         else:
@@ -80,6 +85,8 @@ class Preparation:
             return None
         learns = any(p.requires_grad for p in self._parameters)
         weights = FlatWeights(entering, self._constants)
+        # Recording costs time and memory, and without learned parameters the gradient
+        # is known: it passes times `gain`.
         weights.values.requires_grad_(learns)
         with torch.set_grad_enabled(learns):
             made = self._method.prepare(bound, weights)
@@ -92,6 +99,8 @@ class Preparation:
             if self._is_last and first.dtype is torch.float32
             else set()
         )
+        # One cast of the whole vector serves all, unless their layers want different
+        # types.
         cast = casts.pop() if len(casts) == 1 else None
         record = _Record(
             bound.transforms,
@@ -139,12 +148,18 @@ class _Record:
     def gradients(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """For what entered, then for the parameters; None where no gradient came."""
         weights = self.weights
+        # A weight that the loss did not use has no gradient; the flat vector needs
+        # zeros in its place.
         whole = [
             torch.zeros_like(t) if g is None else g
             for g, t in zip(given, weights.tensors, strict=True)
         ]
+        # Gradients of cast weights come in half precision and continue in the latents'
+        # own type.
         flat = weights.flatten(whole).to(weights.values.dtype)
         vectors: Sequence[Tensor] = ()
+        # Torch recorded `prepare`: differentiate its graph, and keep it, because a user
+        # may call backward twice.
         if self.value.requires_grad:
             wanted = [weights.values, *(learned.vector for learned in weights.learned)]
             flat, *vectors = torch.autograd.grad(
@@ -206,6 +221,8 @@ class _Record:
 class _AllAtOnce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, record: _Record, *inputs: Tensor) -> tuple[Tensor, ...]:
+        # None stays None: an optimizer skips a parameter without gradient, and would
+        # apply momentum and decay to one with zeros.
         ctx.set_materialize_grads(False)
         ctx.record = record
         value = record.value.detach()
@@ -218,6 +235,8 @@ class _AllAtOnce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         if torch.is_grad_enabled():
+            # Grad mode is on within backward only under create_graph=True. The flat
+            # path records nothing, so a second derivative would be lost.
             return None, *ctx.record.differentiable_gradients(gradients)
         return None, *ctx.record.gradients(gradients)
 
@@ -255,6 +274,8 @@ class Preparations:
         exchange.
         """
         asked = [slot.take_asked() for slot in self._slots]
+        # Asking also resets the flags, so for a network that nobody reads weights are
+        # prepared once at most.
         if not any(asked) or ranks.together():
             return
         if sum(site.latent.numel() for site in self._sites) > MOST_PREPARED:
@@ -264,6 +285,7 @@ class Preparations:
             for site, slot in zip(self._sites, self._slots, strict=True)
         }
         values = dict(latents)
+        # In the recipe's order: what one method makes enters the next.
         for step in self._steps:
             step.run(values)
         for slot, value in values.items():

@@ -32,6 +32,8 @@ class RelativeLevels(nn.Module):
         self.factor = nn.Parameter(torch.ones_like(self.start))
 
     def forward(self) -> Tensor:
+        # The factor is near 1 for every layer, so one learning rate moves all levels by
+        # a like part of themselves.
         return self.start * scale_gradient(self.factor, self.gain)
 
 
@@ -71,6 +73,7 @@ class AllLevels:
         self.values = self._starts * factor.detach()
 
     def to_factors(self, gradient: Tensor) -> Tensor:
+        # Chain rule of start · factor, with the gain of `RelativeLevels.forward`.
         return gradient.reshape(-1) * self._starts * self._gains
 
 

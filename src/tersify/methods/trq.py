@@ -40,6 +40,8 @@ class TernaryResidual(Method):
         levels = AllLevels(levels_of(bound, "alpha"), weights)
         alpha = weights.spread(levels.values)
         doubled = signs_beyond(weights.values, alpha).mul_(2.0)
+        # ∂(α·pattern)/∂α is the pattern itself, 0 or ±2; the latents' gradient passes
+        # as it comes.
         return Prepared(
             doubled * alpha,
             None,

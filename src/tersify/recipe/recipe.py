@@ -45,6 +45,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.norms is not None:
             check_whole("norms", self.norms, low=2, high=16)
+        # The dataclass is frozen, so normalized values are set past it.
         rules = all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])")
         inputs = all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])")
         object.__setattr__(self, "rules", rules)
@@ -112,6 +113,7 @@ class Recipe:
         left = list(sites)
         for rule in self.rules:
             reached = rule.reached(sites)
+            # In the order of the network, not of the globs.
             own = [site for site in left if site in reached]
             if not own:
                 raise ValueError(

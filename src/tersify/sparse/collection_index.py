@@ -80,6 +80,8 @@ def _check(index: Mapping[str, Any], path: Path) -> None:
         names.add(record["name"])
         for operand in OPERANDS:
             file, size = record[operand]["file"], record[operand]["file_bytes"]
+            # No folders and no dots: an index must not reach files outside of its
+            # folder.
             if not _FILE_NAME.fullmatch(file):
                 raise CollectionError(
                     f"{record['name']}: {file!r} is no name of an array file"

@@ -47,6 +47,7 @@ def _stems(collection: Collection) -> list[str]:
     stems: dict[str, None] = {}
     for place, name in enumerate(collection.names):
         stem = re.sub(r"[^\w.-]", "_", name.replace("/", "__"))
+        # Two names may differ only in characters that a file name cannot have.
         while stem in stems:
             stem += f"-{place}"
         stems[stem] = None
@@ -120,6 +121,7 @@ def _frostt(op: Operation, stem: Path) -> list[Path]:
             if key != "input_size"
         }
         weight = raise_weight(weight, Geometry.from_mapping(stored))
+    # FROSTT counts indices from 1.
     places = weight.nonzero()
     rows = zip((places + 1).tolist(), weight[tuple(places.T)].tolist(), strict=True)
     digits = _digits(op)
@@ -136,6 +138,7 @@ def _timeloop(op: Operation, stem: Path) -> list[Path]:
     tile occupancies beside it.
     """
     m, _, k = op.shape
+    # N is that of the real layer: a collection keeps only a sample of its columns.
     sizes = {"M": m // op.groups, "N": op.meta["columns"]["of"], "K": k}
     group = [[["G"]]] if op.groups > 1 else []
     if op.groups > 1:

@@ -110,6 +110,8 @@ def _watched(
 ) -> tuple[dict[str, dict[str, Record]], dict[str, str]]:
     watched: dict[str, dict[str, Record]] = {}
     covered: set[int] = set()
+    # Attention multiplies with its children's weights itself, so their own hooks never
+    # run.
     inside_attention = {
         id(child)
         for m in model.modules()
@@ -161,6 +163,8 @@ def _behind(name: str) -> bool:
 def _sample(count: int, rows: int) -> Array:
     if count <= rows:
         return np.arange(count)
+    # Sorted, so rows come in the order of the calls; seeded, so a collection can be
+    # made again.
     return np.sort(np.random.default_rng(SEED).choice(count, rows, replace=False))
 
 
@@ -183,6 +187,8 @@ def _run(
         seen[id(each)] = before + call.count
         chosen = wanted[id(each)]
         numbers = torch.from_numpy(
+            # Numbers count over all calls of the layer; those of this call become its
+            # own rows.
             chosen[(chosen >= before) & (chosen < before + call.count)] - before
         )
         if len(numbers):

@@ -74,15 +74,20 @@ def recurrent_calls(
         states = (states, states) if isinstance(module, nn.LSTM) else states
     ends: list[Tensor] = []
     for number, (layer, direction) in enumerate(_recurrent_places(module)):
+        # A backward direction is a forward one over the reversed sequence.
         inputs = values.flip(0) if direction else values
         start = _each(states, itemgetter(slice(number, number + 1)))
         hidden = _one_layer(module, layer, direction)(inputs, start)[0]
         first = start[0] if isinstance(start, tuple) else start
         yield vectors_call(f"weight_ih_l{layer}{direction}", inputs)
         yield vectors_call(
-            f"weight_hh_l{layer}{direction}", torch.cat([first, hidden[:-1]])
+            # What enters the recurrent product at step t is the hidden state after t −
+            # 1.
+            f"weight_hh_l{layer}{direction}",
+            torch.cat([first, hidden[:-1]]),
         )
         ends.append(hidden.flip(0) if direction else hidden)
+        # The next layer reads both directions side by side, in the order of time.
         if len(ends) == (2 if module.bidirectional else 1):
             values, ends = torch.cat(ends, -1), []
 

@@ -87,6 +87,7 @@ def group_energies(
     An objective gives one energy for each sample, or their mean; the mean cannot be
     taken for all groups at once, so such a function is called for each group.
     """
+    # Logits are (groups · samples, classes); targets repeat for each group.
     samples = len(targets)
     energies = objective(logits, targets.repeat(groups, *[1] * (targets.ndim - 1)))
     if isinstance(energies, Tensor) and energies.shape == (groups * samples,):

@@ -58,6 +58,8 @@ def _fused(module: nn.Module) -> list[Part] | None:
     heads = module.num_heads
     rows = _blocks(module.embed_dim, heads)
     return [
+        # Query, key and value lie one below the other, so the rows' heads repeat three
+        # times.
         (module, "in_proj_weight", 0, rows.repeat(3), heads),
         (module, "in_proj_bias", 0, rows.repeat(3), heads),
         (module.out_proj, "weight", 1, rows, heads),
@@ -68,6 +70,7 @@ def _separate(module: nn.Module, parent: nn.Module | None) -> list[Part] | None:
     """Query, key and value as linear layers of one module; the output beside them or in
     the module above (BERT).
     """
+    # The names of BERT, Llama and DistilBERT, which most networks follow.
     for triple in INPUTS:
         layers = [getattr(module, name, None) for name in triple]
         if all(isinstance(layer, nn.Linear) for layer in layers):

@@ -164,6 +164,7 @@ class Prune(Method):
 
     def pruned(self, units: int, done: float) -> int:
         """How many of so many units are zero when the schedule is so far."""
+        # `start` is a share of the units, or of the count where a count is given.
         final = self.count if self.count is not None else self.share * units
         first = self.start * (final if self.count is not None else units)
         return round(first + (final - first) * done)
@@ -182,9 +183,11 @@ class Prune(Method):
         masks = bound.each(MaskTransform)
         kept = weights.flatten([mask.mask for mask in masks])
         masked = torch.where(kept, weights.values, 0.0)
+        # Companions such as biases have no score and lose their slices with the unit.
         scores = [mask.score_parameter for mask in masks]
         if all(score is None for score in scores):
             return masked, kept
+        # All masks of a method have one gain.
         worth = next(
             m.gain for m in masks if m.score_parameter is not None
         ) * weights.learn_scores(scores)

@@ -74,6 +74,7 @@ def _check_scope(method: Prune) -> None:
                 f"floor keeps a share of each layer when all compete; set scope = 'global', got {method.scope!r}"
             )
         return
+    # A count is compared when the layers are known, in `_check_room`.
     if method.count is None and method.share > 1 - method.floor:
         raise ValueError(
             f"sparsity {method.share:g} leaves less than the floor {method.floor:g} of every layer"
@@ -104,6 +105,7 @@ def check_leaves_something(method: Prune, bound: PruneBound) -> None:
     """Every layer, or row of it, keeps a unit at the end of the schedule."""
     units: dict[str, int] = {}
     for layer in bound.layers:
+        # Only the shape counts, so the weights themselves stand in for scores.
         shape = layer.scores(lambda site, mask: site.entering()).shape
         units[layer.name] = shape[-1] if method.in_rows else shape.numel()
     if method.scope == "global":

@@ -71,5 +71,6 @@ def _unit_layers(sites: Sequence[Site], masks: Sequence[MaskTransform]) -> list[
 def above(scores: Tensor, threshold: float) -> Tensor:
     """Those above the threshold, and the best one in any case."""
     kept = scores > threshold
+    # A layer without any unit would cut the network in two.
     kept.view(-1)[scores.reshape(-1).argmax()] = True
     return kept

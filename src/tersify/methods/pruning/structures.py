@@ -48,7 +48,10 @@ class EveryM:
         self._m = m
 
     def units(self, scores: Tensor) -> Tensor:
+        # Input channels last: N:M hardware skips along the dimension that a product
+        # sums over.
         rows = scores.movedim(1, -1) if scores.ndim > 1 else scores
+        # Padding ranks below all, so it is what a short group loses first.
         return F.pad(rows, (0, -rows.shape[-1] % self._m), value=-torch.inf).reshape(
             -1, self._m
         )
@@ -73,6 +76,7 @@ class Blocks:
 
     def units(self, scores: Tensor) -> Tensor:
         matrix = _matrix(scores)
+        # A mean and not a sum: a smaller tile on the edge must not look worthless.
         return self._tile_sums(matrix) / self._tile_sums(torch.ones_like(matrix))
 
     def _tile_sums(self, matrix: Tensor) -> Tensor:
