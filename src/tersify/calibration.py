@@ -101,6 +101,7 @@ def squared_gradients(
                 )
             loss = calibration.loss(model(inputs), targets)
             batches += 1
+            # For instance where a frozen head gives constant outputs.
             if not loss.requires_grad:
                 continue  # the outputs depend on none of the weights
             for total, gradient in zip(

@@ -78,6 +78,7 @@ def check_same_weights(
         stored = packed.get(name)
         if stored is None:
             continue  # an alias, or a name that `save` refuses
+        # Compared in full: a plan of other weights would give silent wrong outputs.
         dense = stored.to_dense() if isinstance(stored, CompressedTensor) else stored
         if dense.shape != own.shape or not torch.equal(
             dense.to(own.dtype).cpu(), own.cpu()

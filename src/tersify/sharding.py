@@ -42,6 +42,8 @@ def shard_(session: Session, mesh: Any = None) -> None:
     }
     for module in [m for m in session.model.modules() if isinstance(m, nn.Linear)]:
         fully_shard(module, mesh=mesh, ignored_params=small)
+    # Last, for what no linear layer owns: FSDP takes the innermost module that was
+    # named.
     fully_shard(session.model, mesh=mesh, ignored_params=small)
     for site in session.sites:
         _follow(site)
@@ -51,6 +53,8 @@ def reduce_unsharded_(model: nn.Module) -> None:
     """Average over the ranks the gradients that FSDP does not know of."""
     ranks.mean_over_ranks_(
         [
+            # FSDP reduces the gradients of its shards itself; ignored parameters it
+            # leaves alone.
             p.grad
             for p in model.parameters()
             if p.grad is not None and not ranks.is_sharded(p)

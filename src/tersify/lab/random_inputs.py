@@ -105,6 +105,7 @@ def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
                 f"--shape takes the size of one input such as 3,32,32, got {shape!r}"
             ) from None
     fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
+    # A hostile file must not choose how much memory is taken.
     if not fits or math.prod(stored) > MAX_INPUT:
         raise ValueError(
             f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32"

@@ -46,6 +46,7 @@ def load_weights(
             f"{path} does not fit: {problem}; check the target's options"
         ) from None
     for name, tensor in state.items():
+        # Also of 8-bit floats, for which torch has no isnan.
         if tensor.is_floating_point() and bool(tensor.float().isnan().any()):
             raise ValueError(
                 f"{path} holds NaN in {name!r}, from which nothing can be trained; use other weights"
@@ -72,6 +73,7 @@ def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
         raise ValueError(
             f"{path} holds no plain weights ({type(error).__name__}); save a state dict, best as .safetensors"
         ) from error
+    # Training scripts often wrap the weights so, beside an optimizer.
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     plain = isinstance(state, dict) and all(

@@ -75,6 +75,7 @@ def _over_epochs(runs: Sequence[Run], key: str) -> Figure:
         known = {
             twin for run in runs if (twin := dense_accuracy(run, runs)) is not None
         }
+        # One line only where all runs have the same twin.
         level = ("dense twin", known.pop()) if len(known) == 1 else None
         if len(series) == 1:
             run = next(run for run in runs if run.column("accuracy")[0])

@@ -125,6 +125,8 @@ class Page:
 
 def _main_run(runs: Sequence[Run]) -> Run:
     """The run the headline speaks of: the compressed one with the best accuracy."""
+    # Tuples compare from the left: compressed before dense, finished before unfinished,
+    # then by accuracy.
     return max(
         runs,
         key=lambda run: (

@@ -33,6 +33,7 @@ def layers(run: Run) -> list[dict[str, Any]]:
         if row["kind"] != "dense" or len(row["shape"]) > 1
     ]
     for row in found:
+        # A benchmark names layers, a file their weights.
         milliseconds = timed.get(
             row["name"], timed.get(row["name"].removesuffix(".weight"))
         )

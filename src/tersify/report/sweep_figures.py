@@ -175,6 +175,7 @@ def _points(
 ) -> Drawing:
     plot = Plot(_room([x for x, _, _ in points]), _room([y for _, y, _ in points]))
     marks = [plot.axes(x_label=_NAMES.get(x_name, x_name))]
+    # False sorts first: the front is drawn last, above the others.
     for x, y, trial in sorted(points, key=lambda p: p[2]["number"] in sweep.front):
         leads = trial["number"] in sweep.front
         hue, radius, opacity = (
@@ -277,6 +278,7 @@ def _column(sweep: SweepResults, name: str, index: int) -> tuple[list[float], st
 
 def _scaled(values: Sequence[float], *, log: bool) -> tuple[list[float], str, str]:
     low, high = min(values), max(values)
+    # A damaged file may claim a logarithmic axis with values of zero.
     shown = [math.log(v) for v in values] if log and low > 0 else list(values)
     least, span = min(shown), (max(shown) - min(shown)) or 1.0
     return [(v - least) / span for v in shown], short(low), short(high)
@@ -284,6 +286,7 @@ def _scaled(values: Sequence[float], *, log: bool) -> tuple[list[float], str, st
 
 def _room(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
+    # Equal values have no span, and equal zeros not even a size.
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.05
     return low - room, high + room
 

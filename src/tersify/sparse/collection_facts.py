@@ -71,6 +71,7 @@ def model_facts(
 def state_hash(model: nn.Module) -> str:
     """sha256 over the names, types, shapes and bytes of the state dict."""
     digest = hashlib.sha256()
+    # Sorted, so that the order in which modules were made does not count.
     for name, tensor in sorted(model.state_dict().items()):
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

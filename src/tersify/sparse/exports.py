@@ -184,6 +184,7 @@ def _density(density: float, compliance: Mapping[str, float]) -> dict[str, Any]:
     """Fixed where every tile holds equally much (dense, or a full N:M pattern), else as
     if places were drawn.
     """
+    # Every group complies and the density is N/M exactly, so each group holds N.
     full = any(
         all_comply == 1.0 and density == int(nm[0]) / int(nm[2:])
         for nm, all_comply in compliance.items()

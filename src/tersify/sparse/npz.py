@@ -220,6 +220,7 @@ def _check_bitmap(bits: Array, matrix: Matrix, where: str) -> None:
 
 
 def _check_pointers(pointers: Array, slices: int, count: int, where: str) -> None:
+    # Unsigned, so that no pointer can be negative; the casts below cannot wrap.
     good = (
         pointers.ndim == 1
         and pointers.dtype.kind == "u"

@@ -80,11 +80,9 @@ def recurrent_calls(
         hidden = _one_layer(module, layer, direction)(inputs, start)[0]
         first = start[0] if isinstance(start, tuple) else start
         yield vectors_call(f"weight_ih_l{layer}{direction}", inputs)
+        # What enters the recurrent product is the hidden state after the step before.
         yield vectors_call(
-            # What enters the recurrent product at step t is the hidden state after t −
-            # 1.
-            f"weight_hh_l{layer}{direction}",
-            torch.cat([first, hidden[:-1]]),
+            f"weight_hh_l{layer}{direction}", torch.cat([first, hidden[:-1]])
         )
         ends.append(hidden.flip(0) if direction else hidden)
         # The next layer reads both directions side by side, in the order of time.

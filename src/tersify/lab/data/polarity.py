@@ -63,7 +63,9 @@ def polarity_bytes(root: Path) -> Data:
         stream = torch.tensor(list("\n".join(kept).encode()))
         count = (len(stream) - 1) // WINDOW
         inputs, following = (
-            stream[start:][: count * WINDOW].view(count, WINDOW) for start in (0, 1)
+            # The label of each byte is the next one: the same stream, shifted by one.
+            stream[start:][: count * WINDOW].view(count, WINDOW)
+            for start in (0, 1)
         )
         parts.append(Split(inputs, following))
     train, test = parts

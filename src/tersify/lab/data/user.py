@@ -42,6 +42,7 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and spread per channel of images in 0..1; a channel that never changes
     counts as spread 1.
     """
+    # (channels, all else), in double precision: float32 sums of many bytes lose digits.
     channels = images.transpose(0, 1).flatten(1).to(torch.float64)
     if images.dtype == torch.uint8:
         channels = channels / 255.0

@@ -197,6 +197,8 @@ class Experiment:
             if wanted not in ids:
                 raise unknown(f"row of {self.name}", wanted, ids)
         needed = set(rows or ids)
+        # Backwards, since a row needs only rows before it: one pass finds needs of
+        # needs.
         for row in reversed(self.rows):
             if row.id in needed:
                 needed.update(row.needs)

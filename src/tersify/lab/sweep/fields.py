@@ -50,6 +50,7 @@ def with_values(recipe: Recipe | None, values: Mapping[str, Any]) -> Recipe | No
     }
     if recipe is None or not meant:
         return recipe
+    # Changed as TOML, so that the values pass all the checks of a recipe's file.
     document = read_toml(recipe.to_toml(), "the recipe")
     for field, value in meant.items():
         number, name = _split(field)

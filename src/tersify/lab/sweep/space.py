@@ -77,6 +77,7 @@ class Parameter:
             )
         shares = [i / (self.points - 1) for i in range(self.points)]
         if self.kind == "log":
+            # Equal ratios between neighbours.
             return [self.low * (self.high / self.low) ** share for share in shares]
         values = [self.low + (self.high - self.low) * share for share in shares]
         return (

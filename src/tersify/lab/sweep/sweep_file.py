@@ -128,6 +128,8 @@ class Sweep:
             check_field(
                 parameter.field, [recipe for recipe in recipes if recipe is not None]
             )
+            # A single bad combination is one failed trial; a field whose every value
+            # fails is a mistake in the file.
             problems = [
                 problem
                 for value in parameter.ends()
@@ -160,6 +162,7 @@ class Sweep:
             if self.sampler == "grid"
             else None
         )
+        # A grid ends at its last point, or earlier where trials says so.
         wanted = [n for n in (self.trials, points) if n is not None]
         return min(wanted)
 

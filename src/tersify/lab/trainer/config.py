@@ -185,6 +185,7 @@ def _check_type(name: str, annotation: str, value: object) -> None:
         "bool": (bool,),
     }
     wanted = allowed.get(kind, (object,))
+    # True is an int for Python; a field that wants a number must not take it.
     if not isinstance(value, wanted) or (
         isinstance(value, bool) and bool not in wanted and object not in wanted
     ):

@@ -57,6 +57,7 @@ def _is_trained(job: Job, data: Data) -> bool:
     accuracy = evaluate(
         job.network(data), data, seen, device=torch.device("cpu"), amp=False
     )["accuracy"]
+    # Half way between chance, 100/classes percent, and 100 percent.
     return accuracy > 50.0 * (1.0 + 1.0 / data.classes)
 
 

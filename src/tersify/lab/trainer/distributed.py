@@ -56,6 +56,7 @@ def _meeting_place() -> dict[str, Any]:
     (docs/how-to/scale.md).
     """
     env = os.environ
+    # True where torchrun's own store serves all ranks and they are on one machine.
     shared = (
         env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         and env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"]
@@ -154,6 +155,7 @@ def reduce_others_(
     for several or whole weights.
     """
     if ranks.world() > 1:
+        # DDP reduces all parameters of the model, FSDP only those that it sharded.
         known = {
             id(p) for p in model.parameters() if not is_sharded or ranks.is_sharded(p)
         }

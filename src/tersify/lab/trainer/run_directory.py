@@ -82,6 +82,7 @@ class RunDirectory:
         # settings that came later were what they are by default
         if isinstance(before.get("train"), dict):
             before["train"] = TrainConfig(epochs=1).to_dict() | before["train"]
+        # Through JSON, as the stored one: tuples become lists in both.
         changed = difference(before, json.loads(json.dumps(identity)))
         if changed:
             raise ValueError(

@@ -73,6 +73,7 @@ def _layer_by_layer(sites: Sequence[Site], network: Network, rows: int) -> list[
                 f"{site.name!r} has {len(site.latent)} rows, which are not units of {rows}; change rows"
             )
         norm = graph.norm_behind(layer)
+        # Unit i is rows i·rows … (i + 1)·rows − 1 of the weight.
         count = len(site.latent) // rows
         units = Units(site.name, 0, torch.arange(count).repeat_interleave(rows), count)
         # Units are silenced behind the norm: in front of it, β would give them a value

@@ -174,6 +174,7 @@ class Prune(Method):
         if self.is_soft:
             for mask in bound.each(SoftMask):
                 mask.pressure.fill_(self.lam * self.pace.done(step.progress))
+        # Between two choices masks stand, so weights can settle.
         if self.pace.is_due(step):
             self._choose_(bound, step)
 
@@ -204,6 +205,7 @@ class Prune(Method):
 
     def _choose_(self, bound: PruneBound, step: Step) -> None:
         score = self._score
+        # 0 … 1 of the way from `start` to the final amount.
         done = self.pace.done(step.progress)
         if step.without_training and not any(
             score.has_seen_data(m) for m in bound.scored()
