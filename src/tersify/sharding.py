@@ -80,18 +80,26 @@ def _check(session: Session) -> None:
                 f"{method.name!r} as set here decides by whole tensors and cannot be sharded; use data-parallel "
                 "training, or ternary, lookup, or prune by the magnitude of single weights in each layer"
             )
-    for name, module in session.model.named_modules():
-        owns = any(True for _ in module.parameters(recurse=False))
-        parametrized = "parametrizations" in name.split(".")
-        if (
-            owns
-            and not parametrized
-            and not isinstance(module, (nn.Linear, nn.LayerNorm))
-        ):
+    _check_layers(session.model)
+    _check_sites(session)
+
+
+def _check_layers(model: nn.Module) -> None:
+    """FSDP cuts tensors by rows, which only a linear layer's product allows."""
+    for name, module in model.named_modules():
+        # The transforms of a session are modules too, and are sharded with their layer.
+        if "parametrizations" in name.split("."):
+            continue
+        owns = next(module.parameters(recurse=False), None) is not None
+        if owns and not isinstance(module, (nn.Linear, nn.LayerNorm)):
             raise ValueError(
                 f"{name!r} is a {type(module).__name__}; only networks of linear layers can be sharded: "
                 "use data-parallel training"
             )
+
+
+def _check_sites(session: Session) -> None:
+    """Each weight is one layer's own, and masks act on latents, which are sharded."""
     for follower in session.views.followers:
         raise ValueError(
             f"{follower.site.name!r} lies in the memory of another weight, and cannot be sharded"

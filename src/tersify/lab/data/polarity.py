@@ -62,10 +62,9 @@ def polarity_bytes(root: Path) -> Data:
         ]
         stream = torch.tensor(list("\n".join(kept).encode()))
         count = (len(stream) - 1) // WINDOW
+        # The label of each byte is the next one: the same stream, shifted by one.
         inputs, following = (
-            # The label of each byte is the next one: the same stream, shifted by one.
-            stream[start:][: count * WINDOW].view(count, WINDOW)
-            for start in (0, 1)
+            stream[start:][: count * WINDOW].view(count, WINDOW) for start in (0, 1)
         )
         parts.append(Split(inputs, following))
     train, test = parts

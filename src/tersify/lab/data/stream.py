@@ -115,17 +115,12 @@ def loader_of(source: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """A pair of tensors that the trainer can use; bytes are divided by 255."""
-    pair = (
-        isinstance(batch, (tuple, list))
-        and len(batch) == 2
-        and all(isinstance(part, Tensor) for part in batch)
-    )
-    if not pair:
-        parts = batch if isinstance(batch, (tuple, list)) else [batch]
+    parts = batch if isinstance(batch, (tuple, list)) else [batch]
+    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         raise ValueError(
             f"{RULE}; got {', '.join(type(part).__name__ for part in parts)}"
         )
-    inputs, labels = batch
+    inputs, labels = parts
     if inputs.dtype == torch.uint8:
         inputs = inputs.to(torch.float32) / 255.0
     elif inputs.is_floating_point():

@@ -144,11 +144,9 @@ class FixedSpeech:
                 -1
             )
             strength = round(STRENGTH * 2**LOG_FRACTION)
+            # A shift by 3 more divides the sum by the eight frames.
             power = power + shift_right(
-                # + 3 divides by the eight frames.
-                (sums - FRAMES * logs) * strength,
-                LOG_FRACTION + 3,
-                self.rounding,
+                (sums - FRAMES * logs) * strength, LOG_FRACTION + 3, self.rounding
             )
         return exp2(power)
 

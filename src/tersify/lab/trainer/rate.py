@@ -54,10 +54,9 @@ def _scheduled(
             done / (config.step_epochs * stretch) + 1e-9
         )
     if config.schedule == "multistep":
+        # Milestones count epochs from 1, `done` counts from 0.
         passed = sum(
-            # Milestones count epochs from 1, `done` counts from 0.
-            done + 1e-9 >= (milestone - 1) * stretch
-            for milestone in config.milestones
+            done + 1e-9 >= (milestone - 1) * stretch for milestone in config.milestones
         )
         if not config.rates:
             return config.lr * config.gamma**passed

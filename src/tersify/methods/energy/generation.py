@@ -75,11 +75,10 @@ class Engine:
         # repaired too.
         parents, revived = self.bounds.repaired(population.states, draws.units[0])
         before = Generation(parents, population.energies)
+        # `propose` may have used units[1] unit by unit. Shifted by one unit, the same
+        # numbers are independent of that choice.
         children, more = self.bounds.repaired(
-            # `propose` has used these numbers unit by unit; shifted by one unit they
-            # are independent of that choice.
-            self.search.propose(before, draws),
-            draws.units[1].roll(1, 1),
+            self.search.propose(before, draws), draws.units[1].roll(1, 1)
         )
         if self.rejudge_parents or not population.judged:
             energies = self._judged(torch.cat([parents, children]), inputs, targets)

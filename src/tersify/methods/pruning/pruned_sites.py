@@ -30,11 +30,7 @@ class PruneBound(Bound):
     def scored(self) -> list[MaskTransform]:
         """The masks of tensors whose score counts."""
         each = zip(self.sites, self.each(MaskTransform), strict=True)
-        return [
-            mask
-            for site, mask in each
-            if not site.units or any(units.scored for units in site.units)
-        ]
+        return [mask for site, mask in each if is_scored(site)]
 
 
 def is_scored(site: Site) -> bool:
