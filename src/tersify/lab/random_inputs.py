@@ -74,14 +74,7 @@ def random_input(
         (module for module in net.modules() if isinstance(module, nn.Embedding)), None
     )
     if stored is None:
-        own = getattr(net, "input_shape", None)
-        stored = (
-            list(own)
-            if isinstance(own, (list, tuple))
-            else None
-            if table is None
-            else [TOKENS]
-        )
+        stored = _own_shape(net, is_text=table is not None)
     if stored is None and shape is None:
         raise ValueError(
             f"what goes into the network is not known; give {other}--shape such as 3,32,32"
@@ -93,6 +86,14 @@ def random_input(
             lowest, table.num_embeddings, (batch, *sizes), generator=generator
         )
     return torch.randn(batch, *sizes, generator=generator)
+
+
+def _own_shape(net: nn.Module, *, is_text: bool) -> list[int] | None:
+    """What the network says of its input; texts may have any length, so one is taken."""
+    own = getattr(net, "input_shape", None)
+    if isinstance(own, (list, tuple)):
+        return list(own)
+    return [TOKENS] if is_text else None
 
 
 def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
