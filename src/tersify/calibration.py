@@ -67,6 +67,8 @@ def measured(
         raise ValueError(
             f"{needing[0].name!r} as it is set needs data; give calibration= batches of (inputs, targets)"
         )
+    # Each measurement is a pass over all batches, so only those that are asked for are
+    # made.
     if any(method.needs_calibration for method in methods):
         values = squared_gradients(model, sites, calibration)
         sites = [

@@ -50,6 +50,7 @@ def save(
                 "calibration is for the ranges of an int8 plan; add plan='int8', or leave it out"
             )
         return codec.save(model, path, floats=floats, network=network, example=example)
+    # Lowering follows the network's operations on this input.
     if network is None or example is None:
         raise ValueError(
             "a plan is made of the network and an example of its input; give network= and example="

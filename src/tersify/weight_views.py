@@ -62,6 +62,7 @@ class Views:
     def check(self, treated: Iterable[Site]) -> None:
         """Weights that a method changes must be whole by themselves."""
         names = {site.name for site in treated}
+        # expand() gives one number many places: writing one writes all of them.
         for name in self._sharing.folded:
             if name in names:
                 raise ValueError(

@@ -138,6 +138,7 @@ def _by_rows(
     """A scale or a codebook for each slice of an axis."""
     size = dense.shape[axis]
     dense_bits = found.dense_bits()
+    # A scale for each row takes one number a row; a codebook takes one for each level.
     scaled = _scaled(found) if scales else None
     if scaled is not None:
         steps, book, scale = scaled

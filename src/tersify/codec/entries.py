@@ -167,6 +167,8 @@ def entry_from_json(item: Any, groups: int) -> Entry:
         )
     code_group = typed(plain.get("c"), int, f"the codes of {name!r}")
     _check_groups(code_group, box_of(shape), groups, name)
+    # Every later step indexes by these numbers, so each is checked here and nowhere
+    # else.
     axis = plain.get("a")
     if axis is not None:
         _require(
@@ -184,6 +186,8 @@ def entry_from_json(item: Any, groups: int) -> Entry:
             len(sizes) == 1 and 1 <= sizes[0] <= 256,
             f"{name!r} has levels {sizes}, 1..256 are allowed",
         )
+        # One row of levels for each slice of the axis; the file stores the number of
+        # levels only.
         rows = () if axis is None else (shape[axis],)
         codebook = _stored(dtypes, group, (*rows, *sizes), groups, name)
     else:
@@ -218,6 +222,7 @@ def _scales(
     """`[dtype, group, *shape]` is one scale, and a list of two such lists two of them."""
     if item is None:
         return None, None
+    # A single scale begins with a text, its dtype, so it is never a list of lists.
     two = (
         isinstance(item, list)
         and len(item) == 2

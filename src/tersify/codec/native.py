@@ -143,6 +143,8 @@ def join_planes(
     width = out.size // count if count else 1
     native = extension()
     if native is None:
+        # Without the extension: the same planes by the reference decoder, one after the
+        # other.
         planes = []
         for (method, data), size in zip(coded, levels, strict=True):
             plane = np.empty(count, np.uint8)

@@ -36,6 +36,8 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
         name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)
     }
     merged = merge_torch_masks(dense)
+    # No masks of torch's pruning: the state as it is, with its own aliases and
+    # metadata.
     if merged.keys() == dense.keys():
         return packed_losslessly(state)
     return packed_losslessly(

@@ -55,6 +55,7 @@ def read_model(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> StreamMod
     _must(flags < 8, "known flags")
     _must(1 <= table_count <= 128, "1 to 128 tables")
     _must(side_bytes <= len(data) - 8, "side information inside the group")
+    # Flags of the header, docs/reference/format.md, section 6.
     mirror, left, above = bool(flags & 1), bool(flags & 2), bool(flags & 4)
     _must(
         not mirror or (levels == 3 and above),
@@ -68,9 +69,11 @@ def read_model(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> StreamMod
     )
     chances = _DensityChances()
     densities = [_read_densities(side, chances, box, arity) for box in boxes]
+    # A missing neighbour is a class of its own, hence + 1.
     contexts = (classes + 1 if left else 1) * (classes + 1 if above else 1)
     table_of = _read_context_map(side, contexts, table_count)
     tables = _read_tables(side, table_count, symbols)
+    # All words used and the state back at its start: any damage shows here.
     side.words.finish([side.state])
     return StreamModel(
         lanes=1 << lanes_log2,

@@ -119,6 +119,7 @@ class Grouping:
         dtype = DTYPE_NAMES[plain.dtype]
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         width = plain.dtype.itemsize
+        # zstd finds returning values only where other arrays do not lie between them.
         apart = plain.numel() >= MIN_APART and has_few_values(data, width)
         first, pieces = self._place(
             f"{dtype} of few values" if apart else dtype, flat_box(plain.numel())

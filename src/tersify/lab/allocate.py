@@ -113,6 +113,7 @@ def measure(
     for site in find_sites(model):
         if site.latent.ndim < 2:
             continue
+        # Each method begins from the same weights, all others untouched.
         original = site.latent.detach().clone()
         table[site.name] = []
         for method in methods:

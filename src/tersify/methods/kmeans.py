@@ -107,6 +107,7 @@ class SharedTransform(Transform):
 
     def __init__(self, method: KMeans, weight: Tensor) -> None:
         super().__init__()
+        # One code is zero's.
         clusters = 2**method.bits - 1
         self.levels = RelativeLevels(
             weight.new_zeros(clusters), members=weight.numel() // clusters

@@ -39,6 +39,7 @@ def made_from_table(
         )
     cls = known_methods[name]
     known = [f.name for f in fields(cls)]
+    # Names first, so that a misspelt setting is told before a wrong value of another.
     for key in settings:
         if key not in known:
             raise ValueError(

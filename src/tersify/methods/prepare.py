@@ -198,6 +198,7 @@ class _Record:
         """The same by way of each transform's own forward, for whoever differentiates a
         gradient again.
         """
+        # Outputs that the loss did not use have no gradient to pass on.
         come = {i: g for i, g in enumerate(given) if g is not None}
         inputs = [self.weights.tensors[i] for i in come]
         outputs = [
@@ -212,6 +213,7 @@ class _Record:
         found = torch.autograd.grad(
             outputs, wanted, [*come.values()], create_graph=True, allow_unused=True
         )
+        # By identity: comparing tensors would compare their numbers.
         by_tensor = {id(t): g for t, g in zip(wanted, found, strict=True)}
         entered = zip(self.weights.tensors, given, strict=True)
         own = [None if g is None else by_tensor.get(id(t)) for t, g in entered]

@@ -59,6 +59,7 @@ class Ternary(Method):
         check_range("delta0 (Δ0)", self.delta0, low=0.0, high=1.0, low_open=True)
         check_range("speed (M)", self.speed, low=0.0, high=1e6)
         check_range("cap (Δf)", self.cap, low=0.0, high=1.0, low_open=True)
+        # Δ begins at Δ0 and never falls, so a lower cap could not hold.
         if self.cap < self.delta0:
             raise ValueError(
                 f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}"

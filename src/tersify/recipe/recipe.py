@@ -93,6 +93,7 @@ class Recipe:
     def _method_with(self, setting: str) -> str:
         """The name of the one method that has this setting."""
         known = {m.name: [spec.name for spec in fields(m)] for m in self.methods}
+        # A setting of two methods would be ambiguous, so exactly one must have it.
         having = [name for name, settings in known.items() if setting in settings]
         if not having:
             every = [name for settings in known.values() for name in settings]

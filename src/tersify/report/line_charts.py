@@ -185,6 +185,7 @@ def scatter(
 
 def _point(plot: Plot, point: Point, taken: list[Box]) -> str:
     x, y = plot.x(point.x), plot.y(point.y)
+    # Published points are grey and hollow, ours coloured and full.
     hue = "var(--muted)" if point.run is None else color(point.run)
     shape = ""
     if point.low is not None and point.high is not None:

@@ -180,6 +180,8 @@ def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:
             )
         )
     if accuracy is not None:
+        # Against the dense twin where it is known; else the best epoch shows how far
+        # the last one is.
         best = run.figure("accuracy_best")
         under = (
             f"{points(accuracy - dense)} points against the dense twin"

@@ -59,6 +59,7 @@ def runs_table(runs: Sequence[Run]) -> str:
         )
         epochs = run.figure("epochs") or run.figure("epoch")
         best, at = run.figure("accuracy_best"), run.figure("best_epoch")
+        # A run that is not finished has no total yet, only its epochs.
         seconds = run.figure("train_seconds") or sum(run.column("seconds")[1]) or None
         rows.append(
             [
@@ -122,6 +123,7 @@ def layer_table(run: Run) -> str:
         "bytes",
         *(["ms"] if timed else []),
     ]
+    # The longest bar of each column; `or 1` for a column of zeros.
     most = {
         key: max((row[key] for row in rows if key in row), default=0) or 1
         for key in ("weights", "bytes", "entropy_bits", "ms")

@@ -59,6 +59,8 @@ def read_sweep(directory: Path) -> SweepResults | None:
     drawn.
     """
     try:
+        # A sweep may be at work still, or somebody's file may be damaged: whatever
+        # cannot be drawn is left out, and the page shows the rest.
         found = json.loads(read_regular(directory / RESULTS))
         count = len(found["objectives"])
         complete = [
@@ -197,6 +199,7 @@ def _parallel(sweep: SweepResults) -> Drawing:
     axes = [*sweep.space, *(o["name"] for o in sweep.objectives)]
     columns = [_column(sweep, name, index) for index, name in enumerate(axes)]
     left, right, top, bottom = 30.0, WIDTH - 30.0, 26.0, HEIGHT - 36.0
+    # Axes at equal distances; one alone stands at the left.
     xs = [left + (right - left) * i / max(len(axes) - 1, 1) for i in range(len(axes))]
     marks = []
     for number, trial in sorted(
@@ -230,6 +233,7 @@ def _parallel(sweep: SweepResults) -> Drawing:
                 stroke_opacity=0.6,
             )
         )
+        # Names at the two ends point inwards, so that the figure does not cut them.
         anchor = (
             "start" if index == 0 else "end" if index == len(axes) - 1 else "middle"
         )
@@ -257,6 +261,7 @@ def _parallel(sweep: SweepResults) -> Drawing:
 def _column(sweep: SweepResults, name: str, index: int) -> tuple[list[float], str, str]:
     """Each trial's place on an axis, 0 … 1, and what stands at its two ends."""
     if index >= len(sweep.space):
+        # The axes of the objectives follow those of the space.
         values = [t["values"][index - len(sweep.space)] for t in sweep.trials]
         return _scaled(values, log=False)
     spec = sweep.space[name]

@@ -315,6 +315,8 @@ class Session:
             raise ValueError(
                 f"the checkpoint lacks {', '.join(sorted(lacking))}; give what session.state_dict() gave"
             )
+        # Shared state is a list in the order of the recipe's methods: another recipe
+        # would load it into the wrong ones.
         if state["recipe"] != self.recipe.describe():
             raise ValueError(
                 "the checkpoint was made with another recipe; resume with the recipe it was made with"

@@ -41,6 +41,7 @@ def method_of(text: str | None, parameter: str) -> dict[str, Any]:
             for glob in ([globs] if isinstance(globs, str) else globs)
         ):
             methods = rule.get("methods", [])
+            # Several methods of a chain may name one; the first is the pruner's.
             targets = [method["sparsity"] for method in methods if "sparsity" in method]
             return {
                 "method": methods,

@@ -39,6 +39,7 @@ def read_index(path: Path) -> dict[str, Any]:
             f"{path} holds no {INDEX}: it is empty, or writing it never finished; collect again"
         )
     try:
+        # RecursionError below: brackets nested deep enough exhaust Python's stack.
         index = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise CollectionError(

@@ -141,6 +141,7 @@ def _old_index(folder: Path, name: str, *, append: bool) -> dict[str, Any]:
     `append`.
     """
     if append and folder.exists():
+        # Opened as any collection, so that nothing is added to a damaged one.
         index = Collection(folder)._index
         if name in index["models"]:
             raise ValueError(

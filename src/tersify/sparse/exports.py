@@ -217,6 +217,7 @@ def _occupancy(entries: Entries, tile: int) -> dict[str, Any]:
 
 def to_yaml(value: Any, indent: int = 0) -> str:
     """Mappings over lines; lists and plain values in the JSON form that YAML includes."""
+    # No YAML library: what is written needs only this much of the language.
     lines = []
     for key, entry in value.items():
         head = "  " * indent + f"{key}:"

@@ -59,6 +59,8 @@ def record(
     watched, skipped = _watched(model, min_sparsity)
     records = [each for parts in watched.values() for each in parts.values()]
     with _ready(model), torch.no_grad():
+        # The number of rows must be known before a fixed share of them can be drawn
+        # evenly; keeping all of them would take the memory of every activation.
         for gather in (False, True):
             wanted = (
                 {id(each): _sample(each.count, rows) for each in records}
@@ -73,6 +75,8 @@ def record(
         if not each.count
     }
     records = [each for each in records if each.count]
+    # A subclass may do more than multiply: then the stored product would not be the
+    # layer's.
     strange = {
         each.parameter: "its layer computes something else than a product with it"
         for each in records

@@ -138,6 +138,7 @@ def _attention_products(module: nn.MultiheadAttention) -> Iterator[Product]:
     facts = {"heads": module.num_heads, "bias": module.in_proj_bias is not None}
     if module._qkv_same_embed_dim:
         assert module.in_proj_weight is not None
+        # torch holds the three projections one below the other where their sizes agree.
         parts = zip(("q", "k", "v"), module.in_proj_weight.chunk(3), strict=True)
         named = [(part, "in_proj_weight", weight) for part, weight in parts]
     else:

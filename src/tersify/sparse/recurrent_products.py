@@ -108,6 +108,8 @@ def _one_layer(module: nn.RNNBase, layer: int, direction: str) -> nn.RNNBase:
         k for k in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, k)
     )
     more = {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {}
+    # torch gives the hidden states of the last layer alone, so each layer runs by
+    # itself.
     single = kind(weights["ih"].shape[1], module.hidden_size, bias=module.bias, **more)
     state = {f"weight_{kind}_l0": weight for kind, weight in weights.items()}
     if module.bias:

@@ -28,6 +28,7 @@ def user_data(text: str) -> Data:
     wrong = ValueError(f"{text!r} returned a {type(made).__name__}; it must {RULE}")
     if not _is_pair(made):
         raise wrong
+    # Data that are read in batches never lie in memory whole.
     if all(isinstance(part, (DataLoader, Dataset)) for part in made):
         return stream(*made, name=text)
     if not all(isinstance(part, Split) or _is_pair(part) for part in made):

@@ -93,6 +93,8 @@ def run_with_twin(
     ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
     rows: dict[str, dict[str, float]] = {}
     if job.recipe is not None:
+        # A mistake in the compressed job must not show after the twin has trained for
+        # hours.
         job.check(data)
     starts_there = starts_from_twin(job, data)
     if job.recipe is not None and (wanted or starts_there):

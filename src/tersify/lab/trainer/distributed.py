@@ -204,6 +204,8 @@ def check_alike(tensors: Iterable[tuple[str, Tensor]], when: str) -> None:
     names, sums = zip(
         *((name, _sum_of_bits(tensor)) for name, tensor in held), strict=True
     )
+    # One number for each tensor: comparing the tensors themselves would send the whole
+    # network.
     own = torch.stack(sums)
     every = [torch.empty_like(own) for _ in range(ranks.world())]
     distributed.all_gather(every, own)
@@ -220,4 +222,6 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.dtype == torch.bool:
         return flat.sum()
+    # The bits as integers: sums of floats would depend on the order, and NaN equals
+    # nothing.
     return flat.view(_AS_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)

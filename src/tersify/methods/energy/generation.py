@@ -168,6 +168,7 @@ def _checked(inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
             f"the energy search judges sub-networks on labelled batches and got no "
             f"{'inputs' if inputs is None else 'targets'}; call session.step(inputs, targets)"
         )
+    # A dict or a list of inputs cannot be laid end to end for several candidates.
     for what, value in (("inputs", inputs), ("targets", targets)):
         if not isinstance(value, Tensor):
             raise ValueError(f"{what} must be one tensor, got a {type(value).__name__}")

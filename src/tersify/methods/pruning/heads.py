@@ -34,6 +34,7 @@ def names_of(sites: Sequence[Site]) -> dict[tuple[nn.Module, str], str]:
 
 def head_groups(sites: Sequence[Site], network: Network) -> Iterator[dict[str, Units]]:
     """One group for each attention whose weights the rule reaches."""
+    # A rule that names a bias alone does not ask for heads.
     wanted = {site.name for site in sites if site.latent.ndim > 1}
     names = names_of(network.sites)
     for path, module in network.model.named_modules():

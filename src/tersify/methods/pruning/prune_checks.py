@@ -30,6 +30,7 @@ def check_settings(method: Prune) -> None:
 def _check_amount(method: Prune) -> None:
     amounts = {name: getattr(method, name) for name in ("sparsity", "density", "count")}
     given = [name for name, amount in amounts.items() if amount is not None]
+    # Two sources of one number would contradict each other without a word.
     fixed = _what_fixes_the_amount(method)
     if fixed and given:
         raise ValueError(
