@@ -58,8 +58,8 @@ class DirectoryLock:
             return
         # a directory that is gone has taken its lock along
         with contextlib.suppress(OSError):
-            # Before it is closed: whoever waits then finds no file at the path and
-            # makes a new one.
+            # Removed while it is still locked: another process that has just opened it
+            # sees in `_is_at` that it is gone, and makes a new one.
             self._path.unlink()
         os.close(self._file)
         self._file = -1

@@ -119,7 +119,8 @@ class BoxPrices:
             context = context * (self.classes + 1) + self._class(left)
         if self.has_above:
             context = context * (self.classes + 1) + self._class(above)
-            # A row that follows a negative lead is coded mirrored.
+            # Below a symbol whose first nonzero code is 2, a symbol is coded with signs
+            # exchanged.
             turned = (above >= 0) & self.leads_with_two[above.clamp(min=0)]
             symbols = torch.where(turned, self.mirrored[symbols], symbols)
         return self.bits.view(-1)[context * self.bits.shape[1] + symbols]

@@ -66,8 +66,8 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
     whole = levels_of(dense.reshape(1, -1))
     if whole is not None:
         yield from _one_table(dense, whole)
-        # So few levels need at most 4 bits a weight, and no table for each row could
-        # pay for itself.
+        # So few levels need at most 4 bits a weight, and a table for each row rarely
+        # pays.
         if whole.most <= FEW_LEVELS:
             return
     by_axis = {

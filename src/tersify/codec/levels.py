@@ -59,7 +59,7 @@ class Levels:
         return bits
 
     def without_zero(self) -> Levels:
-        """The other values, for an estimate of what they take."""
+        """The same levels without zero, to estimate the size of the survivors."""
         kept = self.patterns != 0
         parts = {
             part: getattr(self, part)[kept]

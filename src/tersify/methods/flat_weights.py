@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 
 class Remembered(NamedTuple):
-    """What was made of some tensors, and how they were then."""
+    """A value computed from tensors, with their versions and addresses at that time."""
 
     sources: Sequence[Tensor]
     stamps: list[tuple[int, int]]
@@ -235,7 +235,9 @@ class FlatWeights:
         return self.constant("channels" if per_channel else "tensors", numbered)
 
     def counts(self, per_channel: bool) -> list[int]:
-        """The same as plain numbers, without a look at the device."""
+        """How many weights each tensor (or output channel) has, as Python integers: no
+        transfer from the device is needed.
+        """
         if not per_channel:
             return self.sizes
         return [

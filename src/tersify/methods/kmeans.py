@@ -165,8 +165,8 @@ class SharedTransform(Transform):
 
 
 def nearest_means(values: Tensor, clusters: int) -> Tensor:
-    """Ascending centres: Lloyd's steps from an even grid; a cluster that nobody joins
-    stays where it is.
+    """Cluster centres in ascending order: Lloyd's algorithm from an even grid. The
+    centre of an empty cluster stays where it is.
     """
     if not values.numel():
         return values.new_zeros(clusters)

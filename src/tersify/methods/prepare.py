@@ -21,7 +21,7 @@ MOST_PREPARED = 1 << 24
 
 
 class Preparation:
-    """One method of a session: what it prepares, and for whom."""
+    """Prepares the weights of one method, for all of its sites in one call."""
 
     def __init__(self, method: Method, bound: Bound, slots: Sequence[Slot]) -> None:
         self._method, self._bound, self._slots = method, bound, slots
@@ -56,8 +56,8 @@ class Preparation:
             values.update(zip(slots, made, strict=True))
 
     def _leave_out(self, passing: list[bool]) -> None:
-        """What passes the latent on needs no preparation, and what is known of the
-        others' sizes changes with them.
+        """Prepare only sites whose transform changes the latent. Cached sizes and
+        indices belong to the old set of sites and are dropped.
         """
         bound = self._bound
         self._passing, self._constants = passing, {}
@@ -195,8 +195,8 @@ class _Record:
     def differentiable_gradients(
         self, given: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """The same by way of each transform's own forward, for whoever differentiates a
-        gradient again.
+        """The same gradients through each transform's own forward, recorded by
+        autograd, for second derivatives.
         """
         # Outputs that the loss did not use have no gradient to pass on.
         come = {i: g for i, g in enumerate(given) if g is not None}
@@ -264,7 +264,7 @@ class Preparations:
         ]
 
     def forget(self) -> None:
-        """Nothing is ready: whoever reads a weight computes it."""
+        """Discard all prepared weights; a weight is then computed when it is read."""
         for slot in self._slots:
             slot.clear()
 

@@ -76,7 +76,7 @@ class Slot:
         self._weight = None
 
     def take_asked(self) -> bool:
-        """Whether anybody read the weight since this was asked last."""
+        """Whether the weight was read since the last call of this method."""
         asked, self._asked = self._asked, False
         return asked
 

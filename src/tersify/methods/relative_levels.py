@@ -41,7 +41,7 @@ LEAST_FACTOR = 1e-3
 
 
 def levels_of(bound: Bound, name: str) -> list[RelativeLevels]:
-    """Those that each transform holds under this name."""
+    """The levels that each transform holds under this attribute name."""
     # Past the modules' own look-ups, here and below, which would be half of the time a
     # step takes for them.
     return [

@@ -100,8 +100,8 @@ def choose_in_layers(
 
 
 def _alike(numbered: tuple[int, Tensor]) -> tuple[object, ...]:
-    """The same for layers that may be taken together; a large one stays alone, for the
-    sake of memory.
+    """A key that is equal for layers that are sorted in one call. A large layer has a
+    key of its own: stacking it with others would double its memory.
     """
     at, scores = numbered
     together = at // MOST_TOGETHER if scores.numel() <= SHORT_ROW else -1 - at

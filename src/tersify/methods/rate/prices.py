@@ -115,8 +115,8 @@ def _code_if_kept(
 
 
 def _bits_of_a_channel(packed: Mapping[str, CompressedTensor | Tensor]) -> float:
-    """What the numbers of a channel take beside its weights: biases, batch norms with
-    their statistics.
+    """Mean bits that a channel takes beside its weights: its bias, and the parameters
+    and statistics of its batch norm.
     """
     vectors = [
         t

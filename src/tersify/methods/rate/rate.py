@@ -237,7 +237,7 @@ def _asks_the_coder(progress: Progress) -> bool:
 def _scores(
     transforms: Sequence[RateTransform], entering: Sequence[Tensor], lam: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Of all weights: the λ up to which each one stays, and its bits."""
+    """For every weight, the largest λ at which it is kept, and its price in bits."""
     each = [t.limit / (lam * t.size.square()) for t in transforms]
     scores = [
         value.square() / (bits * t.size.square()).clamp(min=1e-30)
