@@ -45,6 +45,8 @@ def recalibrate_(model: nn.Module, calibration: Calibration) -> None:
         for one in each:
             one.end_(keep=False)
         raise
+    # All or none: norms with new statistics beside norms with old ones fit no weights
+    # at all.
     reached = [one for one in each if one.values]
     short = min(reached, key=lambda one: one.values, default=None)
     enough = short is not None and short.values >= LEAST_VALUES
@@ -81,6 +83,7 @@ def _is_adjustable(module: nn.Module) -> bool:
     if not isinstance(module, _BatchNorm) or module.running_mean is None:
         return False
     own = list(module.parameters(recurse=False))
+    # A frozen norm is meant to keep its statistics, as in fine-tuned detectors.
     return not own or any(parameter.requires_grad for parameter in own)
 
 
@@ -100,11 +103,14 @@ class _Statistics:
 
     def begin_(self) -> None:
         self.module.reset_running_stats()
+        # None makes torch average all batches alike; a momentum would favour the last
+        # ones.
         self.module.momentum = None  # a plain average
         self.module.training = True
         self._hook = self.module.register_forward_pre_hook(self._count)
 
     def _count(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        # Values of each channel: everything but dimension 1.
         self.values += args[0].numel() // args[0].shape[1]
 
     def end_(self, *, keep: bool) -> None:

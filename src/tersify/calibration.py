@@ -67,6 +67,8 @@ def measured(
         raise ValueError(
             f"{needing[0].name!r} as it is set needs data; give calibration= batches of (inputs, targets)"
         )
+    # Each measurement is a pass over all batches, so only those that are asked for are
+    # made.
     if any(method.needs_calibration for method in methods):
         values = squared_gradients(model, sites, calibration)
         sites = [
@@ -88,6 +90,8 @@ def squared_gradients(
     """The mean over the batches of each weight's squared gradient, with the network in
     eval mode.
     """
+    # The square of the gradient of a batch's mean loss stands for the Fisher diagonal;
+    # it is an average over batches, so small batches come nearer to single samples.
     latents = [site.latent for site in sites]
     sums = [torch.zeros_like(latent) for latent in latents]
     batches = 0
@@ -99,6 +103,7 @@ def squared_gradients(
                 )
             loss = calibration.loss(model(inputs), targets)
             batches += 1
+            # For instance where a frozen head gives constant outputs.
             if not loss.requires_grad:
                 continue  # the outputs depend on none of the weights
             for total, gradient in zip(
@@ -144,11 +149,14 @@ def seen_inputs(
 
     def look(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            # Three numbers on the device; reading them here would wait for it at every
+            # layer.
             x = args[0].detach().float()
             seen[name].append(torch.stack([x.abs().amax(), x.abs().mean(), x.amin()]))
 
         return hook
 
+    # In training mode the passes would move running statistics, so they are put back.
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     hooks = [
         module.register_forward_pre_hook(look(name)) for name, module in layers.items()
@@ -197,6 +205,8 @@ class _InputSquares:
         self._sum: Tensor | None = None
 
     def add(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        # (channels, everything else); in float32, since squares of half-precision
+        # numbers overflow.
         channels = args[0].detach().float().movedim(1 if self._is_conv else -1, 0)
         squares = channels.flatten(1).square().sum(1)
         self._sum = squares if self._sum is None else self._sum + squares
@@ -207,6 +217,9 @@ class _InputSquares:
                 f"no calibration batch reached {self.site.name!r}; leave it out with a rule of its own"
             )
         shape = self.site.latent.shape
+        # A grouped convolution's weight is (out, in / groups, …): each block of output
+        # channels meets its own block of inputs. The norms become (out, in / groups, 1,
+        # …).
         groups = len(self._sum) // shape[1]
         per_group = (
             self._sum.sqrt()

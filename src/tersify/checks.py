@@ -26,6 +26,7 @@ def check_range(
     """low ≤ value ≤ high, without an end that is open; anything that is not a number
     fails too.
     """
+    # NaN fails as well, since every comparison with it is false.
     fits = (
         isinstance(value, (int, float))
         and not isinstance(value, bool)

@@ -18,6 +18,7 @@ def busy() -> str | None:
     """One sentence where other processes keep the processors from what is timed."""
     if not hasattr(os, "getloadavg"):
         return None
+    # The load of the last minute counts processes that run or wait.
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     # What is timed may itself have filled them for the last minute.
     if load <= cpus + 1:

@@ -41,6 +41,8 @@ class DirectoryLock:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 _lock(file, self._path.parent)
+                # Between open and flock the holder may have removed the file: a lock on
+                # a removed file locks nobody out.
                 if _is_at(self._path, file):
                     os.ftruncate(file, 0)
                     os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
@@ -56,6 +58,8 @@ class DirectoryLock:
             return
         # a directory that is gone has taken its lock along
         with contextlib.suppress(OSError):
+            # Removed while it is still locked: another process that has just opened it
+            # sees in `_is_at` that it is gone, and makes a new one.
             self._path.unlink()
         os.close(self._file)
         self._file = -1
@@ -75,6 +79,8 @@ def check_unlocked(directory: Path) -> None:
 
 def _lock(file: int, directory: Path) -> None:
     try:
+        # flock belongs to the open file, so the kernel frees it however the process
+        # ends.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         # some network file systems are mounted without locks

@@ -31,47 +31,49 @@ def coarse_norms(
     tensors: dict[str, CompressedTensor | Tensor] = {
         name: packed[name] for name in packed
     }
+    # A tied vector has a second reader, for which folding would change the meaning.
     shared = set(packed.aliases) | set(packed.aliases.values())
     for prefix, module in model.named_modules():
         at = f"{prefix}." if prefix else ""
-        own = {
-            f"{at}{part}"
-            for part in (
-                "weight",
-                "bias",
-                "running_mean",
-                "running_var",
-                "num_batches_tracked",
-            )
-        }
-        if (
-            isinstance(module, _BatchNorm)
-            and _can_fold(tensors, at)
-            and not own & shared
-        ):
-            factor, addend = folded(
-                *(_dense(tensors[f"{at}{part}"]) for part in _PARTS), eps=module.eps
-            )
-            tensors[f"{at}weight"], tensors[f"{at}bias"] = (
-                rounded(factor, bits),
-                rounded(addend, bits),
-            )
-            tensors[f"{at}running_mean"] = torch.zeros_like(factor)
-            tensors[f"{at}running_var"] = torch.full_like(factor, 1 - module.eps)
-            if f"{at}num_batches_tracked" in tensors:
-                tensors[f"{at}num_batches_tracked"] = torch.zeros_like(
-                    _dense(tensors[f"{at}num_batches_tracked"])
-                )
+        own = {f"{at}{part}" for part in (*_PARTS, _COUNTER)}
+        is_norm = isinstance(module, _BatchNorm) and _can_fold(tensors, at)
+        if is_norm and not own & shared:
+            _fold_(tensors, at, module.eps, bits)
         else:
-            bias = tensors.get(f"{at}bias")
-            if isinstance(bias, Tensor) and bias.ndim == 1 and bias.is_floating_point():
-                tensors[f"{at}bias"] = rounded(bias, bits)
+            _round_bias_(tensors, at, bits)
     return CompressedModel(
         tensors, aliases=packed.aliases, recipe=packed.recipe, metadata=packed.metadata
     )
 
 
 _PARTS = ("weight", "bias", "running_mean", "running_var")
+_COUNTER = "num_batches_tracked"
+
+
+def _fold_(
+    tensors: dict[str, CompressedTensor | Tensor], at: str, eps: float, bits: int
+) -> None:
+    """The norm at that place becomes a rounded factor and addend."""
+    parts = [_dense(tensors[f"{at}{part}"]) for part in _PARTS]
+    factor, addend = folded(*parts, eps=eps)
+    tensors[f"{at}weight"] = rounded(factor, bits)
+    tensors[f"{at}bias"] = rounded(addend, bits)
+    tensors[f"{at}running_mean"] = torch.zeros_like(factor)
+    # With ε added the norm divides by √1, so γ and β act as they are.
+    tensors[f"{at}running_var"] = torch.full_like(factor, 1 - eps)
+    # The counter matters to further training alone, and a zero takes fewest bits.
+    if f"{at}{_COUNTER}" in tensors:
+        counter = _dense(tensors[f"{at}{_COUNTER}"])
+        tensors[f"{at}{_COUNTER}"] = torch.zeros_like(counter)
+
+
+def _round_bias_(
+    tensors: dict[str, CompressedTensor | Tensor], at: str, bits: int
+) -> None:
+    """Biases of other layers are rounded as they are; a compressed one has its levels."""
+    bias = tensors.get(f"{at}bias")
+    if isinstance(bias, Tensor) and bias.ndim == 1 and bias.is_floating_point():
+        tensors[f"{at}bias"] = rounded(bias, bits)
 
 
 def _can_fold(tensors: dict[str, CompressedTensor | Tensor], at: str) -> bool:
@@ -105,5 +107,7 @@ def rounded(vector: Tensor, bits: int) -> Tensor:
     largest = float(vector.abs().max()) if vector.numel() else 0.0
     if largest == 0.0 or not math.isfinite(largest):
         return vector
+    # 2^⌈log2 largest⌉ is at least the largest number, and 2^(bits − 1) steps reach it.
+    # A power of two keeps the products exact.
     step = 2.0 ** (math.ceil(math.log2(largest)) - bits + 1)
     return (vector.double() / step).round().mul(step).to(vector.dtype) + 0.0  # no −0.0

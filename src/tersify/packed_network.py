@@ -30,6 +30,7 @@ def pack_network(
         name: site.latent for site in every for name in (site.name, *site.aliases)
     }
     state = model.state_dict(keep_vars=True)
+    # Latents stand in for computed weights, since tied weights are told by identity.
     held, aliases = tied({n: latents[n] if n in latents else state[n] for n in names})
     made = {id(site.latent): pack_site(site) for site in sites}
     compressed: dict[int, CompressedTensor | Tensor] = {**made}

@@ -42,6 +42,7 @@ def without_plain_names(
 
 def _compressed(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, str]]:
     """Plain name, latent's name, owner and attribute of each compressed weight."""
+    # A module that is used under two names has two entries in a state dict.
     for prefix, module in model.named_modules(remove_duplicate=False):
         if not parametrize.is_parametrized(module):
             continue

@@ -35,6 +35,7 @@ def compress_(
         example: as for `attach`.
         **settings: as for `attach`.
     """
+    # A method that fails half way must leave the weights as they were.
     before = [
         (tensor, tensor.detach().clone())
         for tensor in (*model.parameters(), *model.buffers())

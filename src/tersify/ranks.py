@@ -68,6 +68,8 @@ def first(do: Callable[[], T]) -> T:
     """
     if world() == 1:
         return do()
+    # The value and the error, so that all ranks return or raise alike; one that raised
+    # alone would leave the others waiting for ever.
     told: list[Any] = [None, None]
     if is_first():
         try:

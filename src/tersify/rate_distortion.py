@@ -85,6 +85,8 @@ class Squeezer:
         self.model, self.calibration = model, Calibration.of(calibration)
         self._sites = reached_by("*", find_sites(model))
         own = squared_gradients(model, self._sites, self.calibration)
+        # Half of the layer's mean: gradients of a few batches are noisy, and a weight
+        # without any would be free to vanish.
         self._sensitivity = [(each + each.mean()) / 2 for each in own]
         self._origins = origins_of(model)
         moved = [
@@ -92,6 +94,8 @@ class Squeezer:
             for s, site in zip(self._sensitivity, self._sites, strict=True)
         ]
         count = sum(site.latent.numel() for site in self._sites)
+        # The mean of h·w², the damage of a zero, makes `price` a number without units
+        # that fits every network.
         self._unit = max(float(torch.stack(moved).sum()) / count, 1e-30)
 
     @torch.no_grad()
@@ -111,6 +115,8 @@ class Squeezer:
             if weight.given is None:
                 # tensors of as many levels share their statistics
                 _widen_(weight, most)
+        # Each round prices the codes that the last one left, since tables follow the
+        # codes.
         for turn in range(ROUNDS):
             file = priced({weight.name: weight.packed() for weight in weights})
             for weight in weights:
@@ -138,10 +144,12 @@ class Squeezer:
                 return _Weight(
                     name, values, sensitivity, given, given.codes.clone(), levels
                 )
+        # The best uniform step for this price; see STEP_FACTOR.
         step = (STEP_FACTOR * cost / sensitivity.mean().clamp(min=1e-30)).sqrt()
         step = step.maximum(values.abs().max() / MOST_STEPS).clamp(min=1e-12)
         whole = (values / step).round()
         steps = int(whole.abs().max())
+        # Codes 0, 1, …, steps, −steps, …, −1: code 0 is zero, as everywhere.
         codes = torch.where(whole < 0, whole + 2 * steps + 1, whole).to(torch.uint8)
         levels = (
             torch.cat([torch.arange(steps + 1), torch.arange(-steps, 0)]).to(values)
@@ -178,6 +186,7 @@ def _has_one_scale(given: CompressedTensor) -> bool:
 def _widen_(weight: _Weight, steps: int) -> None:
     own = weight.levels.numel() // 2
     assert weight.scale is not None
+    # Negative codes lie at the end of the alphabet and move along when it grows.
     weight.codes = torch.where(
         weight.codes > own, weight.codes + 2 * (steps - own), weight.codes
     ).to(torch.uint8)
@@ -197,11 +206,15 @@ def _decide_(weight: _Weight, box: BoxPrices, cost: float, turn: int) -> None:
         weight.values.reshape(-1)[part],
         weight.sensitivity.reshape(-1)[part],
     )
+    # Codes are not in the order of their levels; ranks are, so that rank ± 1 is the
+    # next level.
     order = weight.levels.argsort()
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
     zero, at = rank[0], rank[codes.long()]
+    # One level nearer to zero.
     down = at - (at - zero).sign()
+    # The neighbour on the side of the true value.
     towards = (values - weight.levels[codes.long()]).sign().long()
     near = (at + towards).clamp(0, len(order) - 1)
     best, least = codes, matters * (values - weight.levels[codes.long()]).square()
@@ -214,5 +227,6 @@ def _decide_(weight: _Weight, box: BoxPrices, cost: float, turn: int) -> None:
             torch.where(total < least, other, best),
             torch.minimum(total, least),
         )
+    # Odd and even codes in turn: prices hold only while the neighbours stay.
     mine = (torch.arange(len(codes), device=codes.device) + turn) % 2 == 0
     weight.codes.view(-1)[part] = torch.where(mine, best, codes)

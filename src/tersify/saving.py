@@ -50,6 +50,7 @@ def save(
                 "calibration is for the ranges of an int8 plan; add plan='int8', or leave it out"
             )
         return codec.save(model, path, floats=floats, network=network, example=example)
+    # Lowering follows the network's operations on this input.
     if network is None or example is None:
         raise ValueError(
             "a plan is made of the network and an example of its input; give network= and example="
@@ -78,6 +79,7 @@ def check_same_weights(
         stored = packed.get(name)
         if stored is None:
             continue  # an alias, or a name that `save` refuses
+        # Compared in full: a plan of other weights would give silent wrong outputs.
         dense = stored.to_dense() if isinstance(stored, CompressedTensor) else stored
         if dense.shape != own.shape or not torch.equal(
             dense.to(own.dtype).cpu(), own.cpu()

@@ -30,6 +30,7 @@ REGIMES: dict[str, Callable[[float], float]] = {
     "fixed": lambda epoch: 0.0,
     "linear": lambda epoch: epoch,
     "square": lambda epoch: epoch * epoch,
+    # exp overflows a double beyond 709; the cap ends the growth long before.
     "exp": lambda epoch: math.exp(min(epoch, 700.0)),
     "log": math.log,
     "log10": math.log10,
@@ -49,6 +50,7 @@ def cubic_ramp(start: float, final: float, begin: float, end: float) -> Schedule
     """
 
     def value(progress: Progress) -> float:
+        # Zhu and Gupta 2017, eq. 1.
         done = (progress.share - begin) / (end - begin)
         left = 1.0 - min(max(done, 0.0), 1.0)
         return final + (start - final) * left**3

@@ -42,6 +42,8 @@ def shard_(session: Session, mesh: Any = None) -> None:
     }
     for module in [m for m in session.model.modules() if isinstance(m, nn.Linear)]:
         fully_shard(module, mesh=mesh, ignored_params=small)
+    # Last, for what no linear layer owns: FSDP takes the innermost module that was
+    # named.
     fully_shard(session.model, mesh=mesh, ignored_params=small)
     for site in session.sites:
         _follow(site)
@@ -51,6 +53,8 @@ def reduce_unsharded_(model: nn.Module) -> None:
     """Average over the ranks the gradients that FSDP does not know of."""
     ranks.mean_over_ranks_(
         [
+            # FSDP reduces the gradients of its shards itself; ignored parameters it
+            # leaves alone.
             p.grad
             for p in model.parameters()
             if p.grad is not None and not ranks.is_sharded(p)
@@ -76,18 +80,26 @@ def _check(session: Session) -> None:
                 f"{method.name!r} as set here decides by whole tensors and cannot be sharded; use data-parallel "
                 "training, or ternary, lookup, or prune by the magnitude of single weights in each layer"
             )
-    for name, module in session.model.named_modules():
-        owns = any(True for _ in module.parameters(recurse=False))
-        parametrized = "parametrizations" in name.split(".")
-        if (
-            owns
-            and not parametrized
-            and not isinstance(module, (nn.Linear, nn.LayerNorm))
-        ):
+    _check_layers(session.model)
+    _check_sites(session)
+
+
+def _check_layers(model: nn.Module) -> None:
+    """FSDP cuts tensors by rows, which only a linear layer's product allows."""
+    for name, module in model.named_modules():
+        # The transforms of a session are modules too, and are sharded with their layer.
+        if "parametrizations" in name.split("."):
+            continue
+        owns = next(module.parameters(recurse=False), None) is not None
+        if owns and not isinstance(module, (nn.Linear, nn.LayerNorm)):
             raise ValueError(
                 f"{name!r} is a {type(module).__name__}; only networks of linear layers can be sharded: "
                 "use data-parallel training"
             )
+
+
+def _check_sites(session: Session) -> None:
+    """Each weight is one layer's own, and masks act on latents, which are sharded."""
     for follower in session.views.followers:
         raise ValueError(
             f"{follower.site.name!r} lies in the memory of another weight, and cannot be sharded"

@@ -26,6 +26,8 @@ def find_sites(model: nn.Module) -> list[Site]:
     """
     places: dict[int, list[tuple[str, nn.Module, str]]] = {}
     latents: dict[int, nn.Parameter] = {}
+    # With duplicates, since a shared module has several names and all of them are
+    # aliases.
     for prefix, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, parametrize.ParametrizationList):
             _refuse_second_session(prefix, module)
@@ -36,6 +38,7 @@ def find_sites(model: nn.Module) -> list[Site]:
                 latents[id(parameter)] = parameter
     sites = []
     for key, held in places.items():
+        # By identity of the module: a shared module owns its weight once.
         owners = {
             (id(module), attribute): (module, attribute)
             for _, module, attribute in held
@@ -56,8 +59,11 @@ def _refuse_second_session(prefix: str, parametrizations: nn.Module) -> None:
 
 def install(site: Site, transform: Transform) -> None:
     """Append a transform to the site's chain, in every module that holds the weight."""
+    # One slot for all modules that hold the weight: it is computed once in a step.
     slot = Slot()
     for module, attribute in site.owners:
+        # Past nn.Module's own setattr, which would look for modules and parameters in
+        # it.
         module.__dict__.setdefault(_ORDER, list(module._parameters))
         if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
             _follow_parametrizations(module)

@@ -28,6 +28,7 @@ def write_toml(document: Mapping[str, Any], *, functions: bool = False) -> str:
     """`functions` writes a Python function as its name instead of refusing it."""
     if functions:
         document = _named(document)
+    # Plain keys first: behind a [section] they would belong to it.
     lines = [
         f"{_key(key)} = {_value(value)}"
         for key, value in document.items()
@@ -68,9 +69,12 @@ def _key(key: str) -> str:
 
 
 def _value(value: object) -> str:
+    # Before int: True is one.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
+        # repr gives the shortest text that reads back as the same float; TOML writes
+        # inf and nan as Python does.
         return repr(value) if math.isfinite(value) else str(value)
     if isinstance(value, int):
         return str(value)

@@ -40,6 +40,22 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
     } | originals
     masks = _first_masks(session)
     targets = _targets(session)
+    # Everything is checked before the first copy: a checkpoint that does not fit must
+    # leave the session as it was.
+    _check_pruned(session, originals, masks)
+    _check_complete(values, targets)
+    for name in originals:
+        _check_shape(f"the mask of {name!r}", state[name + MASK], targets[name])
+    for name, value in values.items():
+        targets[name].copy_(value)
+        if name in originals:
+            masks[name].copy_(_mask(state, name))
+
+
+def _check_pruned(
+    session: Session, originals: Mapping[str, Tensor], masks: Mapping[str, Tensor]
+) -> None:
+    """What the checkpoint masks, the session prunes; a tied weight under all names."""
     for name in originals:
         if name not in masks:
             raise ValueError(
@@ -55,6 +71,12 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
             raise ValueError(
                 f"the checkpoint masks {told[0]!r} and not {left[0]!r}, which are one weight here; untie them"
             )
+
+
+def _check_complete(
+    values: Mapping[str, Tensor], targets: Mapping[str, Tensor]
+) -> None:
+    """The checkpoint has the network's tensors, in their shapes, and no others."""
     for name in values:
         if name not in targets:
             raise ValueError(
@@ -66,12 +88,6 @@ def load_torch_masks(session: Session, state: Mapping[str, Tensor]) -> None:
                 f"the checkpoint lacks {name!r}; it belongs to another network, or is a part of one"
             )
         _check_shape(repr(name), values[name], target)
-        if name in originals:
-            _check_shape(f"the mask of {name!r}", state[name + MASK], target)
-    for name, value in values.items():
-        targets[name].copy_(value)
-        if name in originals:
-            masks[name].copy_(_mask(state, name))
 
 
 @torch.no_grad()
@@ -89,6 +105,7 @@ def torch_masks(session: Session) -> dict[str, Tensor]:
         tensor = packed[name]
         if name in masks:
             state[name + ORIGINAL] = latents[name].detach().clone()
+            # torch.nn.utils.prune multiplies by the mask, so it has the weight's type.
             state[name + MASK] = masks[name].to(latents[name].dtype)
         elif isinstance(tensor, Tensor):
             state[name] = tensor

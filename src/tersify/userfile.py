@@ -77,6 +77,8 @@ def call_function(text: str, **options: Any) -> Any:
 def described(error: Exception, path: Path) -> str:
     """Kind, message and, where it is known, the line of the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
+    # The last frame in the user's file is where the error arose, as far as they can
+    # see.
     lines = [
         frame.lineno for frame in frames if frame.filename == os.path.abspath(path)
     ]

@@ -44,6 +44,7 @@ class Following(Transform):
     def forward(self, latent: Tensor) -> Tensor:
         module, attribute = self._leader
         weight: Tensor = getattr(module, attribute)
+        # Through the module, so the gradient flows to the leader's latent.
         return weight.flatten()[self.index]
 
 
@@ -61,6 +62,7 @@ class Views:
     def check(self, treated: Iterable[Site]) -> None:
         """Weights that a method changes must be whole by themselves."""
         names = {site.name for site in treated}
+        # expand() gives one number many places: writing one writes all of them.
         for name in self._sharing.folded:
             if name in names:
                 raise ValueError(
@@ -120,6 +122,8 @@ def view_of(packed: CompressedTensor, index: Tensor) -> CompressedTensor | Tenso
         or len(scales) > 1
         or any(each.numel() > 1 for each in scales)
     ):
+        # Several scales or codebook rows lie along the leader's dimensions, which a
+        # view may cut in any way.
         return packed.to_dense().flatten()[index]
     scale = None if scale is None else scale.reshape(())
     if packed.codebook is not None:

@@ -57,7 +57,9 @@ def encode_arrays(
         if any(elements >= 2 * PIECE_ELEMENTS for _, elements in arrays)
         else "planes"
     )
+    # The bound that every other coding must beat.
     best = (name, encode_planes(data, _boxes(name, arrays), width, is_float=is_float))
+    # A zero of one byte costs a plane no more than a code, so only wider floats gain.
     if is_float and width > 1 and _has_zeros(data.view(f"<u{width}"), width):
         made = _encode_zeros(data, arrays, width)
         if len(made) < len(best[1]):
@@ -85,6 +87,8 @@ def decode_arrays(
         raise TerseFileError(
             f"unknown codec {codec!r} for arrays; a newer tersify may know it"
         )
+    # Every length is checked before it is believed, because the file may be anybody's.
+    # The header is a method (1 byte) and a length (4 bytes).
     if len(data) < 5:
         raise TerseFileError("a group of arrays with zeros ends inside its header")
     method, length = struct.unpack_from("<BI", data)
@@ -96,6 +100,7 @@ def decode_arrays(
     decode_codes(
         METHODS[method], data[5 : 5 + length], boxes_of_arrays(arrays), 3, codes
     )
+    # Code 0 is 0.0, code 1 is −0.0; code 2 is filled in from the planes below.
     filled = np.where(codes == 1, _sign(width), _sign(width).dtype.type(0))
     others = _others(codes, arrays)
     if others:
@@ -103,6 +108,8 @@ def decode_arrays(
             data[5 + length :], _boxes("pieces", others), width, is_float=True
         )
         filled[codes == OTHER] = rest.view(f"<u{width}")
+    # Bytes that no tensor needs could hide anything, and two files would hold the same
+    # network.
     elif len(data) != 5 + length:
         raise TerseFileError(
             "a group of arrays that are all zero has bytes behind its zeros"
@@ -117,6 +124,8 @@ def _encode_zeros(data: Codes, arrays: Arrays, width: int) -> bytes:
     ).astype(np.uint8)
     boxes = boxes_of_arrays(arrays)
     meaning = Meaning(
+        # Zeros of either sign are idle and other numbers active: the coder's density
+        # context tells sparse rows from dense ones by this.
         activity=np.tile(np.array([0, 0, 255], np.uint8), (len(boxes), 1)),
         order=np.arange(3, dtype=np.uint8),
     )
@@ -138,6 +147,8 @@ def _boxes(codec: str, arrays: Arrays) -> list[Box]:
 def _others(codes: Codes, arrays: Arrays) -> list[tuple[str, int]]:
     """The arrays without their zeros; those that hold nothing else are left out."""
     ends = np.cumsum([elements for _, elements in arrays])
+    # Arrays without other numbers vanish from the boxes, at the encoder and the decoder
+    # alike: both derive it from the same codes.
     counts = [
         int(np.count_nonzero(part == OTHER)) for part in np.split(codes, ends[:-1])
     ]
@@ -147,6 +158,7 @@ def _others(codes: Codes, arrays: Arrays) -> list[tuple[str, int]]:
 
 
 def _has_zeros(elements: npt.NDArray[np.unsignedinteger], width: int) -> bool:
+    # Masked with ~sign, both zeros are 0.
     sample = elements[:: max(1, elements.size // SAMPLE)]
     return int(np.count_nonzero((sample & ~_sign(width)) == 0)) >= max(
         1, MIN_ZERO_SHARE * sample.size

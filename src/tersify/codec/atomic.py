@@ -25,10 +25,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     link stays, and what it names is replaced. The new file has the old one's mode and,
     where the system allows it, its owner.
     """
+    # os.replace on the link's own name would put a file in the link's place.
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "No such folder", str(target.parent))
     old = _facts(path)
+    # In the same folder, since a rename is atomic within one file system only; a random
+    # name, since two processes may write at once.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     raw: _Watched | None = None
     try:
@@ -36,6 +39,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with io.BufferedWriter(raw) as file:
             yield file
             file.flush()
+            # Data before the name: after a power cut the new name must not lead to an
+            # empty file.
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException as error:
@@ -45,6 +50,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 raw.failure.errno, raw.failure.strerror, os.fspath(path)
             ) from error
         raise
+    # The rename itself lies in the folder, and is safe only when the folder is on the
+    # disk.
     _sync_folder(target.parent)
 
 
@@ -83,6 +90,8 @@ def _create(temporary: str, old: os.stat_result | None) -> int:
     """A new file with the rights of the old one; without one, with those that the umask
     leaves.
     """
+    # O_EXCL refuses a name that is there already, a link that somebody planted among
+    # them.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     if old is None or not hasattr(os, "fchown"):
         return os.open(temporary, flags, 0o666)

@@ -53,6 +53,8 @@ def encode_codes(
     """
     bits = bits_for(levels)
     best = ("packed", b"")
+    # Bit packing always works and sets the bound; its bytes are made only if nothing
+    # beats it.
     best_bytes = bytes_for(codes.size, bits)
     if worth_coding:
         coded = encode_rans(codes, boxes, levels, meaning.activity, meaning.order)
@@ -76,6 +78,7 @@ def decode_codes(
         unzip(data, out)
     else:
         raise TerseFileError(f"unknown codec {codec!r}; a newer tersify may know it")
+    # A code beyond the codebook would read foreign memory in a kernel.
     if out.size and int(out.max()) >= levels:
         raise TerseFileError(f"code {int(out.max())} is outside the {levels} levels")
 
@@ -86,6 +89,8 @@ def zipped(
     """A zstd frame of fewer than `limit` bytes: what repeats is not seen by a coder of
     single codes.
     """
+    # zstd's level 19 takes a second for some megabytes. A quick level that is far from
+    # the limit says that the best one will not reach it either.
     for level, near in QUICK_TRIES if codes.size > thorough_bytes else ():
         quick = len(zstandard.ZstdCompressor(level=level).compress(codes.data))
         if quick > near * limit:
@@ -98,6 +103,7 @@ def zipped(
 
 def unzip(frame: bytes, out: Codes) -> None:
     try:
+        # Before decompressing: a small frame may claim gigabytes.
         if zstandard.frame_content_size(frame) != out.size:
             raise TerseFileError(f"a zstd frame must hold {out.size} codes")
         raw = zstandard.ZstdDecompressor().decompress(

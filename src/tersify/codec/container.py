@@ -47,6 +47,7 @@ def header_of(sections: Mapping[str, bytes], version: str) -> bytes:
         }
         end += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
+    # The data begins at a multiple of 8 bytes, as safetensors wants it.
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
@@ -83,6 +84,7 @@ class Sections:
 
     def _read_at(self, offset: int, count: int) -> bytes:
         pieces = []
+        # pread may return less than was asked for.
         while count > 0:
             piece = os.pread(self._file, count, offset)
             if not piece:
@@ -98,6 +100,8 @@ class Sections:
                 f"a .terse file has at least 8 bytes, got {self.file_bytes}"
             )
         (header_bytes,) = struct.unpack("<Q", self._read_at(0, 8))
+        # Before the header is read: eight hostile bytes could ask for any amount of
+        # memory.
         if header_bytes > min(MAX_HEADER_BYTES, self.file_bytes - 8):
             raise TerseFileError(
                 f"no .terse file, or one cut short: its first 8 bytes claim a header of {header_bytes:,} bytes, and it "
@@ -114,6 +118,8 @@ class Sections:
         spans = {name: _span_of(name, entry) for name, entry in header.items()}
         end = 0
         for name, (begin, stop) in sorted(spans.items(), key=lambda item: item[1]):
+            # Sections must follow each other without a gap or an overlap, so no byte is
+            # hidden.
             if begin != end:
                 raise TerseFileError(
                     f"section {name!r} begins at {begin}, the one before it ends at {end}"
@@ -128,6 +134,7 @@ class Sections:
 
 def _span_of(name: str, entry: Any) -> tuple[int, int]:
     """Where a section begins and ends, as safetensors says it of a tensor of bytes."""
+    # `type(n)` and not isinstance: true would pass as 1.
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     if not isinstance(offsets, list) or [type(n) for n in offsets] != [int, int]:
         raise TerseFileError(f"section {name!r} has no pair of offsets")
@@ -159,6 +166,8 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Of two equal keys Python's parser keeps the last and other parsers the first: one
+    # file would mean two networks.
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ValueError("a key occurs twice")

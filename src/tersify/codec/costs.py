@@ -72,6 +72,7 @@ class BoxPrices:
         filters, channels, taps, _ = self.box
         run = channels if taps == 1 else taps
         lines = codes.reshape(-1, run).long()
+        # A symbol holds `arity` codes; the last one of a run is filled up with zeros.
         missing = -run % self.arity
         lines = torch.nn.functional.pad(lines, (0, missing)) if missing else lines
         if taps == 1:
@@ -106,15 +107,20 @@ class BoxPrices:
         found = torch.full_like(symbols, -1)
         found[..., distance:] = symbols[..., :-distance]
         if period is not None:
+            # The first symbol of each kernel row has no left neighbour.
             found[..., ::period] = -1
         return found
 
     def _price(self, symbols: Tensor, left: Tensor, above: Tensor) -> Tensor:
+        # A context numbers (density, class of the left neighbour, class of the one
+        # above), in the order that the decoder in `reference.decode_rans` uses.
         context = self.density.reshape(*self.density.shape, *[1] * (symbols.ndim - 2))
         if self.has_left:
             context = context * (self.classes + 1) + self._class(left)
         if self.has_above:
             context = context * (self.classes + 1) + self._class(above)
+            # Below a symbol whose first nonzero code is 2, a symbol is coded with signs
+            # exchanged.
             turned = (above >= 0) & self.leads_with_two[above.clamp(min=0)]
             symbols = torch.where(turned, self.mirrored[symbols], symbols)
         return self.bits.view(-1)[context * self.bits.shape[1] + symbols]
@@ -135,6 +141,8 @@ class BoxPrices:
             self._before(symbols, self.up, None),
         )
         now = self._price(symbols, left, above)
+        # (…, rows, arity): the symbol if one of its codes changed, for each of its
+        # codes.
         changed = symbols[..., None] + (wanted - grid) * self._places(grid.device)
         total = self._price(changed, left[..., None], above[..., None]) - now[..., None]
         rows = symbols.shape[-1]
@@ -147,6 +155,7 @@ class BoxPrices:
             total[..., :-1, :] += torch.where(
                 has_right[:, None], after - now[..., 1:, None], 0.0
             )
+        # And the symbol below sees another neighbour above.
         if self.has_above and rows > self.up:
             below = self._price(
                 symbols[..., self.up :, None],
@@ -224,9 +233,11 @@ def _boxes(
     widths = torch.tensor(
         [model.tables[t].widths for t in model.table_of], dtype=torch.float32
     )
+    # A symbol of width w out of 4096 costs 12 − log2 w bits.
     bits = torch.where(
         widths > 0, SCALE_BITS - widths.clamp(min=1).log2(), BITS_OF_AN_UNSEEN_SYMBOL
     )
+    # A symbol is a number of `arity` digits to the base `levels`.
     symbols = levels**model.arity
     every = range(symbols)
     leads = [model.mirror and first_nonzero(s, model.arity) == 2 for s in every]

@@ -50,6 +50,8 @@ def detect(tensor: Tensor, *, scales: bool = True) -> CompressedTensor | Tensor:
     wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1
     if not wide or tensor.numel() < MIN_ELEMENTS or tensor.layout != torch.strided:
         return tensor
+    # Patterns of bits are compared from here on, so −0.0, NaN payloads and denormals
+    # survive.
     dense = tensor.detach().cpu().contiguous()
     saved, make = max(
         _forms(dense, scales=scales), key=lambda form: form[0], default=(0.0, None)
@@ -64,6 +66,8 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
     whole = levels_of(dense.reshape(1, -1))
     if whole is not None:
         yield from _one_table(dense, whole)
+        # So few levels need at most 4 bits a weight, and a table for each row rarely
+        # pays.
         if whole.most <= FEW_LEVELS:
             return
     by_axis = {
@@ -85,6 +89,7 @@ def _rather_repeats(dense: Tensor, made: CompressedTensor) -> bool:
         return _returning_values_are_shorter(dense, made.values)
     if made.codebook is None or made.levels is None:
         return False
+    # Small codebooks: the codes decide the size, and they are coded well.
     if _bits(made.codebook) < MAX_TABLE_SHARE * made.numel() * bits_for(made.levels):
         return False
     kept = 8 * len(zstandard.ZstdCompressor(level=3).compress(_bytes_of(dense).data))
@@ -119,6 +124,8 @@ def _one_table(dense: Tensor, found: Levels) -> Iterator[Form]:
 def _rows_of(dense: Tensor, axis: int) -> Levels | None:
     """The values of each slice of an axis, if they are few."""
     size = dense.shape[axis]
+    # Where nearly every element of a row is a value of its own a codebook only moves
+    # them. The first row is tried alone, because most tensors fail there.
     limit = min(MAX_LEVELS, dense.numel() // size * 3 // 4)
     if limit < 2 or levels_of(dense.select(axis, 0).reshape(1, -1), limit) is None:
         return None
@@ -131,6 +138,7 @@ def _by_rows(
     """A scale or a codebook for each slice of an axis."""
     size = dense.shape[axis]
     dense_bits = found.dense_bits()
+    # A scale for each row takes one number a row; a codebook takes one for each level.
     scaled = _scaled(found) if scales else None
     if scaled is not None:
         steps, book, scale = scaled
@@ -193,10 +201,12 @@ def _pruned(dense: Tensor, found: Levels | None) -> Iterator[Form]:
     flat = dense.reshape(-1)
     # most tensors have no zeros at all, and need not be read to the end
     if flat.numel() > 4 * ZERO_SAMPLE:
+        # An odd stride does not fall in step with rows, whose lengths are mostly even.
         sample = flat[:: flat.numel() // ZERO_SAMPLE | 1]
         if int((sample == 0).sum()) < sample.numel() * MIN_ZERO_SHARE / 4:
             return
     kept = flat != 0
+    # -0.0 compares equal to 0.0 but has other bits, which must survive.
     kept |= flat.signbit()
     zeros = flat.numel() - int(kept.count_nonzero())
     if zeros < flat.numel() * MIN_ZERO_SHARE:
@@ -228,6 +238,7 @@ def _compressed(
     scale: Tensor | None = None,
     own_rows: bool = False,
 ) -> CompressedTensor:
+    # Codes were found with `axis` in front; they go back to its place below.
     moved = (
         (dense.shape[axis], *dense.shape[:axis], *dense.shape[axis + 1 :])
         if dense.ndim

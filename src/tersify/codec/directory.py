@@ -51,6 +51,8 @@ def pack_directory(directory: Directory) -> bytes:
         raise ValueError(
             f"metadata must be plain JSON (text, finite numbers, lists, mappings): {problem}"
         ) from None
+    # json turns tuples into lists and integer keys into text without a word: what is
+    # loaded would differ from what was saved.
     if parse_json(text, "directory") != plain:
         raise ValueError(
             "metadata must survive JSON: keys that are text, lists instead of tuples"
@@ -71,6 +73,7 @@ def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Di
         for item in typed(plain.get("tensors"), list, "tensors")
     ]
     names = {entry.name: entry for entry in entries}
+    # A later tensor would silently replace the earlier one.
     if len(names) != len(entries):
         raise TerseFileError("two tensors have the same name")
     _check_equal_tensors(names)
@@ -108,6 +111,8 @@ def _check_equal_tensors(entries: Mapping[str, Entry]) -> None:
 def _unzip(data: bytes, max_bytes: int) -> bytes:
     try:
         size = zstandard.frame_content_size(data)
+        # Checked before the memory is taken; −1 means that the frame does not say its
+        # size.
         if not 0 <= size <= min(max_bytes, MAX_DIRECTORY_BYTES):
             raise TerseFileError(
                 f"the directory claims {size} bytes, {min(max_bytes, MAX_DIRECTORY_BYTES)} are allowed"

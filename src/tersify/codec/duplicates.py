@@ -23,6 +23,7 @@ def equal_tensors(model: Mapping[str, CompressedTensor | Tensor]) -> dict[str, s
     for name, tensor in model.items():
         if tensor.numel() * tensor.dtype.itemsize < MIN_BYTES:
             continue
+        # The sketch only narrows the search; every candidate is compared in full.
         alike = first.setdefault(_sketch(tensor), [])
         found = next((other for other in alike if _equal(model[other], tensor)), None)
         if found is None:

@@ -125,6 +125,8 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
             if stored.dtype == stored.given
             else f"{stored.dtype}>{stored.given}"
         )
+        # Sizes that follow from the tensor's shape and axis are left out: the directory
+        # is a notable part of a small file.
         sizes = {"dense": (), "codebook": (entry.levels,)}.get(part, stored.shape)
         reference = [dtype, stored.group, *sizes]
         # a reader of 1.1 must not take the first scale for all of it
@@ -165,6 +167,8 @@ def entry_from_json(item: Any, groups: int) -> Entry:
         )
     code_group = typed(plain.get("c"), int, f"the codes of {name!r}")
     _check_groups(code_group, box_of(shape), groups, name)
+    # Every later step indexes by these numbers, so each is checked here and nowhere
+    # else.
     axis = plain.get("a")
     if axis is not None:
         _require(
@@ -182,6 +186,8 @@ def entry_from_json(item: Any, groups: int) -> Entry:
             len(sizes) == 1 and 1 <= sizes[0] <= 256,
             f"{name!r} has levels {sizes}, 1..256 are allowed",
         )
+        # One row of levels for each slice of the axis; the file stores the number of
+        # levels only.
         rows = () if axis is None else (shape[axis],)
         codebook = _stored(dtypes, group, (*rows, *sizes), groups, name)
     else:
@@ -216,6 +222,7 @@ def _scales(
     """`[dtype, group, *shape]` is one scale, and a list of two such lists two of them."""
     if item is None:
         return None, None
+    # A single scale begins with a text, its dtype, so it is never a list of lists.
     two = (
         isinstance(item, list)
         and len(item) == 2
@@ -255,6 +262,7 @@ def _stored(
             f"{name!r} has the unknown dtype {dtypes!r}; a newer tersify may know it"
         )
     _require(
+        # Without the zeros: a size of 0 would hide impossible others.
         math.prod(n for n in shape if n) <= MAX_ELEMENTS,
         f"{name!r} has a part of the shape {shape}",
     )
@@ -266,6 +274,7 @@ def _stored(
 def _check_groups(first: int, box: Box, groups: int, name: str) -> None:
     blocks = count_blocks(box)
     _require(
+        # All groups of the part must exist, so that later look-ups cannot fail.
         blocks == 0 or 0 <= first <= groups - blocks,
         f"{name!r} is in {blocks} groups from {first} on, the file has {groups}",
     )
@@ -273,6 +282,7 @@ def _check_groups(first: int, box: Box, groups: int, name: str) -> None:
 
 def _shape(item: Any, name: str) -> tuple[int, ...]:
     sizes = typed(item, list, f"the shape of {name!r}")
+    # `type(n) is int` refuses true and false, which Python counts as integers.
     fine = len(sizes) <= MAX_DIMENSIONS and all(
         type(n) is int and 0 <= n <= MAX_ELEMENTS for n in sizes
     )
@@ -297,6 +307,7 @@ def _require(fine: bool, problem: str) -> None:
 
 
 def typed(item: Any, wanted: type, what: str) -> Any:
+    # True is an int for Python and not for the format.
     if not isinstance(item, wanted) or (wanted is int and type(item) is bool):
         raise TerseFileError(
             f"{what} must be a {wanted.__name__}, got {type(item).__name__}"

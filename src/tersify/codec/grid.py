@@ -25,10 +25,14 @@ def scales_of(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor] | None:
     scale = torch.zeros(len(values), dtype=values.dtype)
     sample = torch.linspace(0, len(values) - 1, min(SAMPLE_ROWS, len(values))).long()
     every = torch.arange(1, MAX_STEPS + 1)
+    # Most tensors have no scales: one row tells most of them, eight rows nearly all,
+    # before every row is tried.
     for rows in (sample[:1], sample):
         steps = _solve(values, known, scale, rows, every)
         if not bool((scale[rows] != 0).all()):
             return None
+    # Rows of one tensor mostly share the number of steps of their largest value, so
+    # those that the sample met come first.
     _solve(values, known, scale, _unsolved(scale), steps.unique())
     left = _unsolved(scale)
     if len(left) * values.shape[1] * MAX_STEPS > MAX_WORK:
@@ -48,12 +52,17 @@ def _solve(
     met = [numbers[:0]]
     for some in rows.split(max(1, CHUNK // (3 * len(numbers) * values.shape[1]))):
         top = torch.where(known[some], values[some].abs(), 0).amax(1, keepdim=True)
+        # A row of zeros fits any scale; 1 keeps 0 free to mean "not solved yet".
         top = torch.where(top == 0, torch.ones_like(top), top)
+        # (rows, numbers): the scale if the largest value were so many steps.
         quotient = (top.double() / numbers).to(values.dtype)
+        # The value was rounded when scale · steps was computed, so the true scale may
+        # be the float on either side of the quotient. Shape (rows, 3 · numbers, 1).
         tried = torch.stack(
             [_neighbour(quotient, places) for places in (0, 1, -1)], 2
         ).flatten(1)[:, :, None]
         wanted = values[some][:, None]
+        # Compared bit for bit, since == would take −0.0 for 0.0.
         fits = (_as_ints(_steps(wanted, tried) * tried) == _as_ints(wanted)) | ~known[
             some
         ][:, None]
@@ -61,6 +70,7 @@ def _solve(
         first = solved.to(torch.uint8).argmax(1)
         found = solved.any(1)
         scale[some[found]] = tried[found, first[found], 0]
+        # Three neighbours were tried for each number.
         met.append(numbers[first[found] // 3])
     return torch.cat(met)
 

@@ -109,6 +109,8 @@ def _shares(file: TerseFile) -> dict[str, int]:
                 size = file.group_bytes(index)
                 before = seen.get(index, 0)
                 seen[index] = before + end - begin
+                # Differences of rounded-down running totals: the parts add up to the
+                # group's size exactly.
                 shares[entry.name] += (
                     size * seen[index] // whole - size * before // whole
                 )

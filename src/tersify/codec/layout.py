@@ -34,6 +34,7 @@ def box_of(shape: tuple[int, ...]) -> Box:
     if len(shape) < 2:
         return flat_box(math.prod(shape))
     taps = math.prod(shape[2:])
+    # A huge last dimension is no window: its elements count as channels.
     if taps > MAX_TAPS:
         return Box(shape[0], shape[1] * taps, 1, 1)
     return Box(shape[0], shape[1], taps, shape[-1] if taps > 1 else 1)
@@ -60,6 +61,7 @@ def blocks_of(box: Box) -> list[Box]:
     filters, channels, taps, width = box
     if box.elements <= BLOCK_ELEMENTS:
         return [box] if box.elements else []
+    # Whole filters where they fit, so that a block keeps the statistics of its rows.
     if channels * taps <= BLOCK_ELEMENTS:
         step = BLOCK_ELEMENTS // (channels * taps)
         return [
@@ -83,6 +85,8 @@ def boxes_of_arrays(
     pooled_kind: str | None = None
     for kind, elements in arrays:
         small = elements < OWN_BOX_ELEMENTS
+        # A box has statistics of its own, whose description would cost more than a
+        # small array saves.
         if small and kind == pooled_kind:
             boxes[-1] = flat_box(boxes[-1].elements + elements)
         else:

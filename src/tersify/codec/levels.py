@@ -48,6 +48,8 @@ class Levels:
     def dense_bits(self) -> float:
         """What the same elements take as planes: the entropy of each plane alone."""
         shift, bits = 8 * self.dtype.itemsize, 0.0
+        # Planes from the most significant bits down; bit_length() − 1 is the width of a
+        # plane.
         for levels in plane_levels(self.dtype.itemsize, is_float=True):
             shift -= levels.bit_length() - 1
             plane = (self.patterns >> np.uint64(shift)) & np.uint64(levels - 1)
@@ -57,7 +59,7 @@ class Levels:
         return bits
 
     def without_zero(self) -> Levels:
-        """The other values, for an estimate of what they take."""
+        """The same levels without zero, to estimate the size of the survivors."""
         kept = self.patterns != 0
         parts = {
             part: getattr(self, part)[kept]
@@ -67,6 +69,8 @@ class Levels:
 
     def relabelled(self, new: Ints) -> Codes:
         """The codes of all elements, where the values get the codes `new`."""
+        # 256 entries a row, whatever the number of levels: a code can then never read
+        # beyond its row.
         table = np.zeros((self.rows, 256), np.uint8)
         table[self.row, self.place] = new
         codes = self.codes.copy()
@@ -87,6 +91,7 @@ def levels_of(rows: Tensor, limit: int = MAX_LEVELS) -> Levels | None:
         return None
     patterns, counts, per_row = found
     ends = np.cumsum(per_row)
+    # Counts from 0 within each row: the running index minus the row's first.
     place = np.arange(len(patterns)) - np.repeat(ends - per_row, per_row)
     return Levels(
         dtype=rows.dtype,
@@ -129,11 +134,16 @@ def arrange(
     below, zeros, above = (
         np.bincount(row[part], minlength=rows) for part in (negative, is_zero, positive)
     )
+    # One column for zero if any row has one, so that code 0 means zero in all of them.
     first = int(bool(is_zero.any()))
     order = np.lexsort((key, row))
     starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
     rank = np.empty(len(patterns), np.int64)
+    # The place of each value among those of its row in ascending order, zeros counted
+    # too.
     rank[order] = np.arange(len(patterns)) - starts[row[order]]
+    # Rows with fewer negative values begin later, so that the smallest magnitudes of
+    # all rows meet in the same columns.
     lowest = int(below.max(initial=0))
     new = first + lowest - below[row] + rank - np.where(positive, zeros[row], 0)
     new[is_zero] = 0

@@ -86,6 +86,7 @@ class Contents:
         """
         pieces = []
         for group, begin, end in self.spans(entry, part):
+            # Handed over without a copy, which halves the memory for a large tensor.
             alone = len(self._groups[group].places) == 1
             data = decoded.pop(group) if alone else decoded[group][begin:end]
             pieces.append(data.copy() if copy and not alone else data)
@@ -141,12 +142,16 @@ def contents_of(directory: Directory) -> Contents:
                 array_group.arrays.append((kind_of(part, entry.name), box.elements))
                 array_group.places.append((entry.name, part, block))
     for index, group in groups.items():
+        # A bound on the memory of one decoder, whatever the file claims.
         if group.elements > BLOCK_ELEMENTS:
             raise TerseFileError(
                 f"group {index} holds {group.elements} elements, {BLOCK_ELEMENTS} are allowed"
             )
         if isinstance(group, ArrayGroup):
             names = [name.encode() for name, *_ in group.arrays]
+            # Sorted by kind as the writer sorts them; by bytes, since the order of text
+            # depends on the language of the reader. The sort is stable, so the order
+            # within a kind is the directory's.
             order = sorted(range(len(names)), key=names.__getitem__)
             group.arrays = [group.arrays[i] for i in order]
             group.places = [group.places[i] for i in order]

@@ -52,6 +52,7 @@ def encode_rans(
     coded: bytes = native.encode_codes(codes, _sizes(boxes), levels, activity, order)
     again = np.empty_like(codes)
     try:
+        # A wrong file is far worse than the time of one more decoding.
         native.decode_codes(coded, _sizes(boxes), levels, again)
     except native.Malformed:
         return None
@@ -92,6 +93,8 @@ def unpack_codes(data: bytes | Codes, levels: int, out: Codes) -> None:
             f"{out.size} codes of {bits} bits do not fill {len(data)} bytes"
         )
     used = out.size * bits % 8
+    # One network, one file: stray bits would make two files of it, and could carry
+    # hidden data.
     if used and data[-1] >> used:
         raise TerseFileError(
             f"the last byte of {out.size} codes of {bits} bits is not filled up with zero bits"
@@ -118,6 +121,8 @@ def split_planes(
             for plane, size in zip(planes, levels, strict=True)
         ]
     planes = [np.empty(data.size // width, np.uint8) for _ in levels]
+    # A float has one plane more than bytes (its sign bit apart), which is how C++ knows
+    # it.
     counts = native.split_planes(data, width, len(levels) > width, planes)
     return [
         (plane, np.array(each, np.int64))
@@ -138,6 +143,8 @@ def join_planes(
     width = out.size // count if count else 1
     native = extension()
     if native is None:
+        # Without the extension: the same planes by the reference decoder, one after the
+        # other.
         planes = []
         for (method, data), size in zip(coded, levels, strict=True):
             plane = np.empty(count, np.uint8)

@@ -36,6 +36,8 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
         name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)
     }
     merged = merge_torch_masks(dense)
+    # No masks of torch's pruning: the state as it is, with its own aliases and
+    # metadata.
     if merged.keys() == dense.keys():
         return packed_losslessly(state)
     return packed_losslessly(
@@ -65,6 +67,7 @@ def packed_losslessly(
 
 def halved(tensor: Tensor, name: str) -> Tensor:
     made = tensor.half()
+    # Rounding to infinity is the one error of fp16 that no tolerance covers.
     if not torch.equal(made.isinf(), tensor.isinf()):
         raise ValueError(
             f"{name!r} has values beyond ±65504, the range of fp16; save with floats='as-is'"

@@ -27,6 +27,8 @@ MIN_WIDE_BYTES = 4
 
 def plane_levels(width: int, *, is_float: bool) -> list[int]:
     """The alphabets of the planes of elements of `width` bytes, most significant first."""
+    # A float splits into its sign, the 8 bits behind it (float32's whole exponent), and
+    # so on; 7 bits remain for the last plane.
     return [2, *[256] * (width - 1), 128] if is_float else [256] * width
 
 
@@ -43,6 +45,8 @@ def encode_planes(
             activity=np.zeros((len(boxes), size), np.uint8),
             order=np.arange(size, dtype=np.uint8),
         )
+        # The low bits of a mantissa are noise, and an entropy coder would spend its
+        # time to save nothing.
         coded = plane.size <= THOROUGH_BYTES or not _is_noise(counts)
         method, made = encode_codes(
             plane, boxes, size, meaning, worth_coding=coded, repeats=repeats
@@ -64,6 +68,7 @@ def decode_planes(
             raise TerseFileError("a group of arrays ends inside a plane's header")
         method, length = struct.unpack_from("<BI", data, at)
         plane = np.frombuffer(data, np.uint8)[at + 5 : at + 5 + length]
+        # A slice beyond the end is shorter without an error, so its length is compared.
         if len(plane) != length or method >= len(METHODS):
             raise TerseFileError(
                 f"a plane claims method {method} and {length} bytes, {len(plane)} are there"
@@ -109,6 +114,7 @@ def has_few_values(data: Codes, width: int) -> bool:
     elements = data.view(f"<u{width}").astype(np.uint64)
     # By content, so that of equal elements all are kept or none.
     mixed = elements * np.uint64(0x9E3779B97F4A7C15)
+    # The hash spreads values evenly, so a bound on it keeps about SAMPLE elements.
     kept = mixed[mixed <= np.uint64((2**64 - 1) // max(1, elements.size // SAMPLE))]
     return len(np.unique(kept)) * 2 < len(kept)
 
@@ -117,6 +123,8 @@ def _repeats(elements: npt.NDArray[np.unsignedinteger], low: Codes) -> bool:
     """Whether runs of elements occur again, by a sample that finds them wherever they
     stand.
     """
+    # Windows begin where the content says so, hence at the same place of every
+    # repetition.
     starts = np.flatnonzero(low[: elements.size - WINDOW + 1] == SAMPLE_MARK)
     # few or no such elements: they are not noise, and anything may be
     if len(starts) < 64:

@@ -164,6 +164,8 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         groups = self.contents.groups_of(entry)
         with _naming(self._path):
             self._allow(
+                # A tensor may be small in a large group, and large where it expands (a
+                # codebook per row, fp16 given back as float32).
                 max(entry.decoded_bytes, self.contents.decoded_bytes(groups)),
                 repr(entry.name),
             )
@@ -189,12 +191,16 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
             self._origin(entry).decoded_bytes for entry in self._entries.values()
         )
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
+        # The decoders are C++ and let go of Python's lock, so threads work side by
+        # side.
         workers = min(threads or usable_cpus(), len(groups))
         if workers > 1:
             with ThreadPoolExecutor(workers) as pool:
                 decoded = dict(zip(groups, pool.map(self._decode, groups), strict=True))
         else:
             decoded = {group: self._decode(group) for group in groups}
+        # copy=False: slices of a group's buffer are views, since all of the buffer is
+        # used.
         stored = {
             name: self._tensor(entry, decoded, copy=False)
             for name, entry in self._entries.items()
@@ -239,6 +245,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         """The codes, or the bytes of the arrays, of one group."""
         group = self.contents.group(index)
         data = self._sections.read(f"g{index}")
+        # Before decoding: a flipped bit would give plausible but wrong weights.
         if zlib.crc32(data) != self.directory.groups[index].crc32:
             raise TerseFileError(
                 f"group {index} is damaged: its checksum does not match"
@@ -277,6 +284,7 @@ def _copy(tensor: CompressedTensor | Tensor) -> CompressedTensor | Tensor:
 
 
 def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
+    # A torch.bool that holds any other byte is undefined behaviour.
     if stored.dtype == "BOOL" and raw.size and int(raw.max()) > 1:
         raise TerseFileError(f"{name!r} has a truth value other than 0 and 1")
     if raw.size == 0:
@@ -290,6 +298,8 @@ def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
 
 
 def _check_version(version: str) -> None:
+    # Minor versions only add codecs and keys, each of which names itself if it is
+    # unknown.
     if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise TerseFileError(
             f"the file has format version {version}, this tersify reads {VERSION}; upgrade tersify"

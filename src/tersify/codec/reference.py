@@ -55,6 +55,7 @@ def read_model(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> StreamMod
     _must(flags < 8, "known flags")
     _must(1 <= table_count <= 128, "1 to 128 tables")
     _must(side_bytes <= len(data) - 8, "side information inside the group")
+    # Flags of the header, docs/reference/format.md, section 6.
     mirror, left, above = bool(flags & 1), bool(flags & 2), bool(flags & 4)
     _must(
         not mirror or (levels == 3 and above),
@@ -68,9 +69,11 @@ def read_model(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> StreamMod
     )
     chances = _DensityChances()
     densities = [_read_densities(side, chances, box, arity) for box in boxes]
+    # A missing neighbour is a class of its own, hence + 1.
     contexts = (classes + 1 if left else 1) * (classes + 1 if above else 1)
     table_of = _read_context_map(side, contexts, table_count)
     tables = _read_tables(side, table_count, symbols)
+    # All words used and the state back at its start: any damage shows here.
     side.words.finish([side.state])
     return StreamModel(
         lanes=1 << lanes_log2,
@@ -97,13 +100,19 @@ def decode_rans(data: bytes, boxes: Sequence[BoxSizes], levels: int) -> bytes:
     for box, unit_density in zip(boxes, model.densities, strict=True):
         _, channels, taps, width = box
         rows = 1 if taps == 1 else -(-taps // arity)
+        # The symbol above lies one kernel row back; where a symbol holds several codes,
+        # one symbol back.
         up = width if arity == 1 else 1
         units: list[list[int]] = [[] for _ in unit_density]
+        # Lanes interleave: each unit of a run has its own state, and rows advance in
+        # lockstep, so that SIMD decoders can work on all of them.
         for first in range(0, len(units), len(states)):
             run = range(first, min(first + len(states), len(units)))
             for row in range(rows):
                 for lane, unit in enumerate(run):
                     done = units[unit]
+                    # At a border the neighbour is missing, which is a class of its own,
+                    # number `classes`.
                     has_left, has_above = row % up != 0, row >= up
                     left_class = (
                         (class_of[done[row - 1]] if has_left else classes)
@@ -164,6 +173,9 @@ class _Words:
 
 
 def _advance(state: int, begin: int, width: int, words: _Words) -> int:
+    # The decoding step of range ANS with 12-bit tables: the state's low 12 bits named a
+    # slot of the symbol, which has `width` slots from `begin` on. Below 2^16 a word of
+    # 16 bits is shifted in.
     state = width * (state // 4096) + state % 4096 - begin
     return state if state >= 1 << 16 else (state << 16) + words.next()
 
@@ -179,6 +191,8 @@ class _Side:
         p = chances[number]
         if self.state % 4096 < p:
             self.state = _advance(self.state, 0, p, self.words)
+            # Adaptive binary model: a chance moves one sixteenth of the way to what was
+            # seen.
             chances[number] += (4096 - p) // 16
             return 0
         self.state = _advance(self.state, p, 4096 - p, self.words)
@@ -186,6 +200,8 @@ class _Side:
         return 1
 
     def tree(self, chances: list[int]) -> int:
+        # A binary tree in a heap: node n has the children 2n and 2n + 1, and leaves
+        # follow.
         node = 1
         while node < len(chances):
             node = 2 * node + self.decision(chances, node)
@@ -223,11 +239,15 @@ def _read_densities(
     there = [side.decision(chances.there, 0), side.decision(chances.there, 1)]
     along = []
     for axis, count in enumerate((filters, units)):
+        # 8 is the middle of the 16 density classes; how far the one before lies from it
+        # picks the model of the next.
         previous, made = 8, []
         for _ in range(count if there[axis] else 0):
             previous = side.tree(chances.classes[3 * axis + min(2, abs(previous - 8))])
             made.append(previous)
         along.append(made or [8] * count)
+    # Filters and channels each have a density around 8, so 16 is subtracted from their
+    # sum.
     return [min(max(f + c + offset - 16, 0), 15) for f in along[0] for c in along[1]]
 
 
@@ -236,6 +256,7 @@ def _read_context_map(side: _Side, per_density: int, table_count: int) -> list[i
     right, numbers = _chances(2), _chances(128)
     before = 1
     for context in range(16 * per_density):
+        # The prediction: the table of the same neighbours at the density class before.
         table = table_of[context - per_density] if context >= per_density else 0
         if table_count > 1:
             before = side.decision(right, before)
@@ -255,6 +276,8 @@ class Table:
         self.widths = [
             max(1, (4096 * w + total // 2) // total) if w else 0 for w in weights
         ]
+        # Rounded widths may miss 4096 in either direction. The widest symbol takes the
+        # difference, at most half of its width at a time, so that none falls to zero.
         while (missing := 4096 - sum(self.widths)) != 0:
             first = self.widths.index(max(self.widths))
             self.widths[first] += (
@@ -281,6 +304,8 @@ def _read_tables(side: _Side, table_count: int, symbols: int) -> list[Table]:
             bits = side.tree(lengths[before[symbol]])
             before[symbol] = bits
             weight = 1 << (bits - 1) if bits else 0
+            # A weight has its length and its two bits behind the leading one; that is
+            # enough for a table of 4096 slots.
             for number in range(min(2, max(0, bits - 1))):
                 weight |= side.decision(next_bits, number) << (bits - 2 - number)
             weights.append(weight)
@@ -299,6 +324,7 @@ def first_nonzero(symbol: int, arity: int) -> int:
 def exchanged(symbol: int, arity: int) -> int:
     made = 0
     for code in _digits(symbol, 3, arity):
+        # Ternary codes 1 and 2 are +1 and −1: mirroring exchanges the signs.
         made = 3 * made + (0, 2, 1)[code]
     return made
 

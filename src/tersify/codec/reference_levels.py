@@ -19,6 +19,7 @@ def find_levels(
     """
     patterns, counts, per_row = [], [], []
     for row, out in zip(rows, codes.reshape(rows.shape), strict=True):
+        # A look at the first elements refuses most tensors without sorting a whole row.
         if len(np.unique(row[:SAMPLE])) > limit:
             return None
         values, places, times = np.unique(row, return_inverse=True, return_counts=True)

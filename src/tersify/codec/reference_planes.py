@@ -17,6 +17,7 @@ def split_planes(
     shift = 8 * elements.dtype.itemsize
     planes = []
     for size in levels:
+        # Alphabets are powers of two, so this is the plane's width in bits.
         shift -= size.bit_length() - 1
         planes.append(
             (

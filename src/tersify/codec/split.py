@@ -39,6 +39,8 @@ def encode_group(
         return best
     counts = np.bincount(codes, minlength=levels)
     ideal, grained = _bits(codes, boxes, levels)
+    # Both figures ignore context, so only their ratio counts: what a coder loses
+    # because no symbol gets less than 1/4096 of a table.
     if grained < ideal * WORTH_TRYING:
         return best
     for rare in _choices(counts):
@@ -65,6 +67,7 @@ def decode_group(
         raise TerseFileError(f"codes are split more than {MAX_DEPTH} times")
     at = bytes_for(levels, 1)
     marks = np.unpackbits(np.frombuffer(data[:at], np.uint8), bitorder="little")
+    # One bit for each level, rare or not; the rest of the last byte must be zero.
     if len(marks) < levels or marks[levels:].any():
         raise TerseFileError(f"split codes need {levels} marks, then zero bits")
     rare = marks[:levels].astype(bool)
@@ -91,6 +94,7 @@ def _encode_split(
     rare: np.ndarray,
     depth: int,
 ) -> bytes:
+    # Both alphabets are numbered anew, each from 0 and in the old order.
     frequent = ~rare
     label = np.where(rare, np.cumsum(rare) - 1, np.cumsum(frequent) - 1).astype(
         np.uint8
@@ -127,6 +131,7 @@ def _encode_aside(
 
 def _boxes_behind(marks: np.ndarray, boxes: Sequence[Box]) -> list[Box]:
     """A flat box for the marked codes of each box that has some."""
+    # Encoder and decoder derive these boxes from the marks, so they need no bytes.
     ends = np.cumsum([box.elements for box in boxes])
     counts = [int(np.count_nonzero(part)) for part in np.split(marks, ends[:-1])]
     return [flat_box(count) for count in counts if count]
@@ -157,6 +162,7 @@ def _choices(counts: np.ndarray) -> list[np.ndarray]:
     total, used = counts.sum(), counts > 0
     most = counts == counts.max()
     below = counts * GRAIN < total
+    # Setting all but one aside pays only where that one has more than half.
     sets = [~most if counts.max() * 2 > total else below, below]
     return [
         aside
@@ -176,6 +182,8 @@ def _bits(codes: Codes, boxes: Sequence[Box], levels: int) -> tuple[float, float
         at += box.elements
         used = counts[counts > 0].astype(np.float64)
         ideal += float((used * np.log2(box.elements / used)).sum())
+        # What occurs has a width of at least 1; divided by their sum, widths are
+        # probabilities.
         widths = np.maximum(1.0, np.round(used * (GRAIN / box.elements)))
         grained += float((used * np.log2(widths.sum() / widths)).sum())
     return ideal, grained

@@ -78,6 +78,8 @@ class Grouping:
     def _add_compressed(self, name: str, tensor: CompressedTensor) -> Entry:
         flat = tensor.codes.detach().cpu().contiguous().reshape(-1).numpy()
         levels = tensor.levels or 2
+        # Wide alphabets need large tables, which suit one tensor only; a small tensor
+        # could not pay for its own.
         alone = levels > MAX_SHARED_LEVELS and tensor.numel() >= MIN_ALONE
         first, pieces = self._place(levels, box_of(tensor.shape), alone=alone)
         for group, box, at in pieces:
@@ -117,6 +119,7 @@ class Grouping:
         dtype = DTYPE_NAMES[plain.dtype]
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         width = plain.dtype.itemsize
+        # zstd finds returning values only where other arrays do not lie between them.
         apart = plain.numel() >= MIN_APART and has_few_values(data, width)
         first, pieces = self._place(
             f"{dtype} of few values" if apart else dtype, flat_box(plain.numel())
@@ -141,6 +144,8 @@ class Grouping:
         blocks = blocks_of(whole)
         if not blocks:
             return 0, []
+        # A part of several blocks fills groups of its own, one after the other: the
+        # directory stores the first number only.
         pooled = len(blocks) == 1 and not alone
         index = self._open.get(key, -1) if pooled else -1
         if (
@@ -191,6 +196,7 @@ def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
     if codebook is None:
         return np.array([0.0, 1.0])
     flat = codebook.detach().cpu().double().reshape(-1, levels).numpy()
+    # Levels only guide the coder; NaN or infinity among them must not stop it.
     return np.nan_to_num(
         flat.mean(0) if len(flat) else np.zeros(levels), posinf=0.0, neginf=0.0
     )

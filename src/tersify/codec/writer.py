@@ -91,6 +91,7 @@ def encoded(
     if network is not None:
         packed.metadata |= {GRAPH: _graph_of(network, example, packed)}
     grouping = Grouping(half=half)
+    # After packing: tensors are compared in the form in which they are stored.
     same = equal_tensors(packed)
     entries = [
         Entry(name=name, shape=tuple(tensor.shape), same=same[name])
@@ -135,8 +136,10 @@ def _version(directory: Directory) -> str:
     """The first version that has all the file needs, so that older readers read what
     they can.
     """
+    # Two scales came with 1.2, and an older reader would take the first for all of it.
     if any(entry.column_scale is not None for entry in directory.entries):
         return VERSION
+    # References to equal tensors came with 1.1.
     if any(entry.same is not None for entry in directory.entries):
         return SECOND_VERSION
     codecs = {group.codec for group in directory.groups}

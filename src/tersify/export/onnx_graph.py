@@ -53,6 +53,7 @@ def export_onnx(
             kept.append(initializer)
     del graph.initializer[:]
     graph.initializer.extend(kept)
+    # At the front, since a graph's nodes must stand before whoever reads their outputs.
     for node in reversed(nodes):
         graph.node.insert(0, node)
     del document.opset_import[:]
@@ -105,6 +106,8 @@ def _lookup(
     codes = tensor.codes.cpu().numpy()
     if per_row:
         assert tensor.axis is not None
+        # GatherElements picks along axis 1 of a table with one row for each slice, so
+        # codes become (slices, rest).
         codes = np.moveaxis(codes, tensor.axis, 0)
         rows_shape = codes.shape
         codes = codes.reshape(len(codes), -1)
@@ -139,6 +142,7 @@ def _lookup(
             steps.append(("Mul", [f"{stem}/{part}"], {}))
     value = ""
     for number, (kind, inputs, attributes) in enumerate(steps, 1):
+        # The last step gives the tensor the name of the initializer that it replaces.
         output = name if number == len(steps) else f"{stem}/value{number}"
         nodes.append(
             helper.make_node(
@@ -155,6 +159,7 @@ def _codes(onnx: Any, name: str, codes: Any, tensor: CompressedTensor) -> Any:
         return onnx.numpy_helper.from_array(np.ascontiguousarray(codes), name)
     flat = codes.reshape(-1)
     flat = np.append(flat, np.uint8(0)) if len(flat) % 2 else flat
+    # ONNX packs two 4-bit numbers in a byte, the first in its low half.
     packed = (flat[::2] | (flat[1::2] << 4)).astype(np.uint8)
     return onnx.helper.make_tensor(
         name, onnx.TensorProto.UINT4, codes.shape, packed.tobytes(), raw=True

@@ -68,6 +68,7 @@ class _Graph:
 
 def _check(layer: FixedLayer, number: int) -> None:
     words = layer.table.words
+    # + 0.5 makes −128…127 symmetric: −127.5…127.5.
     if layer.accumulator.width > 31 or np.abs(words + 0.5).max() > ZERO_POINT:
         raise ValueError(
             f"layer {number} needs a {layer.accumulator.width}-bit accumulator and words of "
@@ -103,6 +104,9 @@ def _add_layer(graph: _Graph, layer: FixedLayer, x: str, stem: str) -> str:
         ("internal", table.internal[0]),
         ("external", ~table.internal[0]),
     ):
+        # Two products, because internal words count in finer steps: the other
+        # partition's words are zero in each, and zero is 128 in uint8 with this zero
+        # point.
         words = np.where(chosen, table.words[0], 0) + ZERO_POINT
         weights = graph.add(
             "Gather",

@@ -106,11 +106,14 @@ def measure(
     """
     model = copy.deepcopy(model).eval()
     reference = torch.cat([model(x) for x in inputs])
+    # Relative to the variance, so damages of different networks compare; constant
+    # outputs have none.
     spread = float(reference.var()) or 1.0
     table: dict[str, list[Choice]] = {}
     for site in find_sites(model):
         if site.latent.ndim < 2:
             continue
+        # Each method begins from the same weights, all others untouched.
         original = site.latent.detach().clone()
         table[site.name] = []
         for method in methods:
@@ -160,6 +163,7 @@ def knapsack(table: dict[str, list[Choice]], limit_bytes: int) -> Plan:
         for index, choice in enumerate(table[name]):
             cells = int(np.ceil(choice.size_bytes / cell))
             if cells <= capacity:
+                # best[c] is the least damage of the weights so far in at most c cells.
                 reached[index, cells:] = best[: capacity + 1 - cells] + choice.damage
         picks.append(reached.argmin(0))
         best = reached.min(0)
@@ -170,6 +174,8 @@ def knapsack(table: dict[str, list[Choice]], limit_bytes: int) -> Plan:
                 for name in names
             }
         )
+    # Walk back from the full capacity: each pick says how many cells were left to the
+    # others.
     left, chosen = capacity, {}
     for name, pick in zip(reversed(names), reversed(picks), strict=True):
         choice = table[name][int(pick[left])]
@@ -203,6 +209,8 @@ def smallest_within(
         raise ValueError(
             f"even {plans[high].size_bytes:,} bytes reach only {found[1]:.2f}, {floor:.2f} was asked for"
         )
+    # Quality is taken to rise with size, so halving finds the smallest; `found` is
+    # always a plan that was measured.
     while low < high:
         middle = (low + high) // 2
         value = quality(plans[middle])
@@ -244,6 +252,8 @@ def allocate_on(
             "accuracy on; give fewer"
         )
     order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
+    # Four times as many held out: a percentage needs more images than a mean squared
+    # error.
     seen, held = order[:images], order[images : 5 * images]
     inputs = [normalize(part, data) for part in data.train.images[seen].split(250)]
     table = measure(model, inputs, candidates(), tell)

@@ -118,6 +118,7 @@ def _network(source: Source) -> tuple[nn.Module, dict[str, Any]]:
         )
     measured = stored.get("measured")
     metrics = file.parent / "metrics.json"
+    # A run directory: its measured accuracy belongs to this file.
     if file.name == "model.terse" and metrics.is_file():
         measured = json.loads(metrics.read_text(encoding="utf-8"))
     accuracy = measured.get("accuracy") if isinstance(measured, dict) else None

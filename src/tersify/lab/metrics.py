@@ -27,6 +27,7 @@ def topk_accuracy(
             f"logits must be (N, classes) and labels (N,) with N > 0, "
             f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
         )
+    # (N, 1): the logit of the true class.
     own = logits.gather(1, labels[:, None])
     smaller_class = (
         torch.arange(logits.shape[1], device=logits.device) < labels[:, None]

@@ -1,4 +1,4 @@
-"""What a name that nobody knows should have been."""
+"""The error for an unknown name, which suggests the nearest known ones."""
 
 from __future__ import annotations
 

@@ -74,14 +74,7 @@ def random_input(
         (module for module in net.modules() if isinstance(module, nn.Embedding)), None
     )
     if stored is None:
-        own = getattr(net, "input_shape", None)
-        stored = (
-            list(own)
-            if isinstance(own, (list, tuple))
-            else None
-            if table is None
-            else [TOKENS]
-        )
+        stored = _own_shape(net, is_text=table is not None)
     if stored is None and shape is None:
         raise ValueError(
             f"what goes into the network is not known; give {other}--shape such as 3,32,32"
@@ -95,6 +88,14 @@ def random_input(
     return torch.randn(batch, *sizes, generator=generator)
 
 
+def _own_shape(net: nn.Module, *, is_text: bool) -> list[int] | None:
+    """What the network says of its input; texts may have any length, so one is taken."""
+    own = getattr(net, "input_shape", None)
+    if isinstance(own, (list, tuple)):
+        return list(own)
+    return [TOKENS] if is_text else None
+
+
 def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
     """What the flag says, or what was stored; neither may ask for too much."""
     if shape is not None:
@@ -105,6 +106,7 @@ def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
                 f"--shape takes the size of one input such as 3,32,32, got {shape!r}"
             ) from None
     fits = isinstance(stored, list) and all(type(n) is int and n > 0 for n in stored)
+    # A hostile file must not choose how much memory is taken.
     if not fits or math.prod(stored) > MAX_INPUT:
         raise ValueError(
             f"one input has the size {stored!r}; --shape takes whole numbers such as 3,32,32"

@@ -64,12 +64,14 @@ def squeeze(
     low, high = LEAST_PRICE, MOST_PRICE
     found: Squeezed | None = None
     for _ in range(tries):
+        # The geometric mean: prices span four powers of ten.
         price = (low * high) ** 0.5
         packed = squeezer.at(price)
         accuracy = _accuracy(load_state(packed, copy.deepcopy(model)), data, held)
         tell(
             f"price {price:.4f}: {accuracy:.2f} % of the held-out images, {before:.2f} % before"
         )
+        # Fine enough: try a higher price for a smaller file. Otherwise go back.
         if accuracy >= before - drop:
             low, found = price, Squeezed(packed, price, accuracy, before)
         else:

@@ -46,6 +46,7 @@ def load_weights(
             f"{path} does not fit: {problem}; check the target's options"
         ) from None
     for name, tensor in state.items():
+        # Also of 8-bit floats, for which torch has no isnan.
         if tensor.is_floating_point() and bool(tensor.float().isnan().any()):
             raise ValueError(
                 f"{path} holds NaN in {name!r}, from which nothing can be trained; use other weights"
@@ -72,6 +73,7 @@ def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
         raise ValueError(
             f"{path} holds no plain weights ({type(error).__name__}); save a state dict, best as .safetensors"
         ) from error
+    # Training scripts often wrap the weights so, beside an optimizer.
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     plain = isinstance(state, dict) and all(
@@ -108,6 +110,8 @@ def load_network(
     file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     if target is None:
         named, options = _named(file, path)
+        # A reference network is code of this package, so any file may name it; whether
+        # the file really holds one is checked against a skeleton without memory.
         if named in networks():
             _check_claim(file, path, named, options)
         elif isinstance(named, str) and trust:
@@ -127,11 +131,13 @@ def load_network(
             raise ValueError(f"{path} does not say which network it is; {remedy}")
         target = named
     network = resolve_target(target, **(options or {}))
+    # A shrunk file has smaller layers than its network is born with.
     if file.metadata.get("shrunk"):
         fit_(network, file.shapes())
     try:
         check_names(file.shapes(), network)
     except ValueError as problem:
+        # Only for the hint: what a file says of itself may be of any type.
         own = file.metadata.get("target")
         made = own.get("options") if isinstance(own, dict) else None
         hint = f"; the file was made with the options {made}" if made else ""

@@ -69,6 +69,7 @@ def resolve_target(target: str, /, **options: Any) -> nn.Module:
 def _torchvision(torchvision: Any, name: str, options: dict[str, Any]) -> nn.Module:
     if name not in torchvision.models.list_models():
         raise unknown("torchvision model", name, torchvision.models.list_models())
+    # No weights: fetching them would need the network, and they come by --weights.
     return torchvision.models.get_model(name, weights=None, **_num_classes(options))
 
 

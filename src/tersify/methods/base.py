@@ -56,6 +56,8 @@ class Site:
     def entering(self, transform: Transform | None = None) -> Tensor:
         """The value that enters `transform`; without one, what the chain gives so far."""
         value = self.latent.detach()
+        # A chain runs front to back (pruner, then quantizer), so only the links before
+        # `transform` have changed the latent.
         for link in self.chain:
             if link is transform:
                 break
@@ -189,6 +191,8 @@ class Method:
     @property
     def needs_length(self) -> bool:
         """Whether what it does before a batch depends on how far training has come."""
+        # A method that overrides `update` follows a schedule, and a schedule needs to
+        # know how long training lasts.
         return type(self).update is not Method.update
 
     @property
@@ -264,6 +268,8 @@ class Method:
 
     def with_settings(self, settings: Mapping[str, Any]) -> Method:
         """The same method with `settings` changed, checked as in a recipe's file."""
+        # `replace` runs `__post_init__`, which checks ranges; types must be checked
+        # here, because dataclasses accept any.
         for name, value in settings.items():
             check_setting(self, name, value)
         return replace(self, **settings) if settings else self

@@ -52,6 +52,8 @@ class BinaryConnect(Method):
         signs = torch.where(positive, 1.0, -1.0).to(weights.values.dtype)
         if self.scale == "none":
             return signs
+        # The same 1-norm over a count as in `BinaryTransform.factor`: both must round
+        # alike.
         factor = weights.norms(weights.values, 1, per_channel=True) / weights.members(
             per_channel=True
         )
@@ -59,6 +61,8 @@ class BinaryConnect(Method):
 
 
 def drawn_positive(latent: Tensor) -> Tensor:
+    # Eq. 2 and 3 of BinaryConnect. The hard sigmoid needs no clip: a uniform number in
+    # [0, 1) is below every value above 1 and below no negative one.
     return torch.rand_like(latent) < (latent + 1) / 2
 
 
@@ -73,15 +77,21 @@ class BinaryTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         fixed = latent.detach()
+        # Evaluation always takes the sign, so that it gives the weights that `pack`
+        # stores.
         drawn = self.stochastic and self.training
         positive = drawn_positive(fixed) if drawn else fixed >= 0
         signs = torch.where(positive, 1.0, -1.0).to(latent.dtype)
         return straight_through(
             signs * self.factor(fixed) if self.scaled else signs,
+            # Beyond ±1 the clamp's gradient is zero, which stops a latent that no
+            # longer changes its sign from growing.
             latent.clamp(-1.0, 1.0),
         )
 
     def factor(self, latent: Tensor) -> Tensor:
+        # The 1-norm over n weights divided by n is the mean magnitude, α of XNOR-Net's
+        # eq. 6; shape (channels, 1, …).
         dims = over_channels(latent, per_channel=True)
         return torch.linalg.vector_norm(latent, 1, dims, keepdim=True) / (
             latent.numel() // len(latent)
@@ -89,6 +99,8 @@ class BinaryTransform(Transform):
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         weight = dense(upstream)
+        # Zero is no level here, so code 0 stands for +1, the value that a latent of
+        # exactly zero gets in `forward`.
         codebook = torch.tensor([1.0, -1.0], dtype=weight.dtype, device=weight.device)
         return CompressedTensor(
             shape=tuple(weight.shape),

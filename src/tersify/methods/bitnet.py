@@ -33,6 +33,7 @@ class BitNet(Method):
         return rounded(weights.values, scale) * scale
 
 
+# RoundClip of BitNet b1.58, eq. 1 and 2; round() takes halves to the even number.
 def rounded(latent: Tensor, scale: Tensor) -> Tensor:
     return (latent / scale).round().clamp(-1, 1)
 

@@ -89,6 +89,8 @@ class EntropyConstrainedTernary(Method):
         bound = super().bind(sites)
         if self.plain:
             return bound
+        # λ of a layer grows with its size, from about LEAST_PART of λ for a tiny layer
+        # to all of it for the largest.
         largest = max(site.latent.numel() for site in sites)
         for site, transform in zip(sites, bound.each(Ec2tTransform), strict=True):
             transform.part.fill_(
@@ -101,14 +103,20 @@ class EntropyConstrainedTernary(Method):
         if standing or not is_measured_at(step.progress):
             return
         transforms, latents = bound.each(Ec2tTransform), bound.entering()
+        # P is measured even in warm-up, so that λ meets the right priors when it rises.
         nearest = count_levels_(transforms, latents, plain=self.plain)
+        # λ rises linearly from 0 to its full value over the share `warmup` of training.
         rise = min(step.progress.share / self.warmup, 1.0) if self.warmup else 1.0
         if self.sparsity is None:
             set_lambda_(transforms, self.lam * rise)
             return
         set_more_bits_(transforms)
         weights = sum(latent.numel() for latent in latents)
+        # Begins at the share of zeros that λ = 0 gives, so that the first steps move
+        # nothing.
         wanted = nearest / weights + (self.sparsity - nearest / weights) * rise
+        # A proportional controller: λ grows by what is missing of the wanted share. In
+        # training one move a measurement suffices; without it all moves happen now.
         for _ in range(MOVES_WITHOUT_TRAINING if step.without_training else 1):
             zeros = torch.stack(
                 [
@@ -128,12 +136,14 @@ class EntropyConstrainedTernary(Method):
     @torch.no_grad()
     def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
         levels = AllLevels(levels_of(bound, "levels"), weights)
+        # One row of three numbers for each tensor; see `more_bits_than_others`.
         own = bound.buffers("more_bits")
         # They change only where λ and P are measured, and not at all in the last
         # quarter of training.
         more_bits = weights.remembered("more bits", own, lambda: torch.stack(own))
         of_tensors = levels.values.view(-1, 2)
         low, high = edges_between(of_tensors, more_bits, plain=self.plain)
+        # (4, tensors), spread to the weights by one call instead of four.
         each = torch.stack([low, high, *of_tensors.unbind(1)])
         low, high, plus, minus = each.index_select(1, weights.owners()).unbind()
         up = (weights.values > high).to(plus.dtype)
@@ -168,6 +178,8 @@ def count_levels_(
     else:
         shares = counts / sizes
         signed = shares.sum(1, keepdim=True).clamp(min=1e-6)
+        # The two signed levels together have at most 1 − LEAST_SHARE_OF_ZERO: a layer
+        # without zeros would give zero a prior of 0, and it could never get any.
         shares *= ((1 - LEAST_SHARE_OF_ZERO) / signed).clamp(max=1.0)
     priors = torch.cat([1 - shares.sum(1, keepdim=True), shares], 1)
     torch._foreach_copy_([t.prior for t in transforms], list(priors.unbind()))
@@ -193,6 +205,7 @@ def more_bits_than_others(prior: Tensor, lam: Tensor) -> Tensor:
     """λ times the bits that +Wp needs more than zero, −Wn more than zero, and +Wp more
     than −Wn, for P of (zero, plus, minus) in the last dimension.
     """
+    # At most 20 bits: the logarithm of an empty level would be infinite.
     bits = -prior.clamp(min=1e-6).log2() * lam
     zero, plus, minus = bits.unbind(-1)
     return torch.stack([plus - zero, minus - zero, plus - minus], -1)
@@ -211,11 +224,15 @@ def edges_between(
     plus, minus = levels.unbind(-1)
     distances = torch.stack([plus, minus, plus + minus], -1)
     middles = torch.stack([plus, minus, plus - minus], -1) / 2
+    # (w − a)² + bits_a = (w − b)² + bits_b gives w = (a + b)/2 + (bits_a − bits_b) /
+    # 2(a − b).
     moved = more_bits / distances / 2
     if not plain:
         # Distances are measured in the mean squared level.
         moved *= (levels.square().sum(-1, keepdim=True) / 2).clamp(min=1e-12)
     zero_plus, zero_minus, minus_plus = (middles + moved).unbind(-1)
+    # Where zero is cheapest somewhere, −zero_minus < minus_plus < zero_plus, and the
+    # outer two decide.
     return torch.minimum(-zero_minus, minus_plus), torch.maximum(zero_plus, minus_plus)
 
 
@@ -232,6 +249,8 @@ class Ec2tTransform(Transform):
     def __init__(self, latent: Tensor, *, plain: bool = False) -> None:
         super().__init__()
         self.plain = plain
+        # TWN's threshold of 0.7 mean magnitudes (eq. 6 there) only serves to find first
+        # levels.
         start = torch.where(
             latent.abs() > 0.7 * latent.abs().mean(), latent.sign(), 0.0
         )

@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 
 class Remembered(NamedTuple):
-    """What was made of some tensors, and how they were then."""
+    """A value computed from tensors, with their versions and addresses at that time."""
 
     sources: Sequence[Tensor]
     stamps: list[tuple[int, int]]
@@ -148,6 +148,8 @@ class FlatWeights:
         return self._learn(Learned(torch.zeros_like(self.values), lines, split))
 
     def _learn(self, learned: Learned) -> Tensor:
+        # Frozen levels (learn = false) stay constants, so torch records nothing for
+        # them.
         if any(p is not None and p.requires_grad for p in learned.parameters):
             learned.vector.requires_grad_()
             self.learned.append(learned)
@@ -164,6 +166,8 @@ class FlatWeights:
 
     def norms(self, flat: Tensor, order: float, *, per_channel: bool = False) -> Tensor:
         """One norm for each tensor, or for each output channel of all of them."""
+        # A maximum does not depend on the order of its operands, so equal sizes may
+        # share one call.
         if order == torch.inf:
             runs = self.runs(per_channel=per_channel)
             parts = flat.split([size * count for size, count in runs])
@@ -198,6 +202,8 @@ class FlatWeights:
     def spread(self, numbers: Tensor, *, per_channel: bool = False) -> Tensor:
         """One number for each tensor (or output channel) → one for each weight."""
         owners = self.owners(per_channel=per_channel)
+        # Plain indexing where nobody differentiates: a Function of its own takes longer
+        # on the host.
         if not numbers.requires_grad:
             return numbers.index_select(0, owners)
         return _Spread.apply(numbers, owners, self.members(per_channel=per_channel))
@@ -219,6 +225,8 @@ class FlatWeights:
         """
 
         def numbered() -> Tensor:
+            # int32 indices: half of the memory traffic, and MOST_PREPARED bounds the
+            # number of weights far below 2^31.
             counts = torch.tensor(self.counts(per_channel))
             return torch.arange(len(counts), dtype=torch.int32).repeat_interleave(
                 counts
@@ -227,7 +235,9 @@ class FlatWeights:
         return self.constant("channels" if per_channel else "tensors", numbered)
 
     def counts(self, per_channel: bool) -> list[int]:
-        """The same as plain numbers, without a look at the device."""
+        """How many weights each tensor (or output channel) has, as Python integers: no
+        transfer from the device is needed.
+        """
         if not per_channel:
             return self.sizes
         return [
@@ -252,6 +262,8 @@ class FlatWeights:
         Torch counts the edits of a tensor in place; what a replayed CUDA graph writes
         it does not count.
         """
+        # The version counts edits in place; the pointer sees storage that was put
+        # elsewhere, as by `module.to`.
         stamps = [(tensor._version, tensor.data_ptr()) for tensor in sources]
         found = self._constants.get(name)
         if found is None or not found.holds_for(sources, stamps):

@@ -54,6 +54,8 @@ class KMeans(Method):
             for site, transform in zip(
                 bound.sites, bound.each(SharedTransform), strict=True
             ):
+                # Packing after training calls this as well, and must not cluster
+                # trained levels again.
                 if not (step.without_training and bool(transform.clustered)):
                     transform.cluster_(site.entering(transform))
 
@@ -67,6 +69,7 @@ class KMeans(Method):
         places = weights.remembered(
             "codes", codes, lambda: weights.flatten(codes) + weights.owners() * count
         )
+        # A zero is not a member of its cluster: it sends its level no gradient.
         learns = latents != 0
         # All tensors form their clusters in the same step, so from there on there is
         # nothing to choose.
@@ -104,6 +107,7 @@ class SharedTransform(Transform):
 
     def __init__(self, method: KMeans, weight: Tensor) -> None:
         super().__init__()
+        # One code is zero's.
         clusters = 2**method.bits - 1
         self.levels = RelativeLevels(
             weight.new_zeros(clusters), members=weight.numel() // clusters
@@ -116,7 +120,10 @@ class SharedTransform(Transform):
 
     @torch.no_grad()
     def cluster_(self, weight: Tensor) -> None:
+        # Zeros come from a pruner and have code 0 to themselves; they would draw a
+        # centre to zero.
         centres = nearest_means(weight[weight != 0], len(self.levels.start))
+        # A weight belongs to its nearest centre, so clusters part half way between two.
         edges = (centres[1:] + centres[:-1]) / 2
         self.codes.copy_(
             torch.where(weight == 0, 0, torch.bucketize(weight, edges) + 1).to(
@@ -158,11 +165,13 @@ class SharedTransform(Transform):
 
 
 def nearest_means(values: Tensor, clusters: int) -> Tensor:
-    """Ascending centres: Lloyd's steps from an even grid; a cluster that nobody joins
-    stays where it is.
+    """Cluster centres in ascending order: Lloyd's algorithm from an even grid. The
+    centre of an empty cluster stays where it is.
     """
     if not values.numel():
         return values.new_zeros(clusters)
+    # Sorted once. After that a cluster is a range of indices, and its mean the
+    # difference of two prefix sums.
     ordered = values.flatten().double().sort().values
     sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
     share = torch.linspace(0, 1, clusters, dtype=torch.float64, device=values.device)
@@ -172,7 +181,10 @@ def nearest_means(values: Tensor, clusters: int) -> Tensor:
         bounds = torch.cat([cuts.new_zeros(1), cuts, cuts.new_full((1,), len(ordered))])
         counts = bounds.diff()
         means = sums[bounds].diff() / counts.clamp_min(1)
+        # An empty cluster stays, and its neighbours may pass it: sorted, so that the
+        # next cuts are ascending.
         moved = torch.where(counts > 0, means, centres).sort().values
+        # Lloyd's steps have converged: further ones would repeat this one.
         if torch.equal(moved, centres):
             break
         centres = moved

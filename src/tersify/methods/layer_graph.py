@@ -47,6 +47,7 @@ class Graph:
         nothing else.
         """
         uses = self._calls.get(layer, [])
+        # A layer that is called several times (shared weights) has several uses.
         takers = [user for node in uses for user in node.users]
         if not takers or any(node.op != "call_module" for node in takers):
             return None
@@ -74,6 +75,8 @@ class Graph:
             node = ahead.pop()
             if node.op == "output":
                 return True
+            # A module with a matrix mixes units, so whatever is behind it no longer
+            # shows them one by one; a norm or an activation does.
             mixes = node.op == "call_module" and any(
                 p.ndim >= 2 for p in self._module(node).parameters()
             )

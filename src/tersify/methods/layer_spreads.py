@@ -20,6 +20,8 @@ def layer_spreads(shapes: Sequence[Sequence[int]], sparsity: float) -> list[floa
     layer keeps weights in number like its inputs and outputs, not like their product,
     so that a small classifier is not emptied with the rest.
     """
+    # One threshold cuts all layers. A layer with density d needs a spread such that
+    # this threshold is its own d-quantile.
     wanted = _quantile(1.0 - sparsity)
     return [
         wanted / _quantile(density)
@@ -33,6 +35,8 @@ def layer_densities(shapes: Sequence[Sequence[int]], density: float) -> list[flo
     """
     most = max(MOST_DENSE, density)
     sizes = [math.prod(shape) for shape in shapes]
+    # Erdős-Rényi kernel: density proportional to (inputs + outputs + window) / their
+    # product.
     ratios = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
     kept = density * sum(sizes)
     found = [most] * len(sizes)

@@ -39,6 +39,7 @@ def made_from_table(
         )
     cls = known_methods[name]
     known = [f.name for f in fields(cls)]
+    # Names first, so that a misspelt setting is told before a wrong value of another.
     for key in settings:
         if key not in known:
             raise ValueError(
@@ -52,10 +53,14 @@ def made_from_table(
 def check_setting(method: Any, name: str, value: object) -> None:
     """A value from TOML against the annotation of the field it is for."""
     (spec,) = (spec for spec in fields(method) if spec.name == name)
+    # With `from __future__ import annotations` a field's type is its text; outside
+    # methods may hold the class.
     annotation = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
     if _is_for_python_alone(annotation, value):
         return
     wanted = [kind for kind in annotation.split(" | ") if kind in KINDS]
+    # An annotation without a TOML type, such as a tuple of an outside method, is left
+    # to that method's own `__post_init__`.
     if wanted and not any(_is_of_kind(kind, value) for kind in wanted):
         raise ValueError(
             f"{method.name}: {name} must be {' or '.join(wanted)}, got {value!r}"
@@ -70,6 +75,7 @@ def _is_for_python_alone(annotation: str, value: object) -> bool:
 
 
 def _is_of_kind(kind: str, value: object) -> bool:
+    # bool first: in Python True is an int, and `bits = true` must not pass as 1.
     if isinstance(value, bool):
         return kind == "bool"
     return isinstance(value, KINDS[kind])
@@ -80,6 +86,8 @@ MOST_NAMES = 30
 
 def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     """The remedy half of an error: the nearest known names, or all of them."""
+    # 0.5 is a looser cutoff than difflib's 0.6: short names with one wrong letter still
+    # match.
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     if close:
         return "nearest: " + ", ".join(repr(c) for c in close)

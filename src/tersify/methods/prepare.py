@@ -21,12 +21,14 @@ MOST_PREPARED = 1 << 24
 
 
 class Preparation:
-    """One method of a session: what it prepares, and for whom."""
+    """Prepares the weights of one method, for all of its sites in one call."""
 
     def __init__(self, method: Method, bound: Bound, slots: Sequence[Slot]) -> None:
         self._method, self._bound, self._slots = method, bound, slots
         self._constants: dict[str, Any] = {}
         self._parameters = [p for t in bound.transforms for p in t.parameters()]
+        # Only the chain's last value is what a layer reads, so only that one may be
+        # cast for autocast.
         self._is_last = all(
             s.chain[-1] is t for s, t in zip(bound.sites, bound.transforms, strict=True)
         )
@@ -38,6 +40,7 @@ class Preparation:
         are taken out.
         """
         passing = [t.passes_in_training for t in self._bound.transforms]
+        # Rarely: gates that a norm covers are known when the first step comes.
         if passing != self._passing:
             self._leave_out(passing)
         bound, slots = self._at_work, self._their_slots
@@ -45,14 +48,16 @@ class Preparation:
         if slots and all(slot in values for slot in slots):
             made = self._make(bound, [values[slot] for slot in slots], slots)
         if made is None:
+            # Out with them: a later method of the chain must not build on a value that
+            # was never made.
             for slot in slots:
                 values.pop(slot, None)
         else:
             values.update(zip(slots, made, strict=True))
 
     def _leave_out(self, passing: list[bool]) -> None:
-        """What passes the latent on needs no preparation, and what is known of the
-        others' sizes changes with them.
+        """Prepare only sites whose transform changes the latent. Cached sizes and
+        indices belong to the old set of sites and are dropped.
         """
         bound = self._bound
         self._passing, self._constants = passing, {}
@@ -80,6 +85,8 @@ class Preparation:
             return None
         learns = any(p.requires_grad for p in self._parameters)
         weights = FlatWeights(entering, self._constants)
+        # Recording costs time and memory, and without learned parameters the gradient
+        # is known: it passes times `gain`.
         weights.values.requires_grad_(learns)
         with torch.set_grad_enabled(learns):
             made = self._method.prepare(bound, weights)
@@ -92,6 +99,8 @@ class Preparation:
             if self._is_last and first.dtype is torch.float32
             else set()
         )
+        # One cast of the whole vector serves all, unless their layers want different
+        # types.
         cast = casts.pop() if len(casts) == 1 else None
         record = _Record(
             bound.transforms,
@@ -139,12 +148,18 @@ class _Record:
     def gradients(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """For what entered, then for the parameters; None where no gradient came."""
         weights = self.weights
+        # A weight that the loss did not use has no gradient; the flat vector needs
+        # zeros in its place.
         whole = [
             torch.zeros_like(t) if g is None else g
             for g, t in zip(given, weights.tensors, strict=True)
         ]
+        # Gradients of cast weights come in half precision and continue in the latents'
+        # own type.
         flat = weights.flatten(whole).to(weights.values.dtype)
         vectors: Sequence[Tensor] = ()
+        # Torch recorded `prepare`: differentiate its graph, and keep it, because a user
+        # may call backward twice.
         if self.value.requires_grad:
             wanted = [weights.values, *(learned.vector for learned in weights.learned)]
             flat, *vectors = torch.autograd.grad(
@@ -180,9 +195,10 @@ class _Record:
     def differentiable_gradients(
         self, given: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """The same by way of each transform's own forward, for whoever differentiates a
-        gradient again.
+        """The same gradients through each transform's own forward, recorded by
+        autograd, for second derivatives.
         """
+        # Outputs that the loss did not use have no gradient to pass on.
         come = {i: g for i, g in enumerate(given) if g is not None}
         inputs = [self.weights.tensors[i] for i in come]
         outputs = [
@@ -197,6 +213,7 @@ class _Record:
         found = torch.autograd.grad(
             outputs, wanted, [*come.values()], create_graph=True, allow_unused=True
         )
+        # By identity: comparing tensors would compare their numbers.
         by_tensor = {id(t): g for t, g in zip(wanted, found, strict=True)}
         entered = zip(self.weights.tensors, given, strict=True)
         own = [None if g is None else by_tensor.get(id(t)) for t, g in entered]
@@ -206,6 +223,8 @@ class _Record:
 class _AllAtOnce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, record: _Record, *inputs: Tensor) -> tuple[Tensor, ...]:
+        # None stays None: an optimizer skips a parameter without gradient, and would
+        # apply momentum and decay to one with zeros.
         ctx.set_materialize_grads(False)
         ctx.record = record
         value = record.value.detach()
@@ -218,6 +237,8 @@ class _AllAtOnce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         if torch.is_grad_enabled():
+            # Grad mode is on within backward only under create_graph=True. The flat
+            # path records nothing, so a second derivative would be lost.
             return None, *ctx.record.differentiable_gradients(gradients)
         return None, *ctx.record.gradients(gradients)
 
@@ -243,7 +264,7 @@ class Preparations:
         ]
 
     def forget(self) -> None:
-        """Nothing is ready: whoever reads a weight computes it."""
+        """Discard all prepared weights; a weight is then computed when it is read."""
         for slot in self._slots:
             slot.clear()
 
@@ -255,6 +276,8 @@ class Preparations:
         exchange.
         """
         asked = [slot.take_asked() for slot in self._slots]
+        # Asking also resets the flags, so for a network that nobody reads weights are
+        # prepared once at most.
         if not any(asked) or ranks.together():
             return
         if sum(site.latent.numel() for site in self._sites) > MOST_PREPARED:
@@ -264,6 +287,7 @@ class Preparations:
             for site, slot in zip(self._sites, self._slots, strict=True)
         }
         values = dict(latents)
+        # In the recipe's order: what one method makes enters the next.
         for step in self._steps:
             step.run(values)
         for slot, value in values.items():

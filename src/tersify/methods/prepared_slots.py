@@ -44,6 +44,7 @@ class Slot:
         self._weight: Tensor | None = None
         self._seen: list[tuple[dict[str, Any], str, Tensor, int, int]] = []
         self._made_in: torch.dtype | None = None
+        # True at the start, so that the first step prepares and finds out who reads.
         self._asked = True
         self.castable = False
         self.cast: torch.dtype | None = None
@@ -75,7 +76,7 @@ class Slot:
         self._weight = None
 
     def take_asked(self) -> bool:
-        """Whether anybody read the weight since this was asked last."""
+        """Whether the weight was read since the last call of this method."""
         asked, self._asked = self._asked, False
         return asked
 
@@ -85,8 +86,11 @@ class Slot:
         """
         self._asked = True
         weight = self._weight
+        # Another latent object means that someone has swapped the parameter.
         if weight is None or latent is not self._latent:
             if self.castable and latent is not None:
+                # Noted although nothing is ready: the next preparation makes the weight
+                # in this type at once.
                 self.cast = _autocast_type(latent)
             return None
         for held, key, tensor, version, pointer in self._seen:
@@ -99,6 +103,8 @@ class Slot:
                 return None
         if self.castable:
             self.cast = _autocast_type(weight)
+            # Autocast was switched off or changed since; a half-precision weight would
+            # now be wrong in a float32 layer.
             if self._made_in is not None and self._made_in is not self.cast:
                 return None
         return weight

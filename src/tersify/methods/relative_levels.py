@@ -32,6 +32,8 @@ class RelativeLevels(nn.Module):
         self.factor = nn.Parameter(torch.ones_like(self.start))
 
     def forward(self) -> Tensor:
+        # The factor is near 1 for every layer, so one learning rate moves all levels by
+        # a like part of themselves.
         return self.start * scale_gradient(self.factor, self.gain)
 
 
@@ -39,7 +41,7 @@ LEAST_FACTOR = 1e-3
 
 
 def levels_of(bound: Bound, name: str) -> list[RelativeLevels]:
-    """Those that each transform holds under this name."""
+    """The levels that each transform holds under this attribute name."""
     # Past the modules' own look-ups, here and below, which would be half of the time a
     # step takes for them.
     return [
@@ -71,6 +73,7 @@ class AllLevels:
         self.values = self._starts * factor.detach()
 
     def to_factors(self, gradient: Tensor) -> Tensor:
+        # Chain rule of start · factor, with the gain of `RelativeLevels.forward`.
         return gradient.reshape(-1) * self._starts * self._gains
 
 

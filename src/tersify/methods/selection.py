@@ -27,11 +27,14 @@ def kth_smallest(
     flat = scores.detach().reshape(-1)
     counts = torch.zeros(BINS, dtype=torch.int64, device=flat.device)
     for chunk in flat.split(CHUNK):
+        # The upper 16 bits, signed, so shifted to begin at zero.
         counts += torch.bincount((_ordered(chunk) >> 16) + BINS // 2, minlength=BINS)
     high, k = _bin_of(reduce(counts), k)
     counts.zero_()
     for chunk in flat.split(CHUNK):
         keys = _ordered(chunk)
+        # Second pass: only numbers of the bin that holds the k-th, by their lower 16
+        # bits.
         near = keys[(keys >> 16) == high - BINS // 2]
         counts += torch.bincount(near & (BINS - 1), minlength=BINS)
     low, _ = _bin_of(reduce(counts), k)
@@ -44,6 +47,7 @@ def kth_smallest(
 def _bin_of(counts: Tensor, k: int) -> tuple[int, int]:
     """The bin that holds the k-th, and its place in there."""
     sums = counts.cumsum(0)
+    # The first bin at which k numbers are reached.
     found = int(torch.searchsorted(sums, k))
     return found, k - (int(sums[found - 1]) if found else 0)
 
@@ -57,4 +61,6 @@ def _ordered(values: Tensor) -> Tensor:
 
 
 def _flipped(bits: Tensor) -> Tensor:
+    # The arithmetic shift gives all ones for a negative number, so its magnitude bits
+    # flip and the sign bit stays. The function is its own inverse.
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -22,6 +22,8 @@ class ShapeRuns:
         shapes = [tuple(t.shape) for t in tensors]
         self._runs = [(shape, len(list(run))) for shape, run in groupby(shapes)]
         self._sizes = [count * torch.Size(shape).numel() for shape, count in self._runs]
+        # torch.cat along the first dimension demands equal shapes behind it;
+        # `all(shapes)` excludes 0-dim tensors, which it refuses.
         self._joins_at_once = len({shape[1:] for shape in shapes}) == 1 and all(shapes)
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:

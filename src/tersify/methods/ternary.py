@@ -59,6 +59,7 @@ class Ternary(Method):
         check_range("delta0 (Δ0)", self.delta0, low=0.0, high=1.0, low_open=True)
         check_range("speed (M)", self.speed, low=0.0, high=1e6)
         check_range("cap (Δf)", self.cap, low=0.0, high=1.0, low_open=True)
+        # Δ begins at Δ0 and never falls, so a lower cap could not hold.
         if self.cap < self.delta0:
             raise ValueError(
                 f"cap (Δf) must be at least delta0 (Δ0 = {self.delta0}), got {self.cap}"
@@ -83,7 +84,9 @@ class Ternary(Method):
     def schedule(self, epochs: float) -> Schedule:
         """Δ as a function of progress in a run of `epochs` epochs."""
         f = _regime(self.regime)
+        # With a wanted sparsity the quantile in `update` ends the growth.
         cap = self.cap if self.sparsity is None else math.inf
+        # Epochs count from 1, so 1 maps to 1 and the last epoch of this run to `over`.
         stretch = 1.0 if self.over is None else (self.over - 1) / max(epochs - 1, 1)
         return growth(
             self.delta0, self.speed, lambda epoch: f(1 + (epoch - 1) * stretch), cap
@@ -124,6 +127,8 @@ class Ternary(Method):
         if self.sparsity is not None:
             if not is_measured_at(step.progress):
                 return
+            # Δ follows the regime until it reaches the quantile, and the quantile from
+            # there on.
             threshold = min(
                 threshold, float(magnitude_quantile(bound.entering(), self.sparsity))
             )

@@ -30,6 +30,7 @@ class TernaryBound(Bound):
 
     def set_thresholds_(self, threshold: Tensor | float) -> None:
         thresholds = self.buffers("threshold")
+        # One transfer to the device; the others are copied there.
         thresholds[0].fill_(threshold)
         if len(thresholds) > 1:
             torch._foreach_copy_(
@@ -53,12 +54,15 @@ class TernaryBound(Bound):
             self.each(TernaryTransform), before, self.densities(), strict=True
         ):
             if transform.factor is not None:
+                # The root mean square of a ternary weight is factor · √density.
                 transform.factor.start.mul_((density / now).sqrt())
 
     def _one_threshold(self) -> Tensor | None:
         """The threshold of all of them, or None where somebody gave them several."""
         thresholds = self.buffers("threshold")
         versions = [each._version for each in thresholds]
+        # Comparing numbers would wait for a GPU in every step, so it is done only after
+        # somebody wrote to one of them.
         if versions != self._equal_at:
             if bool((torch.stack(thresholds) != thresholds[0]).any()):
                 return None
@@ -71,10 +75,13 @@ class TernaryBound(Bound):
             return None
         transforms = self.each(TernaryTransform)
         first, latents = transforms[0], weights.values.detach()
+        # Equal to TernaryTransform.pattern in every bit.
         pattern = signs_beyond(latents, threshold)
         # a clipped latent is inside, where all gradients pass (eq. 2)
         outside = first.saturate and not first.clip
         if first.factor is None:
+            # A boolean gain keeps the gradient where it is true, which is eq. 2's
+            # indicator.
             return (pattern, latents.abs() <= 1.0) if outside else pattern
         factors = all_levels(
             [t.factor for t in transforms if t.factor is not None], weights

@@ -93,6 +93,8 @@ class TernaryTarget(Method):
         assert isinstance(bound, TernaryBound)
         if not is_measured_at(step.progress):
             return
+        # Without training there are no steps in which closer latents could change
+        # places.
         is_short = (
             step.progress.steps < STEPS_OF_FULL_SPREAD and not step.without_training
         )
@@ -111,8 +113,12 @@ class TernaryTarget(Method):
         )(progress)
 
     def _move_on_quickly(self, bound: TernaryBound, progress: Progress) -> None:
+        # Before latents and thresholds move, for `keep_sizes_` below.
         densities = bound.densities()
         if progress.step == 0:
+            # A step of the optimizer has a size of its own, so a short run can cross
+            # only small distances: the latents' spread shrinks with the number of
+            # steps.
             near = max(progress.steps / STEPS_OF_FULL_SPREAD, LEAST_OF_SPREAD)
             spreads = layer_spreads(
                 [site.latent.shape for site in bound.sites], self.sparsity

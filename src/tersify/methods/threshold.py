@@ -34,6 +34,8 @@ def is_measured_at(progress: Progress) -> bool:
     """Whether a share of zeros is measured before this step: now and then, and before
     the last one.
     """
+    # About fifty measurements in a short run: a quantile over all latents costs as much
+    # as several layers.
     between = max(1, min(MOST_STEPS_BETWEEN, progress.steps // 50))
     return progress.step % between == 0 or progress.step + 1 >= progress.steps
 
@@ -42,6 +44,7 @@ def magnitude_quantile(latents: Sequence[Tensor], share: float) -> Tensor:
     """The magnitude below which `share` of the latents lie, from an even sample of
     them.
     """
+    # Rounded up, and at least 1: the sample has at most about SAMPLED_LATENTS numbers.
     stride = -(-sum(t.numel() for t in latents) // SAMPLED_LATENTS)
     sample = torch.cat([t.reshape(-1)[::stride].abs() for t in latents])
     return sample.kthvalue(max(1, round(share * sample.numel()))).values
@@ -67,6 +70,7 @@ class TernaryTransform(Transform):
             torch.tensor(threshold, dtype=latent.dtype, device=latent.device),
         )
         with torch.no_grad():
+            # correction=0, since a weight of one number has no unbiased deviation.
             size = latent.std(correction=0)
             self._stretch = spread / size if spread is not None and size > 0 else None
             self.factor = None

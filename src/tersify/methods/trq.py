@@ -39,7 +39,10 @@ class TernaryResidual(Method):
     def prepare(self, bound: Bound, weights: FlatWeights) -> Prepared:
         levels = AllLevels(levels_of(bound, "alpha"), weights)
         alpha = weights.spread(levels.values)
+        # Stem and residual have one sign beyond α, so they add up to 2.
         doubled = signs_beyond(weights.values, alpha).mul_(2.0)
+        # ∂(α·pattern)/∂α is the pattern itself, 0 or ±2; the latents' gradient passes
+        # as it comes.
         return Prepared(
             doubled * alpha,
             None,

@@ -61,10 +61,12 @@ class TtqTransform(Transform):
         )
 
     def pattern(self, latent: Tensor) -> Tensor:
+        # TTQ, eq. 9: the threshold is the fraction t of the layer's largest magnitude.
         size = latent.abs()
         return torch.where(size > self.t * size.max(), latent.sign(), 0.0)
 
     def forward(self, latent: Tensor) -> Tensor:
+        # The pattern has no gradient; the levels get theirs through `signed_levels`.
         pattern = self.pattern(latent.detach())
         plus, minus = self.levels().unbind()
         return signed_levels(pattern, (plus, minus), latent)
@@ -81,6 +83,8 @@ def side_means(latent: Tensor, pattern: Tensor) -> Tensor:
     """
     means = []
     for sign in (1.0, -1.0):
+        # The mean is the level with the least squared error, so training starts near
+        # the latents.
         side = latent[pattern == sign].abs()
         means.append(
             side.mean() if side.numel() else torch.ones_like(latent.flatten()[0])
@@ -108,6 +112,8 @@ def all_signed_levels(
     value = up * plus + down * minus
 
     def gradient(given: Tensor) -> Tensor:
+        # ∂L/∂Wp is the sum of the gradients at +Wp, and ∂L/∂Wn minus that at −Wn (eq.
+        # 7); `down` carries the minus sign. Shape (tensors, 2).
         return levels.to_factors(
             weights.sums(torch.stack([given * up, given * down], 1))
         )
@@ -125,5 +131,7 @@ def signed_levels(
     """
     plus, minus = levels
     value = torch.where(pattern > 0, plus, torch.where(pattern < 0, -minus, 0.0))
+    # TTQ, eq. 8: the latent's gradient is scaled by Wp, 1 or Wn, as its weight is
+    # positive, zero or negative.
     gain = torch.where(pattern > 0, plus, torch.where(pattern < 0, minus, 1.0)).detach()
     return straight_through(value, latent, gain)

@@ -48,6 +48,8 @@ class TernaryWeightNetwork(Method):
         each = self.per_channel
         if each and any(t.ndim < 2 for t in weights.tensors):
             return None  # the transform says what is wrong
+        # The operations follow `TwnTransform.pattern_and_scale` one for one: a prepared
+        # weight must equal the computed one in every bit.
         size = weights.values.abs()
         if self.exact:
             least = torch.cat(
@@ -66,6 +68,8 @@ class TernaryWeightNetwork(Method):
             pattern = signs_beyond(
                 weights.values, weights.spread(limit, per_channel=each)
             )
+        # A channel may keep nothing (all weights equal zero); its scale is then 0/1 and
+        # not NaN.
         count = weights.norms(pattern, 1, per_channel=each).clamp(min=1)
         scale = weights.norms(pattern * size, 1, per_channel=each) / count
         return pattern * weights.spread(scale, per_channel=each)
@@ -78,6 +82,7 @@ class TwnTransform(Transform):
 
     def pattern_and_scale(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         dims = over_channels(latent, self.per_channel)
+        # How many weights share one threshold and one scale.
         members = latent.numel() // (len(latent) if self.per_channel else 1)
         size = latent.abs()
 
@@ -88,6 +93,7 @@ class TwnTransform(Transform):
             kept = size >= _least_kept_magnitude(size, self.per_channel)
         else:
             kept = size > self.factor * (total(size) / members)
+        # At least 1: where nothing is kept the scale shall be zero and not NaN.
         count = kept.sum(dims, keepdim=self.per_channel).clamp(min=1)
         scale = total(torch.where(kept, size, 0.0)) / count
         return torch.where(kept, latent.sign(), 0.0), scale
@@ -105,8 +111,13 @@ def _least_kept_magnitude(size: Tensor, per_channel: bool) -> Tensor:  # TWN, eq
     """Of the largest k magnitudes with sum s, the k with the largest s²/k leaves the
     least squared error.
     """
+    # One row for each threshold that is sought.
     rows = size.reshape(size.shape[0] if per_channel else 1, -1)
+    # In double precision, since the sums of a million float32 magnitudes would lose the
+    # digits that decide between neighbouring counts.
     ordered = rows.double().sort(1, descending=True).values
+    # For the k largest magnitudes with sum s the best scale is s/k, and the squared
+    # error is Σw² − s²/k: the first term is the same for every k.
     counts = torch.arange(1, rows.shape[1] + 1, device=size.device)
     best = (ordered.cumsum(1).square() / counts).argmax(1, keepdim=True)
     least = ordered.gather(1, best).to(size.dtype)

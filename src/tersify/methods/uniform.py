@@ -54,6 +54,8 @@ class Uniform(Method):
                 weights.norms(values, torch.inf, per_channel=each)
             )
         else:
+            # Only norms are available per tensor of the flat vector. The maximum norm
+            # of the negative part alone is minus the smallest weight, or zero.
             lowest = -weights.norms(values.clamp(max=0), torch.inf, per_channel=each)
             highest = weights.norms(values.clamp(min=0), torch.inf, per_channel=each)
             scale, low, top = self.asymmetric_grid(lowest, highest)
@@ -69,11 +71,16 @@ class Uniform(Method):
         top = torch.full_like(largest, 2.0 ** (self.bits - 1) - 1)
         # a call less in every step
         reach = largest if self.clip == 1 else self.clip * largest
+        # Eq. 1 as printed divides the whole range by 2^bits − 1 steps, which needs the
+        # extra level below zero; the usual symmetric grid has equally many on both
+        # sides.
         scale, low = (
             (2 * reach / (2.0**self.bits - 1), -top - 1)
             if self.printed
             else (reach / top, -top)
         )
+        # A weight of zeros only has no range; any scale then gives zeros, but 0/0 would
+        # give NaN.
         return torch.where(scale > 0, scale, 1.0), low, top
 
     def asymmetric_grid(
@@ -83,6 +90,7 @@ class Uniform(Method):
         steps = 2.0**self.bits - 1
         scale = self.clip * (highest - lowest) / steps
         scale = torch.where(scale > 0, scale, 1.0)
+        # Rounded, so that zero falls on a level: a pruned weight must stay zero.
         low = (self.clip * lowest / scale).round()
         return scale, low, low + steps
 
@@ -100,6 +108,7 @@ class UniformTransform(Transform):
         )
         if self.method.symmetric:
             return self.method.symmetric_grid(latent.abs().amax(dims, keepdim=keep))
+        # The clamp makes the range include zero, even where all weights have one sign.
         lowest = latent.amin(dims, keepdim=keep).clamp(max=0)
         return self.method.asymmetric_grid(
             lowest, latent.amax(dims, keepdim=keep).clamp(min=0)
@@ -122,6 +131,8 @@ class UniformTransform(Transform):
         codebook = low.reshape(-1, 1) + (
             torch.arange(levels, device=low.device) - low.reshape(-1, 1)
         ).remainder(levels)
+        # Symmetric channels differ in their scale alone, so one row of levels serves
+        # all of them; asymmetric ones also differ in `low`.
         shared = self.method.symmetric or not self.method.per_channel
         return CompressedTensor(
             shape=tuple(integers.shape),

@@ -21,6 +21,8 @@ def pack_kept(upstream: Tensor | CompressedTensor, keep: Tensor) -> CompressedTe
     """What is kept, of what came in: where an earlier method put a zero, it stays one."""
     weight = dense(upstream)
     if isinstance(upstream, CompressedTensor):
+        # Code 0 is zero by convention. Without this line an earlier zero that is kept
+        # here would be stored as a value.
         keep = keep & upstream.codes.bool()
     return CompressedTensor(
         shape=tuple(weight.shape), codes=keep.to(torch.uint8), values=weight[keep]
@@ -33,7 +35,10 @@ def straight_through(
     """Exactly `value` forward; backward the latent gets the gradient times `gain`,
     `value` gets it too.
     """
+    # Zero in value for finite latents, and the identity in its gradient.
     passed = latent - latent.detach()
+    # One multiplication less in the usual case; a tensor is not compared, which would
+    # wait for a GPU.
     if not isinstance(gain, float) or gain != 1.0:
         passed = passed * gain
     return value + passed
@@ -55,6 +60,8 @@ def over_channels(x: Tensor, per_channel: bool) -> list[int]:
 
 def ternary_codes(pattern: Tensor) -> Tensor:
     """−1/0/+1 → the codes 2/0/1."""
+    # Zero is code 0, as everywhere in the package; +1 comes before −1 as in
+    # `TERNARY_LEVELS`.
     return torch.where(pattern < 0, 2, (pattern > 0).to(torch.uint8)).to(torch.uint8)
 
 

@@ -31,6 +31,8 @@ def reached_by(glob: str, sites: Sequence[Site]) -> list[Site]:
     some_train = any(site.latent.requires_grad for site in sites)
     kinds = {id(site): _kind(site, some_train) for site in (*in_full, *matched)}
     ordinary = [site for site in matched if not kinds[id(site)]]
+    # A full name wins; then ordinary weights; special ones only if the glob matches
+    # nothing else.
     named = in_full or ordinary or matched
     if not named:
         remedy = nearest(glob, [site.name for site in matrices])

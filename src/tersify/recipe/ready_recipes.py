@@ -39,6 +39,8 @@ def recipe_file(source: str | Path) -> Path:
         return path
     ready = {p.stem: p for p in ready_recipes()}
     found = ready.get(path.stem)
+    # A mistyped path such as other/ternary-log.toml must not quietly become the ready
+    # recipe.
     if found is None or path not in (Path(path.stem), Path("recipes") / found.name):
         raise ValueError(
             f"no recipe file {str(source)!r}, nor a ready recipe of that name; {nearest(path.stem, ready)}"

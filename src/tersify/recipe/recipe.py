@@ -45,6 +45,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.norms is not None:
             check_whole("norms", self.norms, low=2, high=16)
+        # The dataclass is frozen, so normalized values are set past it.
         rules = all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])")
         inputs = all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])")
         object.__setattr__(self, "rules", rules)
@@ -92,6 +93,7 @@ class Recipe:
     def _method_with(self, setting: str) -> str:
         """The name of the one method that has this setting."""
         known = {m.name: [spec.name for spec in fields(m)] for m in self.methods}
+        # A setting of two methods would be ambiguous, so exactly one must have it.
         having = [name for name, settings in known.items() if setting in settings]
         if not having:
             every = [name for settings in known.values() for name in settings]
@@ -112,6 +114,7 @@ class Recipe:
         left = list(sites)
         for rule in self.rules:
             reached = rule.reached(sites)
+            # In the order of the network, not of the globs.
             own = [site for site in left if site in reached]
             if not own:
                 raise ValueError(

@@ -124,6 +124,7 @@ def all_of(kind: type, what: str, given: Any, such_as: str) -> tuple[Any, ...]:
 
 
 def _check_chain(rule: Rule) -> None:
+    # Neighbours are enough: a quantizer anywhere but last is `before` once.
     for before, behind in zip(rule.methods, rule.methods[1:]):  # noqa: B905
         if before.quantizes:
             raise ValueError(

@@ -27,4 +27,5 @@ def training_length(
             "the recipe has schedules, which must know how long training takes; "
             "give epochs= and steps_per_epoch=, or steps="
         )
+    # Without schedules the length is never asked for, so any will do.
     return epochs or 1, steps_per_epoch or 1

@@ -37,11 +37,14 @@ def columns(
     few of them.
     """
     highest = top if top is not None else max(bar.value for bar in bars)
+    # 6 % of room above the highest bar; `or 1`, since bars of zero have no range.
     plot = Plot((0, len(bars)), (0, highest * (1 if top else 1.06) or 1))
     marks = [plot.axes(x_label=x_label, x_ticks=())]
     step = (plot.right - plot.left) / len(bars)
     for index, bar in enumerate(bars):
         y, x = plot.y(bar.value), plot.left + index * step
+        # A transparent column over the whole height, so that a pointer finds even a low
+        # bar.
         shape = tag(
             "rect",
             x=x,
@@ -109,6 +112,7 @@ def steps(
     hits = []
     for low, high, number in zip(edges, edges[1:], counts, strict=False):
         x, width = plot.x(low), plot.x(high) - plot.x(low)
+        # A bin counts as zeros if its middle does.
         pale = threshold is not None and abs(low + high) / 2 <= threshold
         bar = f"M{x:.1f} {plot.bottom:.1f}V{plot.y(number):.1f}h{max(width - 0.4, 0.4):.1f}V{plot.bottom:.1f}z"
         outlines[pale] = outlines.get(pale, "") + bar

@@ -43,10 +43,16 @@ def dense_accuracy(run: Run, runs: Sequence[Run]) -> float | None:
     own = run.figure("dense_accuracy")
     if own is not None or not run.is_compressed or not run.network:
         return own
-    finished = [r for r in runs if r.is_finished and not r.is_compressed]
-    for other in finished:
-        if other.twin_key() == run.twin_key():
-            return other.figure("accuracy")
+    twin = _dense_twin_among(runs, run.twin_key())
+    return None if twin is None else twin.figure("accuracy")
+
+
+def _dense_twin_among(runs: Sequence[Run], key: str) -> Run | None:
+    """The first finished dense run of that network on that data."""
+    for run in runs:
+        is_dense = run.is_finished and not run.is_compressed
+        if is_dense and run.twin_key() == key:
+            return run
     return None
 
 
@@ -54,12 +60,21 @@ def epoch_figures(runs: Sequence[Run]) -> list[Figure]:
     """Accuracy, then what the methods told of themselves (Δ), then the rest, each where
     a run has it.
     """
-    found = dict.fromkeys(
-        key for run in runs for row in run.history for key in row if key not in _UNDRAWN
-    )
+    found = _columns(runs)
     told = [key for key in found if key not in _OVER_EPOCHS]
-    order = ["accuracy", *told, *(key for key in _OVER_EPOCHS if key != "accuracy")]
+    # Figures of the methods follow accuracy: they explain it. A dict keeps the first
+    # place of a key that is named twice.
+    order = dict.fromkeys(["accuracy", *told, *_OVER_EPOCHS])
     return [_over_epochs(runs, key) for key in order if key in found]
+
+
+def _columns(runs: Sequence[Run]) -> list[str]:
+    """The figures that some run has over its epochs, in the order of their first row."""
+    found: dict[str, None] = {}
+    for run in runs:
+        for row in run.history:
+            found |= dict.fromkeys(row)
+    return [key for key in found if key not in _UNDRAWN]
 
 
 def _over_epochs(runs: Sequence[Run], key: str) -> Figure:
@@ -75,6 +90,7 @@ def _over_epochs(runs: Sequence[Run], key: str) -> Figure:
         known = {
             twin for run in runs if (twin := dense_accuracy(run, runs)) is not None
         }
+        # One line only where all runs have the same twin.
         level = ("dense twin", known.pop()) if len(known) == 1 else None
         if len(series) == 1:
             run = next(run for run in runs if run.column("accuracy")[0])
@@ -113,11 +129,8 @@ def _over_epochs(runs: Sequence[Run], key: str) -> Figure:
 
 
 def _told(runs: Sequence[Run]) -> set[str]:
-    return (
-        {key for run in runs for row in run.history for key in row}
-        - _OVER_EPOCHS.keys()
-        - set(_UNDRAWN)
-    )
+    """The names of the methods' own figures."""
+    return set(_columns(runs)) - _OVER_EPOCHS.keys()
 
 
 def plane_figures(runs: Sequence[Run]) -> list[Figure]:

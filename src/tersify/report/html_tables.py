@@ -22,6 +22,8 @@ class Cell:
 
 def table(name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Columns whose cells have values are numbers and stand to the right."""
+    # A column is one of numbers as soon as one cell is: missing values stand among
+    # them.
     numeric = [any(row[i].value is not None for row in rows) for i in range(len(heads))]
     head = "".join(
         f'<th scope="col"{_right(number)}><button type="button">{clean(text)}</button></th>'

@@ -54,6 +54,7 @@ def lines(
         ys.append(level[1])
     xs = [x for line in series for x in line.xs]
     plot = Plot(
+        # One epoch alone still needs an axis of some length.
         (min(xs), max(max(xs), min(xs) + 1)),
         _padded(min(ys), max(ys), ceiling=100 if unit == PERCENT else math.inf),
     )
@@ -71,6 +72,7 @@ def lines(
                 stroke_dasharray="4 4",
             )
         )
+        # Below the line where there is no room above it.
         above = y - 5 if y - plot.top > 16 else y + 13
         named = label(plot.right, above, level[0], text_anchor="end", **HALO)
     curves = ""
@@ -159,6 +161,8 @@ def scatter(
         for t in trails
     )
     marks = [plot.axes(x_label=x_label), plot.clip(f"clip-{key}", ways)]
+    # Boxes that no name may cover: the points, then error bars, then names as they are
+    # placed.
     taken: list[Box] = [
         (plot.x(p.x) - 5, plot.y(p.y) - 5, plot.x(p.x) + 5, plot.y(p.y) + 5)
         for p in points
@@ -173,6 +177,7 @@ def scatter(
                     plot.y(point.y) + 2,
                 )
             )
+    # Our own points first, so that their names get the better places.
     for point in sorted(points, key=lambda p: p.run is None):
         marks.append(_point(plot, point, taken))
     return Drawing("".join(marks))
@@ -180,6 +185,7 @@ def scatter(
 
 def _point(plot: Plot, point: Point, taken: list[Box]) -> str:
     x, y = plot.x(point.x), plot.y(point.y)
+    # Published points are grey and hollow, ours coloured and full.
     hue = "var(--muted)" if point.run is None else color(point.run)
     shape = ""
     if point.low is not None and point.high is not None:
@@ -215,6 +221,7 @@ def _name(plot: Plot, point: Point, x: float, y: float, taken: list[Box]) -> str
     if not point.name:
         return ""
     text = shorten(point.name, 24)
+    # The mean width of a letter at this size; a browser alone would know the true one.
     width = 5.6 * len(text)
     tries = (
         (x + 9, y + 4, "start"),
@@ -270,5 +277,6 @@ def _padded(
     """Room around the values; an axis of percents goes no further than its `ceiling`,
     or just above a value there.
     """
+    # Equal values have no span, and equal zeros not even a size.
     room = (high - low) * share or abs(high) * 0.1 or 0.05
     return low - room, min(high + room, max(ceiling, high) + 0.3 * room)

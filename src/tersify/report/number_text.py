@@ -72,6 +72,7 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
         return [low]
     rough = span / wanted
     power = 10.0 ** math.floor(math.log10(rough))
+    # 0.999 forgives the rounding of a rough step that is itself round.
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     # Twelve digits, so that 3 · 0.1 is 0.3.

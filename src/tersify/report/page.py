@@ -125,6 +125,8 @@ class Page:
 
 def _main_run(runs: Sequence[Run]) -> Run:
     """The run the headline speaks of: the compressed one with the best accuracy."""
+    # Tuples compare from the left: compressed before dense, finished before unfinished,
+    # then by accuracy.
     return max(
         runs,
         key=lambda run: (
@@ -147,11 +149,7 @@ def _header(title: str, run: Run, runs: Sequence[Run]) -> str:
 
 def _facts(title: str, run: Run, runs: Sequence[Run]) -> list[str]:
     """What stands under the title: which run it is, what it trained and how long."""
-    facts = []
-    if title != run.name:
-        facts.append(f"{run.name}, the best of {len(runs)} runs")
-    elif len(runs) > 1:
-        facts.append(f"the best of {len(runs)} runs")
+    facts = [_rank_among(title, run, runs)]
     facts.append(f"{run.network} on {run.data}" if run.network else run.data)
     if epochs := run.figure("epochs") or run.figure("epoch"):
         facts.append(f"{epochs:.0f} epoch{'' if epochs == 1 else 's'}")
@@ -160,6 +158,14 @@ def _facts(title: str, run: Run, runs: Sequence[Run]) -> list[str]:
     if not run.is_finished and run.history:
         facts.append("not finished")
     return facts
+
+
+def _rank_among(title: str, run: Run, runs: Sequence[Run]) -> str:
+    """That the run is the best of several, by name where the title is another."""
+    best = f"the best of {len(runs)} runs"
+    if title != run.name:
+        return f"{run.name}, {best}"
+    return best if len(runs) > 1 else ""
 
 
 def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:
@@ -174,6 +180,8 @@ def _tiles(run: Run, runs: Sequence[Run]) -> list[str]:
             )
         )
     if accuracy is not None:
+        # Against the dense twin where it is known; else the best epoch shows how far
+        # the last one is.
         best = run.figure("accuracy_best")
         under = (
             f"{points(accuracy - dense)} points against the dense twin"

@@ -78,6 +78,7 @@ class Run:
         """
         target = self.metadata.get("target")
         if isinstance(target, dict) and isinstance(target.get("options"), dict):
+            # The same network from other initial weights has the same dense twin.
             target = target | {
                 "options": {k: v for k, v in target["options"].items() if k != "init"}
             }

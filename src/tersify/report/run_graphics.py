@@ -33,6 +33,7 @@ def layers(run: Run) -> list[dict[str, Any]]:
         if row["kind"] != "dense" or len(row["shape"]) > 1
     ]
     for row in found:
+        # A benchmark names layers, a file their weights.
         milliseconds = timed.get(
             row["name"], timed.get(row["name"].removesuffix(".weight"))
         )
@@ -86,6 +87,7 @@ def value_figures(run: Run, index: int, prefix: str) -> list[Figure]:
     """How often each code occurs, and where the latents behind them lie."""
     figures = []
     for number, codes in enumerate(run.contents.codes if run.contents else ()):
+        # An empty tensor has no codes at all.
         total = sum(codes.counts) or 1
         bars = [
             Bar(
@@ -267,12 +269,15 @@ def speed_beside_peers(run: Run) -> Speed | None:
     ]
     if not own:
         return None
+    # Of equal batches the fastest setting of ours.
     first = min(own, key=lambda row: (row["batch"], row["median_ms"]))
+    # Only peers that were timed with the same batch and as many threads compare.
     alike = [
         row
         for row in rows
         if all(row.get(key) == first.get(key) for key in ("batch", "threads"))
     ]
+    # Variants of ours begin with our name, and are no peers.
     peers = [row for row in alike if not str(row["peer"]).startswith("tersify")]
     best = min(peers, key=lambda row: row["median_ms"], default=None)
     factor = (

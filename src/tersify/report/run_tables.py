@@ -59,6 +59,7 @@ def runs_table(runs: Sequence[Run]) -> str:
         )
         epochs = run.figure("epochs") or run.figure("epoch")
         best, at = run.figure("accuracy_best"), run.figure("best_epoch")
+        # A run that is not finished has no total yet, only its epochs.
         seconds = run.figure("train_seconds") or sum(run.column("seconds")[1]) or None
         rows.append(
             [
@@ -83,21 +84,20 @@ def runs_table(runs: Sequence[Run]) -> str:
                 _number(seconds, duration(seconds)),
             ]
         )
-    # The header names the network and the data; the table repeats them only where they
-    # differ.
-    kept = [
-        i
-        for i, head in enumerate(heads)
-        if (
-            len({row[i].text for row in rows}) > 1
-            if head in ("network", "data")
-            else True
-        )
-        and any(row[i].text not in ("", "–") for row in rows)
-    ]
+    kept = [i for i, head in enumerate(heads) if _is_shown(head, [r[i] for r in rows])]
     return table(
         "The runs", [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
     )
+
+
+def _is_shown(head: str, column: Sequence[Cell]) -> bool:
+    """Whether a column of the runs' table tells anything."""
+    texts = {cell.text for cell in column}
+    # The header names the network and the data; the table repeats them only where they
+    # differ.
+    if head in ("network", "data") and len(texts) == 1:
+        return False
+    return bool(texts - {"", "–"})
 
 
 def _speed(run: Run) -> tuple[Cell, Cell]:
@@ -123,6 +123,7 @@ def layer_table(run: Run) -> str:
         "bytes",
         *(["ms"] if timed else []),
     ]
+    # The longest bar of each column; `or 1` for a column of zeros.
     most = {
         key: max((row[key] for row in rows if key in row), default=0) or 1
         for key in ("weights", "bytes", "entropy_bits", "ms")

@@ -113,12 +113,14 @@ class Plot:
 
     def x(self, value: float) -> float:
         low, high = self.x_range
+        # `or 1`: a range of one value puts everything at the left edge.
         return self.left + (self.right - self.left) * (value - low) / (
             (high - low) or 1
         )
 
     def y(self, value: float) -> float:
         low, high = self.y_range
+        # SVG counts downwards, so larger values have smaller y.
         return self.bottom - (self.bottom - self.top) * (value - low) / (
             (high - low) or 1
         )

@@ -59,6 +59,8 @@ def read_sweep(directory: Path) -> SweepResults | None:
     drawn.
     """
     try:
+        # A sweep may be at work still, or somebody's file may be damaged: whatever
+        # cannot be drawn is left out, and the page shows the rest.
         found = json.loads(read_regular(directory / RESULTS))
         count = len(found["objectives"])
         complete = [
@@ -175,6 +177,7 @@ def _points(
 ) -> Drawing:
     plot = Plot(_room([x for x, _, _ in points]), _room([y for _, y, _ in points]))
     marks = [plot.axes(x_label=_NAMES.get(x_name, x_name))]
+    # False sorts first: the front is drawn last, above the others.
     for x, y, trial in sorted(points, key=lambda p: p[2]["number"] in sweep.front):
         leads = trial["number"] in sweep.front
         hue, radius, opacity = (
@@ -196,6 +199,7 @@ def _parallel(sweep: SweepResults) -> Drawing:
     axes = [*sweep.space, *(o["name"] for o in sweep.objectives)]
     columns = [_column(sweep, name, index) for index, name in enumerate(axes)]
     left, right, top, bottom = 30.0, WIDTH - 30.0, 26.0, HEIGHT - 36.0
+    # Axes at equal distances; one alone stands at the left.
     xs = [left + (right - left) * i / max(len(axes) - 1, 1) for i in range(len(axes))]
     marks = []
     for number, trial in sorted(
@@ -229,6 +233,7 @@ def _parallel(sweep: SweepResults) -> Drawing:
                 stroke_opacity=0.6,
             )
         )
+        # Names at the two ends point inwards, so that the figure does not cut them.
         anchor = (
             "start" if index == 0 else "end" if index == len(axes) - 1 else "middle"
         )
@@ -256,6 +261,7 @@ def _parallel(sweep: SweepResults) -> Drawing:
 def _column(sweep: SweepResults, name: str, index: int) -> tuple[list[float], str, str]:
     """Each trial's place on an axis, 0 … 1, and what stands at its two ends."""
     if index >= len(sweep.space):
+        # The axes of the objectives follow those of the space.
         values = [t["values"][index - len(sweep.space)] for t in sweep.trials]
         return _scaled(values, log=False)
     spec = sweep.space[name]
@@ -277,6 +283,7 @@ def _column(sweep: SweepResults, name: str, index: int) -> tuple[list[float], st
 
 def _scaled(values: Sequence[float], *, log: bool) -> tuple[list[float], str, str]:
     low, high = min(values), max(values)
+    # A damaged file may claim a logarithmic axis with values of zero.
     shown = [math.log(v) for v in values] if log and low > 0 else list(values)
     least, span = min(shown), (max(shown) - min(shown)) or 1.0
     return [(v - least) / span for v in shown], short(low), short(high)
@@ -284,6 +291,7 @@ def _scaled(values: Sequence[float], *, log: bool) -> tuple[list[float], str, st
 
 def _room(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
+    # Equal values have no span, and equal zeros not even a size.
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.05
     return low - room, high + room
 

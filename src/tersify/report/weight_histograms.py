@@ -70,12 +70,21 @@ def _ascending(tensor: CompressedTensor) -> Tensor:
 
 def _labels(levels: int | None, group: list[CompressedTensor]) -> list[str]:
     """What the bars of a histogram stand for: values where all tensors share them."""
+    # Pruned and not quantized: a code only says whether the weight survived.
     if levels is None:
         return ["0", "kept"]
+    # Sorted, as the bars are.
     books = [_values(tensor).sort().values for tensor in group]
+    # Only levels that all tensors share exactly can be written below a bar.
     has_one_book = all(tensor.axis is None for tensor in group)
-    if has_one_book and all(torch.equal(book, books[0]) for book in books):
+    if has_one_book and _are_equal(books):
         return [short(value) for value in books[0].tolist()]
+    # Ternary weights with levels of their own still agree in their signs.
     if levels == 3 and all(book[1] == 0 for book in books):
         return ["−", "0", "+"]
     return [str(rank) for rank in range(1, levels + 1)]
+
+
+def _are_equal(books: list[Tensor]) -> bool:
+    """Whether all tensors have the same levels, to the last bit."""
+    return all(torch.equal(book, books[0]) for book in books)

@@ -46,6 +46,8 @@ class Installation:
         example: Example | None,
     ) -> None:
         self.views = Views(find_sites(model))
+        # Views of other weights become what these become, and are no sites of their
+        # own.
         every = self.views.leading
         assigned = recipe.assign(every)
         wants_units = any(method.needs_units for method in recipe.methods)
@@ -62,6 +64,7 @@ class Installation:
         for rule, sites in self.rules:
             if rule.methods:
                 self._install_rule_(rule, sites, network)
+        # Last, when companions are known as well.
         self.views.check(self.sites)
         self.views.follow_(self.sites)
 
@@ -84,6 +87,7 @@ class Installation:
 
     def _take(self, rule: Rule, sites: Sequence[Site]) -> None:
         """The sites are this rule's from here on."""
+        # By identity, since tied weights have several names and one tensor.
         taken = {id(site.latent) for site in self.sites}
         for site in sites:
             if not site.latent.is_meta and not bool(site.latent.isfinite().all()):

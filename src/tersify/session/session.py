@@ -66,10 +66,13 @@ class Session:
             self._installation.install_(model, recipe, calibration, example)
             self._inputs.install_(model, recipe, calibration)
         except BaseException:
+            # A recipe that fails must leave the model as it was.
             self._detach()
             raise
         links = [(site, transform) for site in self.sites for transform in site.chain]
         for site, transform in links:
+            # Only now: each transform was made for the weights as they were, and a
+            # failing recipe must not have changed any.
             transform.start_(site.latent)
         self._hooks = install_plain_names(model)
         self._penalized = [
@@ -158,6 +161,8 @@ class Session:
         )
         # a search may read the weights while the step is made
         self._preparations.forget()
+        # First every latent is pulled back, then schedules move: a threshold is
+        # measured on clipped latents.
         for work in self._work:
             work.method.project_(work.bound)
         for work in self._work:
@@ -310,6 +315,8 @@ class Session:
             raise ValueError(
                 f"the checkpoint lacks {', '.join(sorted(lacking))}; give what session.state_dict() gave"
             )
+        # Shared state is a list in the order of the recipe's methods: another recipe
+        # would load it into the wrong ones.
         if state["recipe"] != self.recipe.describe():
             raise ValueError(
                 "the checkpoint was made with another recipe; resume with the recipe it was made with"

@@ -39,6 +39,7 @@ def session_story(
         )
     if untouched:
         lines.append(f"  stay as they are: {_some(untouched)}")
+    # The one mistake that costs a whole training: never calling step().
     if steps_done == 0 and steps is not None:
         lines.append(
             "  next: session.step() at the start of each batch; session.pack() when training is over"

@@ -60,6 +60,7 @@ class TrainedInputs:
             else {}
         )
         for name, method in chosen.items():
+            # On the layer's device, where its scale meets the input.
             quantizer = method.quantizer(name, seen.get(name)).to(
                 next(layers[name].parameters()).device
             )

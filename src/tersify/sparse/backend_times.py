@@ -56,12 +56,16 @@ def bench(
     with _threads(threads):
         for op in operations:
             ready = dict(_prepared(op, wanted, must=bool(backends)))
+            # Also the warm-up: the first call of a library allocates and chooses its
+            # kernels.
             errors = {name: op.check(each.run(), name) for name, each in ready.items()}
             repeats = {name: _repeats(each) for name, each in ready.items()}
             samples: dict[str, list[float]] = {name: [] for name in ready}
             for _ in range(rounds):
                 for name, each in ready.items():
                     samples[name].append(_seconds(each, repeats[name]))
+            # The same useful work for every backend, dense ones too: figures then
+            # compare times, not how many zeros were multiplied.
             work = 2 * op.meta["weight"]["nnz"] * op.shape[1]
             for name, each in ready.items():
                 median = statistics.median(samples[name])

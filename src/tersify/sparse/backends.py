@@ -52,6 +52,7 @@ def whole_weight(op: Operation) -> Entries:
     entries = op.weight.entries()
     if op.groups == 1:
         return entries
+    # The group of each row; its columns are shifted behind those of the groups before.
     block = entries.rows // (entries.shape[0] // op.groups)
     shape = (entries.shape[0], entries.shape[1] * op.groups)
     return Entries(
@@ -117,6 +118,7 @@ def _torch_weight(e: Entries, layout: str) -> torch.Tensor:
         torch.from_numpy(arrays["pointers"].astype(np.int64)),
         inner,
         torch.from_numpy(arrays["values"]),
+        # BSR wants whole blocks, so sizes are rounded up.
         [-(-n // block) * block for n in e.shape],
         layout=getattr(torch, f"sparse_{layout}"),
         check_invariants=True,
@@ -231,6 +233,8 @@ def _tersify(op: Operation) -> Prepared:
         op.weight.to_dense() if windows else whole_weight(op).to_dense()
     )
     if windows:
+        # Output positions as an image as square as possible, which the kernels tile
+        # best.
         height = next(
             h for h in range(math.isqrt(x.shape[1]), 0, -1) if x.shape[1] % h == 0
         )

@@ -41,6 +41,7 @@ def method_of(text: str | None, parameter: str) -> dict[str, Any]:
             for glob in ([globs] if isinstance(globs, str) else globs)
         ):
             methods = rule.get("methods", [])
+            # Several methods of a chain may name one; the first is the pruner's.
             targets = [method["sparsity"] for method in methods if "sparsity" in method]
             return {
                 "method": methods,
@@ -71,6 +72,7 @@ def model_facts(
 def state_hash(model: nn.Module) -> str:
     """sha256 over the names, types, shapes and bytes of the state dict."""
     digest = hashlib.sha256()
+    # Sorted, so that the order in which modules were made does not count.
     for name, tensor in sorted(model.state_dict().items()):
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

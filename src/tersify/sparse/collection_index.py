@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def read_index(path: Path) -> dict[str, Any]:
             f"{path} holds no {INDEX}: it is empty, or writing it never finished; collect again"
         )
     try:
+        # RecursionError below: brackets nested deep enough exhaust Python's stack.
         index = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise CollectionError(
@@ -80,6 +81,8 @@ def _check(index: Mapping[str, Any], path: Path) -> None:
         names.add(record["name"])
         for operand in OPERANDS:
             file, size = record[operand]["file"], record[operand]["file_bytes"]
+            # No folders and no dots: an index must not reach files outside of its
+            # folder.
             if not _FILE_NAME.fullmatch(file):
                 raise CollectionError(
                     f"{record['name']}: {file!r} is no name of an array file"
@@ -97,7 +100,7 @@ def _check(index: Mapping[str, Any], path: Path) -> None:
 
 def _check_record(record: Mapping[str, Any]) -> None:
     """Everything that this program computes with later is of the right kind."""
-    name, weight = record["name"], record["weight"]
+    name = record["name"]
     if not all(isinstance(record[key], str) and record[key] for key in _TEXTS):
         raise CollectionError(f"operation {name!r} has no proper name, kind or model")
     sizes = [record[key] for key in _SIZES]
@@ -108,6 +111,14 @@ def _check_record(record: Mapping[str, Any]) -> None:
         raise CollectionError(f"{name}: the sizes {sizes} are impossible")
     if record["order"] not in (WEIGHT_FIRST, INPUT_FIRST):
         raise CollectionError(f"{name}: the order {record['order']!r} is impossible")
+    _check_figures(name, record)
+    if "geometry" in record:
+        _check_kernel(name, record["geometry"]["kernel"], record["K"])
+
+
+def _check_figures(name: str, record: Mapping[str, Any]) -> None:
+    """Statistics are finite and not negative, and formats are known ones."""
+    weight = record["weight"]
     figures = [
         record["tolerance"],
         weight["density"],
@@ -120,21 +131,25 @@ def _check_record(record: Mapping[str, Any]) -> None:
         *weight["n_m"].values(),
         weight["array_bytes"],
     ]
-    known = weight["format_bytes"].keys() == FORMATS.keys() and {
-        weight["format"],
-        weight["best_format"],
-    } <= set(FORMATS)
-    if not known or not all(
-        type(f) in (int, float) and 0 <= f < math.inf for f in figures
-    ):
+    named = {weight["format"], weight["best_format"]}
+    knows_formats = (
+        weight["format_bytes"].keys() == FORMATS.keys() and named <= FORMATS.keys()
+    )
+    if not knows_formats or not all(map(_is_figure, figures)):
         raise CollectionError(
             f"{name}: its tolerance and statistics are no numbers: {figures}"
         )
-    if "geometry" in record:
-        kernel = record["geometry"]["kernel"]
-        if not all(type(k) is int and k > 0 for k in kernel) or record["K"] % math.prod(
-            kernel
-        ):
-            raise CollectionError(
-                f"{name}: a kernel of {kernel} does not fit K = {record['K']}"
-            )
+
+
+def _is_figure(value: object) -> bool:
+    """A number from 0 on; `type` and not isinstance, since true is no figure."""
+    if type(value) is int:
+        return value >= 0
+    return type(value) is float and 0 <= value < math.inf
+
+
+def _check_kernel(name: str, kernel: Sequence[object], k: int) -> None:
+    """K counts the kernel's places for each input channel, so they divide it."""
+    sizes = [size for size in kernel if type(size) is int and size > 0]
+    if len(sizes) != len(kernel) or k % math.prod(sizes):
+        raise CollectionError(f"{name}: a kernel of {kernel} does not fit K = {k}")

@@ -141,6 +141,7 @@ def _old_index(folder: Path, name: str, *, append: bool) -> dict[str, Any]:
     `append`.
     """
     if append and folder.exists():
+        # Opened as any collection, so that nothing is added to a damaged one.
         index = Collection(folder)._index
         if name in index["models"]:
             raise ValueError(
@@ -164,6 +165,7 @@ def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
     """
     if append and folder.exists():
         with alone(folder):
+            # An error takes away only what this call has added.
             before = {path.name for path in (folder / ARRAYS).iterdir()}
             try:
                 yield folder
@@ -180,6 +182,7 @@ def _staged(folder: Path, *, append: bool) -> Iterator[Path]:
         (staging / ARRAYS).mkdir(parents=True)
         yield staging
         if found:
+            # The index last: a folder without one counts as unfinished.
             for name in (ARRAYS, INDEX):
                 os.replace(staging / name, folder / name)
             staging.rmdir()
@@ -196,9 +199,12 @@ def _operation(
     weight_first = order == WEIGHT_FIRST or (order == "auto" and _convolves(each))
     rows = as_array(torch.cat(each.rows))
     weight = Entries.of(each.weight)
+    # The reference product is computed in double precision from the stored operands, so
+    # no backend's rounding is the norm.
     double = torch.from_numpy(each.weight).double(), torch.from_numpy(rows.T).double()
     groups = each.product.groups
     output = multiply(*double, groups).numpy().astype(each.weight.dtype) + 0  # no −0.0
+    # Σ|w·x| bounds the rounding error of a sum in any order of its terms.
     scale = float(multiply(double[0].abs(), double[1].abs(), groups).max())
     if not np.isfinite(scale):
         raise ValueError(

@@ -47,6 +47,7 @@ def _stems(collection: Collection) -> list[str]:
     stems: dict[str, None] = {}
     for place, name in enumerate(collection.names):
         stem = re.sub(r"[^\w.-]", "_", name.replace("/", "__"))
+        # Two names may differ only in characters that a file name cannot have.
         while stem in stems:
             stem += f"-{place}"
         stems[stem] = None
@@ -120,6 +121,7 @@ def _frostt(op: Operation, stem: Path) -> list[Path]:
             if key != "input_size"
         }
         weight = raise_weight(weight, Geometry.from_mapping(stored))
+    # FROSTT counts indices from 1.
     places = weight.nonzero()
     rows = zip((places + 1).tolist(), weight[tuple(places.T)].tolist(), strict=True)
     digits = _digits(op)
@@ -136,6 +138,7 @@ def _timeloop(op: Operation, stem: Path) -> list[Path]:
     tile occupancies beside it.
     """
     m, _, k = op.shape
+    # N is that of the real layer: a collection keeps only a sample of its columns.
     sizes = {"M": m // op.groups, "N": op.meta["columns"]["of"], "K": k}
     group = [[["G"]]] if op.groups > 1 else []
     if op.groups > 1:
@@ -181,6 +184,7 @@ def _density(density: float, compliance: Mapping[str, float]) -> dict[str, Any]:
     """Fixed where every tile holds equally much (dense, or a full N:M pattern), else as
     if places were drawn.
     """
+    # Every group complies and the density is N/M exactly, so each group holds N.
     full = any(
         all_comply == 1.0 and density == int(nm[0]) / int(nm[2:])
         for nm, all_comply in compliance.items()
@@ -213,6 +217,7 @@ def _occupancy(entries: Entries, tile: int) -> dict[str, Any]:
 
 def to_yaml(value: Any, indent: int = 0) -> str:
     """Mappings over lines; lists and plain values in the JSON form that YAML includes."""
+    # No YAML library: what is written needs only this much of the language.
     lines = []
     for key, entry in value.items():
         head = "  " * indent + f"{key}:"

@@ -112,6 +112,7 @@ def narrow(indices: Array, limit: int) -> Array:
 
 def _pointers(sorted_indices: Array, count: int) -> Array:
     starts = np.zeros(count + 1, np.int64)
+    # starts[i] is the first entry of slice i, and the last one the number of entries.
     np.cumsum(np.bincount(sorted_indices, minlength=count), out=starts[1:])
     return narrow(starts, len(sorted_indices))
 
@@ -165,6 +166,7 @@ def _from_csr(arrays: Mapping[str, Array], shape: tuple[int, int]) -> Entries:
 
 
 def _to_csc(e: Entries) -> dict[str, Array]:
+    # Stable, so rows stay ascending within a column.
     order = np.argsort(e.columns, kind="stable")
     return {
         "pointers": _pointers(e.columns, e.shape[1]),
@@ -192,6 +194,7 @@ def _to_bsr(e: Entries) -> dict[str, Array]:
 def blocked(e: Entries, block: int) -> dict[str, Array]:
     """BSR arrays of one block size: `values` is (blocks, block, block)."""
     height, width = -(-e.shape[0] // block), -(-e.shape[1] // block)
+    # The block of each entry, numbered row by row.
     keys = (e.rows // block) * width + e.columns // block
     used, number = np.unique(keys, return_inverse=True)
     values = np.zeros((len(used), block, block), e.values.dtype)

@@ -59,6 +59,8 @@ def record(
     watched, skipped = _watched(model, min_sparsity)
     records = [each for parts in watched.values() for each in parts.values()]
     with _ready(model), torch.no_grad():
+        # The number of rows must be known before a fixed share of them can be drawn
+        # evenly; keeping all of them would take the memory of every activation.
         for gather in (False, True):
             wanted = (
                 {id(each): _sample(each.count, rows) for each in records}
@@ -73,6 +75,8 @@ def record(
         if not each.count
     }
     records = [each for each in records if each.count]
+    # A subclass may do more than multiply: then the stored product would not be the
+    # layer's.
     strange = {
         each.parameter: "its layer computes something else than a product with it"
         for each in records
@@ -110,6 +114,8 @@ def _watched(
 ) -> tuple[dict[str, dict[str, Record]], dict[str, str]]:
     watched: dict[str, dict[str, Record]] = {}
     covered: set[int] = set()
+    # Attention multiplies with its children's weights itself, so their own hooks never
+    # run.
     inside_attention = {
         id(child)
         for m in model.modules()
@@ -161,6 +167,8 @@ def _behind(name: str) -> bool:
 def _sample(count: int, rows: int) -> Array:
     if count <= rows:
         return np.arange(count)
+    # Sorted, so rows come in the order of the calls; seeded, so a collection can be
+    # made again.
     return np.sort(np.random.default_rng(SEED).choice(count, rows, replace=False))
 
 
@@ -183,6 +191,8 @@ def _run(
         seen[id(each)] = before + call.count
         chosen = wanted[id(each)]
         numbers = torch.from_numpy(
+            # Numbers count over all calls of the layer; those of this call become its
+            # own rows.
             chosen[(chosen >= before) & (chosen < before + call.count)] - before
         )
         if len(numbers):

@@ -111,6 +111,7 @@ def _conv_calls(
     module: _ConvNd, given: Mapping[str, Any], output: Tensor
 ) -> Iterator[Call]:
     images = given["input"]
+    # torch also takes one image without a batch dimension.
     if images.ndim == len(module.kernel_size) + 1:
         images, output = images[None], output[None]
     geometry = Geometry.of(module)
@@ -118,6 +119,7 @@ def _conv_calls(
         plain = Geometry.of(module, (0,) * geometry.ndim).output_size(
             tuple(images.shape[2:])
         )
+        # A call may give output_size, which only the output itself shows.
         extra = tuple(n - p for n, p in zip(output.shape[2:], plain, strict=True))
         geometry = Geometry.of(module, extra)
     by_place = output.movedim(1, -1).flatten(0, -2)
@@ -136,6 +138,7 @@ def _attention_products(module: nn.MultiheadAttention) -> Iterator[Product]:
     facts = {"heads": module.num_heads, "bias": module.in_proj_bias is not None}
     if module._qkv_same_embed_dim:
         assert module.in_proj_weight is not None
+        # torch holds the three projections one below the other where their sizes agree.
         parts = zip(("q", "k", "v"), module.in_proj_weight.chunk(3), strict=True)
         named = [(part, "in_proj_weight", weight) for part, weight in parts]
     else:

@@ -131,6 +131,7 @@ class Geometry:
 
     def output_size(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(
+            # torch's formula for the output size of a convolution, in each dimension.
             (n + before + after - d * (k - 1) - 1) // s + 1
             for n, (before, after), d, k, s in zip(
                 self._stuffed_size(spatial),
@@ -148,6 +149,7 @@ class Geometry:
     def _stuffed_size(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
         if not self.transposed:
             return spatial
+        # s − 1 zeros between every two neighbours.
         return tuple((n - 1) * s + 1 for n, s in zip(spatial, self.stride, strict=True))
 
     def _conv_padding(self) -> tuple[tuple[int, int], ...]:
@@ -173,6 +175,7 @@ class Geometry:
             stuffed = images.new_zeros((*images.shape[:2], *size))
             stuffed[places] = images
             images = stuffed
+        # F.pad takes the last dimension first. A negative padding crops.
         pads = [p for pair in reversed(self._conv_padding()) for p in pair]
         return F.pad(
             images,
@@ -219,6 +222,7 @@ def lower_input(
     for axis, (kernel, dilation, step) in enumerate(
         zip(geometry.kernel, geometry.dilation, geometry._step(), strict=True), start=2
     ):
+        # The dilated window's whole reach, of which every dilation-th element is a tap.
         windows = windows.unfold(axis, dilation * (kernel - 1) + 1, step)[
             ..., ::dilation
         ]

@@ -106,6 +106,8 @@ def from_npz(data: bytes, where: str) -> Matrix:
     """The matrix in a file's bytes; whatever is wrong with them is a `CollectionError`."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            # A compressed member could unpack to any size; stored ones cannot exceed
+            # the file.
             if sum(member.file_size for member in archive.infolist()) > len(data):
                 raise CollectionError(
                     f"{where} is compressed; a collection's arrays are stored as they are"
@@ -168,6 +170,7 @@ def _check(matrix: Matrix, where: str) -> None:
         slices = width if matrix.format == "csc" else -(-height // block)
         _check_pointers(arrays["pointers"], slices, len(values), where)
     if matrix.format == "bsr":
+        # Blocks are whole, so one at the ragged edge could hold values beyond it.
         e = matrix.entries()
         if e.rows.max(initial=-1) >= height or e.columns.max(initial=-1) >= width:
             raise CollectionError(
@@ -217,6 +220,7 @@ def _check_bitmap(bits: Array, matrix: Matrix, where: str) -> None:
 
 
 def _check_pointers(pointers: Array, slices: int, count: int, where: str) -> None:
+    # Unsigned, so that no pointer can be negative; the casts below cannot wrap.
     good = (
         pointers.ndim == 1
         and pointers.dtype.kind == "u"

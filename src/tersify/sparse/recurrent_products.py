@@ -74,15 +74,18 @@ def recurrent_calls(
         states = (states, states) if isinstance(module, nn.LSTM) else states
     ends: list[Tensor] = []
     for number, (layer, direction) in enumerate(_recurrent_places(module)):
+        # A backward direction is a forward one over the reversed sequence.
         inputs = values.flip(0) if direction else values
         start = _each(states, itemgetter(slice(number, number + 1)))
         hidden = _one_layer(module, layer, direction)(inputs, start)[0]
         first = start[0] if isinstance(start, tuple) else start
         yield vectors_call(f"weight_ih_l{layer}{direction}", inputs)
+        # What enters the recurrent product is the hidden state after the step before.
         yield vectors_call(
             f"weight_hh_l{layer}{direction}", torch.cat([first, hidden[:-1]])
         )
         ends.append(hidden.flip(0) if direction else hidden)
+        # The next layer reads both directions side by side, in the order of time.
         if len(ends) == (2 if module.bidirectional else 1):
             values, ends = torch.cat(ends, -1), []
 
@@ -105,6 +108,8 @@ def _one_layer(module: nn.RNNBase, layer: int, direction: str) -> nn.RNNBase:
         k for k in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, k)
     )
     more = {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {}
+    # torch gives the hidden states of the last layer alone, so each layer runs by
+    # itself.
     single = kind(weights["ih"].shape[1], module.hidden_size, bias=module.bias, **more)
     state = {f"weight_{kind}_l0": weight for kind, weight in weights.items()}
     if module.bias:

@@ -61,6 +61,7 @@ def occupied_tiles(entries: Entries, tile: int) -> tuple[int, int]:
 
 def n_m_compliance(entries: Entries, n: int, m: int) -> float:
     """The share of the groups of m neighbours in a row with at most n non-zeros."""
+    # Groups never cross a row: a last, shorter one counts as it is.
     groups = -(-entries.shape[1] // m)
     counts = np.bincount(
         entries.rows * groups + entries.columns // m,

@@ -24,6 +24,9 @@ class Circuit:
         """No lane without a neuron, and none that would wait for the output stage."""
         if not 1 <= wanted <= MOST_LANES:
             raise ValueError(f"lanes must be 1..{MOST_LANES}, got {wanted}")
+        # While a group of `lanes` neurons is summed, which takes `inputs` clocks, the
+        # output stage writes one neuron of the last group a clock: with more lanes than
+        # inputs it would fall behind.
         return cls(layer, min(wanted, layer.outputs, layer.inputs))
 
     @property
@@ -33,6 +36,8 @@ class Circuit:
     @property
     def clocks(self) -> int:
         """From the clock that takes `start` to the one that shows the last output."""
+        # Each group takes a clock for every input and one in which its sums are
+        # captured; then the last group's neurons leave one by one.
         in_last_group = self.layer.outputs - (self.groups - 1) * self.lanes
         return self.groups * (self.layer.inputs + 1) + in_last_group + 1
 

@@ -49,6 +49,7 @@ def export_fpga(
         raise ValueError(
             f"at least one golden vector is needed, got {vectors if inputs is None else 0}"
         )
+    # Everything that may be refused is refused before the folder is made.
     circuits = {
         name: Circuit.of(layer, lanes) for name, layer in network.layers.items()
     }
@@ -68,6 +69,8 @@ def export_fpga(
         layer = circuit.layer
         write_layer(out, f"layer{number}", circuit)
         write_words(out / f"layer{number}_inputs.mem", values, layer.input.width)
+        # The integer simulation gives what the circuit must give; a layer's outputs are
+        # the next one's inputs, so every layer is tested on real values.
         values = layer(values)
         write_words(out / f"layer{number}_expected.mem", values, layer.output.width)
     count = len(values)
@@ -87,6 +90,7 @@ def export_fpga(
         "synthesis": [c.to_dict() for c in counts],
     }
     (out / "README.md").write_text(readme(circuits, counts), encoding="utf-8")
+    # Last, over all files but the manifest itself.
     manifest["sha256"] = {
         p.name: _digest(p) for p in sorted(out.iterdir()) if p.is_file()
     }

@@ -21,7 +21,10 @@ def write_words(
     """Each run of `lanes` integers as one word, the first in its lowest bits, in two's
     complement of `width` bits.
     """
+    # Hexadecimal digits of a word, rounded up.
     digits = (width * lanes + 3) // 4
+    # The mask turns negative integers into two's complement. Python integers from here
+    # on, because a word may have more than 64 bits.
     parts = (integers.reshape(-1, lanes).astype(np.int64) & ((1 << width) - 1)).tolist()
     words = (
         sum(part << (lane * width) for lane, part in enumerate(row)) for row in parts
@@ -50,6 +53,7 @@ def table_entries(layer: FixedLayer) -> npt.NDArray[np.int64]:
 def write_layer(folder: Path, stem: str, circuit: Circuit) -> None:
     layer, lanes, form = circuit.layer, circuit.lanes, circuit.layer.table.format
     write_words(folder / f"{stem}_lut.mem", table_entries(layer), form.m + 1)
+    # The last group is filled up with neurons of code 0, whose outputs nobody reads.
     missing = -layer.outputs % lanes
     by_group = np.pad(layer.table.codes, ((0, missing), (0, 0))).reshape(
         -1, lanes, layer.inputs

@@ -48,6 +48,7 @@ def draw(images: Tensor, a: Augmentation, generator: torch.Generator) -> Draws:
         device=generator.device,
         dtype=torch.float64,
     )
+    # Scaled doubles instead of randint, which would take one call for each bound.
     numbers = (uniform * highs.to(generator.device, non_blocking=True)).long()
     return Draws(*numbers.to(images.device, non_blocking=True))
 
@@ -62,6 +63,8 @@ def apply_draws(images: Tensor, a: Augmentation, draws: Draws) -> Tensor:
         draws.mirrored[:, None] == 1, width - 1 - x, x
     )
     padded = F.pad(images, (a.crop_padding,) * 4)
+    # (N, H, W): where each pixel lies in the padded image, flattened. One gather crops
+    # and mirrors all images, each in its own way.
     index = source_y[:, :, None] * padded.shape[3] + source_x[:, None, :]
     flat = index.view(count, 1, height * width).expand(-1, channels, -1)
     out = padded.flatten(2).gather(2, flat).view(images.shape)

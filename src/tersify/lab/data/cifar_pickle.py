@@ -27,6 +27,7 @@ def read_batch(
     """Pixels (records, pixels) uint8 and labels int64."""
     check_file(path)
     limit = records * pixels * SLACK
+    # Before it is read: a pickle of another kind may be of any size.
     if path.stat().st_size > limit:
         raise _damaged(
             path, f"it has {path.stat().st_size} bytes and must have at most {limit}"

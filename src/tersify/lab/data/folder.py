@@ -79,6 +79,7 @@ def _classes(folder: Path) -> list[str]:
 def _split(folder: Path, names: list[str], size: int | None) -> Split:
     images, labels = [], []
     for label, name in enumerate(names):
+        # Sorted, because file systems list files in any order and runs must repeat.
         for file in sorted((folder / name).rglob("*")):
             if file.suffix.lower() in SUFFIXES:
                 images.append(_decode(file, size))

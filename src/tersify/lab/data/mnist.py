@@ -73,6 +73,7 @@ def _read(folder: Path, part: str, what: str, dims: int) -> np.ndarray:
                 raise ValueError(
                     f"its header asks for {size_bytes} bytes, more than {LIMIT_BYTES}"
                 )
+            # One byte more, so that a file which goes on is noticed.
             content = file.read(size_bytes + 1)
         if len(content) != size_bytes:
             more = "more" if len(content) > size_bytes else len(content)
@@ -89,6 +90,8 @@ def _read(folder: Path, part: str, what: str, dims: int) -> np.ndarray:
 
 
 def _shape(header: bytes, dims: int) -> tuple[int, ...]:
+    # idx files begin with two zeros, the type (8: unsigned bytes) and the number of
+    # dimensions.
     if len(header) != 4 + 4 * dims or header[:4] != bytes([0, 0, 8, dims]):
         raise ValueError(
             f"it must start with the bytes 0 0 8 {dims}, got {' '.join(map(str, header[:4])) or 'none'}"

@@ -62,6 +62,7 @@ def polarity_bytes(root: Path) -> Data:
         ]
         stream = torch.tensor(list("\n".join(kept).encode()))
         count = (len(stream) - 1) // WINDOW
+        # The label of each byte is the next one: the same stream, shifted by one.
         inputs, following = (
             stream[start:][: count * WINDOW].view(count, WINDOW) for start in (0, 1)
         )

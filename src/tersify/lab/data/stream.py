@@ -64,6 +64,7 @@ def stream(
     many as the labels of the test set and of a sample of the training set tell.
     """
     for what, given in (("training", train), ("test", test)):
+        # An iterator would be used up after the first pass.
         if isinstance(given, Iterator) or not isinstance(given, (Iterable, Dataset)):
             raise ValueError(
                 f"the {what} data are a {type(given).__name__}, and must be a Dataset, a DataLoader or an object that "
@@ -77,6 +78,7 @@ def stream(
         )
     seen, tested = _sampled(train, whole=False), _sampled(test, whole=True)
     count = length_of(train) if steps_per_epoch is None else steps_per_epoch
+    # Batches are counted then, so the samples are batches times the first batch's size.
     if steps_per_epoch is not None or not isinstance(train, Dataset):
         count = (count or 1) * seen.batch
     made = max(seen.highest, tested.highest) + 1 if classes is None else classes
@@ -113,17 +115,12 @@ def loader_of(source: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """A pair of tensors that the trainer can use; bytes are divided by 255."""
-    pair = (
-        isinstance(batch, (tuple, list))
-        and len(batch) == 2
-        and all(isinstance(part, Tensor) for part in batch)
-    )
-    if not pair:
-        parts = batch if isinstance(batch, (tuple, list)) else [batch]
+    parts = batch if isinstance(batch, (tuple, list)) else [batch]
+    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         raise ValueError(
             f"{RULE}; got {', '.join(type(part).__name__ for part in parts)}"
         )
-    inputs, labels = batch
+    inputs, labels = parts
     if inputs.dtype == torch.uint8:
         inputs = inputs.to(torch.float32) / 255.0
     elif inputs.is_floating_point():
@@ -134,6 +131,7 @@ def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
 @contextmanager
 def drawing_from(seed: int) -> Iterator[None]:
     """Inside, every generator starts at the seed; afterwards each goes on where it was."""
+    # A user's data set may draw from any of the three.
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -164,6 +162,8 @@ def _sampled(source: Any, *, whole: bool) -> _Sample:
             images, labels = checked_batch(batch)
             count += len(labels)
             highest = max(highest, int(labels.max()) if labels.numel() else 0)
+            # Batches of other sizes, such as texts of other lengths, cannot be joined
+            # in one tensor.
             if not full and (not kept or images.shape[1:] == kept[0][0].shape[1:]):
                 kept.append((images, labels))
             held = sum(len(part) for _, part in kept)

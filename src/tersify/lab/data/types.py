@@ -60,6 +60,7 @@ class Split:
                 f"images must be uint8 (N, C, H, W) or float32 (N, C, …), and texts int64 (N, T), "
                 f"got {images.dtype} {tuple(images.shape)}"
             )
+        # Texts may have one label for each token.
         shapes = [images.shape[:1], *([images.shape] if self.is_text else [])]
         if labels.dtype != torch.int64 or labels.shape not in shapes or not len(labels):
             raise ValueError(
@@ -135,6 +136,7 @@ class Data:
             raise ValueError(
                 f"{self.name!r} comes in batches, of which no part can be held out; give data in memory"
             )
+        # Every tenth and not the last tenth: many files are sorted by class.
         held_out = torch.arange(len(self.train)) % HELD_OUT_EVERY == 0
         return replace(
             self,

@@ -28,6 +28,7 @@ def user_data(text: str) -> Data:
     wrong = ValueError(f"{text!r} returned a {type(made).__name__}; it must {RULE}")
     if not _is_pair(made):
         raise wrong
+    # Data that are read in batches never lie in memory whole.
     if all(isinstance(part, (DataLoader, Dataset)) for part in made):
         return stream(*made, name=text)
     if not all(isinstance(part, Split) or _is_pair(part) for part in made):
@@ -42,6 +43,7 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and spread per channel of images in 0..1; a channel that never changes
     counts as spread 1.
     """
+    # (channels, all else), in double precision: float32 sums of many bytes lose digits.
     channels = images.transpose(0, 1).flatten(1).to(torch.float64)
     if images.dtype == torch.uint8:
         channels = channels / 255.0

@@ -47,6 +47,7 @@ class WordPiece:
     def _pieces(self, word: str) -> list[int]:
         found: list[int] = []
         start = 0
+        # Greedy, longest piece first, as BERT's own tokenizer does it.
         while start < len(word):
             mark = "##" if start else ""
             ends = range(len(word), start, -1)
@@ -64,6 +65,7 @@ def _words(text: str) -> list[str]:
     """Lower case without accents, split at white space and around every mark and every
     Chinese character.
     """
+    # NFD splits a letter from its accents, which are marks of the category Mn.
     plain = "".join(
         c
         for c in unicodedata.normalize("NFD", text.lower())

@@ -110,4 +110,5 @@ def _seconds(work: Callable[[], Tensor], rounds: int, place: torch.device) -> fl
         if place.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
+    # The first round warms up caches and is left out.
     return statistics.median(times[1:])

@@ -78,6 +78,7 @@ class Row:
                 "methods": list(self.activations),
             }
         ]
+        # A rule for activations alone leaves the weights as they are.
         rules = rules if self.activations else []
         if self.methods or (rules and self.recipe == "none"):
             weights = (
@@ -85,6 +86,7 @@ class Row:
                 if self.methods
                 else []
             )
+            # Through TOML, so that a row's methods pass the checks of a recipe's file.
             recipe = Recipe.from_toml(
                 write_toml({"description": self.name, "rules": [*weights, *rules]})
             )
@@ -140,6 +142,7 @@ class Experiment:
                     raise ValueError(
                         f"row {row.id!r} uses the network of {other!r}, which must be a row before it"
                     )
+                # Seed n of a student learns from seed n of its teacher.
                 missing = set(self.seeds_of(row)) - set(
                     self.seeds_of(self.rows[ids.index(other)])
                 )
@@ -197,6 +200,8 @@ class Experiment:
             if wanted not in ids:
                 raise unknown(f"row of {self.name}", wanted, ids)
         needed = set(rows or ids)
+        # Backwards, since a row needs only rows before it: one pass finds needs of
+        # needs.
         for row in reversed(self.rows):
             if row.id in needed:
                 needed.update(row.needs)

@@ -59,6 +59,8 @@ def reproduce(
                     home, resume=resume, display=display(f"{row.name}, seed {seed}")
                 )
             )
+        # Written after every row, since the next one may take a day and the machine may
+        # stop.
         rows.append(summary(row, runs))
         results = _results(experiment, rows)
         write_results(out / "results.json", results)
@@ -105,6 +107,7 @@ def summary(row: Row, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     for metric in dict.fromkeys(key for run in runs for key in run):
         values = [run[metric] for run in runs if metric in run]
         if values:
+            # One seed has no spread; 0 would claim certainty.
             spread = statistics.stdev(values) if len(values) > 1 else None
             ours[metric] = {
                 "mean": statistics.fmean(values),
@@ -115,6 +118,7 @@ def summary(row: Row, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     difference = {
         metric: ours[metric]["mean"] - value
         for metric, value in published.items()
+        # A published range has no single difference.
         if metric in ours and not isinstance(value, (list, tuple))
     }
     return {

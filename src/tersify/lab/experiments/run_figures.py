@@ -60,6 +60,8 @@ def _epochs(
             xs = histories[0][0]
             means = [
                 statistics.fmean(values)
+                # Not strict: seeds of an unfinished experiment differ in length, and
+                # the mean ends with the shortest.
                 for values in zip(*(ys for _, ys in histories), strict=False)
             ]
             start = int(table.get("skip", 0.0) * len(means))

@@ -63,6 +63,7 @@ def network(name: str, /, **options: Any) -> nn.Module:
     if name not in _BUILDERS:
         raise unknown("network", name, _BUILDERS)
     build, known = _BUILDERS[name], options_of(name)
+    # EfficientNet's scaling: one coefficient sets width and depth together.
     if "compound" in options and {"width", "depth"} <= set(known):
         if given := {"width", "depth"} & options.keys():
             raise ValueError(

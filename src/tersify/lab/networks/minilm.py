@@ -27,6 +27,7 @@ class Embeddings(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = self.position_embeddings(self.position_ids[:, : tokens.shape[1]])
+        # Every text is a single sentence here, which BERT calls type 0.
         first_kind = self.token_type_embeddings.weight[0]
         return self.LayerNorm(self.word_embeddings(tokens) + places + first_kind)
 
@@ -117,6 +118,7 @@ class MiniLm(nn.Module):
 
     def states(self, tokens: Tensor) -> Tensor:
         """(N, T, hidden): what the encoder makes of each token."""
+        # (N, 1, 1, T): no token attends to padding, in any head.
         real = (tokens != PADDING)[:, None, None, :]
         x = F.dropout(self.embeddings(tokens), self.dropout.p, self.training)
         for layer in self.encoder["layer"]:  # type: ignore[attr-defined]
@@ -125,6 +127,7 @@ class MiniLm(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         real = (tokens != PADDING).unsqueeze(-1)
+        # The mean over real tokens; a text of padding alone gives zeros and not NaN.
         mean = (self.states(tokens) * real).sum(1) / real.sum(1).clamp(min=1)
         return self.classifier(self.dropout(torch.tanh(self.pooler["dense"](mean))))
 

@@ -78,12 +78,16 @@ class ResNet(nn.Module):
         super().__init__()
         self.resize = Resize(resize)
         large = stem == "imagenet"
+        # The ImageNet stem shrinks an image by four before the first block; small
+        # images would have nothing left.
         kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
         self.conv1 = nn.Conv2d(
             in_channels, channels[0], kernel, stride, padding, bias=False
         )
         self.bn1 = nn.BatchNorm2d(channels[0])
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
+        # What enters each stage, and at the end the classifier: a bottleneck gives four
+        # times its channels.
         inputs = [channels[0], *(c * block.expansion for c in channels)]
         self.layer1, self.layer2, self.layer3, self.layer4 = (
             _stage(block, inputs[i], channels[i], blocks[i], 1 if i == 0 else 2)
@@ -95,6 +99,8 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(
                     module.weight, mode="fan_out", nonlinearity="relu"
                 )
+            # With γ = 0 in its last norm a block begins as the identity (Goyal et al.
+            # 2017).
             if zero_init and isinstance(module, Block | Bottleneck):
                 nn.init.zeros_(
                     (module.bn2 if isinstance(module, Block) else module.bn3).weight

@@ -29,6 +29,8 @@ class StarBlock(nn.Module):
         self.conv2 = conv3x3(channels_out, channels_out)
         self.bn2 = nn.BatchNorm2d(channels_out)
         self.act2 = act()
+        # A 1×1 convolution only where size or channels change; the sum needs equal
+        # shapes.
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
             self.shortcut = nn.Sequential(
@@ -62,6 +64,7 @@ class ResNetStar(nn.Module):
         self.conv1 = conv3x3(in_channels, channels[0])
         self.bn1 = nn.BatchNorm2d(channels[0])
         self.act1 = act()
+        # What enters each stage: the stem's channels, then those of the stage before.
         inputs = [channels[0], *channels]
         self.layer1, self.layer2, self.layer3 = (
             _stage(inputs[i], channels[i], blocks, 1 if i == 0 else 2, act, last=i == 2)

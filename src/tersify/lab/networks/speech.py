@@ -76,6 +76,8 @@ class SpeechMlp(nn.Module):
         if self.head == "mask":
             change = torch.nn.functional.logsigmoid(raw)
         else:
+            # Relative to the last frame's own logarithm, since the result is multiplied
+            # by its magnitude below.
             change = logs.mean(1) - logs[:, -1] + raw.clamp(-MOST, MOST)
         return torch.exp((1.0 if self.training else STRENGTH) * change) * magnitudes[
             :, -1

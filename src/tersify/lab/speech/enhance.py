@@ -33,6 +33,7 @@ def enhance(model: nn.Module, noisy: Tensor, framing: Framing | None = None) -> 
     spectra = stft(noisy, framing)
     magnitudes = spectra.abs()
     clean = model(stacked(magnitudes))
+    # The noisy phase stays; the network gives magnitudes only (paper 2).
     return istft(spectra * (clean / magnitudes.clamp(min=1e-12)), len(noisy), framing)
 
 

@@ -55,6 +55,7 @@ class FixedSpeech:
         magnitude, phase, logs = self.polar(samples, monitor)
         raw = self.network(self.stacks(logs, monitor), monitor)
         gain = monitor.see("gain", self.gains(logs, raw), GAIN)
+        # Fractions add in a product: the shift takes those of the gain off again.
         cleaner = shift_right(magnitude * gain, GAIN.fraction, self.rounding)
         cleaner = monitor.see("enhanced magnitude", cleaner, SPECTRUM)
         return self.synthesise(
@@ -98,6 +99,7 @@ class FixedSpeech:
         frames = -(-len(signal) // hop) + 1
         padded = np.pad(signal, (hop, hop * frames - len(signal)))
         rows = np.lib.stride_tricks.sliding_window_view(padded, self.window)[::hop]
+        # The periodic Hann window: shifted by half of its length, copies sum to one.
         hann = quantize(
             0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window),
             WINDOW,
@@ -113,6 +115,7 @@ class FixedSpeech:
         """Standardised logarithms: a slope times log2 of the magnitude, plus an offset,
         for each bin, to 8 bits.
         """
+        # The product has both fractions; what remains is that of the network's input.
         shift = LOG_FRACTION + SLOPE.fraction - self.network.input.fraction
         return shift_right(logs * self.slope + self.offset, shift, self.rounding)
 
@@ -141,6 +144,7 @@ class FixedSpeech:
                 -1
             )
             strength = round(STRENGTH * 2**LOG_FRACTION)
+            # A shift by 3 more divides the sum by the eight frames.
             power = power + shift_right(
                 (sums - FRAMES * logs) * strength, LOG_FRACTION + 3, self.rounding
             )
@@ -150,6 +154,8 @@ class FixedSpeech:
         """The inverse FFT without shifts (the forward one has divided already), and
         overlap-add.
         """
+        # A real signal's spectrum is symmetric: bins 127…1 follow bin 128 with
+        # conjugate signs.
         mirrored = re[:, -2:0:-1], im[:, -2:0:-1]
         whole = (
             np.concatenate([re, mirrored[0]], axis=1),
@@ -175,6 +181,7 @@ def log2(values: Ints) -> Ints:
     what follows it.
     """
     whole = np.floor(np.log2(values.astype(np.float64))).astype(np.int64)
+    # The eight bits behind the leading one index the table.
     below = np.where(
         whole >= LOG_TABLE_BITS,
         values >> np.maximum(whole - LOG_TABLE_BITS, 0),

@@ -34,6 +34,8 @@ class Scores:
     def minus(self, other: Scores) -> tuple[float, float]:
         """Mean paired difference of STOI and its standard error."""
         difference = np.subtract(self.stoi, other.stoi)
+        # Paired: mixtures differ far more from each other than two networks do on one
+        # of them.
         spread = float(difference.std(ddof=1)) if len(difference) > 1 else math.nan
         return float(difference.mean()), spread / math.sqrt(len(difference))
 

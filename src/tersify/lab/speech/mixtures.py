@@ -37,6 +37,7 @@ def mix(speech: Tensor, noise: Tensor, snr_db: float, offset: int) -> Mixture:
         raise ValueError(
             "speech or noise is silent, so it has no signal-to-noise ratio; leave the file out"
         )
+    # Power ratios become a ratio of amplitudes by the root.
     gain = (powers[0] / powers[1] * 10 ** (-snr_db / 10)).sqrt()
     return Mixture(speech, speech + gain * part)
 

@@ -48,6 +48,7 @@ def stft(signal: Tensor, framing: Framing) -> Tensor:
     every sample counts in full.
     """
     frames = framing.frames(len(signal))
+    # Samples that the last frame lacks.
     missing = framing.hop * (frames + 1) - framing.hop - len(signal)
     padded = torch.nn.functional.pad(signal, (framing.hop, missing))
     return torch.fft.rfft(

@@ -56,6 +56,8 @@ class Frames:
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         last = self.last[index]
+        # (batch, 8, 129) and (batch, 129): each frame with the seven before it. The
+        # padding in front of an utterance keeps them from reaching into the one before.
         return self.noisy[last[:, None] + torch.arange(1 - FRAMES, 1)], self.clean[last]
 
 
@@ -142,4 +144,5 @@ def clamp_(model: nn.Module) -> None:
     (paper 2, section 4).
     """
     for parameter in model.parameters():
+        # The 8-bit integers −128…127 over 128.
         parameter.clamp_(-1, 127 / 128)

@@ -27,18 +27,22 @@ def check_field(field: str, recipes: Sequence[Recipe]) -> None:
         return
     known = [f"train.{spec.name}" for spec in dataclasses.fields(TrainConfig)]
     for recipe in recipes:
-        for number, rule in enumerate(recipe.rules):
-            for method in rule.methods:
-                own = [
-                    f"{method.name}.{spec.name}" for spec in dataclasses.fields(method)
-                ]
-                known += (
-                    own
-                    + [f"rules.{number}.{name}" for name in own]
-                    + [f"rules.{number}.weights"]
-                )
+        known += _fields_of(recipe)
     if field not in known:
         raise unknown("field of the space", field, dict.fromkeys([*known, RECIPE]))
+
+
+def _fields_of(recipe: Recipe) -> list[str]:
+    """The settings of its methods, for every rule and for each rule alone."""
+    known: list[str] = []
+    for number, rule in enumerate(recipe.rules):
+        for method in rule.methods:
+            settings = [spec.name for spec in dataclasses.fields(method)]
+            own = [f"{method.name}.{setting}" for setting in settings]
+            known += own
+            known += [f"rules.{number}.{name}" for name in own]
+            known.append(f"rules.{number}.weights")
+    return known
 
 
 def with_values(recipe: Recipe | None, values: Mapping[str, Any]) -> Recipe | None:
@@ -50,6 +54,7 @@ def with_values(recipe: Recipe | None, values: Mapping[str, Any]) -> Recipe | No
     }
     if recipe is None or not meant:
         return recipe
+    # Changed as TOML, so that the values pass all the checks of a recipe's file.
     document = read_toml(recipe.to_toml(), "the recipe")
     for field, value in meant.items():
         number, name = _split(field)

@@ -47,12 +47,16 @@ class RayEngine:
             num_cpus=wants.cpus,
             num_gpus=wants.gpus,
             max_retries=wants.retries,
+            # An exception is the trial's own and would come again; only a dead worker
+            # is retried.
             retry_exceptions=False,
         )
         running: dict[Any, int] = {}
         exhausted = False
         try:
             while running or not exhausted:
+                # Drawn only when there is room: a sampler that learns must see earlier
+                # results.
                 while not exhausted and len(running) < self.workers:
                     task = next(tasks, None)
                     exhausted = task is None

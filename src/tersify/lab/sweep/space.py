@@ -31,6 +31,7 @@ class Parameter:
         """From TOML: a list of choices, or a table such as { uniform = [0.3, 0.9],
         points = 4 }.
         """
+        # A bare list is the short form of { categorical = […] }.
         if isinstance(given, list):
             given = {"categorical": given}
         if not isinstance(given, Mapping):
@@ -77,6 +78,7 @@ class Parameter:
             )
         shares = [i / (self.points - 1) for i in range(self.points)]
         if self.kind == "log":
+            # Equal ratios between neighbours.
             return [self.low * (self.high / self.low) ** share for share in shares]
         values = [self.low + (self.high - self.low) * share for share in shares]
         return (

@@ -153,6 +153,7 @@ class Study:
         complete = self._study.get_trials(
             deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)
         )
+        # PED-ANOVA cannot judge a parameter that had one value only.
         varied = [
             p.field
             for p in self._sweep.space
@@ -184,6 +185,7 @@ def _loss(index: int, direction: str) -> Any:
 
 
 def _sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
+    # A seed for each trial, so that the order in which workers finish does not matter.
     own = seed_of(sweep.seed, number, "trial")
     if sweep.sampler == "grid":
         space: Mapping[str, Sequence[Any]] = {p.field: p.grid() for p in sweep.space}

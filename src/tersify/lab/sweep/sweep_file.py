@@ -101,6 +101,8 @@ class Sweep:
             )
         check_choice("sampler", self.sampler, SAMPLERS)
         check_choice("pruner", self.pruner, PRUNERS)
+        # A pruner needs one figure after every epoch; a file's bytes are known at the
+        # end only.
         if self.pruner != "none" and (
             len(self.objectives) > 1 or self.objectives[0] not in WHILE_TRAINING
         ):
@@ -128,6 +130,8 @@ class Sweep:
             check_field(
                 parameter.field, [recipe for recipe in recipes if recipe is not None]
             )
+            # A single bad combination is one failed trial; a field whose every value
+            # fails is a mistake in the file.
             problems = [
                 problem
                 for value in parameter.ends()
@@ -160,6 +164,7 @@ class Sweep:
             if self.sampler == "grid"
             else None
         )
+        # A grid ends at its last point, or earlier where trials says so.
         wanted = [n for n in (self.trials, points) if n is not None]
         return min(wanted)
 
@@ -219,6 +224,7 @@ class Sweep:
         for key in document.get("resources", {}):
             if key not in own:
                 raise unknown("resource", key, own)
+        # Kinds were checked above, so a space is a table here.
         document["space"] = tuple(
             Parameter.read(f, given) for f, given in document.get("space", {}).items()
         )

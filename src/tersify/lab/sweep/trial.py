@@ -102,6 +102,7 @@ def latency_ms(job: Job, model: Path) -> float:
     compiled: Any = tersify.compile(network, example)
     times = []
     with torch.no_grad():
+        # Five calls to warm up, which are left out below.
         for _ in range(LATENCY_ROUNDS + 5):
             start = time.perf_counter()
             compiled(example)

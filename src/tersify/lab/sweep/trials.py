@@ -154,6 +154,8 @@ def _check_start(chosen: Sweep, data_root: Path | None) -> None:
             problems.append(error)
         else:
             return
+    # Only if all combinations were tried; beyond MOST_ATTEMPTS some network may still
+    # fit.
     if len(problems) == math.prod(len(p.ends()) for p in varied):
         raise problems[0]
 

@@ -30,6 +30,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update_(self) -> None:
+        # mean ← decay · mean + (1 − decay) · live, for all tensors in one call.
         torch._foreach_lerp_(
             list(self._mean.values()),
             [t.detach() for t in self._live.values()],
@@ -48,6 +49,8 @@ class WeightAverage:
     @torch.no_grad()
     def _swap_(self) -> None:
         for name, tensor in self._live.items():
+            # Swapped by value: optimizer and compiled graphs hold on to the tensors
+            # themselves.
             kept = tensor.detach().clone()
             tensor.copy_(self._mean[name])
             self._mean[name].copy_(kept)

@@ -80,11 +80,14 @@ class Feed:
         home = self._split.images.device
         order = torch.Generator(home).manual_seed(seed_of(self._seed, epoch, "order"))
         permutation = torch.randperm(self._count, generator=order, device=home)
+        # Filled up to whole batches from its own front; see the class.
         permutation = torch.cat(
             [permutation, permutation[: self.steps * self.batch_size - self._count]]
         )
         draws = self._draws(epoch, len(permutation))
         for step, picked in enumerate(permutation.split(self.batch_size)):
+            # After the split into global batches, so every rank agrees on what a batch
+            # is.
             picked = picked[self._share]
             images = self._split.images[picked].to(self._device, non_blocking=True)
             labels = self._split.labels[picked].to(self._device, non_blocking=True)
@@ -161,6 +164,8 @@ class StreamFeed:
             self._endless = self._passes(epoch)
         elif self._position != start:
             self._endless = self._passes(1)
+            # A source cannot be entered in the middle: what was seen before is read and
+            # dropped.
             for _ in range(start):
                 next(self._endless)
         set_seed(seed_of(self._seed, epoch, "global"))  # skipping has drawn from it
@@ -194,6 +199,7 @@ def to_device(split: Split, device: torch.device) -> Split:
         return split
     if device.type == "cuda":
         free_bytes, _ = torch.cuda.mem_get_info(device)
+        # Half of the free memory is left to weights and activations.
         if 2 * split.images.numel() * split.images.element_size() > free_bytes:
             return split
     return Split(split.images.to(device), split.labels.to(device))

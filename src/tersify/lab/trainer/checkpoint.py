@@ -37,6 +37,8 @@ class CheckpointWriter:
         """Takes a copy of every tensor now; the file is complete after `wait` or the
         next `write`.
         """
+        # At most one in flight, so memory holds one copy; an error of the last one
+        # shows here.
         self.wait()
         self._pending = self._worker.submit(self._save, snapshot(state))
 

@@ -82,6 +82,8 @@ class TrainConfig:
         object.__setattr__(
             self, "augmentation", MappingProxyType(dict(self.augmentation))
         )
+        # Types before values: comparing a text with a number would raise an error
+        # without a remedy.
         for spec in dataclasses.fields(self):
             _check_type(spec.name, str(spec.type), getattr(self, spec.name))
         _at_least("epochs", self.epochs, 1)
@@ -119,6 +121,7 @@ class TrainConfig:
                 "schedule 'multistep' needs milestones: the epochs at which the rate changes"
             )
         if (
+            # Rising, and none twice.
             list(self.milestones) != sorted(set(self.milestones))
             or self.milestones[0] < 2
         ):
@@ -185,6 +188,7 @@ def _check_type(name: str, annotation: str, value: object) -> None:
         "bool": (bool,),
     }
     wanted = allowed.get(kind, (object,))
+    # True is an int for Python; a field that wants a number must not take it.
     if not isinstance(value, wanted) or (
         isinstance(value, bool) and bool not in wanted and object not in wanted
     ):

@@ -57,6 +57,7 @@ def _is_trained(job: Job, data: Data) -> bool:
     accuracy = evaluate(
         job.network(data), data, seen, device=torch.device("cpu"), amp=False
     )["accuracy"]
+    # Half way between chance, 100/classes percent, and 100 percent.
     return accuracy > 50.0 * (1.0 + 1.0 / data.classes)
 
 
@@ -92,6 +93,8 @@ def run_with_twin(
     ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
     rows: dict[str, dict[str, float]] = {}
     if job.recipe is not None:
+        # A mistake in the compressed job must not show after the twin has trained for
+        # hours.
         job.check(data)
     starts_there = starts_from_twin(job, data)
     if job.recipe is not None and (wanted or starts_there):

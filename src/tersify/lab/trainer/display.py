@@ -63,6 +63,7 @@ class LineDisplay(Display):
 
     def epoch_done(self, row: Mapping[str, Any]) -> None:
         epoch = int(row["epoch"])
+        # Epochs of a resumed run's past took none of this time.
         pace = (time.monotonic() - self._start) / (epoch - self._before)
         left = f"{pace * (self._epochs - epoch):.0f} s left"
         line = f"{self._label}: epoch {epoch}/{self._epochs} · {describe(row)} · {row['seconds']:.1f} s · {left}"

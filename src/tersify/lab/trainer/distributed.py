@@ -56,6 +56,7 @@ def _meeting_place() -> dict[str, Any]:
     (docs/how-to/scale.md).
     """
     env = os.environ
+    # True where torchrun's own store serves all ranks and they are on one machine.
     shared = (
         env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         and env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"]
@@ -154,6 +155,7 @@ def reduce_others_(
     for several or whole weights.
     """
     if ranks.world() > 1:
+        # DDP reduces all parameters of the model, FSDP only those that it sharded.
         known = {
             id(p) for p in model.parameters() if not is_sharded or ranks.is_sharded(p)
         }
@@ -202,6 +204,8 @@ def check_alike(tensors: Iterable[tuple[str, Tensor]], when: str) -> None:
     names, sums = zip(
         *((name, _sum_of_bits(tensor)) for name, tensor in held), strict=True
     )
+    # One number for each tensor: comparing the tensors themselves would send the whole
+    # network.
     own = torch.stack(sums)
     every = [torch.empty_like(own) for _ in range(ranks.world())]
     distributed.all_gather(every, own)
@@ -218,4 +222,6 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.dtype == torch.bool:
         return flat.sum()
+    # The bits as integers: sums of floats would depend on the order, and NaN equals
+    # nothing.
     return flat.view(_AS_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)

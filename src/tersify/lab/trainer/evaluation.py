@@ -34,6 +34,8 @@ def evaluate(
     ):
         for images, labels in _batches(split):
             logits.append(
+                # (samples, classes), or (samples · tokens, classes) of a language
+                # model.
                 model(normalize(images.to(device), data)).float().flatten(0, -2)
             )
             wanted.append(labels.to(device).flatten())
@@ -84,6 +86,7 @@ def check_fits(model: nn.Module, data: Data) -> int:
             f"the network must return logits as one tensor, got a {type(logits).__name__}"
         )
     labelled = tuple(data.test.labels.shape[1:])
+    # More logits than classes are fine: pretrained heads often have some to spare.
     if logits.shape[1:-1] != labelled or logits.shape[-1] < data.classes:
         raise ValueError(
             f"the network gives {tuple(logits.shape)} for one sample of {data.name!r}, which has {data.classes} "

@@ -38,12 +38,14 @@ def fitted(table: Mapping[str, Any], samples: int, **given: Any) -> TrainConfig:
     """
     given = {key: value for key, value in given.items() if value is not None}
     settings = dict(table) | given
+    # A rate that the user gave is meant as it is, whatever the size of the weights.
     if "lr" in given:
         settings.pop("lr_size", None)
     batch = settings.setdefault("batch_size", fitting_batch(samples))
     settings.setdefault("epochs", fitting_epochs(samples, batch))
     # TrainConfig tells what is wrong with another
     if settings.get("optimizer") == "sgd" and isinstance(batch, int):
+        # A batch cannot exceed the data; the feed makes it as large as the split then.
         factor = math.sqrt(min(batch, samples) / table.get("batch_size", WRITTEN_FOR))
         for key in ("lr", "rates", "final_lr"):
             if key in table and key not in given:

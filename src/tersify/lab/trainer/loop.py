@@ -174,6 +174,8 @@ class Loop:
         loss_sum = torch.zeros((), device=self.device)
         hits = torch.zeros((), device=self.device, dtype=torch.int64)
         for step, (images, labels) in enumerate(self.feed.batches(epoch)):
+            # Before the forward pass: it moves thresholds and prepares the weights of
+            # this batch.
             self.session.step(images, labels)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(
@@ -184,6 +186,7 @@ class Loop:
                 images, targets = mix(
                     images, labels, classes=self._outputs, share=self.config.mixup
                 )
+                # For the training accuracy alone: the class with the larger part.
                 labels = targets.argmax(1)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 logits = self._forward(images)
@@ -197,10 +200,13 @@ class Loop:
             self.optimizer.step()
             if self.average:
                 self.average.update_()
+            # Summed on the device; reading it in each step would wait for the GPU.
             loss_sum += loss.detach() * self.feed.share
             hits += (logits.detach().argmax(-1) == labels).sum()
             display.batch_done()
         average_batch_norms_(self.model)
+        # Ranks that differ by one bit drift apart without a word, so it is checked each
+        # epoch.
         check_alike(self.model.state_dict().items(), f"after epoch {epoch}")
         total = sum_over_ranks(
             {"loss": loss_sum.item(), "hits": hits.item()}, self.device
@@ -218,6 +224,7 @@ class Loop:
         """Accuracy on the test set and, where anything is compressed, sparsity and
         entropy.
         """
+        # What is measured is what is saved: the averaged weights.
         with self._averaged():
             figures = evaluate(
                 self.model, self.data, self._test, device=self.device, amp=self.amp

@@ -46,6 +46,7 @@ def pick_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    # Rank 0 keeps the plain name, so that one process behaves as it always did.
     if name == "cuda" and local_rank():
         name = f"cuda:{local_rank()}"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
@@ -64,6 +65,8 @@ def augmentation_of(data: Data, config: TrainConfig) -> Augmentation:
     for key, value in config.augmentation.items():
         if key not in known:
             raise unknown("augmentation", key, known)
+        # type() and not isinstance: `flip = 1` is a mistake, and `crop_padding = true`
+        # as well.
         kind = type(getattr(base, key))
         if type(value) is not kind:
             raise ValueError(

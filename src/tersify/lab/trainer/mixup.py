@@ -18,6 +18,7 @@ def mix(
     The targets become probabilities (N, classes). Batches are shuffled, so partners are
     random already.
     """
+    # Uniform proportions are Beta(1, 1) of mixup (Zhang et al. 2018).
     chosen, proportion = torch.rand(2, len(images), device=images.device)
     own = torch.where(chosen < share, proportion, 1.0)
     targets = F.one_hot(labels, classes).float()

@@ -48,6 +48,8 @@ class Objective:
             )
         given = F.log_softmax(logits.float() / temperature, 1)
         distance = F.kl_div(given, wanted, reduction="batchmean", log_target=True)
+        # T² restores the size of the gradients, which fall with 1/T² (Hinton et al.
+        # 2015).
         return (1 - weight) * loss + weight * temperature**2 * distance
 
 

@@ -23,6 +23,8 @@ def with_rate_of(model: nn.Module, config: TrainConfig) -> TrainConfig:
     if config.lr_size is None or not count:
         return config
     size = math.sqrt(sum(float(p.double().square().sum()) for p in weights) / count)
+    # The square root is a compromise between a fixed rate and one that is proportional
+    # to the weights.
     factor = min(max(math.sqrt(size / config.lr_size), 1 / MOST_FACTOR), MOST_FACTOR)
     rates = tuple(rate * factor for rate in config.rates)
     return replace(
@@ -47,10 +49,12 @@ def _scheduled(
     config: TrainConfig, done: float, stretch: float, warmup: float
 ) -> float:
     if config.schedule == "step":
+        # 1e-9 keeps a boundary that rounding put just below its epoch.
         return config.lr * config.gamma ** math.floor(
             done / (config.step_epochs * stretch) + 1e-9
         )
     if config.schedule == "multistep":
+        # Milestones count epochs from 1, `done` counts from 0.
         passed = sum(
             done + 1e-9 >= (milestone - 1) * stretch for milestone in config.milestones
         )

@@ -207,6 +207,7 @@ def _run_epochs(
     try:
         for epoch in range(len(history) + 1, loop.config.epochs + 1):
             row = loop.run_epoch(epoch, display)
+            # Before the checkpoint: a resumed run must not begin from NaN.
             if not math.isfinite(row["loss"]):
                 raise ValueError(
                     f"the loss became {row['loss']} in epoch {epoch}; start again with a learning rate "
@@ -228,6 +229,8 @@ def _run_epochs(
                         | {"epoch": epoch, "history": history}
                     )
                 if state is not None:
+                    # Old shards may go only when the checkpoint that names the new ones
+                    # is on the disk.
                     writer.wait()
                     remove_old_shards(home, epoch)
             board.add(row)
@@ -271,6 +274,8 @@ def _metrics(
     net = codec.load(directory.model, into=loop.blank).to(loop.device)
     final = evaluate(net, loop.data, loop.data.test, device=loop.device, amp=False)
     last = history[-1]
+    # The file itself counts as well: recalibrated or rounded it may be better than any
+    # epoch.
     best = max([*history, last | final], key=lambda row: row["accuracy"])
     return (
         final

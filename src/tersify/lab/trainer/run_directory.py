@@ -82,6 +82,7 @@ class RunDirectory:
         # settings that came later were what they are by default
         if isinstance(before.get("train"), dict):
             before["train"] = TrainConfig(epochs=1).to_dict() | before["train"]
+        # Through JSON, as the stored one: tuples become lists in both.
         changed = difference(before, json.loads(json.dumps(identity)))
         if changed:
             raise ValueError(
@@ -141,22 +142,33 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def difference(old: Any, new: Any, name: str = "") -> str | None:
     """The first setting in which two identities differ, in words."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            if key in _FREE_SETTINGS:
-                continue
-            found = difference(
-                old.get(key), new.get(key), f"{name}.{key}" if name else key
-            )
-            if found:
-                return found
-        return None
     if old == new:
         return None
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _difference_of_tables(old, new, name)
     if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
-        lines = zip(old.splitlines(), new.splitlines(), strict=False)
-        changed = next(
-            ((a, b) for a, b in lines if a != b), ("more lines", "fewer lines")
-        )
-        return f"{name} had {changed[0].strip()!r}, now {changed[1].strip()!r}"
+        return _difference_of_lines(old, new, name)
     return f"{name} was {old!r}, now {new!r}"
+
+
+def _difference_of_tables(
+    old: Mapping[str, Any], new: Mapping[str, Any], name: str
+) -> str | None:
+    """The first key, in the order of the alphabet, that differs and must not."""
+    for key in sorted(old.keys() | new.keys()):
+        # Where a run is trained changes nothing of what is trained.
+        if key in _FREE_SETTINGS:
+            continue
+        inner = f"{name}.{key}" if name else key
+        found = difference(old.get(key), new.get(key), inner)
+        if found:
+            return found
+    return None
+
+
+def _difference_of_lines(old: str, new: str, name: str) -> str:
+    """Of two texts, such as recipes, the first line that differs is enough."""
+    lines = zip(old.splitlines(), new.splitlines(), strict=False)
+    differing = ((a.strip(), b.strip()) for a, b in lines if a != b)
+    before, now = next(differing, ("more lines", "fewer lines"))
+    return f"{name} had {before!r}, now {now!r}"

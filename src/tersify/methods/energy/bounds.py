@@ -44,26 +44,41 @@ class Bounds:
 
         Pure tensor code with fixed shapes, without a look at any value.
         """
+        # Random keys in [0, 1): whoever ranks highest is kept first.
         luck = uniform
         if self.thrifty:  # Efraimidis and Spirakis: sampling with weights 1 / cost
             luck = uniform ** (self.costs / self.costs.mean())
+        # An active unit ranks in [1, 2) and an inactive one in [0, 1), so a layer's
+        # survivor is an active unit wherever it has one.
         needed = self._one_in_each_layer(luck + states)
         empty = (needed & ~states).sum()
         if self.budget is None:
             return states | needed, empty
+        # Four classes that cannot mix, since luck stays below 1: needed and active,
+        # needed, active, and the rest.
         rank = luck + 2.0 * states + 4.0 * needed
         order = rank.argsort(1, descending=True)
+        # Prefix sums of the ranked costs (S, D): units are kept from the front as long
+        # as the budget lasts. `needed` units rank first and the budget covers them, as
+        # `__post_init__` checked.
         spent = self.costs[order].cumsum(1)
         affordable = torch.zeros_like(states).scatter_(1, order, spent <= self.budget)
+        # Without `exactly`, units that the state had switched off stay off although
+        # there is budget left for them.
         return (affordable if self.exactly else affordable & (states | needed)), empty
 
     def _one_in_each_layer(self, rank: Tensor) -> Tensor:
         """True at the highest-ranking unit of each layer; active units rank above all
         others.
         """
+        # The extra column of −1 is what the slots behind a small layer's last unit
+        # point to; it ranks below every real unit, so the argmax never picks it. Shape
+        # (S, layers, largest layer).
         padded = torch.cat([rank, rank.new_full((len(rank), 1), -1.0)], 1)[
             :, self._slots
         ]
+        # The argmax counts within a layer; its first unit's index makes it an index
+        # over all units.
         first = padded.argmax(2) + self._slots[:, 0]
         return torch.zeros_like(rank, dtype=torch.bool).scatter_(1, first, True)
 

@@ -170,6 +170,8 @@ class Energy(Method):
             raise ValueError(
                 "energy searches while the network trains; attach it and call session.step(inputs, targets)"
             )
+        # True at the first step of every epoch but the first: eq. 7 is tested where an
+        # epoch has just ended.
         new_epoch = (
             progress.step > 0
             and progress.step % max(progress.steps // progress.epochs, 1) == 0
@@ -177,6 +179,7 @@ class Energy(Method):
         if work.population.searching:
             work.end_search_if_due(share=progress.share, new_epoch=new_epoch)
         if work.population.searching and progress.step % self.every == 0:
+            # Falls from 1 to 0 at the step where the search must end.
             heat = 1.0 - progress.share / self.stagnation
             work.engine(step.model).run(
                 step.inputs, step.targets, step=progress.step, heat=heat
@@ -187,6 +190,8 @@ class Energy(Method):
     ) -> tuple[Tensor, Tensor] | None:
         work = bound.shared
         assert isinstance(work, Work)
+        # An open gate lets all units through, and a prepared weight would be masked all
+        # the same.
         if any(layer.gate.open for layer in work.layers):
             return None
 

@@ -63,6 +63,8 @@ class Evaluator:
         with self._evaluating():
             rest = states
             while len(rest):
+                # The first group holds one candidate: only that pass tells how much
+                # memory one takes.
                 group = rest[: self._candidates_at_once()]
                 with self._masked(group):
                     logits = self.model(torch.cat([inputs] * len(group)))
@@ -72,6 +74,7 @@ class Evaluator:
 
     def one_by_one(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """The same with really masked weights, one pass for each state."""
+        # Restored whatever happens, since training goes on with these masks.
         kept = [layer.gate.mask.clone() for layer in self.layers]
         found = []
         try:
@@ -102,6 +105,8 @@ class Evaluator:
             self.targets_checked = True
         return group_energies(
             self.objective,
+            # Autocast gives bf16, of which small differences between energies would be
+            # rounded away.
             logits if logits.dtype == torch.float64 else logits.float(),
             targets,
             groups,
@@ -158,6 +163,7 @@ class Evaluator:
     def _silencer(
         self, outlet: Outlet, states: Tensor
     ) -> Callable[[nn.Module, Any, Tensor], None]:
+        # (groups, indices along the outlet's dimension).
         keep = spread(states, outlet.unit)
         groups = len(states)
 
@@ -165,8 +171,11 @@ class Evaluator:
             self.largest_bytes = max(
                 self.largest_bytes, output.numel() * output.element_size() // groups
             )
+            # The batch holds the candidates one behind the other: (groups, samples, …).
             grouped = output.view(groups, -1, *output.shape[1:])
             shape = [groups] + [1] * output.ndim
+            # The groups' dimension in front moves dimension 1 to 2; a negative one
+            # counts from the end and stays.
             shape[outlet.dim + (outlet.dim > 0)] = -1
             grouped.mul_(keep.view(shape))
 

@@ -100,6 +100,7 @@ def full_network(model: nn.Module) -> Iterator[int]:
     Gives the number of layers that have gates.
     """
     gates = [module for module in model.modules() if isinstance(module, Gate)]
+    # Prepared weights were masked with closed gates.
     forget_prepared(model)
     try:
         for gate in gates:

@@ -71,8 +71,12 @@ class Engine:
 
     def _generation(self, inputs: Tensor, targets: Tensor, draws: Draws) -> None:
         population = self.population
+        # The first states are drawn without a look at the bounds, so parents are
+        # repaired too.
         parents, revived = self.bounds.repaired(population.states, draws.units[0])
         before = Generation(parents, population.energies)
+        # `propose` may have used units[1] unit by unit. Shifted by one unit, the same
+        # numbers are independent of that choice.
         children, more = self.bounds.repaired(
             self.search.propose(before, draws), draws.units[1].roll(1, 1)
         )
@@ -83,6 +87,7 @@ class Engine:
         else:
             after = Generation(children, self._judged(children, inputs, targets))
         chosen = self.search.select(before, after, draws, self._held["heat"])
+        # In place, for the graph and for the checkpoint, which both hold these tensors.
         population.states.copy_(chosen.states)
         population.energies.copy_(chosen.energies)
         population.revived.add_(revived + more)
@@ -90,7 +95,9 @@ class Engine:
 
     def _judged(self, states: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         energies = self.evaluator.energies(states, inputs, targets)
+        # Every rank judges its own part of the batch and must select the same states.
         mean_over_ranks_([energies])
+        # Behind the mean: the size of a state is the same on all ranks.
         if self.size_weight:
             size = (states * self.bounds.costs).sum(1) / self.bounds.costs.sum()
             energies = energies + self.size_weight * size.to(energies.dtype)
@@ -102,11 +109,13 @@ class Engine:
         """
         count, units = self.population.states.shape
         device = self.population.states.device
+        # A hash, since neighbouring seeds of one generator give related streams.
         digest = hashlib.sha256(f"{self.seed}/{step}/energy".encode()).digest()
         generator = torch.Generator(device).manual_seed(
             int.from_bytes(digest[:6], "little")
         )
         for name, shape in (("units", (2, count, units)), ("pairs", (2, count, count))):
+            # Always the same memory: a captured graph reads its numbers there.
             self._held.setdefault(name, torch.empty(shape, device=device)).uniform_(
                 generator=generator
             )
@@ -117,6 +126,8 @@ class Engine:
 
     def _signature(self, inputs: Tensor, targets: Tensor) -> Any:
         """What a graph depends on: shapes, and where the weights lie."""
+        # Gathered once, because walking a model's modules in every step costs more than
+        # the rest.
         self._weights = self._weights or tuple(self.evaluator.model.parameters())
         weights = tuple(weight.data_ptr() for weight in self._weights)
         return (
@@ -157,6 +168,7 @@ def _checked(inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
             f"the energy search judges sub-networks on labelled batches and got no "
             f"{'inputs' if inputs is None else 'targets'}; call session.step(inputs, targets)"
         )
+    # A dict or a list of inputs cannot be laid end to end for several candidates.
     for what, value in (("inputs", inputs), ("targets", targets)):
         if not isinstance(value, Tensor):
             raise ValueError(f"{what} must be one tensor, got a {type(value).__name__}")

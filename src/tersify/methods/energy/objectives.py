@@ -20,6 +20,8 @@ def margin(logits: Tensor, targets: Tensor) -> Tensor:
     with F = −ε).
     """
     own = logits.gather(1, targets[:, None])
+    # −∞ takes the target out of the maximum; the margin is negative where the answer is
+    # right.
     others = logits.scatter(1, targets[:, None], float("-inf"))
     return others.amax(1) - own[:, 0]
 
@@ -59,6 +61,7 @@ def check_targets(objective: Objective, logits: Tensor, targets: Tensor) -> None
             f"{targets.dtype} of {tuple(targets.shape)}; give one-hot targets as targets.argmax(1)"
         )
     may_lack = objective is cross_entropy
+    # `margin` gathers by class number, so it has no way to leave a sample out.
     judged = targets[targets != LEFT_OUT] if may_lack else targets
     if ((judged < 0) | (judged >= classes)).any():
         note = f" ({LEFT_OUT}: left out)" if may_lack else ""
@@ -87,6 +90,7 @@ def group_energies(
     An objective gives one energy for each sample, or their mean; the mean cannot be
     taken for all groups at once, so such a function is called for each group.
     """
+    # Logits are (groups · samples, classes); targets repeat for each group.
     samples = len(targets)
     energies = objective(logits, targets.repeat(groups, *[1] * (targets.ndim - 1)))
     if isinstance(energies, Tensor) and energies.shape == (groups * samples,):

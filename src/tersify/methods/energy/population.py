@@ -47,5 +47,7 @@ class Population(nn.Module):
     def diversity(self) -> float:
         """The share of units in which two states differ, over all pairs."""
         count = len(self.states)
+        # Two states drawn independently differ in a unit with probability 2p(1 − p).
+        # The factor S/(S − 1) leaves out the pairs of a state with itself.
         active = self.states.double().mean(0)
         return float((2 * active * (1 - active)).mean()) * count / (count - 1)

@@ -68,6 +68,8 @@ class DifferentialEvolution(Search):
         first, second, third = (
             parents.states[index] for index in _three_others(draws.pairs[0])
         )
+        # Eq. 4: where two other states differ, the first one is flipped with
+        # probability F. XOR is the binary counterpart of adding a scaled difference.
         flipped = (second != third) & (draws.units[0] < self.settings.mutation)
         mutants = first ^ flipped
         return torch.where(
@@ -93,6 +95,7 @@ class Annealing(Search):
     def select(
         self, parents: Generation, children: Generation, draws: Draws, heat: Tensor
     ) -> Generation:
+        # The clamp keeps the last step, at heat 0, from dividing by zero.
         temperature = (self.settings.temperature * heat).clamp_min(1e-9)
         return _metropolis(parents, children, draws.pairs[0, 0], temperature)
 
@@ -117,9 +120,12 @@ class Tempering(Search):
         # Pairs (0, 1), (2, 3), … or (1, 2), (3, 4), …, by the toss of a coin; a state
         # without a partner stays.
         odd = (draws.pairs[1, 0, 0] < 0.5).long()
+        # The lower rung of each pair; partner = lower + (lower + 1) − own rung.
         lower = ((rungs - odd) // 2) * 2 + odd
         partner = 2 * lower + 1 - rungs
         partner = torch.where((partner >= 0) & (partner < count), partner, rungs)
+        # Replica exchange is accepted with probability min(1, exp((β_i − β_j)(E_i −
+        # E_j))). Both partners see the same gain and the same toss, so they agree.
         gain = (1 / temperatures - 1 / temperatures[partner]) * (
             moved.energies - moved.energies[partner]
         )
@@ -147,6 +153,7 @@ class Genetic(Search):
         elite = parents.energies.argmin().expand(len(parents.energies))
         best = Generation(parents.states[elite], parents.energies[elite])
         slots = torch.arange(len(elite), device=elite.device)
+        # The best parent takes the worst child's place, unless even that one is better.
         keeps = (slots == children.energies.argmax()) & (
             best.energies <= children.energies
         )
@@ -172,6 +179,8 @@ def _replaced(old: Generation, new: Generation, where: Tensor) -> Generation:
 def _metropolis(
     parents: Generation, children: Generation, tosses: Tensor, temperature: Tensor
 ) -> Generation:
+    # Metropolis: a better child has worse_by = 0 and is always taken, since a toss is
+    # below 1.
     worse_by = (children.energies - parents.energies).clamp_min(0.0)
     return _replaced(parents, children, tosses < (-worse_by / temperature).exp())
 
@@ -181,6 +190,8 @@ def _three_others(uniform: Tensor) -> Tensor:
     likely.
     """
     own = torch.eye(len(uniform), dtype=torch.bool, device=uniform.device)
+    # Sorting random keys gives a random order; 2.0 puts a state itself behind all
+    # others.
     return uniform.masked_fill(own, 2.0).argsort(1)[:, :3].T
 
 

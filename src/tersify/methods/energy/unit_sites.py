@@ -73,8 +73,11 @@ def _layer_by_layer(sites: Sequence[Site], network: Network, rows: int) -> list[
                 f"{site.name!r} has {len(site.latent)} rows, which are not units of {rows}; change rows"
             )
         norm = graph.norm_behind(layer)
+        # Unit i is rows i·rows … (i + 1)·rows − 1 of the weight.
         count = len(site.latent) // rows
         units = Units(site.name, 0, torch.arange(count).repeat_interleave(rows), count)
+        # Units are silenced behind the norm: in front of it, β would give them a value
+        # again.
         tail = norm or layer
         outlet = Outlet(
             tail,
@@ -136,6 +139,8 @@ def _coupled(sites: Sequence[Site], network: Network) -> list[Site]:
                     network_size=_size(network),
                     outlets=outlets if len(known) == len(group.carriers) else (),
                 )
+    # The rule's own sites first, in its order; what is left in `made` goes along with
+    # them.
     own = [made.pop(site.name, site) for site in sites]
     return [*own, *made.values()]
 

@@ -39,6 +39,7 @@ class SignInputs(InputMethod):
             raise ValueError(
                 f"{name!r} is a {type(module).__name__}, which scaled is not for; leave scaled out there"
             )
+        # The mean magnitude under each window is computed with zeros around the image.
         if self.scaled and getattr(module, "padding_mode", "zeros") != "zeros":
             raise ValueError(
                 f"{name!r} pads by {module.padding_mode!r}, and scaled is for zeros; leave scaled out there"

@@ -49,6 +49,8 @@ class UniformInputs(InputMethod):
     def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
         assert seen is not None
         signed = seen.lowest < 0 if self.signed == "auto" else self.signed == "yes"
+        # Signed grids are symmetric: without −2^(bits−1) a kernel may swap signs
+        # freely.
         low, high = (
             (-(2 ** (self.bits - 1)) + 1, 2 ** (self.bits - 1) - 1)
             if signed
@@ -76,6 +78,7 @@ class TernaryInputs(InputMethod):
 
     def quantizer(self, name: str, seen: Seen | None) -> TrainedInput:
         assert seen is not None
+        # Three levels in either case.
         low, high = (-1, 1) if seen.lowest < 0 else (0, 2)
         return LearnedInput(low, high, 2 * seen.mean / math.sqrt(high))
 
@@ -110,6 +113,7 @@ class ObservedInput(GridInput):
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             with torch.no_grad():
+                # An exponential moving average of each batch's largest magnitude.
                 self.largest.lerp_(x.abs().amax().to(self.largest), 1 - self.momentum)
         scale = self.scale_now()
         value = uniform_levels(x.detach(), scale, self.low, self.high)
@@ -155,6 +159,10 @@ class _LearnedStep(torch.autograd.Function):
         v = x / scale
         inside = (v > ctx.low) & (v < ctx.high)
         clipped = v.clamp(ctx.low, ctx.high)
+        # ∂(scale·round(x/scale))/∂scale with a straight-through round.
         slope = torch.where(inside, v.round() - v, clipped)
+        # LSQ, section 2.2: this factor brings the step's gradient to the size of the
+        # weights' own, whatever the layer's size. An empty batch must not divide by
+        # zero.
         gain = 1 / math.sqrt(x.numel() * ctx.high) if x.numel() else 0.0
         return gradient * inside, (gradient * slope).sum().to(scale) * gain, None, None

@@ -50,7 +50,9 @@ def fit_table(rows: Floats, method: Lookup, importance: Floats | None = None) ->
         integer_bits=integer_bits(rows, method.integer_bits),
     )
     low, high = form.lowest * form.step, form.highest * form.step
+    # Weights beyond ±2^integer_bits have no word, and get the outermost one.
     reach = 2.0**form.integer_bits
+    # Counted on the weights as they came, before the clip below hides them.
     saturated = int((rows > reach).sum() + (rows < -reach).sum())
     if method.placement == "uniform":
         return _uniform(np.clip(rows, low, high), method, form, saturated)
@@ -65,6 +67,8 @@ def integer_bits(rows: Floats, given: int | None) -> int:
     """
     if given is not None:
         return given
+    # ⌈log2 largest⌉ bits before the point; the lower bound keeps the step within
+    # MOST_FRACTION_BITS fraction bits. A weight of zeros needs none.
     largest = max(-float(rows.min()), float(rows.max()))
     return max(math.ceil(math.log2(largest)), -MOST_FRACTION_BITS) if largest else 0
 
@@ -104,6 +108,8 @@ def _optimal(
     saturated: int,
 ) -> Fitted:
     tried = shifts(method)
+    # Half of the finest step that is tried: every midpoint of two levels of any k then
+    # lies on the grid of moments.
     spacing = replace(form, k=tried[-1]).fine_step / 2
     weighted = (
         [None] * len(rows)
@@ -126,6 +132,7 @@ def _floored(importance: Floats) -> Floats:
     come.
     """
     mean = float(importance.mean())
+    # A tenth of the mean is small beside a typical importance and large beside zero.
     return importance + 0.1 * mean if mean > 0 else np.ones_like(importance)
 
 
@@ -137,6 +144,8 @@ def _split(rows: Floats, method: Lookup, form: TableFormat, saturated: int) -> F
         )
         edges.append(cuts)
         levels.append(interval_means(row, cuts))
+        # The words of the internal partition must reach its widest border over all
+        # rows.
         reach = max(reach, abs(low), abs(high))
     if method.fit == "lloyd":
         levels = [
@@ -147,6 +156,7 @@ def _split(rows: Floats, method: Lookup, form: TableFormat, saturated: int) -> F
     elif method.shift:
         found = largest_shift(reach, form.integer_bits, most_shift(method))
         form = replace(form, k=found if method.k is None else method.k)
+    # Rounding, or the forced zero, may swap two neighbouring levels.
     stored = np.sort(
         np.stack(
             [representable(row, form, force_zero=method.force_zero) for row in levels]
@@ -156,6 +166,8 @@ def _split(rows: Floats, method: Lookup, form: TableFormat, saturated: int) -> F
     return Fitted(
         form,
         stored,
+        # The paper codes a weight by the interval it was fitted in; all other fits take
+        # the nearest stored word.
         np.stack(edges) if method.fit == "paper" else midpoints(stored),
         saturated,
     )

@@ -124,6 +124,8 @@ class Lookup(Method):
         for site, transform in zip(
             bound.sites, bound.each(LookupTransform), strict=True
         ):
+            # A table that was trained must not be fitted again, and one that comes
+            # first has seen its weight already.
             if site.chain[0] is not transform and not transform.in_training:
                 transform.take_(self.fitted(site, site.entering(transform)))
 
@@ -132,6 +134,8 @@ class Lookup(Method):
         own_steps, own_edges = bound.buffers("steps"), bound.buffers("edges")
         levels = AllLevels(levels_of(bound, "levels"), weights)
         steps = weights.remembered("steps", own_steps, lambda: torch.cat(own_steps))
+        # Learned levels may pass each other; a sorted table lets a search find codes.
+        # `order` leads gradients back to the unsorted levels.
         words, order = nearest_words(self, levels.values.view_as(steps), steps).sort(
             dim=1
         )
@@ -227,6 +231,8 @@ class LookupTransform(Transform):
     @torch.no_grad()
     def take_(self, fitted: Fitted) -> None:
         form = fitted.format
+        # A word's step says in which partition it is; it keeps that step while its
+        # level is learned, so the format stays representable.
         internal = form.is_internal(fitted.levels)
         self.levels.start.copy_(torch.from_numpy(fitted.levels))
         self.levels.factor.fill_(1.0)
@@ -267,6 +273,7 @@ class LookupTransform(Transform):
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
         weight = dense(upstream)
         words = self.words().detach()
+        # Codes count ascending words here, and are turned to the stored order below.
         codes = self.codes(weight.reshape(len(words), -1), words)
         # Code 0 must be the zero level where there is one, so each table starts there
         # and wraps around.
@@ -322,6 +329,7 @@ def codes_by_edges(edges: Tensor, values: Tensor) -> Tensor:
     """How many edges of its row each value has passed: edges are (tables, 2^n - 1),
     values (tables, size).
     """
+    # A boolean for each edge and value must be held at once.
     compared = edges.shape[1] * values.numel()
     if not values.is_cpu or compared > MOST_COMPARED:
         return torch.searchsorted(edges, values, right=True)

@@ -23,9 +23,12 @@ def interval_counts(
     half each.
     """
     levels = 2**n
+    # ratio = internal/external intervals, hence external = levels/(1 + ratio).
     external = math.floor(levels / (1 + ratio))
+    # Even, so that equal tails get equally many.
     external += external % 2
     internal = levels - external
+    # The tails hold the probability masses p_start and 1 − p_stop.
     left = round(external * p_start / (p_start + 1 - p_stop))
     right = external - left
     if min(left, internal, right) < 1:
@@ -44,9 +47,12 @@ def range_split(
     among them.
     """
     left, internal, right = interval_counts(n, ratio, p_start, p_stop)
+    # Tails are cut at equal probability (eq. 4), so that each of their intervals holds
+    # equally many weights; the middle at equal width (eq. 5).
     low_tail = np.quantile(weights, np.arange(1, left + 1) * p_start / left)
     high_tail = np.quantile(weights, p_stop + np.arange(right) * (1 - p_stop) / right)
     low, high = float(low_tail[-1]), float(high_tail[0])
+    # Both ends are already edges of the tails.
     middle = np.linspace(low, high, internal + 1)[1:-1]
     return np.concatenate([low_tail, middle, high_tail]), low, high
 
@@ -55,6 +61,7 @@ def interval_means(weights: Floats, edges: Floats) -> Floats:
     """The mean of each interval [edge, next edge), and the midpoint of an empty one
     (eq. 6).
     """
+    # side="right" makes intervals closed on the left, [edge, next).
     cells = np.searchsorted(edges, weights, side="right")
     counts = np.bincount(cells, minlength=len(edges) + 1)
     sums = np.bincount(cells, weights, minlength=len(edges) + 1)
@@ -76,8 +83,11 @@ def largest_shift(bound: float, integer_bits: int, most: int) -> int:
     """The largest k up to `most` with |bound| < 2^(integer_bits − k); 0 where there is
     none.
     """
+    # log2(0) does not exist, and zero fits whatever the shift.
     if bound == 0:
         return most
+    # ceil − 1 and not floor: the inequality is strict, so a bound that is a power of
+    # two needs one bit more.
     k = math.ceil(integer_bits - math.log2(abs(bound))) - 1
     return min(max(k, 0), most)
 
@@ -85,6 +95,8 @@ def largest_shift(bound: float, integer_bits: int, most: int) -> int:
 def lloyd(weights: Floats, levels: Floats, *, force_zero: bool) -> Floats:
     """Lloyd's steps: each level becomes the mean of the weights nearest to it."""
     ordered = np.sort(weights)
+    # Prefix sums of the sorted weights give every interval's mean without a pass over
+    # the weights.
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     for _ in range(LLOYD_STEPS):
         cuts = np.concatenate(

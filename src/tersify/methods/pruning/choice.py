@@ -24,6 +24,7 @@ def lowest(scores: Tensor, count: int) -> Tensor:
     """
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
+    # (rows, 1): the largest score that goes in each row.
     limit = _smallest(scores, min(count, scores.shape[-1]))
     if not scores.is_cuda:  # where a look at a value makes nobody wait
         gone = scores <= limit
@@ -33,6 +34,8 @@ def lowest(scores: Tensor, count: int) -> Tensor:
             return gone
     below = scores < limit
     ties = scores == limit
+    # Of several scores equal to the limit, only as many go as the count allows, from
+    # the front: the choice must not depend on a device's sort.
     room = count - below.sum(-1, keepdim=True)
     return below | (ties & (ties.cumsum(-1) <= room))
 
@@ -42,6 +45,7 @@ def _smallest(scores: Tensor, k: int) -> Tensor:
     a CPU as on CUDA.
     """
     if scores.is_cuda:
+        # On CUDA even a full sort is faster than torch's selection in one long row.
         return scores.sort(dim=-1).values[..., k - 1 : k]
     if (
         len(scores) == 1
@@ -60,6 +64,8 @@ def lowest_of_shards(scores: Tensor, count: int) -> Tensor:
         return torch.zeros_like(scores, dtype=torch.bool)
     limit = kth_smallest(scores, count, reduce=sum_over_ranks)
     below, ties = scores < limit, scores == limit
+    # Ties go in rank order, as if the shards lay end to end: this rank's room is what
+    # ranks before it leave.
     counts = gather((int(below.sum()), int(ties.sum())))
     room = (
         count
@@ -94,8 +100,8 @@ def choose_in_layers(
 
 
 def _alike(numbered: tuple[int, Tensor]) -> tuple[object, ...]:
-    """The same for layers that may be taken together; a large one stays alone, for the
-    sake of memory.
+    """A key that is equal for layers that are sorted in one call. A large layer has a
+    key of its own: stacking it with others would double its memory.
     """
     at, scores = numbered
     together = at // MOST_TOGETHER if scores.numel() <= SHORT_ROW else -1 - at
@@ -113,6 +119,7 @@ def choose_globally(
         ~lowest(each[None], each.numel() - least_kept(each.numel(), floor))[0]
         for each in flat
     ]
+    # Infinity: what is safe is never among the lowest.
     contested = torch.where(torch.cat(safe), torch.inf, torch.cat(flat).float())
     gone = lowest(contested[None], amount(contested.numel()))[0]
     parts = gone.split([each.numel() for each in flat])
@@ -120,4 +127,5 @@ def choose_globally(
 
 
 def least_kept(units: int, floor: float) -> int:
+    # The floor rounded up.
     return max(1, -int(-floor * units // 1))

@@ -34,6 +34,7 @@ def names_of(sites: Sequence[Site]) -> dict[tuple[nn.Module, str], str]:
 
 def head_groups(sites: Sequence[Site], network: Network) -> Iterator[dict[str, Units]]:
     """One group for each attention whose weights the rule reaches."""
+    # A rule that names a bias alone does not ask for heads.
     wanted = {site.name for site in sites if site.latent.ndim > 1}
     names = names_of(network.sites)
     for path, module in network.model.named_modules():
@@ -58,6 +59,8 @@ def _fused(module: nn.Module) -> list[Part] | None:
     heads = module.num_heads
     rows = _blocks(module.embed_dim, heads)
     return [
+        # Query, key and value lie one below the other, so the rows' heads repeat three
+        # times.
         (module, "in_proj_weight", 0, rows.repeat(3), heads),
         (module, "in_proj_bias", 0, rows.repeat(3), heads),
         (module.out_proj, "weight", 1, rows, heads),
@@ -68,6 +71,7 @@ def _separate(module: nn.Module, parent: nn.Module | None) -> list[Part] | None:
     """Query, key and value as linear layers of one module; the output beside them or in
     the module above (BERT).
     """
+    # The names of BERT, Llama and DistilBERT, which most networks follow.
     for triple in INPUTS:
         layers = [getattr(module, name, None) for name in triple]
         if all(isinstance(layer, nn.Linear) for layer in layers):

@@ -32,6 +32,9 @@ class MaskTransform(Transform):
         return self.score_parameter
 
     def forward(self, latent: Tensor) -> Tensor:
+        # The score adds zero to the value. Its gradient is ∂L/∂weight · latent, also
+        # where the mask is zero (Sanh et al. 2020); a product with the mask would give
+        # none there.
         masked, worth = torch.where(self.mask, latent, 0.0), self.worth()
         return (
             masked
@@ -74,6 +77,8 @@ class LearnedMask(MaskTransform):
     ) -> None:
         super().__init__(latent)
         self.gain, self.lines = gain, lines
+        # Divided by the gain that `worth` multiplies with, so the worth begins at
+        # head_start · |w|.
         self.score = nn.Parameter(latent.detach().abs() * (head_start / gain))
         along = range(2) if lines and latent.ndim > 1 else ()
         self.line_scores = nn.ParameterList(
@@ -131,5 +136,8 @@ class GatheredMask(MaskTransform):
         assert probe.grad is not None
         # each has seen its own part of the batch; all must choose the same mask
         ranks.mean_over_ranks_([probe.grad])
+        # |·| before the mean: gradients of opposite signs must not cancel to "worth
+        # nothing".
         self.score.mul_(self.DECAY).add_(probe.grad.abs(), alpha=1 - self.DECAY)
+        # No optimizer may move the probe away from zero.
         probe.grad = None

@@ -164,6 +164,7 @@ class Prune(Method):
 
     def pruned(self, units: int, done: float) -> int:
         """How many of so many units are zero when the schedule is so far."""
+        # `start` is a share of the units, or of the count where a count is given.
         final = self.count if self.count is not None else self.share * units
         first = self.start * (final if self.count is not None else units)
         return round(first + (final - first) * done)
@@ -173,6 +174,7 @@ class Prune(Method):
         if self.is_soft:
             for mask in bound.each(SoftMask):
                 mask.pressure.fill_(self.lam * self.pace.done(step.progress))
+        # Between two choices masks stand, so weights can settle.
         if self.pace.is_due(step):
             self._choose_(bound, step)
 
@@ -182,9 +184,11 @@ class Prune(Method):
         masks = bound.each(MaskTransform)
         kept = weights.flatten([mask.mask for mask in masks])
         masked = torch.where(kept, weights.values, 0.0)
+        # Companions such as biases have no score and lose their slices with the unit.
         scores = [mask.score_parameter for mask in masks]
         if all(score is None for score in scores):
             return masked, kept
+        # All masks of a method have one gain.
         worth = next(
             m.gain for m in masks if m.score_parameter is not None
         ) * weights.learn_scores(scores)
@@ -201,6 +205,7 @@ class Prune(Method):
 
     def _choose_(self, bound: PruneBound, step: Step) -> None:
         score = self._score
+        # 0 … 1 of the way from `start` to the final amount.
         done = self.pace.done(step.progress)
         if step.without_training and not any(
             score.has_seen_data(m) for m in bound.scored()

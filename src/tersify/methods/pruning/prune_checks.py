@@ -30,6 +30,7 @@ def check_settings(method: Prune) -> None:
 def _check_amount(method: Prune) -> None:
     amounts = {name: getattr(method, name) for name in ("sparsity", "density", "count")}
     given = [name for name, amount in amounts.items() if amount is not None]
+    # Two sources of one number would contradict each other without a word.
     fixed = _what_fixes_the_amount(method)
     if fixed and given:
         raise ValueError(
@@ -74,6 +75,7 @@ def _check_scope(method: Prune) -> None:
                 f"floor keeps a share of each layer when all compete; set scope = 'global', got {method.scope!r}"
             )
         return
+    # A count is compared when the layers are known, in `_check_room`.
     if method.count is None and method.share > 1 - method.floor:
         raise ValueError(
             f"sparsity {method.share:g} leaves less than the floor {method.floor:g} of every layer"
@@ -104,6 +106,7 @@ def check_leaves_something(method: Prune, bound: PruneBound) -> None:
     """Every layer, or row of it, keeps a unit at the end of the schedule."""
     units: dict[str, int] = {}
     for layer in bound.layers:
+        # Only the shape counts, so the weights themselves stand in for scores.
         shape = layer.scores(lambda site, mask: site.entering()).shape
         units[layer.name] = shape[-1] if method.in_rows else shape.numel()
     if method.scope == "global":

@@ -30,11 +30,7 @@ class PruneBound(Bound):
     def scored(self) -> list[MaskTransform]:
         """The masks of tensors whose score counts."""
         each = zip(self.sites, self.each(MaskTransform), strict=True)
-        return [
-            mask
-            for site, mask in each
-            if not site.units or any(units.scored for units in site.units)
-        ]
+        return [mask for site, mask in each if is_scored(site)]
 
 
 def is_scored(site: Site) -> bool:
@@ -71,5 +67,6 @@ def _unit_layers(sites: Sequence[Site], masks: Sequence[MaskTransform]) -> list[
 def above(scores: Tensor, threshold: float) -> Tensor:
     """Those above the threshold, and the best one in any case."""
     kept = scores > threshold
+    # A layer without any unit would cut the network in two.
     kept.view(-1)[scores.reshape(-1).argmax()] = True
     return kept

@@ -51,6 +51,8 @@ class Pace:
         first = first_step(self.begin, progress)
         last = first if self.schedule == "one-shot" else first_step(self.end, progress)
         at = progress.step
+        # `at == last` makes the final amount exact even where `every` does not divide
+        # the ramp.
         return first <= at <= last and ((at - first) % self.every == 0 or at == last)
 
     def done(self, progress: Progress) -> float:
@@ -69,6 +71,7 @@ class Pace:
         # Cyclical pruning: each cycle climbs by the cubic, later ones from where the
         # regrown weights leave it.
         cycle, within = divmod(along * self.cycles, 1.0)
+        # `regrow` is the share of the pruned weights that return between two cycles.
         low = 0.0 if cycle < 1 else 1.0 - self.regrow
         return 1.0 - (1.0 - low) * (1.0 - within) ** 3
 
@@ -77,4 +80,6 @@ def first_step(share: float, progress: Progress) -> int:
     """The first step at or behind that share of training, which a short run must not
     miss.
     """
+    # 1e-9 takes up the rounding of the product: 0.07 · 100 gives 7.000000000000001,
+    # which must be step 7.
     return min(math.ceil(share * progress.steps - 1e-9), progress.steps - 1)

@@ -53,6 +53,9 @@ class Random(Score):
         self._seed = seed
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
+        # From the name and not from the order of sites: another rule that adds a layer
+        # must not change this one's numbers. Drawn on the CPU, so equal on every
+        # device.
         digest = hashlib.sha256(f"{self._seed}/{site.name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
         return torch.rand(weight.shape, generator=generator).to(weight.device)
@@ -110,6 +113,7 @@ class Taylor(Score):
     def transform(self, site: Site) -> MaskTransform:
         weight = site.entering()
         start = (
+            # Sensitivity is the mean squared gradient; its root stands for |gradient|.
             None if site.sensitivity is None else site.sensitivity.sqrt() * weight.abs()
         )
         return GatheredMask(weight, start)

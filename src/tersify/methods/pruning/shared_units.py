@@ -26,6 +26,8 @@ def with_units(structure: str, sites: Sequence[Site], network: Network) -> list[
     for members in _groups(structure, sites, network):
         for name, units in members:
             roles.setdefault(name, []).append(
+                # A tensor outside the rule goes along, but the rule's own weights
+                # decide.
                 replace(units, scored=units.scored and name in own)
             )
     if not roles:
@@ -113,6 +115,8 @@ def _paired(
             and owner.groups > 1
         ):
             continue  # a slice of its weight belongs to one filter in every group
+        # Outputs lie along dimension 0 of a weight and inputs along 1; a transposed
+        # convolution stores them the other way round.
         dim = (
             1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
         )
@@ -123,6 +127,8 @@ def _paired(
                 (owner, attribute.replace("weight", "bias"))
             ]
             norm = graph.norm_behind(owner) if graph is not None else None
+            # Of a grouped or reshaped output the norm has another number of features,
+            # and its γ would not match the filters.
             if norm is not None and norm.num_features == count:
                 along += [(norm, "weight"), (norm, "bias")]
             for place in along:

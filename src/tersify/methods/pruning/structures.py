@@ -48,7 +48,10 @@ class EveryM:
         self._m = m
 
     def units(self, scores: Tensor) -> Tensor:
+        # Input channels last: N:M hardware skips along the dimension that a product
+        # sums over.
         rows = scores.movedim(1, -1) if scores.ndim > 1 else scores
+        # Padding ranks below all, so it is what a short group loses first.
         return F.pad(rows, (0, -rows.shape[-1] % self._m), value=-torch.inf).reshape(
             -1, self._m
         )
@@ -73,6 +76,7 @@ class Blocks:
 
     def units(self, scores: Tensor) -> Tensor:
         matrix = _matrix(scores)
+        # A mean and not a sum: a smaller tile on the edge must not look worthless.
         return self._tile_sums(matrix) / self._tile_sums(torch.ones_like(matrix))
 
     def _tile_sums(self, matrix: Tensor) -> Tensor:
@@ -118,6 +122,7 @@ def tiling_named(structure: str) -> Tiling | None:
         return None
     if structure in TILINGS:
         return TILINGS[structure]()
+    # N itself is no part of the tiling: it sets the amount, in Prune.share.
     if nm := n_of_m(structure):
         return EveryM(nm[1])
     if block := re.fullmatch(r"block-(\d+)x(\d+)", structure):
@@ -182,6 +187,7 @@ class UnitLayer:
         for site, mask, part in self._members:
             units = site.units[part]
             if units.scored:
+                # (indices along the units' dimension, weights of each slice).
                 slices = of(site, mask).movedim(units.dim, 0).flatten(1)
                 # A product with the units' indicators: unlike a scattered sum it comes
                 # out the same every time.
@@ -190,6 +196,8 @@ class UnitLayer:
                 )
                 sums.append(belongs @ slices.sum(1))
                 weights.append(belongs.sum(1) * slices.shape[1])
+        # (1, units): the mean over all scored weights of a unit, whichever tensors they
+        # lie in.
         return (torch.stack(sums).sum(0) / torch.stack(weights).sum(0).clamp(min=1))[
             None
         ]
@@ -198,6 +206,7 @@ class UnitLayer:
         for site, mask, part in self._members:
             units, whole = site.units[part], mask.mask
             unit = units.unit.to(whole.device)
+            # -1 is of no unit, and always stays.
             along = torch.where(unit < 0, True, kept[0][unit.clamp(min=0)])
             # A tensor may belong to two groups, one along each dimension, so each takes
             # away only.

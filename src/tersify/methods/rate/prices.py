@@ -45,21 +45,28 @@ def bits_of_weights(
             _code_if_kept(site, transform, tensor).reshape(-1),
         )
         there = flat != 0
+        # The one change that is priced: a kept weight becomes zero, a zero becomes what
+        # it would be.
         wanted = torch.where(there, 0, other)
         bits = torch.empty(flat.shape, dtype=torch.float32, device=flat.device)
         for box in file.boxes_of(site.name, flat.device):
             part = slice(box.begin, box.begin + box.box.elements)
             bits[part] = box.change(flat[part], wanted[part])
+        # What a removal saves is what the weight takes: minus the change of the file.
         bits = torch.where(there, -bits, bits).reshape(codes.shape)
         if tensor.values is not None:
             bits += VALUE_BITS
         if codes.ndim > 1:
             # The first weight of a filter brings the numbers of its channel with it,
             # and the last takes them away.
+            # How many weights of its channel share the channel's numbers: those there
+            # now, plus itself where it is a zero. Shape (channels, weights of a
+            # channel).
             alive = there.reshape(len(codes), -1).sum(1, keepdim=True) + (
                 ~there
             ).reshape(len(codes), -1)
             bits += (channel_bits / alive.clamp(min=1)).reshape(codes.shape)
+        # Mean over kept weights only; `clamp` saves an empty layer from 0/0.
         mean = (bits * there.reshape(codes.shape)).sum() / there.sum().clamp(min=1)
         most = torch.where(there.any(), MOST_TIMES_THE_MEAN * mean, bits.amax()).clamp(
             min=LEAST_BITS
@@ -76,6 +83,8 @@ def coded_bits(
     """What the codes and values of these tensors take of the file."""
     held = [t for name in names if isinstance(t := packed[name], CompressedTensor)]
     values = sum(t.values.numel() for t in held if t.values is not None)
+    # A group is coded as one stream, so it counts whole where any of its boxes belongs
+    # to these tensors.
     groups = [
         group for group in file.groups if any(box.name in names for box in group.boxes)
     ]
@@ -90,6 +99,7 @@ def _code_if_kept(
     """
     at = site.chain.index(transform)
     value: Tensor | CompressedTensor = site.latent.detach()
+    # What enters this transform, as the file would hold it.
     for link in site.chain[:at]:
         value = link.pack(value)
     whole = value.to_dense() if isinstance(value, CompressedTensor) else value
@@ -99,12 +109,14 @@ def _code_if_kept(
         made = link.pack(made)
     if isinstance(made, CompressedTensor):
         codes = made.codes
+    # A level other than zero is needed to price the weight's return; a codebook of one
+    # level has none.
     return codes.clamp(min=1) if packed.levels is None or packed.levels > 1 else codes
 
 
 def _bits_of_a_channel(packed: Mapping[str, CompressedTensor | Tensor]) -> float:
-    """What the numbers of a channel take beside its weights: biases, batch norms with
-    their statistics.
+    """Mean bits that a channel takes beside its weights: its bias, and the parameters
+    and statistics of its batch norm.
     """
     vectors = [
         t
@@ -116,6 +128,7 @@ def _bits_of_a_channel(packed: Mapping[str, CompressedTensor | Tensor]) -> float
         for t in packed.values()
         if isinstance(t, CompressedTensor) and t.codes.ndim > 1
     )
+    # A vector of equal numbers takes next to nothing in the file.
     distinct = [t for t in vectors if len(t) and bool((t != t[0]).any())]
     bits = 8.0 * sum(t.numel() * t.element_size() for t in distinct) / max(rows, 1)
     return min(bits, MOST_BITS_OF_A_CHANNEL)

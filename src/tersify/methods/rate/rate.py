@@ -83,6 +83,9 @@ class Rate(Method):
             return
         state, transforms = _state(bound), bound.each(RateTransform)
         entering = bound.entering()
+        # Sizes are measured at the beginning only: squares that are measured in a
+        # moving unit would let λ drift. `part` makes a small layer's λ smaller, as
+        # LEAST_PART says.
         if progress.step <= MOST_STEPS_BETWEEN or step.without_training:
             largest = max(value.numel() for value in entering)
             for transform, value in zip(transforms, entering, strict=True):
@@ -90,6 +93,8 @@ class Rate(Method):
                 transform.size.copy_(
                     (value.square().mean() * part).sqrt().clamp(min=1e-12)
                 )
+        # The last rounds matter for the promised size: each asks the coder about the
+        # weights that the round before kept.
         ends = progress.step + 1 >= progress.steps
         for _ in range(
             ROUNDS_WITHOUT_TRAINING
@@ -103,6 +108,8 @@ class Rate(Method):
                 moves = step.without_training or progress.share <= STANDS_FROM
                 self._refresh(bound, state, entering, step.packed(), moves=moves)
             share = 1.0 if step.without_training else progress.share
+            # A cubic that rises fast at first, while there is time to recover (Zhu and
+            # Gupta 2017).
             risen = 1 - (1 - min(share / self.warmup, 1.0)) ** 3 if self.warmup else 1.0
             scores, bits = _scores(transforms, entering, state.lam)
             if self.bytes is None:
@@ -111,6 +118,8 @@ class Rate(Method):
                 wanted = self.bytes + (state.first_bytes - self.bytes).clamp(min=0) * (
                     1 - risen
                 )
+                # Prices of single weights do not add up to the size of the file. They
+                # are taken in proportion: coded/taken file bits for each bit of price.
                 lam = _lambda_for(
                     (8 * wanted - state.rest) * state.taken / state.coded, scores, bits
                 )
@@ -118,6 +127,7 @@ class Rate(Method):
                 state.rest + state.coded * (bits * (scores > lam)).sum() / state.taken
             )
             for transform in transforms:
+                # Limits hold λ as a factor, so a new λ is one multiplication.
                 transform.limit.mul_(lam / state.lam)
             state.lam.copy_(lam)
 
@@ -135,6 +145,8 @@ class Rate(Method):
         """
         transforms = bound.each(RateTransform)
         file = priced(packed)
+        # Before the limits move: `taken` must belong to the weights that `packed`
+        # holds.
         kept = torch.cat(
             [
                 t.kept(value).reshape(-1)
@@ -212,6 +224,9 @@ def _state(bound: Bound) -> RateState:
 
 
 def _asks_the_coder(progress: Progress) -> bool:
+    # True where the last stretch of MOST_STEPS_BETWEEN steps crossed a multiple of
+    # `between`: `update` sees only measured steps and may step over the multiple
+    # itself.
     between = max(1, progress.steps // REFRESHES)
     return (
         progress.step // between != (progress.step - MOST_STEPS_BETWEEN) // between
@@ -222,7 +237,7 @@ def _asks_the_coder(progress: Progress) -> bool:
 def _scores(
     transforms: Sequence[RateTransform], entering: Sequence[Tensor], lam: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Of all weights: the λ up to which each one stays, and its bits."""
+    """For every weight, the largest λ at which it is kept, and its price in bits."""
     each = [t.limit / (lam * t.size.square()) for t in transforms]
     scores = [
         value.square() / (bits * t.size.square()).clamp(min=1e-30)
@@ -237,6 +252,7 @@ def _lambda_for(wanted_bits: Tensor, scores: Tensor, bits: Tensor) -> Tensor:
     """The λ at which the weights that stay take as many bits, found by halving without
     waiting for a device.
     """
+    # Halved on a logarithmic scale, since λ spans twelve powers of ten.
     low = torch.full_like(wanted_bits, LEAST_LAMBDA).log()
     high = torch.full_like(wanted_bits, MOST_LAMBDA).log()
     for _ in range(HALVINGS):
@@ -246,4 +262,5 @@ def _lambda_for(wanted_bits: Tensor, scores: Tensor, bits: Tensor) -> Tensor:
             torch.where(too_many, middle, low),
             torch.where(too_many, high, middle),
         )
+    # The upper end: below MOST_LAMBDA the bits there are never above the wanted ones.
     return high.exp()

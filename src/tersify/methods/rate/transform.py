@@ -39,6 +39,7 @@ class RateTransform(Transform):
 
     def forward(self, latent: Tensor) -> Tensor:
         value = latent.detach()
+        # The gradient passes everywhere, also at zeros, so that a weight can come back.
         return straight_through(torch.where(self.kept(value), value, 0.0), latent)
 
     def pack(self, upstream: Tensor | CompressedTensor) -> CompressedTensor:
@@ -71,6 +72,9 @@ class ExpectedBits(torch.autograd.Function):
         weights = FlatWeights(ctx.saved_tensors, ctx.constants)
         limits = weights.flatten([t.limit for t in ctx.transforms])
         values = weights.values
+        # A line from 0 to the bits at |w| = 2√limit has the slope λ·bits / (2√limit) =
+        # √limit / (2·size²), since λ·bits = limit / size². The 2·size² is in
+        # `steepness`.
         slope = limits.sqrt() * values.sign() * (values.square() < 4 * limits)
         sizes = torch.stack([t.size for t in ctx.transforms])
         steepness = gradient / (2 * values.numel() * sizes.square())
