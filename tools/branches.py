@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_PER_100_LINES = 20.5  # lower it whenever the package allows; 20 is the aim
+MOST_PER_100_LINES = 20.0
 BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension)
 
 
