@@ -64,7 +64,8 @@ def export(model):
     pytest.importorskip("onnx")
     from tersify.export.onnx_graph import _trace
 
-    _trace(model, batches()[0][0])
+    for folded in (False, True):
+        _trace(model, batches()[0][0], folded=folded)
 
 
 def evaluate(model):
