@@ -94,7 +94,7 @@ class Section:
 
 
 def sparse_star(zeros: float, *, ternary: bool) -> nn.Module:
-    """ResNet-20* with that share of zeros, its weights ternary or plain, its norms
+    """ResNet-20* with that fraction of zeros, its weights ternary or plain, its norms
     fitted to noise.
     """
     torch.manual_seed(0)
@@ -196,11 +196,11 @@ def measure(
             figures[f"{key}.b{batch}.t{threads}.{ours}.against.{contest}.cpu"] = cpu
         others = [errors[peer] for peer in peers if peer in errors]
         if contest == "int8" and ours in errors and others:
-            share = errors[ours] / min(others)
+            fraction = errors[ours] / min(others)
             print(
-                f"  {ours}'s largest error is {share:.2f} of the most exact int8 peer's"
+                f"  {ours}'s largest error is {fraction:.2f} of the most exact int8 peer's"
             )
-            figures[f"{key}.{ours}.error_share"] = share
+            figures[f"{key}.{ours}.error_share"] = fraction
 
 
 def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
@@ -235,18 +235,18 @@ def sections(zeros: list[int], threads: list[int]) -> Iterator[Section]:
     # A third of zeros is what ternary training alone gives; the kernel reads every
     # trit, so zeros change little. One layer's int8 weights (16 MB) lie in a large
     # last-level cache; those of eight layers do not, as in a network.
-    for share, count, layers in (
+    for fraction, count, layers in (
         (1 / 3, 2, 1),
         (1 / 3, 2, 8),
         (0.9, 2, 1),
         (1 / 3, 1, 1),
     ):
         yield Section(
-            title=f"{layers} × ternary Linear 4096×4096, {100 * share:.0f} % zeros, {count} threads",
-            key=f"linear4096{'' if layers == 1 else f'x{layers}'}.z{100 * share:.0f}",
+            title=f"{layers} × ternary Linear 4096×4096, {100 * fraction:.0f} % zeros, {count} threads",
+            key=f"linear4096{'' if layers == 1 else f'x{layers}'}.z{100 * fraction:.0f}",
             threads=count,
-            model=lambda share=share, layers=layers: ternary_linear(
-                4096, share, layers
+            model=lambda fraction=fraction, layers=layers: ternary_linear(
+                4096, fraction, layers
             ),  # type: ignore[misc]
             example=vectors,
             contests={
@@ -286,9 +286,9 @@ def compile_facts(figures: dict[str, float]) -> None:
     figures["weight_share"] = fast.weight_bytes() / sum(
         4 * p.numel() for p in model.parameters() if p.ndim > 1
     )
-    share = 1 / figures["weight_share"]
+    fraction = 1 / figures["weight_share"]
     print(
-        f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{share:.1f} of dense fp32"
+        f"\ncompile {figures['compile_seconds']:.2f} s; packed weights 1/{fraction:.1f} of dense fp32"
     )
 
 

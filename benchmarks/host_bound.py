@@ -91,7 +91,12 @@ def host_bound(quick: bool) -> dict[str, float]:
         f"host-bound network: {LAYERS} linear layers of {WIDTH}, batch norms, Adam, CPU: a step over the plain one"
     )
     plain = step_of(None)
-    figures: dict[str, float] = {}
+    figures: dict[str, float] = {
+        "host_bound_layers": LAYERS,
+        "host_bound_width": WIDTH,
+        "host_bound_batch": BATCH,
+        "host_bound_rounds": ROUNDS[quick],
+    }
     for name, method in every_method().items():
         steps = {"plain": plain, name: step_of(method)}
         times = interleaved(

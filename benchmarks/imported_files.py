@@ -139,13 +139,15 @@ def against_hand(path: Path, weights: Path, *, quick: bool) -> dict[str, float]:
             if t.ndim
         ):
             raise RuntimeError(f"{name} did not come back bit for bit")
-        share = 100 * (figures[f"{name}_plain_save"] / figures[f"{name}_by_hand"] - 1)
+        fraction = 100 * (
+            figures[f"{name}_plain_save"] / figures[f"{name}_by_hand"] - 1
+        )
         sizes = "".join(
             f" {k.removeprefix(name + '_')} {v:,.0f}"
             for k, v in figures.items()
             if name in k
         )
-        print(f"{name:24}{sizes}  {share:+.2f} % of by hand", flush=True)
+        print(f"{name:24}{sizes}  {fraction:+.2f} % of by hand", flush=True)
     return figures
 
 

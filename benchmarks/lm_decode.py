@@ -94,10 +94,10 @@ class RandomWeights:
                 torch.arange(-8.0, 8.0).roll(8),
             )
         else:
-            share = float(self._kind.removeprefix("signs")) / 100
+            fraction = float(self._kind.removeprefix("signs")) / 100
             signs = torch.randint(1, 3, (rows, features), dtype=torch.uint8)
             codes, levels = (
-                signs.masked_fill_(torch.rand(rows, features) < share, 0),
+                signs.masked_fill_(torch.rand(rows, features) < fraction, 0),
                 torch.tensor([0.0, 1.0, -1.0]),
             )
         return CompressedTensor(

@@ -8,7 +8,7 @@ a network that was pruned while it trained, instead
 Two ways to choose the filters with the smallest L1 norm: `coupled` takes units that
 meet in an addition together, `single` takes them layer by layer. Times are medians of
 interleaved rounds on one batch; sizes are bytes on disk. Torch-Pruning (peer, where it
-is installed) removes the same share of every layer by the same norm.
+is installed) removes the same fraction of every layer by the same norm.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def built(name: str, classes: int = 1000) -> nn.Module:
     return model
 
 
-def smallest(norms: Tensor, share: float) -> Tensor:
+def smallest(norms: Tensor, fraction: float) -> Tensor:
     dead = torch.zeros(len(norms), dtype=torch.bool)
-    dead[norms.argsort()[: int(share * len(norms))]] = True
+    dead[norms.argsort()[: int(fraction * len(norms))]] = True
     return dead
 
 
 @torch.no_grad()
-def mask_coupled(model: nn.Module, example: Tensor, share: float) -> None:
+def mask_coupled(model: nn.Module, example: Tensor, fraction: float) -> None:
     """The units of every group with the smallest sum of L1 norms over the layers that
     make them.
     """
@@ -63,16 +63,16 @@ def mask_coupled(model: nn.Module, example: Tensor, share: float) -> None:
         for member in group.producers:
             rows = weights[member.name].movedim(member.dim, 0).flatten(1).abs().sum(1)
             norms.index_add_(0, member.unit[member.unit >= 0], rows[member.unit >= 0])
-        group.silence_(model, smallest(norms, share))
+        group.silence_(model, smallest(norms, fraction))
 
 
 @torch.no_grad()
-def mask_single(model: nn.Module, example: Tensor, share: float) -> None:
+def mask_single(model: nn.Module, example: Tensor, fraction: float) -> None:
     """The filters of every convolution with the smallest L1 norm, whatever they are
     added to.
     """
     for conv, norm in norms_behind(model, example):
-        dead = smallest(conv.weight.flatten(1).abs().sum(1), share)
+        dead = smallest(conv.weight.flatten(1).abs().sum(1), fraction)
         for tensor in (conv.weight, norm.weight, norm.bias):
             tensor[dead] = 0
 
@@ -129,7 +129,7 @@ def shrunk(
 
 
 def by_torch_pruning(
-    model: nn.Module, example: Tensor, share: float
+    model: nn.Module, example: Tensor, fraction: float
 ) -> nn.Module | None:
     try:
         import torch_pruning
@@ -141,7 +141,7 @@ def by_torch_pruning(
         model,
         example,
         importance=torch_pruning.importance.MagnitudeImportance(p=1),
-        pruning_ratio=share,
+        pruning_ratio=fraction,
         ignored_layers=last,
     )
     pruner.step()
@@ -209,12 +209,12 @@ def main() -> None:
         }
         for way, mask_ in ways.items():
             masked = copy.deepcopy(dense)
-            mask_(masked, example, args.share)
+            mask_(masked, example, args.fraction)
             models |= shrunk(way, masked, example, figures)
-        peer = by_torch_pruning(dense, example, args.share)
+        peer = by_torch_pruning(dense, example, args.fraction)
         if peer is not None:
             models["torch_pruning"] = peer
-        subject = f"{args.network}, {args.share:.0%} of the filters"
+        subject = f"{args.network}, {args.fraction:.0%} of the filters"
 
     taken = medians(models, example, 5 if args.quick else 30)
     print(f"{subject}, 1×3×{side}×{side}, {args.threads} thread(s)")

@@ -206,10 +206,12 @@ class Stack:
                 drop(self._linear(wide, f"{at}output.dense")) + x,
                 f"{at}output.LayerNorm",
             )
-        share = self.for_each_setting(
+        fraction = self.for_each_setting(
             real.float() / real.sum(2, keepdim=True).clamp(min=1)
         )
-        mean = (x.view(self.k, n, length, -1) * share[..., None]).sum(2).to(self.dtype)
+        mean = (
+            (x.view(self.k, n, length, -1) * fraction[..., None]).sum(2).to(self.dtype)
+        )
         pooled = drop(torch.tanh(self._linear(mean, "pooler.dense")))
         return self._linear(pooled, "classifier").float()
 
@@ -255,7 +257,7 @@ def adam_(
 
 
 def limits(
-    worth: Sequence[Tensor], share: Tensor, together: Tensor, floor: Tensor
+    worth: Sequence[Tensor], fraction: Tensor, together: Tensor, floor: Tensor
 ) -> Tensor:
     """(networks, layers): a weight goes if its worth is no more than this. By
     bisection, for all networks at once.
@@ -266,7 +268,10 @@ def limits(
     case (as `Prune` with scope 'global').
     """
     sizes = torch.cat(
-        [torch.full(one.shape[1:2], one.shape[2], device=share.device) for one in worth]
+        [
+            torch.full(one.shape[1:2], one.shape[2], device=fraction.device)
+            for one in worth
+        ]
     )
     low, high = (
         torch.cat(list(ends), 1)
@@ -298,7 +303,7 @@ def limits(
         return low
 
     if not together.any():
-        return bisected(low, high, share[:, None] * sizes, None)
+        return bisected(low, high, fraction[:, None] * sizes, None)
     cap = bisected(
         low,
         high,
@@ -308,7 +313,7 @@ def limits(
     cap = torch.where(together[:, None], cap, high)
     low = torch.where(together[:, None], low.amin(1, keepdim=True), low)
     high = torch.where(together[:, None], high.amax(1, keepdim=True), high)
-    wanted = share[:, None] * torch.where(together[:, None], sizes.sum(), sizes)
+    wanted = fraction[:, None] * torch.where(together[:, None], sizes.sum(), sizes)
     return torch.minimum(bisected(low, high, wanted, cap), cap)
 
 
@@ -393,7 +398,7 @@ class Trainer:
             )
 
     def _choose(self, at: int, total: int) -> None:
-        shares, due = [], []
+        fractions, due = [], []
         for begin, end, every in self.paces:
             first, last = math.ceil(begin * total - 1e-9), math.ceil(end * total - 1e-9)
             due.append(
@@ -404,11 +409,13 @@ class Trainer:
                 if at >= last
                 else min(max((at / total - begin) / (end - begin), 0.0), 1.0)
             )
-            shares.append(SPARSITY * (1 - (1 - along) ** 3))
+            fractions.append(SPARSITY * (1 - (1 - along) ** 3))
         if not any(due):
             return
         folds = len(self.data.folds)
-        share = torch.tensor(shares, device=self.stack.device).repeat_interleave(folds)
+        fraction = torch.tensor(fractions, device=self.stack.device).repeat_interleave(
+            folds
+        )
         at_hand = (
             torch.tensor(due, device=self.stack.device)
             .repeat_interleave(folds)
@@ -423,7 +430,7 @@ class Trainer:
             for names in alike.values()
         ]
         found = limits(
-            worth, share[at_hand], self.together[at_hand], self.floor[at_hand]
+            worth, fraction[at_hand], self.together[at_hand], self.floor[at_hand]
         )
         spans = found.split([len(names) for names in alike.values()], 1)
         for names, one, limit in zip(alike.values(), worth, spans, strict=True):

@@ -51,7 +51,7 @@ def latents(row: str) -> Drawing | None:
 
 
 def over_epochs(key: str, start: float = 0.0) -> Drawing | None:
-    """The regimes over their epochs, without the share `start` of them."""
+    """The regimes over their epochs, without the fraction `start` of them."""
     series = []
     for index, row in enumerate(
         row for row in rows() if row["id"] in REGIMES and key in row["curve"]

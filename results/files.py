@@ -30,7 +30,7 @@ def imported() -> str:
 
 
 def dense_planes() -> str:
-    """Dense floats: the share of their bytes that is left, and the speed of a core."""
+    """Dense floats: the fraction of their bytes that is left, and the speed of a core."""
     figures = read("dense-planes")["figures"]
     coders = {"tersify": "`.terse`", "zipnn": "ZipNN", "zstd3": "zstd-3"}
     lines = [

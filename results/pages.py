@@ -15,6 +15,8 @@ import files
 import gpu_tables
 import lm_tables
 import recipe_tables
+import reruns
+import step_tables
 import tables
 import zoo_tables
 
@@ -27,6 +29,8 @@ TABLES = (
     | gpu_tables.TABLES
     | lm_tables.TABLES
     | recipe_tables.TABLES
+    | reruns.TABLES
+    | step_tables.TABLES
     | zoo_tables.TABLES
 )
 

@@ -88,8 +88,7 @@ def example() -> str:
     ]
     scored = f"{measured['accuracy']:.2f} % on the {measured['images']:,} test images"
     return (
-        ", ".join(sentences)
-        + f". It scores {scored} as it lies on the disk (batch norm in fp16)."
+        ", ".join(sentences) + f". It scores {scored} as stored (batch norm in fp16)."
     )
 
 

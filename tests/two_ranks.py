@@ -24,7 +24,7 @@ EPOCHS, BATCH, IMAGES = 2, 16, 400  # 50 steps
 
 
 def network() -> nn.Module:
-    """No batch norm, which would see only its rank's share of a batch."""
+    """No batch norm, which would see only its rank's fraction of a batch."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Flatten(),

@@ -19,8 +19,8 @@ class Progress:
     epochs: int = 1
 
     @property
-    def share(self) -> float:
-        """The share of training that is done, 0 … 1."""
+    def fraction(self) -> float:
+        """The fraction of training that is done, 0 … 1."""
         return self.step / self.steps if self.steps else 1.0
 
 
@@ -45,13 +45,13 @@ def growth(
 
 
 def cubic_ramp(start: float, final: float, begin: float, end: float) -> Schedule:
-    """From `start` to `final` between the shares `begin` and `end` of training (Zhu and
+    """From `start` to `final` between the fractions `begin` and `end` of training (Zhu and
     Gupta's AGP).
     """
 
     def value(progress: Progress) -> float:
         # Zhu and Gupta 2017, eq. 1.
-        done = (progress.share - begin) / (end - begin)
+        done = (progress.fraction - begin) / (end - begin)
         left = 1.0 - min(max(done, 0.0), 1.0)
         return final + (start - final) * left**3
 

@@ -132,8 +132,8 @@ def test_planes_are_made_and_joined_alike_by_both_coders(width, is_float, monkey
 def skewed(levels, size=200_000):
     """One code takes nearly everything, and many are too rare for a table."""
     rng = np.random.default_rng(0)
-    shares = 0.5 ** np.minimum(np.arange(levels), 14)
-    return rng.choice(levels, p=shares / shares.sum(), size=size).astype(np.uint8)
+    fractions = 0.5 ** np.minimum(np.arange(levels), 14)
+    return rng.choice(levels, p=fractions / fractions.sum(), size=size).astype(np.uint8)
 
 
 def meaning_of(levels, boxes):

@@ -130,8 +130,8 @@ def test_ternary_kernels_with_structure_take_less_than_their_order_0_entropy():
     codes = np.where(
         np.abs(weights) < np.quantile(np.abs(weights), 0.9), 0, 1 + (weights > 0)
     ).astype(np.uint8)
-    shares = np.bincount(codes.reshape(-1)) / codes.size
-    order_0_bytes = -(shares * np.log2(shares)).sum() * codes.size / 8
+    fractions = np.bincount(codes.reshape(-1)) / codes.size
+    order_0_bytes = -(fractions * np.log2(fractions)).sum() * codes.size / 8
     data, _ = encode(
         codes.reshape(-1),
         [Box(128, 128, 9, 3)],
@@ -148,8 +148,8 @@ def test_codes_without_structure_take_at_most_one_and_a_half_percent_more_than_t
         codes = rng.choice(
             3, p=[zeros, (1 - zeros) / 2, (1 - zeros) / 2], size=1 << 16
         ).astype(np.uint8)
-        shares = np.bincount(codes) / codes.size
-        order_0_bytes = -(shares * np.log2(shares)).sum() * codes.size / 8
+        fractions = np.bincount(codes) / codes.size
+        order_0_bytes = -(fractions * np.log2(fractions)).sum() * codes.size / 8
         data, _ = encode(
             codes, [Box(256, 256, 1, 1)], 3, np.array([[0, 255, 255]], np.uint8), -1
         )

@@ -236,7 +236,7 @@ def test_what_does_not_go_is_refused_in_one_sentence(tmp_path):
         ValueError, match="the recipe searches, and looks at every batch"
     ):
         TersifyCallback("energy")
-    with pytest.raises(ValueError, match="auto_find_batch_size starts training over"):
+    with pytest.raises(ValueError, match="auto_find_batch_size restarts training"):
         trainer(tmp_path, TersifyCallback("ttq"), auto_find_batch_size=True)
     late = trainer(tmp_path)
     late.add_callback(TersifyCallback("ttq"))

@@ -275,7 +275,7 @@ def test_a_second_fit_wants_a_new_callback():
     trainer(callback).fit(module, loader())
     with pytest.raises(
         ValueError,
-        match="training is over and its weights are final; go on with a new callback",
+        match="training is over and its weights are final; continue with a new callback",
     ):
         trainer(callback).fit(module, loader())
     again = TersifyCallback("ternary-target")

@@ -78,9 +78,9 @@ def test_every_corner_both_mirrors_and_every_centre_are_drawn_equally_often() ->
     a = Augmentation(crop_padding=1, flip=True, cutout=2)
     draws = draw(images, a, torch.Generator().manual_seed(0))
     for values, kinds in zip(draws, (3, 3, 2, 4, 4), strict=True):
-        shares = torch.bincount(values, minlength=kinds) / len(images)
-        assert len(shares) == kinds
-        assert shares.sub(1 / kinds).abs().max() < 0.01
+        fractions = torch.bincount(values, minlength=kinds) / len(images)
+        assert len(fractions) == kinds
+        assert fractions.sub(1 / kinds).abs().max() < 0.01
 
 
 def test_no_augmentation_returns_the_images_and_draws_nothing() -> None:

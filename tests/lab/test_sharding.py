@@ -31,7 +31,7 @@ def network():
     )
 
 
-def trained(methods, share=slice(None), sharded=False):
+def trained(methods, fraction=slice(None), sharded=False):
     """The session after 50 steps on `share` of each batch."""
     model = network()
     session = tersify.attach(
@@ -47,8 +47,8 @@ def trained(methods, share=slice(None), sharded=False):
     for _ in range(STEPS):
         x = torch.randn(BATCH, 64, generator=data)
         labels = torch.randint(0, 10, (BATCH,), generator=data)
-        session.step(x[share], labels[share])
-        loss = nn.functional.cross_entropy(model(x[share]), labels[share])
+        session.step(x[fraction], labels[fraction])
+        loss = nn.functional.cross_entropy(model(x[fraction]), labels[fraction])
         optimizer.zero_grad()
         loss.backward()
         if sharded:

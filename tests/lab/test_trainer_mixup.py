@@ -18,7 +18,7 @@ def batch(count=64):
 
 def test_a_mixed_image_and_its_target_hold_both_partners_in_the_same_proportion():
     images, labels = batch()
-    mixed, targets = mix(images, labels, classes=10, share=1.0)
+    mixed, targets = mix(images, labels, classes=10, fraction=1.0)
     for i in range(len(images)):
         one, other = images[i], images[-1 - i]
         part = ((mixed[i] - other) * (one - other)).sum() / (one - other).square().sum()
@@ -31,7 +31,7 @@ def test_a_mixed_image_and_its_target_hold_both_partners_in_the_same_proportion(
 
 def test_the_images_that_are_not_chosen_stay_as_they_are():
     images, labels = batch(2000)
-    mixed, targets = mix(images, labels, classes=10, share=0.3)
+    mixed, targets = mix(images, labels, classes=10, fraction=0.3)
     untouched = (mixed == images).flatten(1).all(1)
     assert 0.65 < untouched.float().mean() < 0.75
     assert torch.equal(targets[untouched], F.one_hot(labels, 10).float()[untouched])

@@ -39,7 +39,7 @@ def pruned_at_once(
     return model
 
 
-def zero_share(weight: Tensor) -> float:
+def zero_fraction(weight: Tensor) -> float:
     return float((weight == 0).float().mean())
 
 

@@ -117,19 +117,19 @@ sizes = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 @given(
     sizes=sizes,
     seed=st.integers(0, 10**6),
-    share=st.floats(0.3, 1.0),
+    fraction=st.floats(0.3, 1.0),
     exactly=st.booleans(),
     thrifty=st.booleans(),
 )
 def test_repaired_states_keep_a_unit_in_each_layer_and_the_budget(
-    sizes, seed, share, exactly, thrifty
+    sizes, seed, fraction, exactly, thrifty
 ):
     generator = torch.Generator().manual_seed(seed)
     costs = torch.cat(
         [torch.full((size,), float(1 + 3 * i)) for i, size in enumerate(sizes)]
     )
     budget = max(
-        share * float(costs.sum()), sum(1.0 + 3 * i for i in range(len(sizes)))
+        fraction * float(costs.sum()), sum(1.0 + 3 * i for i in range(len(sizes)))
     )
     bounds = Bounds(sizes, costs, budget, exactly=exactly, thrifty=thrifty)
     states = torch.rand(5, len(costs), generator=generator) < 0.4

@@ -71,8 +71,8 @@ def test_a_split_that_leaves_a_part_without_intervals_is_refused(n, ratio):
 def test_range_split_is_uniform_inside_and_equally_likely_outside():
     data = weights()
     edges, low, high = range_split(data, 4, 1.0, 0.04, 0.96)
-    shares = np.histogram(data, np.concatenate([[-1], edges, [1]]))[0] / len(data)
-    assert shares[[0, 1, 2, 3, 12, 13, 14, 15]] == pytest.approx(0.01, abs=1e-3)
+    fractions = np.histogram(data, np.concatenate([[-1], edges, [1]]))[0] / len(data)
+    assert fractions[[0, 1, 2, 3, 12, 13, 14, 15]] == pytest.approx(0.01, abs=1e-3)
     assert np.diff(edges[3:12]) == pytest.approx((high - low) / 8)
 
 

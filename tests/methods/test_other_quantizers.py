@@ -150,15 +150,15 @@ def test_ec2t_leads_lambda_to_the_share_of_zeros_that_is_wanted_while_the_latent
         epochs=200,
         steps_per_epoch=1,
     )
-    shares = []
+    fractions = []
     for _ in range(200):
         with torch.no_grad():
             session.sites[0].latent.mul_(1.0005)
         session.step()
-        shares.append(session.pack().sparsity_percent())
+        fractions.append(session.pack().sparsity_percent())
     # then λ stands, and the last quarter is trained around it
-    assert shares[149] == pytest.approx(70, abs=1)
-    assert max(shares) < 75
+    assert fractions[149] == pytest.approx(70, abs=1)
+    assert max(fractions) < 75
     large, small = (sparsity_percent([t]) for t in session.pack().compressed().values())
     assert large > small + 5  # zeros of a small layer save little
 

@@ -15,13 +15,13 @@ def test_pruned_share_reaches_the_target_at_the_end_of_the_ramp_and_stays():
     model = nn.Linear(100, 100)
     recipe = Recipe(rules=[Rule(methods=[Prune(sparsity=0.9, begin=0.1, end=0.5)])])
     session = tersify.attach(model, recipe, epochs=20, steps_per_epoch=1)
-    shares = []
+    fractions = []
     for _ in range(20):
         session.step()
-        shares.append(sparsity_percent(session.pack().compressed().values()))
-    assert shares[0] == 0
-    assert shares == sorted(shares)
-    assert shares[10:] == [90.0] * 10
+        fractions.append(sparsity_percent(session.pack().compressed().values()))
+    assert fractions[0] == 0
+    assert fractions == sorted(fractions)
+    assert fractions[10:] == [90.0] * 10
 
 
 @pytest.mark.parametrize(("begin", "end", "steps"), [(0.7, 0.75, 10), (0.0, 1.0, 3)])

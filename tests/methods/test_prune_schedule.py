@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pruning import begin, zero_share
+from pruning import begin, zero_fraction
 from torch import nn
 
 from tersify.methods import Prune, from_table
@@ -14,18 +14,18 @@ from tersify.methods.pruning.choice import choose_globally, least_kept, lowest
 from tersify.schedules import Progress, cubic_ramp
 
 
-def shares(epochs, **settings):
+def fractions(epochs, **settings):
     model = nn.Linear(50, 20, bias=False)
     session = begin(model, epochs=epochs, **settings)
     seen = []
     for _ in range(epochs):
         session.step()
-        seen.append(zero_share(model.weight))
+        seen.append(zero_fraction(model.weight))
     return seen
 
 
 def test_agp_follows_the_cubic_of_zhu_and_gupta():
-    seen = shares(40, sparsity=0.9, start=0.3, begin=0.1, end=0.6)
+    seen = fractions(40, sparsity=0.9, start=0.3, begin=0.1, end=0.6)
     cubic = cubic_ramp(0.3, 0.9, 0.1, 0.6)
     for step in range(4, 24):
         assert seen[step] == pytest.approx(cubic(Progress(step, 40, 1.0)), abs=1e-3)
@@ -34,12 +34,12 @@ def test_agp_follows_the_cubic_of_zhu_and_gupta():
 
 
 def test_linear_rises_by_equal_steps():
-    seen = shares(20, sparsity=0.5, schedule="linear", end=0.5)
+    seen = fractions(20, sparsity=0.5, schedule="linear", end=0.5)
     assert seen[:11] == pytest.approx([0.05 * i for i in range(11)], abs=1e-3)
 
 
 def test_a_frequency_chooses_seldom_and_still_ends_on_time():
-    seen = shares(20, sparsity=0.9, every=4, end=0.5)
+    seen = fractions(20, sparsity=0.9, every=4, end=0.5)
     changes = [i for i in range(1, 20) if seen[i] != seen[i - 1]]
     assert changes == [4, 8, 10]
     assert seen[10:] == pytest.approx([0.9] * 10)
@@ -59,7 +59,7 @@ def test_one_shot_prunes_once_and_the_mask_stays_through_fine_tuning():
 
 
 def test_cyclic_lets_weights_regrow_between_its_ramps():
-    seen = shares(60, sparsity=0.8, schedule="cyclic", cycles=3, regrow=0.5, end=0.9)
+    seen = fractions(60, sparsity=0.8, schedule="cyclic", cycles=3, regrow=0.5, end=0.9)
     falls = [i for i in range(1, 60) if seen[i] < seen[i - 1]]
     assert len(falls) == 2
     assert all(seen[i] == pytest.approx(0.4, abs=0.03) for i in falls)
@@ -113,8 +113,8 @@ def test_layers_compete_globally_and_keep_their_floor():
         model[0].weight.mul_(0.01)
     session = begin(model, scope="global", sparsity=0.5, floor=0.1)
     session.advance_to_end()
-    assert zero_share(model[0].weight) == pytest.approx(0.9)
-    assert zero_share(model[1].weight) == pytest.approx(0.1)
+    assert zero_fraction(model[0].weight) == pytest.approx(0.9)
+    assert zero_fraction(model[1].weight) == pytest.approx(0.1)
 
 
 @given(
@@ -123,13 +123,13 @@ def test_layers_compete_globally_and_keep_their_floor():
     st.floats(0, 0.45),
     st.integers(0, 99),
 )
-def test_a_global_choice_meets_its_amount_and_every_floor(sizes, floor, share, seed):
+def test_a_global_choice_meets_its_amount_and_every_floor(sizes, floor, fraction, seed):
     generator = torch.Generator().manual_seed(seed)
     scores = [
         torch.randint(0, 5, (1, size), generator=generator).float() for size in sizes
     ]
     room = sum(size - max(1, -int(-floor * size // 1)) for size in sizes)
-    wanted = min(round(share * sum(sizes)), room)
+    wanted = min(round(fraction * sum(sizes)), room)
     kept = choose_globally(scores, lambda units: wanted, floor)
     assert sum(int((~k).sum()) for k in kept) == wanted
     assert all(
@@ -182,7 +182,7 @@ def test_a_row_scope_prunes_every_output_alike():
         ({"lam": "1"}, r"lam must be in \(0, 1e\+06\], got '1'"),
         ({"score": "movement", "head_start": math.nan}, "head_start must be in"),
         ({"score": "movement", "lines": -1.0}, "lines must be in"),
-        ({"start": 0.95}, "start must be a share between 0 and the final sparsity"),
+        ({"start": 0.95}, "start must be a fraction between 0 and the final sparsity"),
     ],
 )
 def test_a_wrong_setting_is_refused_at_birth(settings, message):

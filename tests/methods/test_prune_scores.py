@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from pruning import begin, pruned_at_once, train, zero_share
+from pruning import begin, pruned_at_once, train, zero_fraction
 from torch import nn
 
 import tersify
@@ -57,7 +57,7 @@ def test_a_weight_that_movement_pruned_returns_when_its_gradient_asks():
 
 
 def test_soft_movement_makes_more_zeros_with_a_larger_lam_and_keeps_what_the_loss_holds():
-    shares = []
+    fractions = []
     for lam in (0.1, 1.0, 10.0):
         torch.manual_seed(0)
         model = nn.Linear(16, 16, bias=False)
@@ -72,8 +72,8 @@ def test_soft_movement_makes_more_zeros_with_a_larger_lam_and_keeps_what_the_los
             60,
             lr=1.0,
         )
-        shares.append(zero_share(model.weight))
-    assert shares[0] + 0.1 < shares[1] < shares[2] - 0.1
+        fractions.append(zero_fraction(model.weight))
+    assert fractions[0] + 0.1 < fractions[1] < fractions[2] - 0.1
     kept = model.weight != 0
     assert goal[kept].abs().mean() > 2 * goal[~kept].abs().mean()
 
@@ -180,7 +180,7 @@ def test_a_weight_that_training_does_not_reach_is_measured_all_the_same(mode):
             schedule="one-shot",
             calibration=batches_of_four(),
         )
-    assert [zero_share(weight) for weight in model.parameters()] == [0.5, 0.5]
+    assert [zero_fraction(weight) for weight in model.parameters()] == [0.5, 0.5]
     assert model["a"].weight.requires_grad is (mode == "unused")
     assert model["b"].weight.requires_grad
     assert model["a"].weight.grad is None
@@ -219,7 +219,7 @@ def test_random_is_the_same_for_the_same_seed_and_other_for_another():
         )
     assert torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
-    assert zero_share(masks[2]) == 0.5
+    assert zero_fraction(masks[2]) == 0.5
 
 
 @pytest.mark.parametrize("score", ["movement", "taylor"])

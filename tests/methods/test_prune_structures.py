@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pruning import begin, pruned_at_once, zero_share
+from pruning import begin, pruned_at_once, zero_fraction
 from torch import nn
 
 from method_zoo import make
@@ -208,7 +208,7 @@ def test_a_bias_named_by_a_rule_is_pruned_by_an_absolute_count():
     model = nn.Linear(4, 10)
     pruned_at_once(model, weights="bias", count=7)
     assert (model.bias == 0).sum() == 7
-    assert zero_share(model.weight) == 0
+    assert zero_fraction(model.weight) == 0
 
 
 @pytest.mark.parametrize(

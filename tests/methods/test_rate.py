@@ -68,13 +68,13 @@ CASES = [(make, "ternary") for make in NETWORKS] + [
 
 
 @pytest.mark.parametrize(("make", "kind"), CASES)
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_the_file_is_as_large_as_asked_and_as_expected(make, kind, share, tmp_path):
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_the_file_is_as_large_as_asked_and_as_expected(make, kind, fraction, tmp_path):
     model, x = make()
     behind, bits = CHAINS[kind]
     weights = sum(p.numel() for p in model.parameters() if p.ndim > 1)
     others = sum(t.numel() for t in model.state_dict().values()) - weights
-    wanted = int(share * bits * weights / 8) + 4 * others + 1500
+    wanted = int(fraction * bits * weights / 8) + 4 * others + 1500
     session = trained(model, x, (Rate(bytes=wanted), *behind))
     size = tersify.save(session.pack(), tmp_path / "net.terse")
     assert abs(1000 * session.figures()["kB"] - size) <= 0.02 * size

@@ -55,9 +55,9 @@ def test_a_stretched_regime_ends_where_the_long_one_ended():
     long = Ternary(regime="log", cap=1.0, speed=0.5).schedule(500)
     short = Ternary(regime="log", cap=1.0, speed=0.5, over=500).schedule(50)
     assert long(at_epoch(500)) < 0.5  # far from the cap, where any two would meet
-    for share in (0.0, 0.25, 0.5, 1.0):
-        assert short(at_epoch(1 + 49 * share, 50)) == pytest.approx(
-            long(at_epoch(1 + 499 * share))
+    for fraction in (0.0, 0.25, 0.5, 1.0):
+        assert short(at_epoch(1 + 49 * fraction, 50)) == pytest.approx(
+            long(at_epoch(1 + 499 * fraction))
         )
 
 
@@ -141,13 +141,13 @@ def test_growth_ends_at_the_wanted_share_of_zeros_and_then_follows_the_latents()
     session = tersify.attach(
         model, Recipe(rules=[Rule(methods=[method])]), epochs=41, steps_per_epoch=1
     )
-    shares, thresholds = [], []
+    fractions, thresholds = [], []
     for _ in range(40):
         session.step()
-        shares.append(session.pack().sparsity_percent())
+        fractions.append(session.pack().sparsity_percent())
         thresholds.append(session.status()["Δ"])
-    assert shares[0] < 50
-    assert shares[0] < shares[1] <= max(shares) == pytest.approx(80, abs=0.1)
+    assert fractions[0] < 50
+    assert fractions[0] < fractions[1] <= max(fractions) == pytest.approx(80, abs=0.1)
     assert thresholds[0] == pytest.approx(0.1)
     with torch.no_grad():
         # far beyond 1: they are not clipped, and Δ goes along with them

@@ -1,4 +1,4 @@
-"""The share of zeros is what was asked for."""
+"""The fraction of zeros is what was asked for."""
 
 import math
 
@@ -24,13 +24,13 @@ def test_the_network_as_a_whole_reaches_the_share_and_layers_differ():
         epochs=100,
         steps_per_epoch=1,
     )
-    shares = []
+    fractions = []
     for _ in range(100):
         session.step()
-        shares.append(session.pack().sparsity_percent())
-    assert shares[0] == pytest.approx(40, abs=0.1)
-    assert shares == sorted(shares)
-    assert shares[-1] == pytest.approx(90, abs=0.1)
+        fractions.append(session.pack().sparsity_percent())
+    assert fractions[0] == pytest.approx(40, abs=0.1)
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == pytest.approx(90, abs=0.1)
     first, second = (
         sparsity_percent([t]) for t in session.pack().compressed().values()
     )

@@ -42,7 +42,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def error_of(given: Tensor, wanted: Tensor, least: float = 0.0) -> float:
-    """The largest error as a share of the largest finite value; infinite where a NaN or
+    """The largest error as a fraction of the largest finite value; infinite where a NaN or
     an infinity is elsewhere.
 
     `least`: what the largest value counts as where it is smaller.
@@ -155,7 +155,7 @@ def unchanged_by_compile(model: nn.Module, before: Mapping[str, Tensor]) -> bool
 
 
 def thinned_(model: nn.Module, zeros: float = 0.9, ternary: bool = False) -> nn.Module:
-    """That share of every weight's smallest values becomes zero; ternary: the rest
+    """That fraction of every weight's smallest values becomes zero; ternary: the rest
     becomes ± their mean.
     """
     for parameter in model.parameters():

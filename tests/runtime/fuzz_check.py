@@ -111,7 +111,7 @@ def _slack(wanted: Any, exact: list[Any]) -> float:
 
 def _largest(model: Program, calls: list[_Call]) -> dict[str, float]:
     """For each output its largest value over all calls: the step of an int8 output is a
-    share of that.
+    fraction of that.
     """
     found: dict[str, float] = {}
     for call in calls:

@@ -53,10 +53,10 @@ class Found:
         self.refused_calls += other.refused_calls
 
     def describe(self) -> str:
-        share = 100 * self.refused / max(1, self.modules)
+        fraction = 100 * self.refused / max(1, self.modules)
         calls = 100 * self.refused_calls / max(1, self.calls)
         lines = [
-            f"{self.modules} modules: {self.right} right, {self.refused} refused ({share:.1f} %), "
+            f"{self.modules} modules: {self.right} right, {self.refused} refused ({fraction:.1f} %), "
             f"{len(self.wrong)} wrong; of {self.calls} calls at some size {calls:.1f} % were refused"
         ]
         lines += [

@@ -20,7 +20,7 @@ pytest.importorskip("tersify._runtime")
 
 
 def sparse_(model: nn.Module, zeros: float = 0.9) -> nn.Module:
-    """Ternary weights with that share of zeros, and batch norms that have seen data."""
+    """Ternary weights with that fraction of zeros, and batch norms that have seen data."""
     for parameter in model.parameters():
         if parameter.ndim > 1:
             kept = (torch.rand_like(parameter) >= zeros).float()

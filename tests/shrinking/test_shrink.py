@@ -51,9 +51,9 @@ def test_silent_units_go_and_the_outputs_stay(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 @settings(max_examples=2)
-@given(seed=st.integers(0, 2**16), share=st.sampled_from([0.2, 0.6, 0.9]))
+@given(seed=st.integers(0, 2**16), fraction=st.sampled_from([0.2, 0.6, 0.9]))
 def test_any_zeroed_rows_give_the_same_outputs(
-    name: str, seed: int, share: float
+    name: str, seed: int, fraction: float
 ) -> None:
     """Each layer on its own, so that in additions some units die on one side only."""
     model, x = make(name, seed % 97)
@@ -66,7 +66,7 @@ def test_any_zeroed_rows_give_the_same_outputs(
                 if isinstance(module, nn.ConvTranspose2d)
                 else weight.data
             )
-            dead = torch.rand(len(rows)) < share
+            dead = torch.rand(len(rows)) < fraction
             rows[dead] = 0
             if module.bias is not None and torch.rand(()) < 0.7:
                 module.bias.data[dead] = 0

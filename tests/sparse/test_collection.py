@@ -314,7 +314,7 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
         ({"format": "ellpack"}, "unknown format 'ellpack'"),
         ({"columns": 0}, "columns must be a whole number of at least 1, got 0"),
         ({"columns": 2.5}, "columns must be a whole number of at least 1, got 2.5"),
-        ({"min_sparsity": 1.5}, "share of zeros, 0..1, got 1.5"),
+        ({"min_sparsity": 1.5}, "fraction of zeros, 0..1, got 1.5"),
         ({"order": "X@W"}, "order must be one of auto, W@X, X@W.T"),
         ({"name": "../evil"}, "letters, digits"),
         ({"min_sparsity": 0.99}, "no layer with at least 99 % zeros"),

@@ -23,9 +23,9 @@ def test_sparsity_and_entropy_are_joint_over_the_network():
     assert sparsity_percent([first]) == 80
     assert sparsity_percent([first, second]) == 40
     assert entropy_bits([second]) == 1.0
-    share = torch.tensor([8, 6, 6]) / 20
+    fraction = torch.tensor([8, 6, 6]) / 20
     assert entropy_bits([first, second]) == pytest.approx(
-        float(-(share * share.log2()).sum())
+        float(-(fraction * fraction.log2()).sum())
     )
 
 

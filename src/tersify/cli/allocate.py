@@ -40,7 +40,8 @@ def allocate(
         int | None, typer.Option(help="Bytes that codes and tables may take.")
     ] = None,
     drop: Annotated[
-        float | None, typer.Option(help="Or: points of accuracy that may be lost.")
+        float | None,
+        typer.Option(help="Accuracy points that may be lost, instead of --budget."),
     ] = None,
     images: Annotated[
         int,
@@ -52,10 +53,10 @@ def allocate(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Also write the network so compressed, as a .terse file."),
+        typer.Option(help="Also write the compressed network, as a .terse file."),
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")
@@ -143,7 +144,7 @@ def _plot(plans: Sequence[Plan], chosen: Plan, title: str, path: Path) -> None:
     )
     figure.update_xaxes(title="bytes of codes and tables")
     figure.update_yaxes(
-        title="predicted damage, share of the outputs' variance", type="log", dtick=1
+        title="predicted damage, fraction of the outputs' variance", type="log", dtick=1
     )
     figure.update_layout(title=title, template="plotly_white", height=560)
     write_text(path, figure.to_html(include_plotlyjs=True))

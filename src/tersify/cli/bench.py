@@ -39,7 +39,7 @@ def bench(
         2, usable_cpus()
     ),
     rounds: Annotated[
-        int, typer.Option(min=1, help="How often every engine gets its turn.")
+        int, typer.Option(min=1, help="Timing rounds of every engine.")
     ] = 5,
     device: Annotated[
         Literal["cpu", "cuda"],
@@ -193,13 +193,13 @@ def layer_table(times: list[OpTime], batch: int) -> Table:
     from rich.table import Table
 
     whole = sum(time.microseconds for time in times) or 1.0
-    table = Table("layer", "kernel", f"µs at batch {batch}", "share")
+    table = Table("layer", "kernel", f"µs at batch {batch}", "of all")
     for time in times:
-        share = f"{100 * time.microseconds / whole:.1f} %"
+        fraction = f"{100 * time.microseconds / whole:.1f} %"
         table.add_row(
             time.parameter or time.name,
             time.kernel or "–",
             f"{time.microseconds:.1f}",
-            share,
+            fraction,
         )
     return table

@@ -42,7 +42,7 @@ def collect(
         list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
     shape: Annotated[
         str | None,
@@ -54,7 +54,7 @@ def collect(
         int, typer.Option(min=1, help="Inputs in the calibration batch.")
     ] = 8,
     columns: Annotated[
-        int, typer.Option(help="The most input vectors that are kept of an operation.")
+        int, typer.Option(help="Maximum input vectors kept for an operation.")
     ] = 256,
     format: Annotated[
         str,
@@ -89,7 +89,7 @@ def collect(
         list[str] | None, typer.Option(help="A backend for --bench; repeatable.")
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=1, help="How often every backend gets its turn.")
+        int, typer.Option(min=1, help="Timing rounds of every backend.")
     ] = 5,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every backend.")] = 1,
     json_path: Annotated[

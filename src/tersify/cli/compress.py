@@ -55,10 +55,10 @@ def compress(
         typer.Option(help="Start from these weights, and not from the dense twin's."),
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out.")
+        bool, typer.Option("--resume", help="Resume the run in --out.")
     ] = False,
     dense_twin: Annotated[
         bool,
@@ -75,7 +75,7 @@ def compress(
     lr: Annotated[
         float | None,
         typer.Option(
-            help="The learning rate at the start, as it is; a recipe's is for batches of 256."
+            help="The initial learning rate, used as given; a recipe's is for batches of 256."
         ),
     ] = None,
     seed: Annotated[
@@ -178,7 +178,7 @@ def _tell(
     if rows[label].get("sparsity", 0.0) > NEARLY_ALL_ZERO:
         console.print(
             f"{rows[label]['sparsity']:.1f} % of the weights are zero: the threshold outran the latents. Train longer, "
-            "lower the recipe's cap, or use ternary-target, which aims at a share of zeros.",
+            "lower the recipe's cap, or use ternary-target, which aims at a fraction of zeros.",
             highlight=False,
         )
     dense = rows[label].get("dense_accuracy")

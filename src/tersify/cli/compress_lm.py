@@ -20,9 +20,7 @@ def compress_lm(
     ],
     calibrate: Annotated[
         list[Path],
-        typer.Option(
-            help="A text file of what the model shall be good at; repeatable, and mixed."
-        ),
+        typer.Option(help="Text the model should be good at; repeatable, and mixed."),
     ],
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
     recipe: Annotated[
@@ -32,29 +30,29 @@ def compress_lm(
         ),
     ] = "lm-3bit",
     bits: Annotated[
-        float | None, typer.Option(help="Bits of a weight, in place of the recipe's.")
+        float | None, typer.Option(help="Bits per weight, instead of the recipe's.")
     ] = None,
-    windows: Annotated[int, typer.Option(min=1, help="Windows of text in all.")] = 64,
+    windows: Annotated[int, typer.Option(min=1, help="Windows of text in total.")] = 64,
     tune_steps: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Steps of distillation, in place of the recipe's; on a CPU they take long, and 0 leaves them out.",
+            help="Tuning steps, instead of the recipe's; slow on a CPU; 0 skips tuning.",
         ),
     ] = None,
     tune_batch: Annotated[
-        int, typer.Option(min=1, help="Windows of one such step.")
+        int, typer.Option(min=1, help="Windows of text in each tuning step.")
     ] = 16,
     length: Annotated[int, typer.Option(min=8, help="Tokens of a window.")] = 512,
     keep: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for what is finished; the same command goes on there."
+            help="Keep finished work in this folder; the same command resumes from it."
         ),
     ] = None,
     measure: Annotated[
         Path | None,
-        typer.Option(help="A text whose perplexity is told, before and after."),
+        typer.Option(help="Report the perplexity of this text, before and after."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     bf16: Annotated[

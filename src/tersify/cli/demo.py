@@ -20,10 +20,10 @@ def demo(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A few epochs: shows the path, not the result."),
+        typer.Option("--quick", help="A few epochs: a trial run, not the result."),
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the demo in --out.")
+        bool, typer.Option("--resume", help="Resume the demo in --out.")
     ] = False,
     seed: Annotated[
         int, typer.Option(help="Seed of weights, order and augmentation.")

@@ -24,7 +24,7 @@ def evaluate(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
     data: Annotated[str, typer.Option(help=DATA_HELP)],
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
     target: Target = None,
     option: TargetOption = None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tersify.runtime.fixed import FixedNetwork
 
 export = typer.Typer(
-    help="Hand a .terse file over: a folder for an FPGA, a C source, an ONNX file, or dense safetensors.",
+    help="Export a .terse file: a folder for an FPGA, C source, ONNX, or dense safetensors.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -188,7 +188,7 @@ def c_source(
     file: Annotated[Path, typer.Argument(help="A .terse file with a plan.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be empty.")],
     name: Annotated[
-        str, typer.Option(help="Of the source, and of its function.")
+        str, typer.Option(help="Name of the source file and of its function.")
     ] = "network",
     vectors: Annotated[
         int, typer.Option(min=1, max=1000, help="Golden vectors for the test.")

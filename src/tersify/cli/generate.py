@@ -18,26 +18,35 @@ Model = Annotated[
     ),
 ]
 Tokens = Annotated[
-    int, typer.Option("--max-new-tokens", min=1, help="The most tokens of one answer.")
+    int, typer.Option("--max-new-tokens", min=1, help="Maximum tokens of an answer.")
 ]
 Temperature = Annotated[
     float,
-    typer.Option(min=0, help="Above 0: tokens are drawn, the more freely the higher."),
+    typer.Option(
+        min=0, help="0 takes the likeliest token; higher values sample more freely."
+    ),
 ]
 TopP = Annotated[
     float,
-    typer.Option(help="Drawn tokens are among the likeliest that have this share."),
+    typer.Option(
+        help="Draw from the likeliest tokens whose probabilities add up to this."
+    ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of drawn tokens.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the sampled tokens.")]
 Precision = Annotated[
     Literal["fp32", "int8"],
-    typer.Option(help="Of the activations; int8 needs weights of few levels."),
+    typer.Option(
+        help="Precision of the activations; int8 needs weights with few levels."
+    ),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="What torch uses by default.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, help="CPU threads; as many as torch uses by default."),
+]
 Context = Annotated[
     int | None,
     typer.Option(
-        min=1, help="The longest text; what the model was made for by default."
+        min=1, help="The longest text in tokens; the model's own limit by default."
     ),
 ]
 
@@ -63,7 +72,7 @@ def _opened(
 
 def generate(
     model: Model,
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    prompt: Annotated[str, typer.Option(help="The text to continue.")],
     max_new_tokens: Tokens = 128,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -97,9 +106,7 @@ def generate(
 
 def chat(
     model: Model,
-    system: Annotated[
-        str | None, typer.Option(help="What the model is told before the talk.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     max_new_tokens: Tokens = 512,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,

@@ -30,17 +30,19 @@ def plan(
         Path, typer.Option(help="The .terse file to write: the same with a plan.")
     ],
     precision: Annotated[
-        str, typer.Option(help="Of the activations: fp32 or int8.")
+        str, typer.Option(help="Precision of the activations: fp32 or int8.")
     ] = "fp32",
     data: Annotated[
         str | None,
-        typer.Option(help="What the network sees: its ranges and norms. " + DATA_HELP),
+        typer.Option(
+            help="Data for activation ranges and input normalization: " + DATA_HELP
+        ),
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
     images: Annotated[
-        int, typer.Option(min=1, help="Of the training set: how many show the ranges.")
+        int, typer.Option(min=1, help="Training images that set the activation ranges.")
     ] = 256,
     target: Target = None,
     option: TargetOption = None,

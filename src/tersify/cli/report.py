@@ -23,7 +23,8 @@ def report(
         Path | None, typer.Option(help="Also write every figure here as SVG.")
     ] = None,
     png: Annotated[
-        bool, typer.Option("--png", help="Those figures as PNG, too; needs chromium.")
+        bool,
+        typer.Option("--png", help="Also write those figures as PNG; needs chromium."),
     ] = False,
 ) -> None:
     """Write one self-contained page: headline figures, curves, layers, histograms,

@@ -25,11 +25,11 @@ def reproduce(
     smoke: Annotated[
         bool,
         typer.Option(
-            "--smoke", help="Little data, few epochs: shows that the path works."
+            "--smoke", help="Little data and few epochs, to check that it runs."
         ),
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what is in --out.")
+        bool, typer.Option("--resume", help="Resume the runs in --out.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -57,7 +57,7 @@ def reproduce(
         int | None, typer.Option(help="Epochs of every row; milestones scale along.")
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")
@@ -131,7 +131,7 @@ def reproduce(
     _show(console, outcome)
     if smoke:
         console.print(
-            "A smoke run shows that the path works; its figures mean nothing.",
+            "A smoke run only checks that everything runs; its figures mean nothing.",
             highlight=False,
         )
     for path in (*outcome.files, *(_pngs(outcome.files) if png else ())):

@@ -26,7 +26,7 @@ def serve(
     ] = 8000,
     folder: Annotated[
         Path | None,
-        typer.Option(help="The package @tersify/run, where it lies elsewhere."),
+        typer.Option(help="Folder of the package @tersify/run, if it is elsewhere."),
     ] = None,
 ) -> None:
     """Open the page in a browser: drop a .terse file and an image, see result, size and

@@ -23,28 +23,30 @@ from tersify.cli.common import (
 
 def squeeze(
     file: Annotated[
-        Path, typer.Argument(help="A .terse file, of weights as they are or as codes.")
+        Path, typer.Argument(help="A .terse file, with plain or coded weights.")
     ],
     data: Annotated[str, typer.Option(help=DATA_HELP)],
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
     drop: Annotated[
         float,
         typer.Option(
-            help="Points of accuracy that may go, on held-out training images."
+            help="Accuracy points that may be lost, measured on held-out training images."
         ),
     ] = 0.2,
     images: Annotated[
         int,
         typer.Option(
-            min=1, help="Training images that tell how much each weight matters."
+            min=1, help="Training images that measure how much each weight matters."
         ),
     ] = 512,
     held_out: Annotated[
         int,
-        typer.Option(min=1, help="Other training images that the drop is measured on."),
+        typer.Option(
+            min=1, help="Other training images, on which the drop is measured."
+        ),
     ] = 2000,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
     target: Target = None,
     option: TargetOption = None,

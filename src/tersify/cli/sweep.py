@@ -31,7 +31,7 @@ def sweep(
         Path | None, typer.Option(help="Where the trials go; runs/NAME by default.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the sweep in --out.")
+        bool, typer.Option("--resume", help="Resume the sweep in --out.")
     ] = False,
     engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local",
     address: Annotated[
@@ -45,7 +45,7 @@ def sweep(
         ),
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie.")
+        Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
 ) -> None:
     """Search the space of SWEEP.toml and show the front; killed at any moment, --resume

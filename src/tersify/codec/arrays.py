@@ -37,7 +37,7 @@ from tersify.codec.planes import (
     may_repeat,
 )
 
-MIN_ZERO_SHARE = 1 / 64
+MIN_ZERO_FRACTION = 1 / 64
 SAMPLE = 1 << 16
 # what a zstd frame must save: readers of version 1.0 know planes alone
 WORTH_BYTES = 64
@@ -161,7 +161,7 @@ def _has_zeros(elements: npt.NDArray[np.unsignedinteger], width: int) -> bool:
     # Masked with ~sign, both zeros are 0.
     sample = elements[:: max(1, elements.size // SAMPLE)]
     return int(np.count_nonzero((sample & ~_sign(width)) == 0)) >= max(
-        1, MIN_ZERO_SHARE * sample.size
+        1, MIN_ZERO_FRACTION * sample.size
     )
 
 

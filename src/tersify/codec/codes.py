@@ -23,7 +23,7 @@ from tersify.tensor import bits_for, bytes_for
 
 # zstd tries hard up to this size, and beyond it where quicker tries come near
 THOROUGH_BYTES = 1 << 18
-# level, and the share of the best size that is near
+# level, and the fraction of the best size that is near
 QUICK_TRIES = ((3, 1.05), (12, 1.005))
 
 

@@ -30,9 +30,9 @@ from tersify.tensor import CompressedTensor, bits_for, code_counts
 
 MIN_ELEMENTS = 64
 MIN_SAVED_BITS = 8 * 64  # what a tensor must save before its kind changes
-MIN_ZERO_SHARE = 1 / 64
+MIN_ZERO_FRACTION = 1 / 64
 ZERO_SAMPLE = 1 << 14
-MAX_TABLE_SHARE = 0.1
+MAX_TABLE_FRACTION = 0.1
 # up to here one table is the best there is; beyond, rows may have fewer levels each
 FEW_LEVELS = 16
 
@@ -90,7 +90,7 @@ def _rather_repeats(dense: Tensor, made: CompressedTensor) -> bool:
     if made.codebook is None or made.levels is None:
         return False
     # Small codebooks: the codes decide the size, and they are coded well.
-    if _bits(made.codebook) < MAX_TABLE_SHARE * made.numel() * bits_for(made.levels):
+    if _bits(made.codebook) < MAX_TABLE_FRACTION * made.numel() * bits_for(made.levels):
         return False
     kept = 8 * len(zstandard.ZstdCompressor(level=3).compress(_bytes_of(dense).data))
     tables = [made.codebook, *([] if made.scale is None else [made.scale])]
@@ -203,13 +203,13 @@ def _pruned(dense: Tensor, found: Levels | None) -> Iterator[Form]:
     if flat.numel() > 4 * ZERO_SAMPLE:
         # An odd stride does not fall in step with rows, whose lengths are mostly even.
         sample = flat[:: flat.numel() // ZERO_SAMPLE | 1]
-        if int((sample == 0).sum()) < sample.numel() * MIN_ZERO_SHARE / 4:
+        if int((sample == 0).sum()) < sample.numel() * MIN_ZERO_FRACTION / 4:
             return
     kept = flat != 0
     # -0.0 compares equal to 0.0 but has other bits, which must survive.
     kept |= flat.signbit()
     zeros = flat.numel() - int(kept.count_nonzero())
-    if zeros < flat.numel() * MIN_ZERO_SHARE:
+    if zeros < flat.numel() * MIN_ZERO_FRACTION:
         return
     # The mask costs what the zeros cost among the exponents; the other bits of a zero
     # are saved.

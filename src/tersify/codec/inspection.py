@@ -24,7 +24,7 @@ def inspect(
     """
     file = TerseFile(path, max_decoded_bytes=max_decoded_bytes)
     packed = file.read()
-    shares = _shares(file)
+    fractions = _fractions(file)
     tensors = []
     for entry in file.directory.entries:
         tensor = packed[entry.name]
@@ -35,7 +35,7 @@ def inspect(
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "kind": "dense",
             "coder": file.coders(entry),
-            "bytes": shares[entry.name],
+            "bytes": fractions[entry.name],
         }
         if isinstance(tensor, CompressedTensor):
             row["kind"] = "pruned" if tensor.codebook is None else "quantized"
@@ -52,7 +52,7 @@ def inspect(
         tensors.append(row)
     return {
         "file_bytes": file.file_bytes,
-        "overhead_bytes": file.file_bytes - sum(shares.values()),
+        "overhead_bytes": file.file_bytes - sum(fractions.values()),
         "dense_bytes": packed.dense_bytes(),
         "weights": sum(row["weights"] for row in tensors),
         "sparsity": packed.sparsity_percent(),
@@ -96,11 +96,11 @@ def _groups(file: TerseFile) -> list[dict[str, Any]]:
     return rows
 
 
-def _shares(file: TerseFile) -> dict[str, int]:
-    """Bytes on disk per tensor. Within a group the shares are cut so that they sum to
+def _fractions(file: TerseFile) -> dict[str, int]:
+    """Bytes on disk per tensor. Within a group the parts are cut so that they sum to
     the group's size.
     """
-    shares = dict.fromkeys(file, 0)
+    fractions = dict.fromkeys(file, 0)
     seen: dict[int, int] = {}  # per group: elements of the tensors so far
     for entry in file.directory.entries:
         for part in parts_of(entry):
@@ -111,7 +111,7 @@ def _shares(file: TerseFile) -> dict[str, int]:
                 seen[index] = before + end - begin
                 # Differences of rounded-down running totals: the parts add up to the
                 # group's size exactly.
-                shares[entry.name] += (
+                fractions[entry.name] += (
                     size * seen[index] // whole - size * before // whole
                 )
-    return shares
+    return fractions

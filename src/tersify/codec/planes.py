@@ -17,10 +17,10 @@ from tersify.codec.native import Codes, join_planes, split_planes
 
 METHODS = ("packed", "rans", "zstd")
 # of the bits of a plane: with more entropy than this it is stored as it is
-NOISE_SHARE = 0.99
+NOISE_FRACTION = 0.99
 SAMPLE_MARK = 0x55  # repeats are looked for where the last plane has this code
 SAMPLE = 1 << 13
-REPEATED_SHARE = 1 / 64
+REPEATED_FRACTION = 1 / 64
 WINDOW = 8
 MIN_WIDE_BYTES = 4
 
@@ -99,8 +99,8 @@ def may_repeat(data: Codes, width: int, low: Codes | None = None) -> bool:
 
 def _is_noise(counts: npt.NDArray[np.int64]) -> bool:
     """Whether a plane is as even as the low bits of a mantissa are."""
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log2(shares)).sum()) >= NOISE_SHARE * np.log2(
+    fractions = counts[counts > 0] / counts.sum()
+    return float(-(fractions * np.log2(fractions)).sum()) >= NOISE_FRACTION * np.log2(
         len(counts)
     )
 
@@ -141,4 +141,4 @@ def _repeats(elements: npt.NDArray[np.unsignedinteger], low: Codes) -> bool:
             0x9E3779B97F4A7C15
         )
         mixed ^= mixed >> np.uint64(29)
-    return len(np.unique(mixed)) < len(starts) * (1 - REPEATED_SHARE)
+    return len(np.unique(mixed)) < len(starts) * (1 - REPEATED_FRACTION)

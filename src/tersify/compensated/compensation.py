@@ -31,7 +31,7 @@ TRIED = 6
 HEAD_ROWS = 8  # times its columns: a linear layer of so many rows tells tokens apart
 # of what the rule says that rows of an embedding matter: most of them are tokens seldom
 # met
-EMBEDDING_SHARE = 0.4
+EMBEDDING_FRACTION = 0.4
 FEWEST = 1e-3  # of the mean Fisher information: no row matters less
 
 
@@ -156,8 +156,8 @@ def _importance(
         hessian = hessian + mirrored(found.hessian) / found.tokens * (
             found.fisher.sum() / found.tokens
         )
-    share = counts + 0.5  # a token that was not met can be met
-    return EMBEDDING_SHARE * _flatter(share / share.sum()), hessian
+    fraction = counts + 0.5  # a token that was not met can be met
+    return EMBEDDING_FRACTION * _flatter(fraction / fraction.sum()), hessian
 
 
 def _flatter(rows: Tensor) -> Tensor:

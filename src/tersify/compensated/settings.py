@@ -21,11 +21,11 @@ class Compensation:
             or "prune" (zeros, the others as they are).
         bits: of a weight in the file, a mean over all matrices, for steps; the size of a table for "table".
         dead_zone: how much more than half a step a weight must have to be no zero, for steps.
-        sparsity: the share of zeros, for "prune".
-        damping: what is added to the Hessian's diagonal, as a share of its mean.
+        sparsity: the fraction of zeros, for "prune".
+        damping: what is added to the Hessian's diagonal, as a fraction of its mean.
         embeddings: whether embeddings, and heads tied to them, are compressed too.
         tune_steps: batches by which scales and norms learn the outputs of the network as it was; 0 for none.
-        tune_rate: the most that a scale changes in one of these steps, as a share of it.
+        tune_rate: the most that a scale changes in one of these steps, as a fraction of it.
         tune_codes: whether the codes learn too, for steps.
     """
 

@@ -19,7 +19,7 @@ from tersify.modes import eval_mode
 
 # of a token's weight that its own gradient decides; one text tells too little to trust
 # it alone
-TOKEN_SHARE = 0.5
+TOKEN_FRACTION = 0.5
 COLUMNS_AT_ONCE = 512
 
 
@@ -28,7 +28,7 @@ class Statistics:
     """Sums over tokens for one matrix.
 
     `fisher` is Σ g² for each row, with g the gradient of the loss for that output;
-    `hessian` is Σ w·x·xᵀ over inputs x, a token counted by w, its share of the squared
+    `hessian` is Σ w·x·xᵀ over inputs x, a token counted by w, its fraction of the squared
     gradients. An embedding's inputs are its tokens: `counts` holds how often each was
     met, and `gram` is Σ g·gᵀ of the gradients that reach its outputs.
     """
@@ -42,9 +42,13 @@ class Statistics:
     def add(self, x: Tensor, gradient: Tensor) -> None:
         squares = gradient.square()
         self.fisher += squares.sum(0)
-        share = (squares / squares.mean(0).clamp(min=1e-30)).mean(1)
-        share = TOKEN_SHARE * share / share.mean().clamp(min=1e-30) + 1 - TOKEN_SHARE
-        add_gram_(self.hessian, x * share.sqrt()[:, None])
+        fraction = (squares / squares.mean(0).clamp(min=1e-30)).mean(1)
+        fraction = (
+            TOKEN_FRACTION * fraction / fraction.mean().clamp(min=1e-30)
+            + 1
+            - TOKEN_FRACTION
+        )
+        add_gram_(self.hessian, x * fraction.sqrt()[:, None])
         self.tokens += len(x)
 
     def add_embedded(self, ids: Tensor, gradient: Tensor) -> None:

@@ -144,7 +144,7 @@ class Pruned:
     others stay (SparseGPT).
 
     Args:
-        sparsity: the share of zeros in each block of columns.
+        sparsity: the fraction of zeros in each block of columns.
     """
 
     def __init__(self, sparsity: float) -> None:

@@ -36,7 +36,7 @@ def spread_of(hessian: Tensor, damping: float) -> Tensor:
     """
     if not bool(hessian.isfinite().all()):
         raise ValueError(
-            "the inputs of a layer are not finite; calibrate with batches that the network can stand"
+            "the inputs of a layer are not finite; calibrate with batches on which the network's values stay finite"
         )
     damped = hessian.double().clone()
     diagonal = damped.diagonal()

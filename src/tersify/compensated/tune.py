@@ -22,7 +22,7 @@ from tersify.compensated.tables import short
 from tersify.modes import eval_mode
 from tersify.tensor import CompressedTensor
 
-# a latent moves by so many steps where a scale changes by its share
+# a latent moves by so many steps where a scale changes by its fraction
 CODES_RATE = 5.0
 WARM_UP = 0.05  # of all steps, until the rate is the one that was asked
 BETAS = (0.9, 0.99)
@@ -87,7 +87,7 @@ class Moving(Scaled):
 
 
 class Vector:
-    """A norm's weight or a bias: it moves by shares of its own size."""
+    """A norm's weight or a bias: it moves by fractions of its own size."""
 
     def __init__(self, parameter: Tensor) -> None:
         self._start = parameter.detach()
@@ -138,15 +138,17 @@ def tuned(
         return Tuned(dict(made), {})
     still = {name: p.detach() for name, p in model.named_parameters()}
     still |= {m.name: made[m.name].to_dense().to(m.parameter.device) for m in matrices}
-    shares = [one.change for one in learning.values()]
+    fractions = [one.change for one in learning.values()]
     steps = [one.latents for one in moved.values() if isinstance(one, Moving)]
-    optimizer = torch.optim.Adam([{"params": shares}, {"params": steps}], betas=BETAS)
+    optimizer = torch.optim.Adam(
+        [{"params": fractions}, {"params": steps}], betas=BETAS
+    )
     device = next(model.parameters()).device
     inputs = _in_turn(calibration)
     with eval_mode(model), torch.enable_grad():
         for step in range(settings.tune_steps):
             progress = (step + 0.5) / settings.tune_steps
-            rate = settings.tune_rate * _share_of_rate(progress)
+            rate = settings.tune_rate * _fraction_of_rate(progress)
             optimizer.param_groups[0]["lr"] = rate
             optimizer.param_groups[1]["lr"] = rate * CODES_RATE
             given = next(inputs)
@@ -204,7 +206,7 @@ def divergence(found: Tensor, wanted: Tensor) -> Tensor:
     return total / tokens
 
 
-def _share_of_rate(progress: float) -> float:
+def _fraction_of_rate(progress: float) -> float:
     """A short rise, then half a cosine down to zero."""
     if progress < WARM_UP:
         return progress / WARM_UP

@@ -55,7 +55,7 @@ class Compression:
         """The session of the model; its length is told when training begins."""
         if self._is_over:
             raise ValueError(
-                "this training is over and its weights are final; go on with a new callback"
+                "this training is over and its weights are final; continue with a new callback"
             )
         if self.session is None:
             self.session = Session(
@@ -68,7 +68,7 @@ class Compression:
             )
         elif self.session.model is not model:
             raise ValueError(
-                "this callback is at work on another model; give every model a callback of its own"
+                "this callback is attached to another model; give every model its own callback"
             )
         return self.session
 

@@ -98,7 +98,7 @@ class TersifyCallback(TrainerCallback):
         refuse_cut_weights(AcceleratorState().distributed_type)
         if args.auto_find_batch_size:
             raise ValueError(
-                "auto_find_batch_size starts training over and over; give the batch size that fits"
+                "auto_find_batch_size restarts training several times; give a batch size that fits"
             )
         session = self._compression.attach(model)
         if args.fp16:

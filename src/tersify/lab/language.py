@@ -166,6 +166,8 @@ def load_language_model(file: str | Path) -> tuple[Any, Any]:
 
 def frequencies_of(texts: Sequence[Tensor], tokens: int) -> Tensor:
     """How often each token occurs in the texts, each text counted alike."""
-    shares = [torch.bincount(ids, minlength=tokens).float() / len(ids) for ids in texts]
+    fractions = [
+        torch.bincount(ids, minlength=tokens).float() / len(ids) for ids in texts
+    ]
     longest = max(len(ids) for ids in texts)
-    return torch.stack(shares).mean(0) * longest
+    return torch.stack(fractions).mean(0) * longest

@@ -32,11 +32,11 @@ from tersify.methods.weight_math import dense, ternary_tensor
 from tersify.tensor import CompressedTensor
 
 # in P: a bit between zero and the levels, so that λ always pulls towards zero
-LEAST_SHARE_OF_ZERO = 0.5
+LEAST_FRACTION_OF_ZERO = 0.5
 LEAST_PART = 0.1  # of λ, for a layer of few weights
-# λ moves by the share of zeros that is missing. That share answers to λ with a slope of
+# λ moves by the fraction of zeros that is missing. That fraction answers to λ with a slope of
 # 0.2 to 0.3, so each measurement closes about a quarter of the gap, without swinging.
-LAMBDA_PER_MISSING_SHARE = 1.0
+LAMBDA_PER_MISSING_FRACTION = 1.0
 MOVES_WITHOUT_TRAINING = 100
 MOVES_UNTIL = 0.75  # of training
 DEFAULT_LAMBDA = 0.1
@@ -51,8 +51,8 @@ class EntropyConstrainedTernary(Method):
     P counts the nearest levels, without λ: shares that λ itself has moved would move it
     on until a level is empty. The distance is taken relative to the layer's squared
     levels, so one λ fits every layer, and a small layer, whose zeros save little, has a
-    smaller share of it. `warmup` is the share of training over which λ rises linearly
-    from 0. `sparsity` replaces λ: it is led, over the same time, to where that share of
+    smaller fraction of it. `warmup` is the fraction of training over which λ rises linearly
+    from 0. `sparsity` replaces λ: it is led, over the same time, to where that fraction of
     these weights is zero. In the last quarter of training P and λ stand: codes that
     flip with them would find no time to be learned around. With `plain` the cost is eq.
     4 as printed: squared distances as they are, one λ for all, and P counts the codes.
@@ -99,23 +99,23 @@ class EntropyConstrainedTernary(Method):
         return bound
 
     def update(self, bound: Bound, step: Step) -> None:
-        standing = step.progress.share > MOVES_UNTIL and not step.without_training
+        standing = step.progress.fraction > MOVES_UNTIL and not step.without_training
         if standing or not is_measured_at(step.progress):
             return
         transforms, latents = bound.each(Ec2tTransform), bound.entering()
         # P is measured even in warm-up, so that λ meets the right priors when it rises.
         nearest = count_levels_(transforms, latents, plain=self.plain)
-        # λ rises linearly from 0 to its full value over the share `warmup` of training.
-        rise = min(step.progress.share / self.warmup, 1.0) if self.warmup else 1.0
+        # λ rises linearly from 0 to its full value over the fraction `warmup` of training.
+        rise = min(step.progress.fraction / self.warmup, 1.0) if self.warmup else 1.0
         if self.sparsity is None:
             set_lambda_(transforms, self.lam * rise)
             return
         set_more_bits_(transforms)
         weights = sum(latent.numel() for latent in latents)
-        # Begins at the share of zeros that λ = 0 gives, so that the first steps move
+        # Begins at the fraction of zeros that λ = 0 gives, so that the first steps move
         # nothing.
         wanted = nearest / weights + (self.sparsity - nearest / weights) * rise
-        # A proportional controller: λ grows by what is missing of the wanted share. In
+        # A proportional controller: λ grows by what is missing of the wanted fraction. In
         # training one move a measurement suffices; without it all moves happen now.
         for _ in range(MOVES_WITHOUT_TRAINING if step.without_training else 1):
             zeros = torch.stack(
@@ -127,7 +127,9 @@ class EntropyConstrainedTernary(Method):
             missing = wanted - zeros / weights
             set_lambda_(
                 transforms,
-                (transforms[0].lam + LAMBDA_PER_MISSING_SHARE * missing).clamp(min=0.0),
+                (transforms[0].lam + LAMBDA_PER_MISSING_FRACTION * missing).clamp(
+                    min=0.0
+                ),
             )
 
     def project_(self, bound: Bound) -> None:
@@ -174,14 +176,14 @@ def count_levels_(
     if plain:
         patterns = [t.pattern(x) for t, x in zip(transforms, latents, strict=True)]
         of_codes = [torch.stack([(p > 0).sum(), (p < 0).sum()]) for p in patterns]
-        shares = torch.stack(of_codes) / sizes
+        fractions = torch.stack(of_codes) / sizes
     else:
-        shares = counts / sizes
-        signed = shares.sum(1, keepdim=True).clamp(min=1e-6)
+        fractions = counts / sizes
+        signed = fractions.sum(1, keepdim=True).clamp(min=1e-6)
         # The two signed levels together have at most 1 − LEAST_SHARE_OF_ZERO: a layer
         # without zeros would give zero a prior of 0, and it could never get any.
-        shares *= ((1 - LEAST_SHARE_OF_ZERO) / signed).clamp(max=1.0)
-    priors = torch.cat([1 - shares.sum(1, keepdim=True), shares], 1)
+        fractions *= ((1 - LEAST_FRACTION_OF_ZERO) / signed).clamp(max=1.0)
+    priors = torch.cat([1 - fractions.sum(1, keepdim=True), fractions], 1)
     torch._foreach_copy_([t.prior for t in transforms], list(priors.unbind()))
     return sizes.sum() - counts.sum()
 
@@ -237,7 +239,7 @@ def edges_between(
 
 
 class Ec2tTransform(Transform):
-    """`prior`, `lam` and `part`, this layer's share of λ, count by `more_bits` alone."""
+    """`prior`, `lam` and `part`, this layer's fraction of λ, count by `more_bits` alone."""
 
     beside_the_weight = frozenset({"lam", "part", "prior"})
 

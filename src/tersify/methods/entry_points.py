@@ -31,7 +31,7 @@ def load_offered(name: str) -> Any:
     except Exception as error:  # somebody else's package: whatever it raises
         raise ValueError(
             f"method {name!r} of {_package(entry)} cannot be imported from {entry.value!r} "
-            f"({type(error).__name__}: {error}); mend or uninstall the package"
+            f"({type(error).__name__}: {error}); repair or uninstall the package"
         ) from error
 
 

@@ -172,11 +172,9 @@ class FlatWeights:
             runs = self.runs(per_channel=per_channel)
             parts = flat.split([size * count for size, count in runs])
             each = zip(parts, runs, strict=True)
+            # Not `vector_norm`, which takes several times as long for a maximum.
             return torch.cat(
-                [
-                    torch.linalg.vector_norm(part.view(count, -1), order, 1)
-                    for part, (_, count) in each
-                ]
+                [part.view(count, -1).abs().amax(1) for part, (_, count) in each]
             )
         # a sum's last bit depends on how it is added up, so each tensor by itself
         if per_channel:
@@ -208,11 +206,16 @@ class FlatWeights:
             return numbers.index_select(0, owners)
         return _Spread.apply(numbers, owners, self.members(per_channel=per_channel))
 
-    def sums(self, numbers: Tensor) -> Tensor:
-        """The sum over each tensor's weights, of one number for each or of a row of
-        them.
+    def sums(self, *vectors: Tensor) -> Tensor:
+        """The sums over each tensor's weights: a row for each tensor, a column for each
+        vector.
         """
-        return _segment_sums(numbers, self.members())
+        count = len(vectors)
+        # Vectors end to end are summed faster than the columns of a matrix.
+        lengths = self.constant(
+            f"members for {count} vectors", lambda: self.members().repeat(count)
+        )
+        return _segment_sums(torch.cat(vectors), lengths).view(count, -1).t()
 
     def members(self, *, per_channel: bool = False) -> Tensor:
         """How many weights share each number that is spread."""

@@ -24,7 +24,7 @@ ITERATIONS = 60
 @register("kmeans")
 @dataclass(frozen=True, kw_only=True)
 class KMeans(Method):
-    """At the share `begin` of training each tensor's nonzero weights fall into 2^bits −
+    """At the fraction `begin` of training each tensor's nonzero weights fall into 2^bits −
     1 clusters; zero stays zero.
 
     The clusters start evenly spaced between the smallest and the largest weight. From
@@ -174,8 +174,8 @@ def nearest_means(values: Tensor, clusters: int) -> Tensor:
     # difference of two prefix sums.
     ordered = values.flatten().double().sort().values
     sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
-    share = torch.linspace(0, 1, clusters, dtype=torch.float64, device=values.device)
-    centres = ordered[0] + (ordered[-1] - ordered[0]) * share
+    fraction = torch.linspace(0, 1, clusters, dtype=torch.float64, device=values.device)
+    centres = ordered[0] + (ordered[-1] - ordered[0]) * fraction
     for _ in range(ITERATIONS):
         cuts = torch.searchsorted(ordered, (centres[1:] + centres[:-1]) / 2)
         bounds = torch.cat([cuts.new_zeros(1), cuts, cuts.new_full((1,), len(ordered))])

@@ -14,7 +14,7 @@ _NORMAL = NormalDist()
 
 def layer_spreads(shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
     """For each weight the factor of its latents' spread, which bell-shaped latents and
-    one threshold turn into shares.
+    one threshold turn into fractions.
 
     The densities are in the ratio of the Erdős-Rényi kernel (Evci et al., RigL): a
     layer keeps weights in number like its inputs and outputs, not like their product,
@@ -30,7 +30,7 @@ def layer_spreads(shapes: Sequence[Sequence[int]], sparsity: float) -> list[floa
 
 
 def layer_densities(shapes: Sequence[Sequence[int]], density: float) -> list[float]:
-    """Each layer's share of weights that stay, none above the most, for this share of
+    """Each layer's fraction of weights that stay, none above the most, for this fraction of
     all of them.
     """
     most = max(MOST_DENSE, density)
@@ -56,6 +56,6 @@ def layer_densities(shapes: Sequence[Sequence[int]], density: float) -> list[flo
 
 
 def _quantile(density: float) -> float:
-    """The magnitude beyond which this share of a standard normal distribution lies."""
+    """The magnitude beyond which this fraction of a standard normal distribution lies."""
     # almost no zeros: a ratio of the two must exist
     return max(_NORMAL.inv_cdf(1.0 - density / 2.0), 1e-6)

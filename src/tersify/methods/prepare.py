@@ -258,6 +258,7 @@ class Preparations:
             id(site.latent): slot for site, slot in zip(sites, slots, strict=True)
         }
         self._sites, self._slots = sites, slots
+        self._is_too_large = sum(s.latent.numel() for s in sites) > MOST_PREPARED
         self._steps = [
             Preparation(m, b, [slot_of[id(site.latent)] for site in b.sites])
             for m, b in work
@@ -278,9 +279,7 @@ class Preparations:
         asked = [slot.take_asked() for slot in self._slots]
         # Asking also resets the flags, so for a network that nobody reads weights are
         # prepared once at most.
-        if not any(asked) or ranks.together():
-            return
-        if sum(site.latent.numel() for site in self._sites) > MOST_PREPARED:
+        if not any(asked) or self._is_too_large or ranks.together():
             return
         latents: dict[Slot, Tensor] = {
             slot: site.latent

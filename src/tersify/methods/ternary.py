@@ -34,7 +34,7 @@ class Ternary(Method):
     `regime` is f: fixed, linear, square, exp, log, log10, or a function of the epoch.
     `over` is the number of epochs the regime was chosen for; a run of another length
     stretches it. `sparsity` ends the growth in place of Δf: Δ follows the regime until
-    that share of all these weights is zero, and then the latents, which are not
+    that fraction of all these weights is zero, and then the latents, which are not
     clipped. `spread` rescales the latents to that standard deviation at attach (Δ0 =
     0.1 wants about 0.2), for networks whose own initialisation is smaller. `scale`
     gives each tensor or output channel a learned factor, which a network needs where no
@@ -99,7 +99,7 @@ class Ternary(Method):
     @property
     def _clips(self) -> bool:
         """Clipped latents meet at the border, where no threshold can part them for a
-        share of zeros.
+        fraction of zeros.
         """
         return self.clip and self.sparsity is None
 

@@ -39,7 +39,7 @@ class TernaryBound(Bound):
         self._equal_at[:] = [each._version for each in thresholds]
 
     def densities(self) -> list[Tensor]:
-        """Of each weight the share that is not zero."""
+        """Of each weight the fraction that is not zero."""
         transforms = self.each(TernaryTransform)
         return [
             t.density(latent)

@@ -1,4 +1,4 @@
-"""Ternary training towards a wanted share of zeros: the threshold follows the spreading
+"""Ternary training towards a wanted fraction of zeros: the threshold follows the spreading
 latents.
 """
 
@@ -24,7 +24,7 @@ from tersify.methods.threshold import (
 from tersify.schedules import Progress, cubic_ramp
 
 # An optimizer moves a latent by about its rate in a step, wherever the others are.
-# Levels do not depend on the latents' size, since the threshold is a share of them, so
+# Levels do not depend on the latents' size, since the threshold is a fraction of them, so
 # a shorter run gets a smaller size. Smaller than the least, the first step alone would
 # reorder the weights of a trained network.
 STEPS_OF_FULL_SPREAD = 1000
@@ -36,16 +36,16 @@ LEAST_START_OF_SHORT_RUNS = 0.6
 @register("ternary-target")
 @dataclass(frozen=True, kw_only=True)
 class TernaryTarget(Method):
-    """−1/0/+1 like 'ternary', with Δ such that a share of all these weights is zero.
+    """−1/0/+1 like 'ternary', with Δ such that a fraction of all these weights is zero.
 
-    The share rises from `start`, or less where less is wanted, to `sparsity` by a cubic
-    between the shares `begin` and `end` of training. One Δ serves all weights of the
-    rule, so each layer finds its own share. Latents are not clipped: many would meet at
+    The fraction rises from `start`, or less where less is wanted, to `sparsity` by a cubic
+    between the fractions `begin` and `end` of training. One Δ serves all weights of the
+    rule, so each layer finds its own fraction. Latents are not clipped: many would meet at
     the border, where no threshold can part them. `spread` and `scale` are those of
     'ternary'. With `spread`, a run of fewer than 1,000 steps is helped along: latents
     are brought closer together, so that they can change places before it ends; those of
     small layers less, so that these keep more of their weights; scales grow as zeros
-    come, since there is no time to learn them; and the share begins at 0.6 at least.
+    come, since there is no time to learn them; and the fraction begins at 0.6 at least.
     """
 
     sparsity: float = 0.9
@@ -103,11 +103,11 @@ class TernaryTarget(Method):
         else:
             bound.set_thresholds_(
                 magnitude_quantile(
-                    bound.entering(), self._share(self.start, step.progress)
+                    bound.entering(), self._fraction(self.start, step.progress)
                 )
             )
 
-    def _share(self, start: float, progress: Progress) -> float:
+    def _fraction(self, start: float, progress: Progress) -> float:
         return cubic_ramp(
             min(start, self.sparsity), self.sparsity, self.begin, self.end
         )(progress)
@@ -125,8 +125,8 @@ class TernaryTarget(Method):
             )
             for site, spread in zip(bound.sites, spreads, strict=True):
                 site.latent.mul_(near * spread)
-        share = self._share(max(self.start, LEAST_START_OF_SHORT_RUNS), progress)
-        bound.set_thresholds_(magnitude_quantile(bound.entering(), share))
+        fraction = self._fraction(max(self.start, LEAST_START_OF_SHORT_RUNS), progress)
+        bound.set_thresholds_(magnitude_quantile(bound.entering(), fraction))
         bound.keep_sizes_(densities)
 
     def prepare(

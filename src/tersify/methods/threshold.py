@@ -17,9 +17,9 @@ from tersify.schedules import Progress
 from tersify.tensor import CompressedTensor
 
 SCALES = ("none", "tensor", "channel")
-# A threshold for a share of zeros is found from at most this many latents, every 16
+# A threshold for a fraction of zeros is found from at most this many latents, every 16
 # steps (oftener in a short run): the cost stays the same for a network of any size, and
-# the share is met within about 0.1 points.
+# the fraction is met within about 0.1 points.
 SAMPLED_LATENTS = 1 << 20
 MOST_STEPS_BETWEEN = 16
 
@@ -31,7 +31,7 @@ def check_latent_settings(spread: float | None, scale: str) -> None:
 
 
 def is_measured_at(progress: Progress) -> bool:
-    """Whether a share of zeros is measured before this step: now and then, and before
+    """Whether a fraction of zeros is measured before this step: now and then, and before
     the last one.
     """
     # About fifty measurements in a short run: a quantile over all latents costs as much
@@ -40,14 +40,14 @@ def is_measured_at(progress: Progress) -> bool:
     return progress.step % between == 0 or progress.step + 1 >= progress.steps
 
 
-def magnitude_quantile(latents: Sequence[Tensor], share: float) -> Tensor:
-    """The magnitude below which `share` of the latents lie, from an even sample of
+def magnitude_quantile(latents: Sequence[Tensor], fraction: float) -> Tensor:
+    """The magnitude below which `fraction` of the latents lie, from an even sample of
     them.
     """
     # Rounded up, and at least 1: the sample has at most about SAMPLED_LATENTS numbers.
     stride = -(-sum(t.numel() for t in latents) // SAMPLED_LATENTS)
     sample = torch.cat([t.reshape(-1)[::stride].abs() for t in latents])
-    return sample.kthvalue(max(1, round(share * sample.numel()))).values
+    return sample.kthvalue(max(1, round(fraction * sample.numel()))).values
 
 
 class TernaryTransform(Transform):
@@ -95,7 +95,7 @@ class TernaryTransform(Transform):
             latent.mul_(self._stretch)
 
     def density(self, latent: Tensor) -> Tensor:
-        """The share of weights that are not zero, or a hundredth: a scale must not
+        """The fraction of weights that are not zero, or a hundredth: a scale must not
         follow it to none at all.
         """
         return (latent.abs() > self.threshold).to(latent.dtype).mean().clamp(min=0.01)

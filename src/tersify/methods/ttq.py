@@ -114,9 +114,7 @@ def all_signed_levels(
     def gradient(given: Tensor) -> Tensor:
         # ∂L/∂Wp is the sum of the gradients at +Wp, and ∂L/∂Wn minus that at −Wn (eq.
         # 7); `down` carries the minus sign. Shape (tensors, 2).
-        return levels.to_factors(
-            weights.sums(torch.stack([given * up, given * down], 1))
-        )
+        return levels.to_factors(weights.sums(given * up, given * down))
 
     # A weight's own level, and 1 where the weight is zero.
     gain = value.abs() + (1.0 - (up - down))

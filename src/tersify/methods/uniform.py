@@ -22,7 +22,7 @@ class Uniform(Method):
     min…max.
 
     S follows the weights in every step. The asymmetric range always includes zero, so
-    zero is a level. `clip` is the share of the range that the levels span; what lies
+    zero is a level. `clip` is the fraction of the range that the levels span; what lies
     beyond is clipped. With `printed` the symmetric S is that of eq. 1, (β − α)/(2^bits
     − 1) over the range α = −β, with one level more below zero than above.
     """

@@ -163,7 +163,7 @@ def steps(
 
 
 def divided(parts: Sequence[Bar], *, total: float) -> Drawing:
-    """One bar cut into its parts, each named below with its share."""
+    """One bar cut into its parts, each named below with its fraction."""
     marks, x = [], 12.0
     whole = WIDTH - 24
     for index, part in enumerate(parts):

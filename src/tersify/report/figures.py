@@ -158,7 +158,7 @@ def plane_figures(runs: Sequence[Run]) -> list[Figure]:
             title = f"Accuracy against {'sparsity' if key == 'sparsity' else 'entropy'}"
             # The first steps are wild: beside other points they would cover them, alone
             # they only stretch the plot.
-            part, share = (
+            part, fraction = (
                 ("training after its first tenth", 0.1)
                 if len(points) == 1
                 else ("second half of training", 0.5)
@@ -167,7 +167,10 @@ def plane_figures(runs: Sequence[Run]) -> list[Figure]:
                 f" Hollow: published, {sources}." if sources else ""
             )
             drawing = scatter(
-                f"plane-{key}", points, _trails(runs, key, skip=share), x_label=x_label
+                f"plane-{key}",
+                points,
+                _trails(runs, key, skip=fraction),
+                x_label=x_label,
             )
             figures.append(
                 Figure(key=f"plane-{key}", title=title, note=note, drawing=drawing)

@@ -10,13 +10,13 @@ from tersify.report.svg import clean
 
 @dataclass(frozen=True)
 class Cell:
-    """`value` sorts and is copied with full precision; `share` (0..1) draws a bar
+    """`value` sorts and is copied with full precision; `fraction` (0..1) draws a bar
     behind the text.
     """
 
     text: str
     value: float | None = None
-    share: float | None = None
+    fraction: float | None = None
     swatch: int | None = None
 
 
@@ -52,8 +52,8 @@ def _cell(cell: Cell, number: bool) -> str:
     value = "" if cell.value is None else f' data-value="{cell.value!r}"'
     bar = (
         ""
-        if cell.share is None
-        else f' style="--share:{100 * min(max(cell.share, 0), 1):.1f}%"'
+        if cell.fraction is None
+        else f' style="--share:{100 * min(max(cell.fraction, 0), 1):.1f}%"'
     )
     swatch = (
         ""

@@ -146,8 +146,8 @@ def scatter(
             ys + [y for t in trails for y in t.ys],
         )
     plot = Plot(
-        _padded(min(xs), max(xs), share=0.08),
-        _padded(min(ys), max(ys), share=0.12, ceiling=100),
+        _padded(min(xs), max(xs), fraction=0.08),
+        _padded(min(ys), max(ys), fraction=0.12, ceiling=100),
     )
     ways = "".join(
         tag(
@@ -272,11 +272,11 @@ def with_legend(drawing: Drawing, names: Sequence[tuple[str, int]]) -> Drawing:
 
 
 def _padded(
-    low: float, high: float, *, share: float = 0.05, ceiling: float = math.inf
+    low: float, high: float, *, fraction: float = 0.05, ceiling: float = math.inf
 ) -> tuple[float, float]:
     """Room around the values; an axis of percents goes no further than its `ceiling`,
     or just above a value there.
     """
     # Equal values have no span, and equal zeros not even a size.
-    room = (high - low) * share or abs(high) * 0.1 or 0.05
+    room = (high - low) * fraction or abs(high) * 0.1 or 0.05
     return low - room, min(high + room, max(ceiling, high) + 0.3 * room)

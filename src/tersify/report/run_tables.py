@@ -29,8 +29,8 @@ from tersify.report.run_graphics import (
 from tersify.report.svg import SERIES, clean
 
 
-def _number(value: float | None, text: str, share: float | None = None) -> Cell:
-    return Cell(text, value, share)
+def _number(value: float | None, text: str, fraction: float | None = None) -> Cell:
+    return Cell(text, value, fraction)
 
 
 def runs_table(runs: Sequence[Run]) -> str:

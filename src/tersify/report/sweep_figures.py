@@ -101,10 +101,10 @@ def sweep_figures(sweep: SweepResults, prefix: str = "sweep") -> list[Figure]:
             drawing=_parallel(sweep),
         )
     )
-    for index, (name, shares) in enumerate(sweep.importance.items()):
+    for index, (name, fractions) in enumerate(sweep.importance.items()):
         bars = [
             Bar(name=field, value=100 * s, tip=f"{field}\n{100 * s:.1f} %")
-            for field, s in shares.items()
+            for field, s in fractions.items()
         ]
         if bars:
             drawing = rows(bars, hues=[color(index)] * len(bars))

@@ -83,7 +83,7 @@ class Planner:
         for graph, _ in observations:
             if [call.target for call in graph.calls] != self._calls:
                 raise ValueError(
-                    "the network computes other things for some calibration batches; give batches of one kind"
+                    "the network computes something else for some calibration batches; give batches of one kind"
                 )
         self._quants = observed(floats)
 
@@ -107,7 +107,7 @@ class Planner:
                 chosen = self._chosen_for_int8
             else:
                 warnings.warn(
-                    "at this size the network computes other things than at the sizes of its calibration, so it runs "
+                    "at this size the network computes something else than at the sizes of its calibration, so it runs "
                     "in fp32; compile it with an example of this size",
                     RuntimeWarning,
                     stacklevel=5,

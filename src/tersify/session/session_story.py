@@ -42,7 +42,7 @@ def session_story(
     # The one mistake that costs a whole training: never calling step().
     if steps_done == 0 and steps is not None:
         lines.append(
-            "  next: session.step() at the start of each batch; session.pack() when training is over"
+            "  next: session.step() at the start of each batch; session.pack() after training"
         )
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.sparse.input_rows import Record
-from tersify.sparse.statistics import share
+from tersify.sparse.statistics import fraction
 from tersify.tensor.origin import file_facts
 from tersify.toml import read_toml
 
@@ -31,7 +31,7 @@ def recipe_text(model: nn.Module, recipe: str | Path | Recipe | None) -> str | N
 
 
 def method_of(text: str | None, parameter: str) -> dict[str, Any]:
-    """The methods of the first rule that names the weight, and the share of zeros they
+    """The methods of the first rule that names the weight, and the fraction of zeros they
     aim at.
     """
     for rule in read_toml(text, "the recipe").get("rules", []) if text else []:
@@ -62,7 +62,7 @@ def model_facts(
         "state_sha256": state_hash(model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "collected_weights": sum(weight.size for weight in weights),
-        "sparsity": share(zeros, sum(weight.size for weight in weights)),
+        "sparsity": fraction(zeros, sum(weight.size for weight in weights)),
         "recipe": recipe,
         "tersify": __version__,
         "torch": str(torch.__version__),

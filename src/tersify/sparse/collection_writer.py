@@ -36,7 +36,7 @@ from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
 from tersify.sparse.input_rows import SAMPLING, Record, as_array, record
 from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
 from tersify.sparse.npz import to_npz
-from tersify.sparse.statistics import describe, share
+from tersify.sparse.statistics import describe, fraction
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe
@@ -71,7 +71,7 @@ def collect(
         name: what the network is called in the collection; by default its class.
         format: how weights are stored, one of the sparse formats, or "best" for the fewest bytes.
         columns: of each product's input vectors at most so many are kept, drawn with a fixed seed.
-        min_sparsity: a weight counts as sparse from this share of zeros on; 0 takes every layer.
+        min_sparsity: a weight counts as sparse from this fraction of zeros on; 0 takes every layer.
         order: "W@X", "X@W.T", or "auto": the first for convolutions, the second for everything else.
         append: add to a collection that is there.
         recipe: goes into the index; a network from `tersify.load` brings its own along.
@@ -127,7 +127,9 @@ def _check_arguments(
         )
     check_whole("columns", columns, low=1)
     if not 0 <= min_sparsity <= 1:
-        raise ValueError(f"min_sparsity is a share of zeros, 0..1, got {min_sparsity}")
+        raise ValueError(
+            f"min_sparsity is a fraction of zeros, 0..1, got {min_sparsity}"
+        )
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
     if not re.fullmatch(r"[\w.:@+-]{1,100}", name):
@@ -219,7 +221,7 @@ def _operation(
     inputs = Entries.of(matrices["input"].to_dense())
     facts = {
         "weight": describe(weight),
-        "input": {"density": share(len(inputs.values), rows.size)},
+        "input": {"density": fraction(len(inputs.values), rows.size)},
         "output": {},
     }
     stored: dict[str, Any] = {

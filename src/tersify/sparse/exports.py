@@ -198,7 +198,7 @@ def _density(density: float, compliance: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _occupancy(entries: Entries, tile: int) -> dict[str, Any]:
-    """How the non-zeros of a tile are distributed: the share of the tiles that hold so
+    """How the non-zeros of a tile are distributed: the fraction of the tiles that hold so
     many.
     """
     counts = tile_counts(entries, tile)

@@ -59,7 +59,7 @@ def record(
     watched, skipped = _watched(model, min_sparsity)
     records = [each for parts in watched.values() for each in parts.values()]
     with _ready(model), torch.no_grad():
-        # The number of rows must be known before a fixed share of them can be drawn
+        # The number of rows must be known before a fixed fraction of them can be drawn
         # evenly; keeping all of them would take the memory of every activation.
         for gather in (False, True):
             wanted = (

@@ -23,7 +23,7 @@ def describe(entries: Entries) -> dict[str, Any]:
     sizes = {name: Matrix.packed(entries, name).size_bytes for name in FORMATS}
     return {
         "nnz": len(entries.values),
-        "density": share(len(entries.values), height * width),
+        "density": fraction(len(entries.values), height * width),
         "row_nnz": {
             "mean": mean,
             "std": spread,
@@ -32,7 +32,7 @@ def describe(entries: Entries) -> dict[str, Any]:
             "max": int(per_row.max(initial=0)),
         },
         "block_occupancy": {
-            str(tile): share(*occupied_tiles(entries, tile)) for tile in TILES
+            str(tile): fraction(*occupied_tiles(entries, tile)) for tile in TILES
         },
         "n_m": {f"{n}:{m}": n_m_compliance(entries, n, m) for n, m in PATTERNS},
         "format_bytes": sizes,
@@ -40,7 +40,7 @@ def describe(entries: Entries) -> dict[str, Any]:
     }
 
 
-def share(part: int, whole: int) -> float:
+def fraction(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
@@ -60,11 +60,11 @@ def occupied_tiles(entries: Entries, tile: int) -> tuple[int, int]:
 
 
 def n_m_compliance(entries: Entries, n: int, m: int) -> float:
-    """The share of the groups of m neighbours in a row with at most n non-zeros."""
+    """The fraction of the groups of m neighbours in a row with at most n non-zeros."""
     # Groups never cross a row: a last, shorter one counts as it is.
     groups = -(-entries.shape[1] // m)
     counts = np.bincount(
         entries.rows * groups + entries.columns // m,
         minlength=entries.shape[0] * groups,
     )
-    return share(int((counts <= n).sum()), len(counts))
+    return fraction(int((counts <= n).sum()), len(counts))

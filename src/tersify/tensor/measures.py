@@ -37,7 +37,7 @@ def zero_count(tensor: CompressedTensor) -> int:
 
 
 def sparsity_percent(tensors: Iterable[CompressedTensor]) -> float:
-    """Share of exact zeros over all the tensors together, in percent."""
+    """Fraction of exact zeros over all the tensors together, in percent."""
     # Over all weights together, so large tensors count more than small ones.
     total = zeros = 0
     for tensor in tensors:

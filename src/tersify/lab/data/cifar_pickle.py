@@ -125,6 +125,6 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _STAND_INS:
             raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which no CIFAR batch needs"
+                f"it refers to {module}.{name}, which no CIFAR batch needs"
             )
         return _STAND_INS[module, name]

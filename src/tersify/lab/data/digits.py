@@ -13,7 +13,7 @@ from tersify.lab.data.types import Augmentation, Data, Split
 def digits() -> Data:
     """1,797 images; every fourth of a class, in the file's order, is for testing."""
     images, labels = raw_digits()
-    # Counted within each class, so every class gives the same share to the test.
+    # Counted within each class, so every class gives the same fraction to the test.
     turn = np.zeros(len(labels), dtype=np.int64)
     for digit in range(10):
         own = labels == digit

@@ -2,7 +2,7 @@
 
 A `[[figures]]` table names the file (`key`), its `title` and its `kind`:
 
-    epochs    the history's `y` over the epochs, one line a row (the mean of its seeds), after the share `skip` of them
+    epochs    the history's `y` over the epochs, one line a row (the mean of its seeds), past the fraction `skip`
     plane     the metric `y` against the metric `x`, one point a run and the published ones
     bars      the metric `y` of each row, the mean of its seeds
     latents   the latents of one `row` with their threshold

@@ -31,10 +31,10 @@ def partition(weights: Floats) -> dict[str, Any]:
     edges, low, high = range_split(
         clamped, PAPER.n, PAPER.ratio or 1.0, PAPER.p_start, PAPER.p_stop
     )
-    shares = np.linspace(0.0, 1.0, POINTS + 1)
+    fractions = np.linspace(0.0, 1.0, POINTS + 1)
     return {
-        "weights": [float(w) for w in np.quantile(clamped, shares)],
-        "shares": [float(s) for s in shares],
+        "weights": [float(w) for w in np.quantile(clamped, fractions)],
+        "shares": [float(s) for s in fractions],
         "edges": [float(edge) for edge in edges],
         "internal": [low, high],
         "clamped": int((np.abs(weights) > 1).sum()),
@@ -86,11 +86,11 @@ def draw(found: dict[str, Any]) -> Drawing:
             stroke_width=2,
         )
     )
-    for share, name in ((PAPER.p_start, "p_start"), (PAPER.p_stop, "p_stop")):
+    for fraction, name in ((PAPER.p_start, "p_start"), (PAPER.p_stop, "p_stop")):
         marks.append(
             label(
                 plot.left + 4,
-                plot.y(share) + (-4 if share < 0.5 else 12),
+                plot.y(fraction) + (-4 if fraction < 0.5 else 12),
                 name,
                 text_anchor="start",
             )

@@ -76,11 +76,15 @@ class Parameter:
             raise ValueError(
                 f"a grid over {self.field!r} needs points = N beside {self.kind}, or a list of choices"
             )
-        shares = [i / (self.points - 1) for i in range(self.points)]
+        fractions = [i / (self.points - 1) for i in range(self.points)]
         if self.kind == "log":
             # Equal ratios between neighbours.
-            return [self.low * (self.high / self.low) ** share for share in shares]
-        values = [self.low + (self.high - self.low) * share for share in shares]
+            return [
+                self.low * (self.high / self.low) ** fraction for fraction in fractions
+            ]
+        values = [
+            self.low + (self.high - self.low) * fraction for fraction in fractions
+        ]
         return (
             list(dict.fromkeys(map(round, values)))
             if self.kind == "int"

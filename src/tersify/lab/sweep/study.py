@@ -35,7 +35,7 @@ _WORDS = {state: word for word, state in _STATES.items()} | {
 }
 _FEWEST_FOR_IMPORTANCE = 8
 # of the trials are the good ones; a tenth would be one or two of a small sweep
-_GOOD_SHARE = 0.25
+_GOOD_FRACTION = 0.25
 
 
 class Study:
@@ -171,7 +171,7 @@ class Study:
                         params=varied,
                         target=_loss(index, OBJECTIVES[name]),
                         evaluator=optuna.importance.PedAnovaImportanceEvaluator(
-                            target_quantile=_GOOD_SHARE
+                            target_quantile=_GOOD_FRACTION
                         ),
                     )
         return found

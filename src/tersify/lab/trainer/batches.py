@@ -14,7 +14,7 @@ from tersify.lab.data import Augmentation, Data, Split, Stream, augment, normali
 from tersify.lab.data.augment import Draws, apply_draws, draw
 from tersify.lab.data.stream import checked_batch, drawing_from
 from tersify.lab.seeds import set_seed
-from tersify.lab.trainer.distributed import share_of
+from tersify.lab.trainer.distributed import part_of_rank
 
 
 def seed_of(seed: int, epoch: int, purpose: str) -> int:
@@ -33,7 +33,7 @@ class Feed:
     is seen in every epoch, and a compiled model meets one shape only. All random
     numbers of an epoch are drawn at its start, so a batch is a pure function that
     `compiled` turns into a few kernels without a host sync. Of several ranks each gets
-    its share of the same batches, augmented as one process would.
+    its part of the same batches, augmented as one process would.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Feed:
             raise ValueError(
                 f"batch_size must be at least the number of ranks, {ranks.world()}, got {batch_size}"
             )
-        self._share = share_of(self.batch_size)
-        self.share = (self._share.stop - self._share.start) / self.batch_size
+        self._part = part_of_rank(self.batch_size)
+        self.fraction = (self._part.stop - self._part.start) / self.batch_size
 
         def prepare(images: Tensor, draws: Draws | None) -> Tensor:
             varied = (
@@ -88,12 +88,12 @@ class Feed:
         for step, picked in enumerate(permutation.split(self.batch_size)):
             # After the split into global batches, so every rank agrees on what a batch
             # is.
-            picked = picked[self._share]
+            picked = picked[self._part]
             images = self._split.images[picked].to(self._device, non_blocking=True)
             labels = self._split.labels[picked].to(self._device, non_blocking=True)
             own = draws and Draws(
                 *(
-                    d[step * self.batch_size :][: self.batch_size][self._share]
+                    d[step * self.batch_size :][: self.batch_size][self._part]
                     for d in draws
                 )
             )
@@ -118,7 +118,7 @@ class StreamFeed:
     that is resumed skips to its place in the same order.
     """
 
-    share = 1.0
+    fraction = 1.0
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class TrainConfig:
     their ratio. `over` is the number of epochs the milestones, step length and warm-up
     were written for; when it is given they shrink or stretch with `epochs`. `amp` and
     `channels_last` left at None mean yes on CUDA and no on the CPU. `mixup` is the
-    share of images that are laid over another one. `teacher` is a .terse file of a
+    fraction of images that are laid over another one. `teacher` is a .terse file of a
     reference network to learn from. Parameters that the glob `freeze` names stay as
     they are. `recalibrate` takes batch-norm statistics anew when training ends. Where
     several ranks train, `parallel` says whether each holds the whole network or, of

@@ -1,7 +1,7 @@
 """One training by several processes (torchrun): who joins, what they must agree on, and
 how their work meets.
 
-Each rank gets its share of every global batch and gradients are averaged, so weights,
+Each rank gets its part of every global batch and gradients are averaged, so weights,
 and with them all that methods decide from weights, are the same bits on every rank. The
 first rank alone touches the run directory.
 """
@@ -97,7 +97,7 @@ def check_agreement(identity: dict[str, Any]) -> None:
             )
 
 
-def share_of(count: int) -> slice:
+def part_of_rank(count: int) -> slice:
     """This rank's part of a batch (or a split) of `count`; parts differ by one at most."""
     return slice(
         count * ranks.rank() // ranks.world(),
@@ -114,7 +114,7 @@ def start_alike(model: nn.Module, device: torch.device) -> nn.Module:
     for tensor in model.state_dict(keep_vars=True).values():
         distributed.broadcast(tensor.detach(), src=0)
     # torch has no synchronised batch norm for the CPU: there each rank normalises by
-    # its own share.
+    # its own part.
     return (
         nn.SyncBatchNorm.convert_sync_batchnorm(model)
         if device.type == "cuda"
@@ -180,7 +180,7 @@ def sum_over_ranks(
 
 
 def average_batch_norms_(model: nn.Module) -> None:
-    """One set of running statistics, where each rank normalised by its own share of the
+    """One set of running statistics, where each rank normalised by its own part of the
     batch.
     """
     ranks.mean_over_ranks_(

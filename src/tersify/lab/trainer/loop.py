@@ -184,7 +184,7 @@ class Loop:
             targets = labels
             if self.config.mixup:
                 images, targets = mix(
-                    images, labels, classes=self._outputs, share=self.config.mixup
+                    images, labels, classes=self._outputs, fraction=self.config.mixup
                 )
                 # For the training accuracy alone: the class with the larger part.
                 labels = targets.argmax(1)
@@ -192,16 +192,16 @@ class Loop:
                 logits = self._forward(images)
                 loss = self._objective(images, logits, targets)
             self.optimizer.zero_grad(set_to_none=True)
-            # Ranks are averaged, so a larger share of the batch must count for more.
+            # Ranks are averaged, so a larger fraction of the batch must count for more.
             (
-                loss * (self.feed.share * ranks.world()) + self.session.penalty()
+                loss * (self.feed.fraction * ranks.world()) + self.session.penalty()
             ).backward()
             reduce_others_(self.optimizer, self.model, self.is_sharded)
             self.optimizer.step()
             if self.average:
                 self.average.update_()
             # Summed on the device; reading it in each step would wait for the GPU.
-            loss_sum += loss.detach() * self.feed.share
+            loss_sum += loss.detach() * self.feed.fraction
             hits += (logits.detach().argmax(-1) == labels).sum()
             display.batch_done()
         average_batch_norms_(self.model)

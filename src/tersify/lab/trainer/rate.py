@@ -62,8 +62,8 @@ def _scheduled(
             return config.lr * config.gamma**passed
         return config.rates[passed - 1] if passed else config.lr
     if config.schedule == "cosine":
-        share = min(max(done - warmup, 0.0) / max(config.epochs - warmup, 1e-9), 1.0)
+        fraction = min(max(done - warmup, 0.0) / max(config.epochs - warmup, 1e-9), 1.0)
         return config.final_lr + (config.lr - config.final_lr) * 0.5 * (
-            1 + math.cos(math.pi * share)
+            1 + math.cos(math.pi * fraction)
         )
     return config.lr

@@ -1,4 +1,4 @@
-"""States that respect the bounds: at least one unit in each layer, and a share of
+"""States that respect the bounds: at least one unit in each layer, and a fraction of
 active units or parameters.
 """
 

@@ -36,7 +36,7 @@ class Energy(Method):
     C_r), `annealing` and `tempering` (`flip` units at `temperature`), `genetic`
     (`tournament`, `flip`) or `random`. `objective`: `margin` (eq. 3), `cross-entropy`
     or a function (logits, targets) → energies, also as "file.py:function";
-    `size_weight` adds that times the kept share. `keep` bounds the share of the
+    `size_weight` adds that times the kept fraction. `keep` bounds the fraction of the
     network's parameters (`count` = "units": of all units) that active units may own:
     `bound` = "exactly" (as near below it as whole units allow) or "at-most"; with
     `thrifty` costly units go first. A layer keeps at least one unit. `parents` =
@@ -44,7 +44,7 @@ class Energy(Method):
     on an older one, as eq. 6 is written.
 
     The search ends when the mean energy comes within `tolerance` of the best at an
-    epoch's end (eq. 7), or after the share `stagnation` of training; then the best
+    epoch's end (eq. 7), or after the fraction `stagnation` of training; then the best
     state stays. `rows` consecutive rows form one unit: the head size, for a value
     projection. `coupled` finds units with the example given to `attach`: those that
     meet in an addition go together, and attention heads are units too. `every` searches
@@ -141,14 +141,14 @@ class Energy(Method):
                 continue
             units = site.units[0]
             transforms.append(GateTransform(layers[units.group].gate, units))
-            share = torch.full(
+            fraction = torch.full(
                 units.unit.shape,
                 site.latent.numel() / len(units.unit),
                 dtype=torch.float64,
             )
             # -1: of no unit
             owned[units.group].index_add_(
-                0, units.unit.cpu() % (units.count + 1), share
+                0, units.unit.cpu() % (units.count + 1), fraction
             )
         costs = torch.cat([own[:-1] for own in owned.values()])
         work = Work(self, list(layers.values()), costs, makers[0].network_size)
@@ -177,10 +177,10 @@ class Energy(Method):
             and progress.step % max(progress.steps // progress.epochs, 1) == 0
         )
         if work.population.searching:
-            work.end_search_if_due(share=progress.share, new_epoch=new_epoch)
+            work.end_search_if_due(fraction=progress.fraction, new_epoch=new_epoch)
         if work.population.searching and progress.step % self.every == 0:
             # Falls from 1 to 0 at the step where the search must end.
-            heat = 1.0 - progress.share / self.stagnation
+            heat = 1.0 - progress.fraction / self.stagnation
             work.engine(step.model).run(
                 step.inputs, step.targets, step=progress.step, heat=heat
             )
@@ -313,7 +313,7 @@ class Work(nn.Module):
             )
         return self._engine
 
-    def end_search_if_due(self, *, share: float, new_epoch: bool) -> None:
+    def end_search_if_due(self, *, fraction: float, new_epoch: bool) -> None:
         """Early state convergence, looked for once an epoch, and the stagnation
         threshold (paper 4, section 2.2).
         """
@@ -323,7 +323,7 @@ class Work(nn.Module):
             if self._engine is not None:
                 self._engine.check_energies()
             converged = population.spread() <= self.method.tolerance
-        if share >= self.method.stagnation or converged:
+        if fraction >= self.method.stagnation or converged:
             population.searching = False
             self._engine = None  # its graph and buffers are not needed any more
 

@@ -174,6 +174,6 @@ def _checked(inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
             raise ValueError(f"{what} must be one tensor, got a {type(value).__name__}")
     if len(inputs) != len(targets) or not len(inputs):
         raise ValueError(
-            f"inputs and targets must be equally many, and not none: got {len(inputs)} and {len(targets)}"
+            f"inputs and targets must have the same nonzero length, got {len(inputs)} and {len(targets)}"
         )
     return inputs, targets

@@ -49,7 +49,7 @@ def check_targets(objective: Objective, logits: Tensor, targets: Tensor) -> None
         and targets.is_floating_point()
         and targets.shape == (samples, classes)
     ):
-        return  # the share of each class
+        return  # the fraction of each class
     if (
         targets.is_floating_point()
         or targets.is_complex()

@@ -45,7 +45,7 @@ class Population(nn.Module):
         return float(self.energies.mean() - self.energies.min())
 
     def diversity(self) -> float:
-        """The share of units in which two states differ, over all pairs."""
+        """The fraction of units in which two states differ, over all pairs."""
         count = len(self.states)
         # Two states drawn independently differ in a unit with probability 2p(1 − p).
         # The factor S/(S − 1) leaves out the pairs of a state with itself.

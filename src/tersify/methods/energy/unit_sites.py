@@ -35,7 +35,7 @@ class UnitSite(Site):
     """
 
     outlets: tuple[Outlet, ...]
-    network_size: int  # parameters of the whole network, for shares of it
+    network_size: int  # parameters of the whole network, for fractions of it
     is_covered: bool = False  # γ and β behind it silence its units too
 
 

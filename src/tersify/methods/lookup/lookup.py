@@ -119,7 +119,7 @@ class Lookup(Method):
                 for transform in bound.each(LookupTransform):
                     transform.in_training.fill_(True)
             return
-        # Without training, a pruner before this one reaches its share of zeros only
+        # Without training, a pruner before this one reaches its fraction of zeros only
         # now.
         for site, transform in zip(
             bound.sites, bound.each(LookupTransform), strict=True
@@ -332,13 +332,13 @@ def codes_by_edges(edges: Tensor, values: Tensor) -> Tensor:
     # A boolean for each edge and value must be held at once.
     compared = edges.shape[1] * values.numel()
     if not values.is_cpu or compared > MOST_COMPARED:
-        return torch.searchsorted(edges, values, right=True)
+        return torch.searchsorted(edges, values, right=True, out_int32=True)
     # A binary search guesses every branch anew, and is wrong half of the time. As many
     # comparisons as there are edges need no guess, and take a sixth of the time for 16
     # levels. A value that is no number has passed every edge in both ways.
     below = values.new_empty(len(edges), edges.shape[1], values.shape[1])
     torch.lt(values[:, None], edges[:, :, None], out=below)
-    return edges.shape[1] - below.sum(1).to(torch.int64)
+    return edges.shape[1] - below.sum(1).to(torch.int32)
 
 
 def middles(words: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def _alike(numbered: tuple[int, Tensor]) -> tuple[object, ...]:
 def choose_globally(
     scores: Sequence[Tensor], amount: Callable[[int], int], floor: float
 ) -> list[Tensor]:
-    """What each layer keeps when all compete; a layer's best `floor` share, and its
+    """What each layer keeps when all compete; a layer's best `floor` fraction, and its
     best unit, are safe.
     """
     flat = [each.reshape(-1) for each in scores]

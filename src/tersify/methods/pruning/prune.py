@@ -41,9 +41,9 @@ class Prune(Method):
     filter, neuron, row (either), channel, head. Filters, neurons and rows take their
     bias and the γ and β of the batch norm behind them along; with an `example` at
     attach, also the filters, neurons and heads of other layers that they are added to.
-    scope: layer, global (layers compete; each keeps a share `floor` of its units) or
-    row (each output by itself). The amount is a share (`sparsity`, or 1 − `density`) or
-    a `count` of units, of each scope. schedule: see `Pace`; it rises from the share
+    scope: layer, global (layers compete; each keeps a fraction `floor` of its units) or
+    row (each output by itself). The amount is a fraction (`sparsity`, or 1 − `density`) or
+    a `count` of units, of each scope. schedule: see `Pace`; it rises from the fraction
     `start`. Until the schedule ends a pruned weight keeps its latent and can return.
     Learned scores (both movements) go `gain` times as fast as the weights; those of
     movement begin at `head_start` times the weights' magnitudes, and with `lines` each
@@ -77,8 +77,8 @@ class Prune(Method):
         check_settings(self)
 
     @property
-    def share(self) -> float:
-        """The final share of zeros, where the amount is no count."""
+    def fraction(self) -> float:
+        """The final fraction of zeros, where the amount is no count."""
         if nm := n_of_m(self.structure):
             return 1 - nm[0] / nm[1]
         if self.density is not None:
@@ -159,13 +159,13 @@ class Prune(Method):
 
     @property
     def in_rows(self) -> bool:
-        """Whether each row of weights, or each M of them, loses its share."""
+        """Whether each row of weights, or each M of them, loses its fraction."""
         return self.scope == "row" or n_of_m(self.structure) is not None
 
     def pruned(self, units: int, done: float) -> int:
         """How many of so many units are zero when the schedule is so far."""
-        # `start` is a share of the units, or of the count where a count is given.
-        final = self.count if self.count is not None else self.share * units
+        # `start` is a fraction of the units, or of the count where a count is given.
+        final = self.count if self.count is not None else self.fraction * units
         first = self.start * (final if self.count is not None else units)
         return round(first + (final - first) * done)
 

@@ -46,10 +46,10 @@ def _check_amount(method: Prune) -> None:
         check_range("density", method.density, low=0.0, high=1.0, low_open=True)
     if method.count is not None:
         check_whole("count", method.count, low=0)
-    is_share = method.count is None and not method.is_soft
-    if not 0 <= method.start <= (method.share if is_share else 1):
+    is_fraction = method.count is None and not method.is_soft
+    if not 0 <= method.start <= (method.fraction if is_fraction else 1):
         raise ValueError(
-            f"start must be a share between 0 and the final sparsity, got {method.start!r}"
+            f"start must be a fraction between 0 and the final sparsity, got {method.start!r}"
         )
 
 
@@ -72,13 +72,13 @@ def _check_scope(method: Prune) -> None:
     if method.scope != "global":
         if method.floor:
             raise ValueError(
-                f"floor keeps a share of each layer when all compete; set scope = 'global', got {method.scope!r}"
+                f"floor keeps a fraction of each layer when all compete; set scope = 'global', got {method.scope!r}"
             )
         return
     # A count is compared when the layers are known, in `_check_room`.
-    if method.count is None and method.share > 1 - method.floor:
+    if method.count is None and method.fraction > 1 - method.floor:
         raise ValueError(
-            f"sparsity {method.share:g} leaves less than the floor {method.floor:g} of every layer"
+            f"sparsity {method.fraction:g} leaves less than the floor {method.floor:g} of every layer"
         )
 
 

@@ -18,7 +18,7 @@ class Pace:
     the zeros returning between.
 
     one-shot: all at `begin`. frozen: never; the zeros a weight has when training starts
-    are its mask. `begin` and `end` are shares of training; on a ramp a mask is chosen
+    are its mask. `begin` and `end` are fractions of training; on a ramp a mask is chosen
     `every` so many steps, and for the last time at `end`.
     """
 
@@ -62,7 +62,7 @@ class Pace:
         )
         if progress.step >= last:
             return 1.0
-        along = (progress.share - self.begin) / (self.end - self.begin)
+        along = (progress.fraction - self.begin) / (self.end - self.begin)
         along = min(max(along, 0.0), 1.0)
         if self.schedule == "linear":
             return along
@@ -71,15 +71,15 @@ class Pace:
         # Cyclical pruning: each cycle climbs by the cubic, later ones from where the
         # regrown weights leave it.
         cycle, within = divmod(along * self.cycles, 1.0)
-        # `regrow` is the share of the pruned weights that return between two cycles.
+        # `regrow` is the fraction of the pruned weights that return between two cycles.
         low = 0.0 if cycle < 1 else 1.0 - self.regrow
         return 1.0 - (1.0 - low) * (1.0 - within) ** 3
 
 
-def first_step(share: float, progress: Progress) -> int:
-    """The first step at or behind that share of training, which a short run must not
+def first_step(fraction: float, progress: Progress) -> int:
+    """The first step at or behind that fraction of training, which a short run must not
     miss.
     """
     # 1e-9 takes up the rounding of the product: 0.07 · 100 gives 7.000000000000001,
     # which must be step 7.
-    return min(math.ceil(share * progress.steps - 1e-9), progress.steps - 1)
+    return min(math.ceil(fraction * progress.steps - 1e-9), progress.steps - 1)

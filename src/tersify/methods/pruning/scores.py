@@ -94,7 +94,7 @@ class Movement(Score):
 
 
 class SoftMovement(Movement):
-    """Movement with a threshold instead of a share: a penalty pushes scores down until
+    """Movement with a threshold instead of a fraction: a penalty pushes scores down until
     σ(score) is below it.
     """
 

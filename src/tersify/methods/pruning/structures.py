@@ -122,7 +122,7 @@ def tiling_named(structure: str) -> Tiling | None:
         return None
     if structure in TILINGS:
         return TILINGS[structure]()
-    # N itself is no part of the tiling: it sets the amount, in Prune.share.
+    # N itself is no part of the tiling: it sets the amount, in Prune.fraction.
     if nm := n_of_m(structure):
         return EveryM(nm[1])
     if block := re.fullmatch(r"block-(\d+)x(\d+)", structure):

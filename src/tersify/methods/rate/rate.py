@@ -44,7 +44,7 @@ class Rate(Method):
     Bits are those of the coder's own tables: a weight that stands alone in its kernel,
     filter or channel costs more than one among others, so that these vanish where that
     is cheapest. The loss gains `loss` × λ × bits a weight. λ rises to `lam` over the
-    share `warmup` of training; with `bytes` it is led, over the same time, to where the
+    fraction `warmup` of training; with `bytes` it is led, over the same time, to where the
     whole file has that size. Alone it prunes; before a quantizer it gives the zeros,
     and that one the levels.
     """
@@ -105,12 +105,14 @@ class Rate(Method):
         ):
             if ends or _asks_the_coder(progress):
                 assert step.packed is not None
-                moves = step.without_training or progress.share <= STANDS_FROM
+                moves = step.without_training or progress.fraction <= STANDS_FROM
                 self._refresh(bound, state, entering, step.packed(), moves=moves)
-            share = 1.0 if step.without_training else progress.share
+            fraction = 1.0 if step.without_training else progress.fraction
             # A cubic that rises fast at first, while there is time to recover (Zhu and
             # Gupta 2017).
-            risen = 1 - (1 - min(share / self.warmup, 1.0)) ** 3 if self.warmup else 1.0
+            risen = (
+                1 - (1 - min(fraction / self.warmup, 1.0)) ** 3 if self.warmup else 1.0
+            )
             scores, bits = _scores(transforms, entering, state.lam)
             if self.bytes is None:
                 lam = torch.full_like(state.lam, max(self.lam * risen, LEAST_LAMBDA))

@@ -142,7 +142,7 @@ def _mask(
         or shape[3] != k[2]
     ):
         raise CannotLower(
-            "its mask is no tensor of truth values or floats with one number a key"
+            "its mask must be a tensor of booleans or floats with one number for each key"
         )
     # Leading axes of 1 broadcast over items, heads or queries.
     if any(
