@@ -46,7 +46,7 @@ def shard_(session: Session, mesh: Any = None) -> None:
     # named.
     fully_shard(session.model, mesh=mesh, ignored_params=small)
     for site in session.sites:
-        _follow(site)
+        _update_latent(site)
 
 
 def reduce_unsharded_(model: nn.Module) -> None:
@@ -62,7 +62,7 @@ def reduce_unsharded_(model: nn.Module) -> None:
     )
 
 
-def _follow(site: Site) -> None:
+def _update_latent(site: Site) -> None:
     """Sharding put another parameter in the latent's place."""
     module, attribute = site.owners[0]
     parametrizations: Any = module.parametrizations

@@ -165,10 +165,10 @@ def compress(
             data=samples,
             display=lambda name: display_for(console, name),
         )
-        first(lambda: _tell(console, home, label, rows))
+        first(lambda: _print_and_report(console, home, label, rows))
 
 
-def _tell(
+def _print_and_report(
     console: Console, out: Path, label: str, rows: dict[str, dict[str, float]]
 ) -> None:
     from tersify.cli.terminal_tables import print_metrics

@@ -81,7 +81,7 @@ def fpga(
             None,
         )
     else:
-        network, inputs = _heard(opened, sound, vectors, rounding)
+        network, inputs = _circuit_and_frames(opened, sound, vectors, rounding)
     manifest = export_fpga(
         network,
         out,
@@ -102,7 +102,7 @@ def fpga(
     )
 
 
-def _heard(
+def _circuit_and_frames(
     model: TerseFile, sound: Path, vectors: int, rounding: str
 ) -> tuple[FixedNetwork, npt.NDArray[np.int64]]:
     """The network with its points set by a sound, and frames of the sound; what was

@@ -51,7 +51,7 @@ Context = Annotated[
 ]
 
 
-def _opened(
+def _open_model(
     model: Path,
     precision: Literal["fp32", "int8"],
     threads: int | None,
@@ -85,7 +85,7 @@ def generate(
     """Print how MODEL goes on from --prompt."""
     from tersify.lab.texts import pieces
 
-    net, tokenizer = _opened(model, precision, threads, context, max_decoded_bytes)
+    net, tokenizer = _open_model(model, precision, threads, context, max_decoded_bytes)
     ids = tokenizer(prompt)["input_ids"]
     if not ids:
         raise ValueError("--prompt has no tokens; give some text")
@@ -121,7 +121,7 @@ def chat(
     """
     from tersify.lab.texts import pieces
 
-    net, tokenizer = _opened(model, precision, threads, context, max_decoded_bytes)
+    net, tokenizer = _open_model(model, precision, threads, context, max_decoded_bytes)
     if not tokenizer.chat_template:
         raise ValueError(
             f"{model} has no chat template: it goes on from texts and does not talk; use tersify generate"

@@ -302,7 +302,7 @@ class GraphNetwork(nn.Module):
             # Nobody reads these values again, so their memory is free from here on.
             for name in node.spent:
                 del values[name]
-        return _taken(graph.output, values)
+        return _nested_outputs(graph.output, values)
 
 
 class _OfOneInput(GraphNetwork):
@@ -323,10 +323,13 @@ def _size_bytes(result: Any) -> int:
     return result.numel() * result.element_size() if isinstance(result, Tensor) else 0
 
 
-def _taken(output: Json, values: Mapping[str, Any]) -> Any:
+def _nested_outputs(output: Json, values: Mapping[str, Any]) -> Any:
     # The file does not tell tuples from lists; modules return tuples as a rule.
     if isinstance(output, list):
-        return tuple(_taken(each, values) for each in output)
+        return tuple(_nested_outputs(each, values) for each in output)
     if "names" in output:
-        return {name: _taken(each, values) for name, each in output["names"].items()}
+        return {
+            name: _nested_outputs(each, values)
+            for name, each in output["names"].items()
+        }
     return values[output["value"]]

@@ -83,7 +83,7 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
         return given
     # Every object has one key, which tells its kind.
     if len(given) != 1:
-        raise _meaningless(given)
+        raise _unknown_argument(given)
     [(kind, name)] = given.items()
     if kind == "value" and isinstance(name, str) and name in values:
         return values[name]
@@ -98,10 +98,10 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
         return torch.strided
     if kind == "memory" and name in _MEMORY:
         return _MEMORY[name]
-    raise _meaningless(given)
+    raise _unknown_argument(given)
 
 
-def _meaningless(given: Json) -> ValueError:
+def _unknown_argument(given: Json) -> ValueError:
     return ValueError(f"the graph has the argument {given!r}, which means nothing")
 
 

@@ -109,7 +109,7 @@ def load_network(
         )
     file = codec.open(path, max_decoded_bytes=max_decoded_bytes)
     if target is None:
-        named, options = _named(file, path)
+        named, options = _stored_target(file, path)
         # A reference network is code of this package, so any file may name it; whether
         # the file really holds one is checked against a skeleton without memory.
         if named in networks():
@@ -147,7 +147,9 @@ def load_network(
     return codec.load(path, into=network, max_decoded_bytes=max_decoded_bytes).eval()
 
 
-def _named(file: codec.TerseFile, path: Path) -> tuple[str | None, dict[str, Any]]:
+def _stored_target(
+    file: codec.TerseFile, path: Path
+) -> tuple[str | None, dict[str, Any]]:
     """The target and its options, as the file has them."""
     stored = file.metadata.get("target")
     stored = stored if isinstance(stored, dict) else {}

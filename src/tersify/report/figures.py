@@ -112,7 +112,7 @@ def _over_epochs(runs: Sequence[Run], key: str) -> Figure:
         if key in _OVER_EPOCHS
         else "delta"
         if key == "Δ"
-        else f"method-{sorted(_told(runs)).index(key)}"
+        else f"method-{sorted(_names_of_method_figures(runs)).index(key)}"
     )
     return Figure(
         key=f"epochs-{name}",
@@ -128,7 +128,7 @@ def _over_epochs(runs: Sequence[Run], key: str) -> Figure:
     )
 
 
-def _told(runs: Sequence[Run]) -> set[str]:
+def _names_of_method_figures(runs: Sequence[Run]) -> set[str]:
     """The names of the methods' own figures."""
     return set(_columns(runs)) - _OVER_EPOCHS.keys()
 

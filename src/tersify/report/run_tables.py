@@ -161,7 +161,7 @@ def file_table(run: Run) -> str:
             Cell(row["coder"]),
             _number(row["elements"], count(row["elements"])),
             _number(row["bytes"], count(row["bytes"]), row["bytes"] / total),
-            _number(*_each(row)),
+            _number(*_bits_per_weight(row)),
         ]
         for row in rows
     ]
@@ -170,7 +170,7 @@ def file_table(run: Run) -> str:
     )
 
 
-def _each(row: dict[str, Any]) -> tuple[float | None, str]:
+def _bits_per_weight(row: dict[str, Any]) -> tuple[float | None, str]:
     value = 8 * row["bytes"] / row["elements"] if row["elements"] else None
     return value, bits(value)
 

@@ -175,7 +175,10 @@ def _points(
     points: Sequence[tuple[float, float, dict[str, Any]]],
     x_name: str,
 ) -> Drawing:
-    plot = Plot(_room([x for x, _, _ in points]), _room([y for _, y, _ in points]))
+    plot = Plot(
+        _padded_range([x for x, _, _ in points]),
+        _padded_range([y for _, y, _ in points]),
+    )
     marks = [plot.axes(x_label=_NAMES.get(x_name, x_name))]
     # False sorts first: the front is drawn last, above the others.
     for x, y, trial in sorted(points, key=lambda p: p[2]["number"] in sweep.front):
@@ -289,7 +292,7 @@ def _scaled(values: Sequence[float], *, log: bool) -> tuple[list[float], str, st
     return [(v - least) / span for v in shown], short(low), short(high)
 
 
-def _room(values: Sequence[float]) -> tuple[float, float]:
+def _padded_range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     # Equal values have no span, and equal zeros not even a size.
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.05

@@ -27,7 +27,7 @@ def session_story(
     of = "" if steps is None else f" of {steps:,}"
     lines = [
         f"Session: {description or 'a recipe of your own'}",
-        f"  step {steps_done:,}{of}; {_told(figures)}",
+        f"  step {steps_done:,}{of}; {_figures_text(figures)}",
     ]
     for rule, sites in rules:
         chain = (
@@ -47,7 +47,7 @@ def session_story(
     return "\n".join(lines)
 
 
-def _told(figures: Mapping[str, float]) -> str:
+def _figures_text(figures: Mapping[str, float]) -> str:
     words = {
         "progress": "{:.0f} % done",
         "zeros": "{:.1f} % zeros",

@@ -56,9 +56,9 @@ def record(
 
     The batch runs twice: once to count rows, once to gather those that are kept.
     """
-    watched, skipped = _watched(model, min_sparsity)
+    watched, skipped = _layers_to_record(model, min_sparsity)
     records = [each for parts in watched.values() for each in parts.values()]
-    with _ready(model), torch.no_grad():
+    with _eval_without_fast_path(model), torch.no_grad():
         # The number of rows must be known before a fixed fraction of them can be drawn
         # evenly; keeping all of them would take the memory of every activation.
         for gather in (False, True):
@@ -67,7 +67,7 @@ def record(
                 if gather
                 else None
             )
-            _run(model, example, watched, wanted, skipped)
+            _record_inputs(model, example, watched, wanted, skipped)
     records = [each for each in records if each.layer not in skipped]
     skipped |= {
         each.parameter: "the example does not reach it"
@@ -109,7 +109,7 @@ def _multiplies(each: Record) -> bool:
     return not bool(error > LAYER_TOLERANCE * scale)  # NaN is for the writer to refuse
 
 
-def _watched(
+def _layers_to_record(
     model: nn.Module, min_sparsity: float
 ) -> tuple[dict[str, dict[str, Record]], dict[str, str]]:
     watched: dict[str, dict[str, Record]] = {}
@@ -142,7 +142,7 @@ def _watched(
         for name, p in model.named_parameters()
         if p.ndim >= 2
         and _address(p) not in covered
-        and not _behind(name)
+        and not _is_parametrization(name)
         and p.numel()
         and 1 - int(p.count_nonzero()) / p.numel() >= max(min_sparsity, 1e-9)
     }
@@ -159,7 +159,7 @@ def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _behind(name: str) -> bool:
+def _is_parametrization(name: str) -> bool:
     """Latents and masks of parametrizations are not weights themselves."""
     return ".parametrizations." in f".{name}"
 
@@ -172,7 +172,7 @@ def _sample(count: int, rows: int) -> Array:
     return np.sort(np.random.default_rng(SEED).choice(count, rows, replace=False))
 
 
-def _run(
+def _record_inputs(
     model: nn.Module,
     example: Any,
     watched: Mapping[str, Mapping[str, Record]],
@@ -245,7 +245,7 @@ def _call(model: nn.Module, example: Any) -> None:
 
 
 @contextlib.contextmanager
-def _ready(model: nn.Module) -> Iterator[None]:
+def _eval_without_fast_path(model: nn.Module) -> Iterator[None]:
     """In eval mode, and with attention computed layer by layer: its fast path calls no
     module.
     """

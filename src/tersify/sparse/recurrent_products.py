@@ -64,7 +64,11 @@ def recurrent_calls(
     states = given.get("hx")
     if values.ndim == 2:
         values = values[:, None]
-        states = None if states is None else _each(states, lambda state: state[:, None])
+        states = (
+            None
+            if states is None
+            else _map_states(states, lambda state: state[:, None])
+        )
     elif module.batch_first:
         values = values.transpose(0, 1)
     if states is None:
@@ -76,7 +80,7 @@ def recurrent_calls(
     for number, (layer, direction) in enumerate(_recurrent_places(module)):
         # A backward direction is a forward one over the reversed sequence.
         inputs = values.flip(0) if direction else values
-        start = _each(states, itemgetter(slice(number, number + 1)))
+        start = _map_states(states, itemgetter(slice(number, number + 1)))
         hidden = _one_layer(module, layer, direction)(inputs, start)[0]
         first = start[0] if isinstance(start, tuple) else start
         yield vectors_call(f"weight_ih_l{layer}{direction}", inputs)
@@ -90,7 +94,7 @@ def recurrent_calls(
             values, ends = torch.cat(ends, -1), []
 
 
-def _each(states: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _map_states(states: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return (
         tuple(change(state) for state in states)
         if isinstance(states, tuple)

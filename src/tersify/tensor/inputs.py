@@ -181,8 +181,8 @@ def quantize_input(module: nn.Module, quantizer: InputQuantizer) -> None:
     # Hooks would otherwise pile up when a layer is quantized twice.
     leave_input(module)
     module.add_module(_CHILD, quantizer)
-    module.register_forward_pre_hook(_before)
-    module.register_forward_hook(_behind)
+    module.register_forward_pre_hook(_quantize_input)
+    module.register_forward_hook(_scale_output)
 
 
 def leave_input(module: nn.Module) -> None:
@@ -191,8 +191,8 @@ def leave_input(module: nn.Module) -> None:
     # of the layer.
     module._modules.pop(_CHILD, None)
     for hooks, ours in (
-        (module._forward_pre_hooks, _before),
-        (module._forward_hooks, _behind),
+        (module._forward_pre_hooks, _quantize_input),
+        (module._forward_hooks, _scale_output),
     ):
         for key in [key for key, hook in hooks.items() if hook is ours]:
             del hooks[key]
@@ -253,7 +253,7 @@ def output_factor(module: nn.Module, x: Tensor) -> Tensor:
     return convolve(mean, box, None, given.stride, given.padding, given.dilation)
 
 
-def _before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _quantize_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if not args:
         raise ValueError(
             f"a {type(module).__name__} with a quantized input must be called as layer(x), got no positional input"
@@ -266,7 +266,7 @@ def _before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (quantizer(x), *others)
 
 
-def _behind(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+def _scale_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
     factor = module.__dict__.pop(_FACTOR, None)
     if factor is None:
         return output

@@ -114,7 +114,7 @@ def groups_of(traced: Trace) -> list[UnitGroup]:
     # From labels to groups: find which units may go, give each a group and a number
     # within it, then say for each parameter which index is which unit.
     roots = {key: r for key, r in walk.labels.places().items() if key in walk.roles}
-    places = _Places(_homes(walk, roots, _free_units(walk, roots)))
+    places = _Places(_groups_of_units(walk, roots, _free_units(walk, roots)))
     members: dict[int, list[Member]] = {}
     for (name, dim), root in roots.items():
         for group, unit in places.split(root):
@@ -176,7 +176,7 @@ def _free_units(walk: Walk, roots: dict[tuple[str, int], Tensor]) -> set[int]:
     return (made & read) - {FIXED}
 
 
-def _homes(
+def _groups_of_units(
     walk: Walk, roots: dict[tuple[str, int], Tensor], free: set[int]
 ) -> dict[int, int]:
     """Each unit's group, named by its first unit: the units of one producer are

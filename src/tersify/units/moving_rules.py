@@ -20,14 +20,14 @@ def pointwise(walk: Walk, node: fx.Node) -> Any:
     # Activations first: a stored tensor is matched against what they are together.
     result = fixed(())
     for other in (n for n in nodes if n not in walk.stored):
-        result = _meet(walk, result, walk.of(other))
+        result = _broadcast_units(walk, result, walk.of(other))
     result = result.expand(shape_of(node))
     for other in (n for n in nodes if n in walk.stored):
         result = _meet_stored(walk, result, other)
     return result
 
 
-def _meet(walk: Walk, a: Tensor, b: Tensor) -> Tensor:
+def _broadcast_units(walk: Walk, a: Tensor, b: Tensor) -> Tensor:
     shape = torch.broadcast_shapes(a.shape, b.shape)
     # For each operand: the dimensions along which its units differ, and those where it
     # has one value that broadcasting repeats.

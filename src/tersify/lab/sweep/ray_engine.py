@@ -15,7 +15,7 @@ from tersify.lab.sweep.sweep_file import Resources
 from tersify.lab.sweep.trial import Outcome, Task, run_trial
 
 POLL_SECONDS = 0.2
-KNOCK_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
 
 
 class RayEngine:
@@ -135,7 +135,7 @@ def _connect(address: str | None) -> Any:
             "--engine ray needs Ray, which is not installed; pip install 'tersify[sweep]', or leave --engine out"
         ) from None
     try:
-        _knock(address)
+        _check_address(address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(
@@ -154,8 +154,8 @@ def _connect(address: str | None) -> Any:
     return ray
 
 
-def _knock(address: str | None) -> None:
+def _check_address(address: str | None) -> None:
     """Raises at once where nobody listens; Ray itself would try for minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()

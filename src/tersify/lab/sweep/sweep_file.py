@@ -230,7 +230,7 @@ class Sweep:
         )
         document["resources"] = Resources(**document.get("resources", {}))
         for key in ("recipe", "target"):
-            document[key] = _beside(folder, document.get(key, "none"))
+            document[key] = _relative_to_sweep(folder, document.get(key, "none"))
         tuples = {
             key: tuple(value)
             for key, value in document.items()
@@ -277,7 +277,7 @@ def _all_are(kind: type, value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def _beside(folder: Path, name: str) -> str:
+def _relative_to_sweep(folder: Path, name: str) -> str:
     """A file's own path where `name` names one beside the sweep's file; Ray's workers
     start elsewhere.
     """

@@ -74,7 +74,7 @@ def sweep(
         _check_start(chosen, data_root)
     runner = _engine(chosen, engine, address)
     with alone(out):  # so that what the journal calls running is known to be dead
-        _claim(out, chosen)
+        _check_same_sweep(out, chosen)
         study = Study(chosen, out, storage)
         results = _write(out, chosen, study, engine)
         display.begin(results)
@@ -181,7 +181,7 @@ def _engine(chosen: Sweep, engine: str, address: str | None) -> Engine:
     return RayEngine(chosen.resources, address)
 
 
-def _claim(out: Path, chosen: Sweep) -> None:
+def _check_same_sweep(out: Path, chosen: Sweep) -> None:
     path = out / IDENTITY
     identity = json.loads(json.dumps(chosen.identity()))
     if path.is_file():

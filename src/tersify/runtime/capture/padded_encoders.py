@@ -25,7 +25,8 @@ def refuse_nested_paddings(model: nn.Module) -> Iterator[None]:
     ]
     # Hooks see the arguments of encoders anywhere inside the model.
     handles = [
-        module.register_forward_pre_hook(_look, with_kwargs=True) for module in nested
+        module.register_forward_pre_hook(_refuse_padding_mask, with_kwargs=True)
+        for module in nested
     ]
     try:
         yield
@@ -34,7 +35,9 @@ def refuse_nested_paddings(model: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _look(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def _refuse_padding_mask(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
     # forward(src, mask, src_key_padding_mask).
     mask = args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")
     if mask is not None:
