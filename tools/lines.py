@@ -102,7 +102,9 @@ def cpp_functions(lines: list[str]) -> dict[int, str]:
     """
     found, name = {}, ""
     for number, text in enumerate(lines, 1):
-        at_margin = re.match(r"(?:[\w:<>,*& ]*?)([\w:~]+)(?:\(| \{$| : )", text)
+        at_margin = re.match(
+            r"(?:[\w:<>,*& ]*?)([\w:~]+)(?: final)?(?:\(| \{$| : )", text
+        )
         if at_margin and not text.startswith((" ", "namespace", "using")):
             name = at_margin[1]
         elif text.startswith("}"):
