@@ -127,8 +127,8 @@ def summary(rows: dict[tuple[str, str], dict[str, Any]]) -> dict[str, float]:
 INTRODUCTION = """# The zoo
 
 Architectures at small sizes with random weights, compiled in fp32 and compared with torch for batches of 1, 2 and 5 and
-for another length or image size where they take one. The error is a fraction of the largest output. Times are medians
-of one item, {threads} threads. Pruned: 90 % zeros; ternary: the rest has one magnitude. Written by
+for another length or image size where they take one. The error is a share of the largest output. Times are medians on
+one item, {threads} threads. Pruned: 90 % zeros; ternary: the rest has one magnitude. Written by
 `python benchmarks/zoo_compile.py --json results/zoo-compile.json --table docs/results/zoo.md`.
 
 {architectures:.0f} architectures, {cases:.0f} cases: {right:.0f} right, {silent_errors:.0f} silently wrong,

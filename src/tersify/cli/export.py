@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tersify.runtime.fixed import FixedNetwork
 
 export = typer.Typer(
-    help="Export a .terse file: a folder for an FPGA, C source, ONNX, or dense safetensors.",
+    help="Hand a .terse file over: a folder for an FPGA, a C source, an ONNX file, or dense safetensors.",
     no_args_is_help=True,
     add_completion=False,
 )
