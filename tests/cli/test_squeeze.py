@@ -31,13 +31,13 @@ def test_squeeze_writes_a_smaller_file_and_says_by_how_much(tmp_path):
 
 def test_noise_makes_a_network_less_sure_of_images_that_it_knows():
     from tersify.lab import dataset
-    from tersify.lab.squeeze import _noisy
+    from tersify.lab.squeeze import noisy
 
     data = dataset("digits")
     held = data.test[:50]
-    assert _noisy(held, data, 0.0) is held
-    noisy = _noisy(held, data, 0.5)
-    same = _noisy(held, data, 0.5)
+    assert noisy(held, data, 0.0) is held
+    noisy = noisy(held, data, 0.5)
+    same = noisy(held, data, 0.5)
     assert torch.equal(noisy.images, same.images)
     unit = held.images.float() / (255.0 if held.images.dtype == torch.uint8 else 1.0)
     spread = (noisy.images - unit).std() / torch.tensor(data.std).mean()

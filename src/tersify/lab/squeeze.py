@@ -20,7 +20,7 @@ from tersify.rate_distortion import Squeezer
 from tersify.tensor import CompressedModel
 from tersify.tensor.model import load_state
 
-LEAST_PRICE, MOST_PRICE = 1e-3, 1.0
+LEAST_PRICE, MOST_PRICE = 1e-4, 1.0
 CALIBRATION_BATCH = 32
 # Softer outputs: of images that a network knows by heart, its own hardly tell a thing.
 TEMPERATURE = 2.0
@@ -66,7 +66,7 @@ def squeeze(
         (normalize(chosen.train.images[some], data), None)
         for some in picked.split(CALIBRATION_BATCH)
     ]
-    held = _noisy(chosen.test[:held_out], data, noise)
+    held = noisy(chosen.test[:held_out], data, noise)
     before = _accuracy(model, data, held)
     squeezer = Squeezer(model.eval(), Calibration(batches, loss=_own_labels()))
     low, high = LEAST_PRICE, MOST_PRICE
@@ -106,7 +106,7 @@ def _own_labels() -> Callable[[Tensor, None], Tensor]:
     return loss
 
 
-def _noisy(split: Split, data: Data, noise: float) -> Split:
+def noisy(split: Split, data: Data, noise: float) -> Split:
     if noise == 0.0:
         return split
     if split.is_text:

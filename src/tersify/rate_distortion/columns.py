@@ -94,16 +94,16 @@ class ColumnWeight:
             symbols = _codes(tried, most)
             by_damage = damage / spread[:, j, None].square()
             total = by_damage * (tried - value).square()
-            total += cost * prices.of(symbols.flatten(1), codes.flatten(0, 1), j).view_as(
-                total
-            )
+            total += cost * prices.of(
+                symbols.flatten(1), codes.flatten(0, 1), j
+            ).view_as(total)
             best = total.argmin(0, keepdim=True)
             self._whole[:, :, j] = tried.gather(0, best)[0]
             codes[:, :, j] = symbols.gather(0, best)[0]
             error = rest[:, :, j] - self._whole[:, :, j] * self._step
-            rest[:, :, j + 1 :] -= (error / spread[:, j, None])[:, :, None] * self._upper[
-                :, None, j, j + 1 :
-            ]
+            rest[:, :, j + 1 :] -= (error / spread[:, j, None])[
+                :, :, None
+            ] * self._upper[:, None, j, j + 1 :]
 
 
 def _codes(whole: Tensor, most: int) -> Tensor:

@@ -82,7 +82,9 @@ def _tap_of(site: Site) -> _Tap | None:
 @contextlib.contextmanager
 def _watched(taps: dict[str, _Tap]) -> Iterator[None]:
     hooks = [tap.module.register_forward_hook(tap.look) for tap in taps.values()]
-    frozen = [t.module.weight for t in taps.values() if not t.module.weight.requires_grad]
+    frozen = [
+        t.module.weight for t in taps.values() if not t.module.weight.requires_grad
+    ]
     try:
         for weight in frozen:
             weight.requires_grad_(True)
@@ -117,7 +119,9 @@ class _Tap:
             axis = -1 if isinstance(self.module, nn.Linear) else 1
             rows = gradient.detach().float().movedim(axis, 0).flatten(1)
             squares = rows.square().sum(1)
-            self._squares = squares if self._squares is None else self._squares + squares
+            self._squares = (
+                squares if self._squares is None else self._squares + squares
+            )
             self._samples += len(gradient)
 
         return add
