@@ -104,3 +104,21 @@ def test_weights_whose_inputs_are_not_known_are_squeezed_too(tmp_path):
     with torch.no_grad():
         close = load_state(packed, copy.deepcopy(net)).eval()(x)
         assert (close - net(x)).abs().mean() < 0.2 * net(x).std()
+
+
+def test_layers_that_equal_each_other_are_squeezed(tmp_path):
+    """The file stores such a weight once, so it has one price."""
+    net, x, y = trained()
+    twice = nn.Sequential(net[0], net[1], nn.Linear(64, 64), nn.Linear(64, 64), net[3])
+    twice[3].load_state_dict(twice[2].state_dict())
+    packed = Squeezer(twice.eval(), [(x[:256], y[:256])]).at(0.5)
+    zeros = [float((packed[f"{i}.weight"].codes == 0).float().mean()) for i in (2, 3)]
+    assert min(zeros) > 0.1
+
+
+def test_a_network_in_half_precision_keeps_its_type():
+    net, x, y = trained()
+    net = net.to(torch.bfloat16)
+    batches = [(x[:256].to(torch.bfloat16), y[:256])]
+    packed = Squeezer(net, batches).at(0.01)
+    assert packed["0.weight"].to_dense().dtype == torch.bfloat16

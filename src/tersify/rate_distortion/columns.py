@@ -31,7 +31,7 @@ class ColumnWeight:
     """
 
     def __init__(self, name: str, values: Tensor, inputs: LayerInputs) -> None:
-        self.name, self.shape = name, tuple(values.shape)
+        self.name, self.shape, self._dtype = name, tuple(values.shape), values.dtype
         groups = len(inputs.together)
         self._values = values.detach().float().reshape(groups, -1, values[0].numel())
         uppers = [spread_of(each, DAMPING).float() for each in inputs.together]
@@ -39,6 +39,10 @@ class ColumnWeight:
         self._matters = inputs.matters.view(groups, -1)
         self._whole = torch.zeros_like(self._values)
         self._step = torch.ones_like(self._matters)
+
+    @property
+    def device(self) -> torch.device:
+        return self._values.device
 
     @property
     def damages(self) -> Tensor:
@@ -52,10 +56,12 @@ class ColumnWeight:
         widest = self._values.abs().amax(2) / (MOST_STEPS - 0.5)
         exponent = wanted.maximum(widest).clamp(min=1e-12).log2() * STEPS_AN_OCTAVE
         # never below the widest: 127 steps must reach the largest weight
-        self._step = torch.exp2(
+        step = torch.exp2(
             torch.where(wanted > widest, exponent.round(), exponent.ceil())
             / STEPS_AN_OCTAVE
         )
+        # as the file will hold it
+        self._step = step.to(self._dtype).float()
         self._whole = self._nearest(self._values / self._step[:, :, None])
 
     @staticmethod
@@ -74,8 +80,8 @@ class ColumnWeight:
         return CompressedTensor(
             shape=self.shape,
             codes=_codes(self._whole, most).to(torch.uint8).reshape(self.shape),
-            codebook=whole.to(self._values),
-            scale=self._step.reshape(rows),
+            codebook=whole.to(self._values.device, self._dtype),
+            scale=self._step.reshape(rows).to(self._dtype),
         )
 
     def decide_(self, box: BoxPrices, cost: float, most: int) -> None:
@@ -83,7 +89,7 @@ class ColumnWeight:
         zero, and zero, by its bits behind the codes before it and by its damage.
         """
         rest = self._values.clone()
-        codes = torch.zeros(self._whole.shape, dtype=torch.long)
+        codes = torch.zeros_like(self._whole, dtype=torch.long)
         spread = self._upper.diagonal(dim1=1, dim2=2)
         prices = _Prices(box, _codes(self._whole, most), 2 * most + 1)
         damage = self._matters * self._step.square()

@@ -113,8 +113,9 @@ class Squeezer:
             made, most = self._packed(others)
             file = priced(made)
             for column in self._columns:
-                (box,) = file.boxes_of(column.name, torch.device("cpu"))
-                column.decide_(box, cost, most)
+                # none where it equals another tensor, which is stored for both
+                for box in file.boxes_of(column.name, column.device):
+                    column.decide_(box, cost, most)
             for other in others:
                 for box in file.boxes_of(other.name, other.codes.device):
                     decide_(other, box, cost, turn)
