@@ -2,13 +2,14 @@
 other engines.
 
 `python benchmarks/zoo.py [--quick] [--json FILE] [--only NAME ...] [--data DIR]
-[--cifar DIR] [--files DIR] [--without ENGINE ...]`
+[--cifar DIR] [--files DIR] [--without ENGINE ...] [--no-speed]`
 
 A network whose package or data is missing is left out with a line. Quality is measured
 on inputs that compression did not see; bytes are those of whole files; times are CPU
 times of the process on one thread and one item, in turns. `--only` measures some
 networks and keeps the figures of the others in the JSON file. `--files` keeps what was
-trained, so that another call need not train again.
+trained, so that another call need not train again. `--no-speed` measures quality and
+bytes alone and keeps the times of an earlier run.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def measure(
     figures: dict[str, float],
     *,
     quick: bool,
+    speed: bool,
     without: list[str],
 ) -> None:
     fp32 = outputs(subject.model, subject.held)
@@ -84,8 +86,10 @@ def measure(
     figures[f"{name}.fp32.bytes"] = dense_bytes
     x = subject.held[:1].contiguous()
     shown = [each[None].numpy() for each in subject.shown[:16]]
-    works, missing = engines.peers(
-        subject.model, x, int8=subject.int8, shown=shown, without=without
+    works, missing = (
+        engines.peers(subject.model, x, int8=subject.int8, shown=shown, without=without)
+        if speed
+        else ({}, {})
     )
     for recipe, (model, packed) in variants(name, subject, folder).items():
         key = f"{name}.{recipe}"
@@ -116,7 +120,8 @@ def measure(
                     )
             except ValueError as error:
                 missing[ours] = str(error)[:120]
-    figures.update(timed(name, works, quick=quick))
+    if speed:
+        figures.update(timed(name, works, quick=quick))
     for engine, why in missing.items():
         print(f"{name:18} {engine}: missing: {why}")
 
@@ -182,6 +187,11 @@ def main() -> None:
         default=[],
         help="engines to leave out, such as torch.compile",
     )
+    parser.add_argument(
+        "--no-speed",
+        action="store_true",
+        help="quality and bytes alone; times of an earlier run stay",
+    )
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -199,6 +209,7 @@ def main() -> None:
                 key: value
                 for key, value in figures.items()
                 if not key.startswith(f"{network}.")
+                or (options.no_speed and key.endswith("_ms"))
             }
             measure(
                 network,
@@ -206,6 +217,7 @@ def main() -> None:
                 folder,
                 figures,
                 quick=options.quick,
+                speed=not options.no_speed,
                 without=options.without,
             )
             show(network, figures)

@@ -169,6 +169,8 @@ def efficientnet(places: Places) -> Subject | None:
     model = others.efficientnet_lite0()
     if model is None:
         return None
+    # Channels last: a step of training takes a third of the time.
+    model = model.to(memory_format=torch.channels_last)
     images, labels = zoo_data.photographs(places.data, places.few(1000))
     half = len(images) // 2  # one half to train on, the other to be measured on
 
@@ -178,7 +180,8 @@ def efficientnet(places: Places) -> Subject | None:
             int(place) for place in torch.randint(0, 33, (2,), generator=generator)
         )
         cut = zoo_data.crops(images[chosen], top=top, left=left)
-        return cut.flip(3) if torch.rand((), generator=generator) < 0.5 else cut
+        cut = cut.flip(3) if torch.rand((), generator=generator) < 0.5 else cut
+        return cut.contiguous(memory_format=torch.channels_last)
 
     return Subject(
         model=model,

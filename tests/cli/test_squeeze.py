@@ -27,3 +27,18 @@ def test_squeeze_writes_a_smaller_file_and_says_by_how_much(tmp_path):
     assert f"{out.stat().st_size:,} bytes" in done.output
     again = CliRunner().invoke(app, ["eval", str(out), "--data", "digits"])
     assert again.exit_code == 0, again.output
+
+
+def test_noise_makes_a_network_less_sure_of_images_that_it_knows():
+    from tersify.lab import dataset
+    from tersify.lab.squeeze import noisy
+
+    data = dataset("digits")
+    held = data.test[:50]
+    assert noisy(held, data, 0.0) is held
+    noisy = noisy(held, data, 0.5)
+    same = noisy(held, data, 0.5)
+    assert torch.equal(noisy.images, same.images)
+    unit = held.images.float() / (255.0 if held.images.dtype == torch.uint8 else 1.0)
+    spread = (noisy.images - unit).std() / torch.tensor(data.std).mean()
+    assert 0.45 < spread < 0.55

@@ -268,6 +268,25 @@ def test_real_weights_stay_at_their_entropy_and_below_zstd(network):
     )
 
 
+def test_tensors_that_have_nothing_in_common_are_not_coded_together():
+    """In one a code tells the next one, in the other whole rows return."""
+    rng = np.random.default_rng(0)
+    table = torch.linspace(-1, 1, 16)
+    noise = rng.normal(size=(128, 401))
+    likely = np.clip(np.round(2 * (noise[:, 1:] + noise[:, :-1]) + 8), 0, 15)
+    returning = np.repeat(rng.integers(0, 16, (10, 500)), 8, axis=0)
+    tensors = {
+        f"{i}.weight": CompressedTensor(
+            shape=codes.shape,
+            codes=torch.from_numpy(codes.astype(np.uint8)),
+            codebook=table,
+        )
+        for i, codes in enumerate((likely, returning))
+    }
+    alone = sum(coded_bytes({name: tensor}) for name, tensor in tensors.items())
+    assert coded_bytes(tensors) <= alone
+
+
 def test_boxes_that_differ_in_sign_keep_their_own_statistics_without_neighbours():
     """One tensor is mostly negative and one mostly positive, and what stands beside a
     code says nothing.

@@ -45,6 +45,13 @@ def squeeze(
             min=1, help="Other training images, on which the drop is measured."
         ),
     ] = 2000,
+    noise: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Noise on those images, in units of their spread: for a network that was trained on them.",
+        ),
+    ] = 0.0,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,
@@ -69,7 +76,13 @@ def squeeze(
     loaded = dataset(data, root=data_root)
     check_fits(net, loaded)
     found = find(
-        net, loaded, drop=drop, images=images, held_out=held_out, tell=typer.echo
+        net,
+        loaded,
+        drop=drop,
+        images=images,
+        held_out=held_out,
+        noise=noise,
+        tell=typer.echo,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(found.packed, out)

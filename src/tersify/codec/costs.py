@@ -111,10 +111,23 @@ class BoxPrices:
             found[..., ::period] = -1
         return found
 
+    def of_unit(
+        self, unit: int, symbols: Tensor, left: Tensor, above: Tensor
+    ) -> Tensor:
+        """The bits of symbols (…, filters) in one unit of every filter; −1 stands for a
+        neighbour that is missing.
+        """
+        return self._bits(self.density[:, unit], symbols, left, above)
+
     def _price(self, symbols: Tensor, left: Tensor, above: Tensor) -> Tensor:
+        density = self.density.reshape(*self.density.shape, *[1] * (symbols.ndim - 2))
+        return self._bits(density, symbols, left, above)
+
+    def _bits(
+        self, context: Tensor, symbols: Tensor, left: Tensor, above: Tensor
+    ) -> Tensor:
         # A context numbers (density, class of the left neighbour, class of the one
         # above), in the order that the decoder in `reference.decode_rans` uses.
-        context = self.density.reshape(*self.density.shape, *[1] * (symbols.ndim - 2))
         if self.has_left:
             context = context * (self.classes + 1) + self._class(left)
         if self.has_above:

@@ -5,6 +5,7 @@ with values of their type.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,9 @@ from tersify.tensor import CompressedTensor
 # A tensor of many levels needs tables of its own, and shares with others only what
 # suits none of them.
 MAX_SHARED_LEVELS, MIN_ALONE = 32, 1 << 14
+# Tensors of a group that are few enough to be coded one by one as well, how large the
+# smallest must be, and what a group of its own takes in the header and the directory.
+FEW_TENSORS, MIN_APART_CODES, GROUP_BYTES = 8, 1 << 12, 96
 # elements of an array whose values return: among others, what suits it would be lost
 MIN_APART = 1 << 12
 
@@ -44,6 +48,22 @@ class OpenGroup:
     codes: list[Codes] = field(default_factory=list)
     codebooks: list[Tensor | None] = field(default_factory=list)
     arrays: list[tuple[str, Codes]] = field(default_factory=list)
+    coded: tuple[str, bytes] | None = None  # what it became, where that was tried
+
+    def apart(self) -> dict[str, OpenGroup]:
+        """Each tensor's codes as a group of their own."""
+        made: dict[str, OpenGroup] = {}
+        for name, begin, box, codes, codebook in zip(
+            self.names, self.begins, self.boxes, self.codes, self.codebooks, strict=True
+        ):
+            own = made.setdefault(name, OpenGroup())
+            own.elements += box.elements
+            own.names.append(name)
+            own.begins.append(begin)
+            own.boxes.append(box)
+            own.codes.append(codes)
+            own.codebooks.append(codebook)
+        return made
 
     def meaning(self, levels: int) -> Meaning:
         codebooks = [_mean_levels(codebook, levels) for codebook in self.codebooks]
@@ -60,8 +80,8 @@ class Grouping:
     several.
     """
 
-    def __init__(self, *, half: bool) -> None:
-        self._half = half
+    def __init__(self, *, half: bool, alone: Collection[str] = ()) -> None:
+        self._half, self._alone = half, alone
         # The levels of codes, or the dtype of arrays and what sets them apart.
         self.groups: list[tuple[int | str, OpenGroup]] = []
         self._open: dict[int | str, int] = {}
@@ -80,7 +100,9 @@ class Grouping:
         levels = tensor.levels or 2
         # Wide alphabets need large tables, which suit one tensor only; a small tensor
         # could not pay for its own.
-        alone = levels > MAX_SHARED_LEVELS and tensor.numel() >= MIN_ALONE
+        alone = name in self._alone or (
+            levels > MAX_SHARED_LEVELS and tensor.numel() >= MIN_ALONE
+        )
         first, pieces = self._place(levels, box_of(tensor.shape), alone=alone)
         for group, box, at in pieces:
             group.names.append(name)
@@ -165,6 +187,26 @@ class Grouping:
             at += box.elements
         return index, placed
 
+    def better_alone(self) -> set[str]:
+        """Tensors that take fewer bytes in groups of their own: what suits one, such as
+        pairs of codes or repeats, need not suit its neighbours.
+        """
+        found: set[str] = set()
+        for levels, group in self.groups:
+            if not isinstance(levels, int):
+                continue
+            own = group.apart()
+            sizes = [each.elements for each in own.values()]
+            if not 1 < len(own) <= FEW_TENSORS or min(sizes) < MIN_APART_CODES:
+                continue
+            group.coded = _encode(levels, group)
+            apart = sum(
+                len(_encode(levels, each)[1]) + GROUP_BYTES for each in own.values()
+            )
+            if apart < len(group.coded[1]) + GROUP_BYTES:
+                found |= own.keys()
+        return found
+
     def encode(self) -> tuple[dict[str, bytes], list[Group]]:
         """The sections of all groups, and what the directory says of each."""
         if not self.groups:
@@ -178,6 +220,8 @@ class Grouping:
 
 
 def _encode(key: int | str, group: OpenGroup) -> tuple[str, bytes]:
+    if group.coded is not None:
+        return group.coded
     if isinstance(key, int):
         return _encode_codes(group, key)
     return _encode_arrays(group, key.partition(" ")[0])

@@ -90,15 +90,9 @@ def encoded(
     packed = packed_losslessly(model, half=half)
     if network is not None:
         packed.metadata |= {GRAPH: _graph_of(network, example, packed)}
-    grouping = Grouping(half=half)
-    # After packing: tensors are compared in the form in which they are stored.
-    same = equal_tensors(packed)
-    entries = [
-        Entry(name=name, shape=tuple(tensor.shape), same=same[name])
-        if name in same
-        else grouping.add(name, tensor)
-        for name, tensor in packed.items()
-    ]
+    grouping, entries = _grouped(packed, Grouping(half=half))
+    if alone := grouping.better_alone():
+        grouping, entries = _grouped(packed, Grouping(half=half, alone=alone))
     sections, groups = grouping.encode()
     directory = Directory(
         entries=entries,
@@ -110,6 +104,19 @@ def encoded(
     )
     all_sections = {"directory": pack_directory(directory), **sections}
     return Encoded(all_sections, _version(directory), groups, grouping.groups)
+
+
+def _grouped(
+    packed: CompressedModel, grouping: Grouping
+) -> tuple[Grouping, list[Entry]]:
+    # After packing: tensors are compared in the form in which they are stored.
+    same = equal_tensors(packed)
+    return grouping, [
+        Entry(name=name, shape=tuple(tensor.shape), same=same[name])
+        if name in same
+        else grouping.add(name, tensor)
+        for name, tensor in packed.items()
+    ]
 
 
 def _graph_of(

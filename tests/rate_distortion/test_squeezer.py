@@ -71,13 +71,54 @@ def test_bits_count_beside_the_damage(tmp_path):
     """
     net, x, y = trained()
     squeezer = Squeezer(net, list(zip(x.split(64), y.split(64), strict=True)))
-    weights = {}
-    for site, matters in zip(squeezer._sites, squeezer._sensitivity, strict=True):
-        weights[site.name] = squeezer._start(
-            site.name, site.latent, matters, 0.05 * squeezer._unit
-        ).packed()
     decided = squeezer.at(0.05).compressed()
+    for weight in squeezer._columns:
+        weight.start_(0.05 * squeezer._unit)
     nearest, best = (
-        tersify.save(codes, tmp_path / "codes.terse") for codes in (weights, decided)
+        tersify.save(codes, tmp_path / "codes.terse")
+        for codes in (squeezer._packed([])[0], decided)
     )
     assert best < nearest
+
+
+def test_weights_whose_inputs_are_not_known_are_squeezed_too(tmp_path):
+    """An LSTM before a linear layer."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(16, 24, batch_first=True)
+            self.head = nn.Linear(24, 4)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    net = Net().eval()
+    x, y = torch.randn(64, 7, 16), torch.randint(0, 4, (64,))
+    batches = list(zip(x.split(16), y.split(16), strict=True))
+    packed = Squeezer(net, batches).at(0.01)
+    assert {"lstm.weight_ih_l0", "head.weight"} <= packed.compressed().keys()
+    dense = tersify.save(net.state_dict(), tmp_path / "dense.terse")
+    assert tersify.save(packed, tmp_path / "net.terse") < dense / 3
+    with torch.no_grad():
+        close = load_state(packed, copy.deepcopy(net)).eval()(x)
+        assert (close - net(x)).abs().mean() < 0.2 * net(x).std()
+
+
+def test_layers_that_equal_each_other_are_squeezed(tmp_path):
+    """The file stores such a weight once, so it has one price."""
+    net, x, y = trained()
+    twice = nn.Sequential(net[0], net[1], nn.Linear(64, 64), nn.Linear(64, 64), net[3])
+    twice[3].load_state_dict(twice[2].state_dict())
+    packed = Squeezer(twice.eval(), [(x[:256], y[:256])]).at(0.5)
+    zeros = [float((packed[f"{i}.weight"].codes == 0).float().mean()) for i in (2, 3)]
+    assert min(zeros) > 0.1
+
+
+def test_a_network_in_half_precision_keeps_its_type():
+    net, x, y = trained()
+    net = net.to(torch.bfloat16)
+    batches = [(x[:256].to(torch.bfloat16), y[:256])]
+    packed = Squeezer(net, batches).at(0.01)
+    assert packed["0.weight"].to_dense().dtype == torch.bfloat16
