@@ -1,149 +1,201 @@
 """The zoo compiled: every architecture against its module, errors for all batches and
-sizes, and times for one.
+sizes, and times for one item and for five.
 
-`python benchmarks/zoo_compile.py [--quick] [--json FILE] [--table docs/results/zoo.md]
-[--only NAME ...] [--threads N]`
+`python benchmarks/zoo_compile.py [--quick] [--json FILE] [--only NAME ...]`
 
 Each network has a process of its own, so that a crash is a row of the table. Times are
-medians of interleaved rounds on one item. `--quick` takes every eighth case.
+CPU time on one thread, in turns with torch, so that other work on the machine does not
+decide. `--quick` takes every eighth case; `--only` measures some again and keeps the
+others of the record.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
+import multiprocessing
 import statistics
-import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 # first: it sets what must stand before torch is imported
-from common import interleaved, report
+from common import interleaved, milliseconds, report
 
 ROOT = Path(__file__).parent.parent
 # the zoo itself lies with the tests
 sys.path.insert(0, str(ROOT / "tests" / "runtime"))
-LIMIT_S = 600
-ROUNDS, REPEATS = 9, 3
-FIGURES = ("error", "compiled_ms", "eager_ms", "kernels", "torch_calls")
+FORK = multiprocessing.get_context("fork")
+LIMIT_S = 900
+ROUNDS = 15
+ROUND_MS = 12.0  # of each side in a round: a shorter one is lost in the machine's noise
+TIMED_BATCHES = (1, 5)
+SLOWER = 1.05
+COMPILED = ("right", "size_refused", "wrong")
 
 
-def measured(name: str, weights: str, threads: int) -> dict[str, Any]:
+def measured(name: str, weights: str) -> dict[str, Any]:
     """In the child: the comparison, then the times."""
     import torch
     from zoo_check import compiled, trial
-    from zoo_networks import EXAMPLE_BATCH, NETWORKS, called, made
+    from zoo_networks import EXAMPLE_BATCH, NETWORKS, made
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     found = asdict(trial(name, weights))
-    if found["kind"] in ("right", "size refused"):
-        entry, model = NETWORKS[name], made(name, weights)
-        fast, _ = compiled(model, entry.inputs(EXAMPLE_BATCH, entry.sizes[0]))
-        for batch in (1, EXAMPLE_BATCH):
-            inputs = entry.inputs(batch, entry.sizes[0])
-            try:
-                called(fast, inputs)
-                break
-            except ValueError:
-                # a network that was captured for the batch of the example alone
-                continue
-        with torch.no_grad():
-            works = {
-                "compiled": lambda: called(fast, inputs),
-                "eager": lambda: called(model, inputs),
-            }
-            times = interleaved(works, rounds=ROUNDS, repeats=REPEATS, warm=3)
-        found |= {
-            f"{side}_ms": statistics.median(values) for side, values in times.items()
-        }
+    if found["kind"] != "right":
+        return found
+    entry, model = NETWORKS[name], made(name, weights)
+    fast, _ = compiled(model, entry.inputs(EXAMPLE_BATCH, entry.sizes[0]))
+    with torch.no_grad():
+        for batch in TIMED_BATCHES:
+            found |= timed(fast, model, entry.inputs(batch, entry.sizes[0]), batch)
     return found
 
 
-def in_a_process(name: str, weights: str, threads: int) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        __file__,
-        "--child",
-        name,
-        weights,
-        "--threads",
-        str(threads),
+def timed(fast: Any, model: Any, inputs: Any, batch: int) -> dict[str, float]:
+    """Medians of both, and of the factor between them in one round."""
+    from zoo_networks import called
+
+    works = {
+        "compiled": lambda: called(fast, inputs),
+        "eager": lambda: called(model, inputs),
+    }
+    for work in works.values():
+        work()  # compiles for this size, and fills caches
+    once = milliseconds(works["eager"], 3, time.process_time)
+    times = interleaved(
+        works,
+        rounds=ROUNDS,
+        repeats=max(1, round(ROUND_MS / max(once, 1e-3))),
+        warm=2,
+        clock=time.process_time,
+    )
+    factors = [
+        ours / torchs
+        for ours, torchs in zip(times["compiled"], times["eager"], strict=True)
     ]
+    found = {
+        f"{side}_ms_{batch}": statistics.median(values)
+        for side, values in times.items()
+    }
+    return {**found, f"share_{batch}": statistics.median(factors)}
+
+
+def answer(sending: Connection, name: str, weights: str) -> None:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"kind": "hangs", "why": f"not done in {LIMIT_S} s"}
-    last = done.stdout.strip().splitlines()[-1:] or [""]
-    if done.returncode or not last[0].startswith("{"):
-        lines = done.stderr.strip().splitlines()[-1:] or [""]
-        kind = "crash" if done.returncode < 0 else "other error"
-        return {"kind": kind, "why": f"exit {done.returncode}: {lines[0][:200]}"}
-    return json.loads(last[0])
+        sending.send(measured(name, weights))
+    except Exception as error:
+        # any network's own code: whatever it raises is this row's finding
+        sending.send({"kind": "other error", "why": f"{type(error).__name__}: {error}"})
 
 
-def row(name: str, weights: str, found: dict[str, Any]) -> str:
-    if found["kind"] != "right" and "compiled_ms" not in found:
-        return f"| {name} | {weights} | {found['kind']} | | | | | |"
-    ratio = found["eager_ms"] / found["compiled_ms"]
-    counts = f"{found['kernels']} / {found['torch_calls']}"
-    times = f"{found['compiled_ms']:.2f} | {found['eager_ms']:.2f} | {ratio:.2f}"
-    return f"| {name} | {weights} | {found['kind']} | {counts} | {found['error']:.1e} | {times} |"
+def in_a_process(name: str, weights: str) -> dict[str, Any]:
+    receiving, sending = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=answer, args=(sending, name, weights))
+    child.start()
+    # The child has its own end; with this one closed, its death ends the wait.
+    sending.close()
+    try:
+        if not receiving.poll(LIMIT_S):
+            child.kill()
+            return {"kind": "hangs", "why": f"not done in {LIMIT_S} s"}
+        found: dict[str, Any] = receiving.recv()
+        return found
+    except EOFError:
+        child.join()
+        return {"kind": "crash", "why": f"exit {child.exitcode}"}
+    finally:
+        child.join()
 
 
-def summary(rows: dict[tuple[str, str], dict[str, Any]]) -> dict[str, float]:
-    kinds = [found["kind"] for found in rows.values()]
-    timed = [found for found in rows.values() if "compiled_ms" in found]
-    slower = [
-        found for found in timed if found["compiled_ms"] > 1.05 * found["eager_ms"]
-    ]
-    names = {name for name, _ in rows}
-    compiled = ("right", "size refused", "wrong")
-    refused = {
-        name for (name, _), found in rows.items() if found["kind"] not in compiled
+def described(name: str, weights: str, found: dict[str, Any]) -> str:
+    said = f"{name:32} {weights:8} {found['kind']:13}"
+    if found["kind"] != "right":
+        return f"{said} {found['why'][:160]}"
+    counts = f"{found['kernels']:4} / {found['torch_calls']:3}"
+    times = " ".join(
+        f"{found[f'compiled_ms_{batch}']:9.3f} {found[f'eager_ms_{batch}']:9.3f} ×{found[f'share_{batch}']:.3f}"
+        for batch in TIMED_BATCHES
+    )
+    mark = " SLOW" if shares(found) and max(shares(found)) > SLOWER else ""
+    back = f" sent back: {'; '.join(found['sent_back'])}" if found["sent_back"] else ""
+    return f"{said} {counts} {found['error']:.1e} {times}{mark}{back}"
+
+
+def shares(found: dict[str, Any]) -> list[float]:
+    """Of torch's time, for each batch that was timed."""
+    return [found[f"share_{b}"] for b in TIMED_BATCHES if f"share_{b}" in found]
+
+
+def figures_of(found: dict[str, Any]) -> dict[str, float]:
+    """The outcome as a figure of its own name, and what was measured."""
+    kept = {
+        key: float(value)
+        for key, value in found.items()
+        if isinstance(value, (int, float))
+    }
+    kept["sent_back"] = float(len(found.get("sent_back", ())))
+    return {found["kind"].replace(" ", "_"): 1.0, **kept}
+
+
+def summary(rows: dict[str, dict[str, float]]) -> dict[str, float]:
+    """`rows`: the figures of each case, by "NAME.WEIGHTS"."""
+
+    def count(*kinds: str) -> int:
+        return sum(any(kind in row for kind in kinds) for row in rows.values())
+
+    every = [share for row in rows.values() for share in shares(row)]
+    names = {case.partition(".")[0] for case in rows}
+    not_compiled = {
+        case.partition(".")[0]
+        for case, row in rows.items()
+        if not any(kind in row for kind in COMPILED)
     }
     return {
         "architectures": len(names),
         "cases": len(rows),
-        "right": kinds.count("right"),
-        "silent_errors": kinds.count("wrong"),
-        "crashes": kinds.count("crash")
-        + kinds.count("hangs")
-        + kinds.count("other error"),
-        "refused": kinds.count("refused"),
-        "size_refused": kinds.count("size refused"),
-        "compile_percent": 100 * (len(names) - len(refused)) / max(1, len(names)),
-        "with_parts_sent_back": sum(
-            bool(found.get("sent_back")) for found in rows.values()
-        ),
-        "largest_error": max([0.0, *(found["error"] for found in timed)]),
-        "slower_than_eager_by_5_percent": len(slower),
+        "right": count("right"),
+        "silent_errors": count("wrong"),
+        "failed": count("crash", "hangs", "other_error"),
+        "refused": count("refused"),
+        "size_refused": count("size_refused"),
+        "compile_percent": 100 * (len(names) - len(not_compiled)) / max(1, len(names)),
+        "with_parts_sent_back": sum(bool(row.get("sent_back")) for row in rows.values()),
+        "largest_error": max([0.0, *(row.get("error", 0.0) for row in rows.values())]),
+        "timed": len(every),
+        "slower_than_eager_by_5_percent": sum(share > SLOWER for share in every),
+        "largest_share": max([0.0, *every]),
+        "median_share": statistics.median(every or [0.0]),
     }
 
 
-INTRODUCTION = """# The zoo
-
-Architectures at small sizes with random weights, compiled in fp32 and compared with torch for batches of 1, 2 and 5 and
-for another length or image size where they take one. The error is a share of the largest output. Times are medians on
-one item, {threads} threads. Pruned: 90 % zeros; ternary: the rest has one magnitude. Written by
-`python benchmarks/zoo_compile.py --json results/zoo-compile.json --table docs/results/zoo.md`.
-
-{architectures:.0f} architectures, {cases:.0f} cases: {right:.0f} right, {silent_errors:.0f} silently wrong,
-{refused:.0f} refused, {crashes:.0f} failed; {slower_than_eager_by_5_percent:.0f} more than 5 % slower than eager torch.
-
-| architecture | weights | outcome | kernels / torch calls | largest error | compiled ms | eager ms | factor |
-|---|---|---|---|---|---|---|---|
-"""
+def rows_of(path: Path | None) -> dict[str, dict[str, float]]:
+    """The cases of an earlier record: with --only, those that are not asked for stay."""
+    rows: dict[str, dict[str, float]] = {}
+    if path is None or not path.exists():
+        return rows
+    for name, value in json.loads(path.read_text())["figures"].items():
+        case, _, figure = name.rpartition(".")
+        if case:
+            rows.setdefault(case, {})[figure] = value
+    return rows
 
 
-def table(
-    rows: dict[tuple[str, str], dict[str, Any]], figures: dict[str, float], threads: int
-) -> str:
-    lines = [row(name, weights, found) for (name, weights), found in rows.items()]
-    return INTRODUCTION.format(threads=threads, **figures) + "\n".join(lines) + "\n"
+def preload() -> None:
+    """Imports that every child would repeat; nothing is computed in this process."""
+    from zoo_timm import timm
+
+    with suppress(ImportError):
+        timm()
+        importlib.import_module("transformers.modeling_utils")
+    # Their objects stay; the children need not look at them in every collection.
+    gc.freeze()
 
 
 def main() -> None:
@@ -152,40 +204,36 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--table", type=Path)
     parser.add_argument("--only", nargs="*", help="names of architectures")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.child:
-        print(json.dumps(measured(*asked.child, asked.threads)))
-        return
     import torch
     from zoo_networks import cases
 
-    wanted = [case for case in cases() if not asked.only or case[0] in asked.only][
-        :: 8 if asked.quick else 1
-    ]
+    preload()
+    wanted = [case for case in cases() if not asked.only or case[0] in asked.only]
     rows = {}
-    for name, weights in wanted:
-        rows[name, weights] = found = in_a_process(name, weights, asked.threads)
-        print(row(name, weights, found), found.get("why", "")[:140], flush=True)
+    for name, weights in wanted[:: 8 if asked.quick else 1]:
+        found = in_a_process(name, weights)
+        print(described(name, weights, found), flush=True)
+        rows[f"{name}.{weights}"] = figures_of(found)
+    if asked.only:
+        rows = rows_of(asked.json) | rows
     figures = summary(rows)
     for figure, value in figures.items():
         print(f"{figure:35} {value:g}")
-    for (name, weights), found in rows.items():
-        kept = {key: found[key] for key in FIGURES if key in found}
-        figures |= {
-            f"{name}_{weights}_{key}": float(value) for key, value in kept.items()
-        }
-    if asked.table:
-        asked.table.write_text(table(rows, summary(rows), asked.threads))
+    for case, row in sorted(rows.items()):
+        figures |= {f"{case}.{figure}": value for figure, value in row.items()}
+    libraries = {
+        library: sys.modules[library].__version__
+        for library in ("timm", "transformers")
+        if library in sys.modules
+    }
     report(
         "zoo-compile",
         figures,
         json_path=asked.json,
-        versions={"torch": torch.__version__},
-        threads=asked.threads,
+        versions={"torch": torch.__version__, **libraries},
+        threads=1,
     )
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
-import threading
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from decode_stress import WINDOW, Decoder, floats, run_layers, span
 
 THREADS, ROUNDS = 8, 12
-WINDOW = [3, 3, 1, 1, 1, 1, 1, 1]
 
 
 def load(path: str) -> ModuleType:
@@ -28,14 +28,6 @@ def load(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def floats(numbers: np.random.Generator, *shape: int) -> Any:
-    return numbers.standard_normal(shape, dtype=np.float32)
-
-
-def span(values: Any) -> tuple[int, int]:
-    return (values.ctypes.data, values.size)
 
 
 class Weights:
@@ -131,6 +123,9 @@ def work(
             or space.arena_bytes <= 0
         ):
             problems.append("memory in use is not counted")
+        problems += run_layers(runtime, space, draw)
+        if turn % 4 == 0:
+            problems += Decoder(runtime, space, draw).problems(draw)
 
 
 def main() -> int:
@@ -139,14 +134,13 @@ def main() -> int:
     for isa in runtime.isas():
         space = runtime.Workspace(isa, 3)
         shared = (space, Weights(runtime, space, 0))
-        threads = [
-            threading.Thread(target=work, args=(runtime, shared, n, problems))
-            for n in range(THREADS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(THREADS) as threads:
+            done = [
+                threads.submit(work, runtime, shared, n, problems)
+                for n in range(THREADS)
+            ]
+        for thread in done:
+            thread.result()  # raises what the thread raised
         try:
             runtime.Engine(space).run([(array("f", [0.0]).buffer_info()[0], 1)], [])
             problems.append("an engine without a plan ran")
