@@ -36,7 +36,7 @@ def module_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def calls_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "_best_seconds", lambda *works: [1.0, 0.96])
+    monkeypatch.setattr(eager, "_best_seconds", lambda *works: [1.0, 0.99])
 
 
 def bounds(fast):
@@ -69,6 +69,35 @@ def test_training_the_module_afterwards_does_not_reach_the_compiled_one():
 def test_recorded_calls_run_where_the_module_is_not_clearly_faster():
     fast = compile(Cosine(), torch.randn(3, 4))
     assert bounds(fast)[0].module is None
+
+
+def test_hooks_do_not_see_the_calls_that_are_timed(monkeypatch):
+    model, x = Cosine(), torch.randn(3, 4)
+    seen = []
+
+    def best_seconds(plan, module):
+        seen.append(torch.equal(plan(), module()))
+        return [1.0, 2.0]
+
+    monkeypatch.setattr(eager, "_best_seconds", best_seconds)
+    fast = compile(model, x)
+    fast.register_forward_pre_hook(lambda *_: seen.append("called"))
+    fast(torch.randn(5, 4))
+    assert seen == [True, "called", True]
+
+
+def test_the_faster_of_two_works_is_told_on_one_thread_and_on_two():
+    x = torch.randn(64, 64)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            much, little = eager._best_seconds(
+                lambda: [x.sin() for _ in range(20)], lambda: None
+            )
+            assert little < much
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("module_wins")

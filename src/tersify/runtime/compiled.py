@@ -253,13 +253,20 @@ class CompiledModule(nn.Module):
         rounds = self._planner.precision != "fp32"
         if rounds and not all(node.in_torch for node in bound.network.plan.nodes):
             return
-        bound.module = self._eager.faster(bound, captured, args, kwargs)
+        bound.module = self._eager.faster(
+            bound, captured, args, kwargs, self._call_unseen
+        )
         key = plain_key(args)
         if bound.module is not None and not kwargs and None not in key:
             if len(self._module_calls) >= MAX_SIZES:
                 self._module_calls.clear()
             # Nobody else holds this copy, so nobody can have hooked its call.
             self._module_calls[key] = bound.module.forward
+
+    def _call_unseen(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that takes the user's way, but for hooks, which must not see it."""
+        known = None if kwargs else self._known(args)
+        return self.forward(*args, **kwargs) if known is None else known.call(args)
 
     def _bind(self, captured: Captured, given: Sequence[Tensor], key: Any) -> Bound:
         bound = bind(captured, given, self._planner, self._kernels, strict=self._strict)

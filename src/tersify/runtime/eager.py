@@ -21,11 +21,11 @@ from tersify.runtime.capture import Captured
 from tersify.runtime.check import FP32_TOLERANCE, difference
 from tersify.runtime.nested import tensors
 
-# A measurement takes this long, within these counts of rounds.
+# A measurement takes this much CPU time, within these counts of rounds.
 SECONDS = 0.1
-LEAST_ROUNDS, MOST_ROUNDS = 3, 40
-# Of the time of the plan: less is within what a busy machine makes of a measurement.
-WORTH = 0.95
+LEAST_ROUNDS, MOST_ROUNDS = 5, 200
+# Of the time of the plan: what is nearer than this is as fast.
+WORTH = 0.98
 
 _HOOKS = (
     "_forward_hooks",
@@ -51,12 +51,14 @@ class Eager:
         captured: Captured,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        call: Callable[..., Any],
     ) -> nn.Module | None:
-        """The module to call, where the plan has torch calls and takes longer."""
+        """The module to call, where the plan has torch calls and takes longer; `call`
+        runs the plan the way a user does.
+        """
         made = self._twin if bound.may_be_the_module else None
         if made is None:
             return None
-        given = tensors((args, dict(kwargs)))
         # The module must give what it gave in the capture before it may be timed.
         wanted = tensors(
             bound.like_the_module([captured.made[name] for name in bound.graph.results])
@@ -71,7 +73,7 @@ class Eager:
             if len(results) != len(wanted) or max(apart, default=0.0) > FP32_TOLERANCE:
                 return None
             recorded, module = _best_seconds(
-                lambda: bound.run(given), lambda: made(*args, **kwargs)
+                lambda: call(*args, **kwargs), lambda: made(*args, **kwargs)
             )
         return made if module < WORTH * recorded else None
 
@@ -103,14 +105,17 @@ def twin(model: nn.Module) -> nn.Module | None:
 
 def _best_seconds(*works: Callable[[], Any]) -> list[float]:
     """Of each, in turns."""
+    # On one thread CPU time leaves out what other programs do; on several it would
+    # count what each of them does.
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = [math.inf] * len(works)
-    begin = time.perf_counter()
+    begin = time.process_time()
     # In turns, so that a slow phase of the machine hits both alike.
     for done in range(MOST_ROUNDS):
-        if done >= LEAST_ROUNDS and time.perf_counter() - begin > SECONDS:
+        if done >= LEAST_ROUNDS and time.process_time() - begin > SECONDS:
             break
         for i, work in enumerate(works):
-            start = time.perf_counter()
+            start = clock()
             work()
-            best[i] = min(best[i], time.perf_counter() - start)
+            best[i] = min(best[i], clock() - start)
     return best
