@@ -161,7 +161,7 @@ class Remembers(nn.Module):
 def test_an_attribute_set_at_every_call_is_refused_by_name():
     with pytest.raises(
         ValueError,
-        match=r"Remembers sets self\.last at every call; register it as a buffer",
+        match=r"^the forward of Remembers sets self\.last at every call; register it as a buffer",
     ):
         compile(Remembers(), torch.randn(2, 3))
 
@@ -169,6 +169,25 @@ def test_an_attribute_set_at_every_call_is_refused_by_name():
 def test_an_attribute_of_a_submodule_is_named_in_full():
     with pytest.raises(ValueError, match=r"sets self\.1\.last at every call"):
         compile(nn.Sequential(nn.Identity(), Remembers()), torch.randn(2, 3))
+
+
+class Replaces(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return x - self.mean
+
+
+def test_a_buffer_that_is_replaced_is_refused_by_name_and_stays():
+    model = Replaces().eval()
+    with pytest.raises(
+        ValueError, match=r"^the forward puts another tensor in the place of 'mean'"
+    ):
+        compile(model, torch.randn(2, 3))
+    assert torch.equal(model.mean, torch.zeros(3))
 
 
 class Caches(nn.Module):

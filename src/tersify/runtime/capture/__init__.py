@@ -106,13 +106,13 @@ def _settled(
             settled = True
         elif changed:
             before.restore()
-            raise ValueError(
+            raise CannotCapture(
                 f"the forward of {type(model).__name__} sets {changed} at every call; register it as a buffer, or "
                 "return it"
             )
         else:
             return captured
-    raise ValueError(
+    raise CannotCapture(
         f"the forward of {type(model).__name__} changes other tensors at every call; it cannot be compiled"
     )
 
@@ -238,6 +238,6 @@ def _refuse_other_tensors(
             now.clear()
             now.update(before)
     if replaced:
-        raise ValueError(
+        raise CannotCapture(
             f"the forward puts another tensor in the place of {replaced!r}; change its numbers with copy_()"
         )
