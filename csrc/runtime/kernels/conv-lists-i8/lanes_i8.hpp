@@ -2,6 +2,9 @@
 //
 // A vector is added as 16-bit numbers, each two neighbouring bytes, and once more shifted down to its odd bytes. The
 // second sum says what the odd bytes brought into the first, so both bytes' sums come out of three operations.
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
@@ -13,8 +16,16 @@ typedef uint8_t ByteVec __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
 inline WordVec load_words_i8(const char* p) { return *reinterpret_cast<const WordVec*>(p); }
 inline void store_words_i8(char* p, WordVec v) { *reinterpret_cast<WordVec*>(p) = v; }
 
-// Round to nearest, ties to even: the sum with 1.5 × 2^23 has the integer in its lowest bits.
-inline IntVec rounded(Vec v) { return (IntVec)(v + 12582912.0f) - 0x4b400000; }
+// Round to nearest, ties to even, numbers of less than 2^22.
+inline IntVec rounded(Vec v) {
+#if defined(__AVX512F__)
+  return (IntVec)_mm512_cvtps_epi32((__m512)v);
+#elif defined(__AVX2__)
+  return (IntVec)_mm256_cvtps_epi32((__m256)v);
+#else
+  return (IntVec)(v + 12582912.0f) - 0x4b400000;  // the sum with 1.5 × 2^23 has the integer in its lowest bits
+#endif
+}
 
 inline float byte_zero(const Quant& q) { return q.low < 0 ? kByteZero : 0; }
 

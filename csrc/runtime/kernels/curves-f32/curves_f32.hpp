@@ -10,7 +10,9 @@ namespace {
 template <class T>
 inline T product(T a, T b) {
   T p = a * b;
-#if defined(__x86_64__)
+#if defined(__AVX512F__)
+  asm("" : "+v"(p));  // any of the 32 registers
+#elif defined(__x86_64__)
   asm("" : "+x"(p));
 #elif defined(__aarch64__)
   asm("" : "+w"(p));
