@@ -4,7 +4,9 @@ tree as fast as an earlier one?
 `python benchmarks/runtime_rebuild.py --before PYTHON [--json FILE] [--rounds N]
 [--threads N]`
 
-PYTHON is an interpreter that imports the earlier version. Each version runs in a
+PYTHON is an interpreter that imports the earlier version. The last one before the
+rebuild is commit e355760: `git worktree add ../before e355760`, an environment there with
+the same torch, and `pip install --no-deps -e .`. Each version runs in a
 process of its own, and one waits while the other is timed; figures are medians over the
 rounds, by the clock and in CPU time, which a busy machine changes less. The factor is
 the earlier time through the new one.

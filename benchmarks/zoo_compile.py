@@ -33,8 +33,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "runtime"))
 FORK = multiprocessing.get_context("fork")
 LIMIT_S = 900
-ROUNDS = 15
+LEAST_ROUNDS, MOST_ROUNDS = 7, 15
 ROUND_MS = 12.0  # of each side in a round: a shorter one is lost in the machine's noise
+SIDE_MS = 400.0  # of each side in all rounds, where the most rounds take longer
 TIMED_BATCHES = (1, 5)
 SLOWER = 1.05
 COMPILED = ("right", "size_refused", "wrong")
@@ -71,7 +72,7 @@ def timed(fast: Any, model: Any, inputs: Any, batch: int) -> dict[str, float]:
     once = milliseconds(works["eager"], 3, time.process_time)
     times = interleaved(
         works,
-        rounds=ROUNDS,
+        rounds=max(LEAST_ROUNDS, min(MOST_ROUNDS, round(SIDE_MS / max(once, 1e-3)))),
         repeats=max(1, round(ROUND_MS / max(once, 1e-3))),
         warm=2,
         clock=time.process_time,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import architecture_tables
 import figures
 import files
 import gpu_tables
@@ -32,6 +33,7 @@ TABLES = (
     | reruns.TABLES
     | step_tables.TABLES
     | zoo_tables.TABLES
+    | architecture_tables.TABLES
 )
 
 
