@@ -167,7 +167,9 @@ def summary(rows: dict[str, dict[str, float]]) -> dict[str, float]:
         "refused": count("refused"),
         "size_refused": count("size_refused"),
         "compile_percent": 100 * (len(names) - len(not_compiled)) / max(1, len(names)),
-        "with_parts_sent_back": sum(bool(row.get("sent_back")) for row in rows.values()),
+        "with_parts_sent_back": sum(
+            bool(row.get("sent_back")) for row in rows.values()
+        ),
         "largest_error": max([0.0, *(row.get("error", 0.0) for row in rows.values())]),
         "timed": len(every),
         "slower_than_eager_by_5_percent": sum(share > SLOWER for share in every),

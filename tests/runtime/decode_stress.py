@@ -45,7 +45,9 @@ class Decoder:
         self.grow = runtime.pack_codes_i8(space, signs, [-1, 0, 1])
         steps = g.integers(0, 16, (self.hidden, self.inner), dtype=np.uint8)
         self.shrink = runtime.pack_codes_i8(space, steps, list(range(-8, 8)))
-        self.cache = runtime.KeyCache(1, self.key_heads, self.width, draw.random() < 0.5)
+        self.cache = runtime.KeyCache(
+            1, self.key_heads, self.width, draw.random() < 0.5
+        )
         self.cache.reserve(SLOTS, CAPACITY)
         angles = floats(g, CAPACITY, self.width // 2)
         self.cache.set_rotation(np.cos(angles), np.sin(angles))
@@ -94,7 +96,11 @@ class Decoder:
         top = max(1.0, float(np.abs(whole).max()))
         found = [
             f"{name} differs from the text read at once by {np.abs(made - whole).max() / top:.1e}"
-            for name, made in (("token by token", last), ("a pair", both), ("a copy", copied))
+            for name, made in (
+                ("token by token", last),
+                ("a pair", both),
+                ("a copy", copied),
+            )
             # the inner vectors are rounded to 8 bits, so a last bit may become a step
             if not np.abs(made - whole).max() <= 0.1 * top
         ]
@@ -111,8 +117,12 @@ def run_layers(runtime: ModuleType, space: Any, draw: random.Random) -> list[str
     e, plain = runtime.Engine(space), runtime.Epilogue()
     image = e.input(items, (6, h, w))
     dense = runtime.pack_conv_dense(space, floats(g, 10, 6, 3, 3), WINDOW, (h, w))
-    value = e.group_norm(e.conv_dense(image, dense, plain), 5, [1.0] * 10, [0.0] * 10, 1e-5)
-    value = e.with_constant(e.prelu(value, [0.1] * 10), floats(g, 10 * h * w).tolist(), False)
+    value = e.group_norm(
+        e.conv_dense(image, dense, plain), 5, [1.0] * 10, [0.0] * 10, 1e-5
+    )
+    value = e.with_constant(
+        e.prelu(value, [0.1] * 10), floats(g, 10 * h * w).tolist(), False
+    )
     value = e.avg_pool(value, WINDOW, (h, w), True)
     turned = e.move(
         value, (h, 10, w),

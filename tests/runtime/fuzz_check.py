@@ -40,6 +40,10 @@ JUMPS = (
     "Threshold(",
     "Hardshrink(",
 )
+# What rounding may change the inputs of a layer by, of their largest: another call may
+# have had twice the range.
+STEPS = {"fp16": 1 / 1024, "int8": 1 / 64, "auto": 1 / 64}
+SHAKES = 8
 WORDS = ("NaN", "a nan", "a inf", "a -inf", "huge", "tiny")
 
 
@@ -133,6 +137,41 @@ def _largest(model: Program, calls: list[_Call]) -> dict[str, float]:
     return found
 
 
+def shaken(
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    step: float,
+    largest: dict[str, float],
+) -> float:
+    """How far the module's own outputs move when the inputs of its layers change by a
+    step: a norm over two numbers jumps as well.
+    """
+
+    def changed(x: Any) -> Any:
+        if not isinstance(x, Tensor) or not x.is_floating_point() or not x.numel():
+            return x
+        return x + x.abs().max() * step * (2 * torch.rand(x.shape, dtype=x.dtype) - 1)
+
+    wanted = dict(leaves(copy.deepcopy(model)(*copy.deepcopy(inputs))))
+    moved = [0.0]
+    with torch.random.fork_rng():
+        for seed in range(SHAKES):
+            torch.manual_seed(seed)
+            twin = copy.deepcopy(model)
+            for layer in twin.modules():
+                if isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd)):
+                    layer.register_forward_pre_hook(
+                        lambda _, args: tuple(changed(x) for x in args)
+                    )
+            made = leaves(twin(*(changed(x) for x in copy.deepcopy(inputs))))
+            moved += [
+                error_of(value, wanted[path], largest.get(path, 0.0))
+                for path, value in made
+                if isinstance(value, Tensor) and value.is_floating_point()
+            ]
+    return max(error for error in moved if error != float("inf"))
+
+
 def _one_call(
     fast: Any, model: Program, call: _Call, setting: Setting, largest: dict[str, float]
 ) -> str:
@@ -185,6 +224,9 @@ def _compared(
     except MismatchError:
         # other parts, shapes or types are wrong whatever they hold
         compare(given, wanted, float("inf"))
+        if setting.precision != "fp32":
+            step = STEPS[setting.precision]
+            bound = max(bound, 2 * shaken(model, inputs, step, largest))
         exact = _exact(model, inputs)
         slack = _slack(wanted, exact) if exact is not None else 0.0
         if exact is None or not _is_no_further(given, wanted, exact):

@@ -149,6 +149,19 @@ def test_a_planted_mistake_is_found(monkeypatch, change):
     assert tried(two_layers(), EXACT).kind == "wrong"
 
 
+def test_rounding_may_move_what_jumps_and_nothing_else():
+    torch.manual_seed(0)
+    norm = nn.Sequential(nn.Linear(3, 2, bias=False), nn.LayerNorm(2)).eval()
+    with torch.no_grad():
+        # the sign of the difference of two numbers
+        x = torch.randn(500, 3)
+        assert fuzz_check.shaken(norm, (x,), 1 / 64, {}) > 1
+        layers = two_layers()
+        for step, most in ((1 / 64, 0.15), (1 / 1024, 0.01)):
+            moved = fuzz_check.shaken(layers.program, layers.inputs(2, 0), step, {})
+            assert 0 < moved < most
+
+
 def test_a_wrong_module_is_cut_down_to_the_step_that_is_wrong(monkeypatch):
     def worse(model, example, **options):
         fast = copy.deepcopy(model)
