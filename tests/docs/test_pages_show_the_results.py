@@ -35,7 +35,7 @@ def test_every_table_has_a_place():
         {page: page.read_text(encoding="utf-8") for page in pages.pages()}
     )
     with pytest.raises(
-        ValueError, match="no page has a place for the table 'dense-engines'"
+        ValueError, match="no page has a place for the table 'architectures'"
     ):
         pages.check_places({})
 
