@@ -111,12 +111,8 @@ def test_a_loaded_model_decodes_from_its_packed_weights(folder, tmp_path):
 
 
 def test_a_recipe_of_compensation_takes_windows_of_tokens(folder, tmp_path):
-    windows = torch.randint(
-        0, 96, (8, 24), generator=torch.Generator().manual_seed(0)
-    )
-    config = TersifyConfig(
-        "lm-3bit", settings={"tune_steps": 1}, calibration=windows
-    )
+    windows = torch.randint(0, 96, (8, 24), generator=torch.Generator().manual_seed(0))
+    config = TersifyConfig("lm-3bit", settings={"tune_steps": 1}, calibration=windows)
     model = loaded(folder, quantization_config=config)
     model.save_pretrained(tmp_path / "small")
     again = loaded(tmp_path / "small")
@@ -182,9 +178,7 @@ def test_the_trainer_refuses_the_model_and_takes_it_with_adapters(folder, tmp_pa
 
 
 def test_what_it_says_about_training_is_true(folder):
-    quantizer = loaded(
-        folder, quantization_config=TersifyConfig("lut-4")
-    ).hf_quantizer
+    quantizer = loaded(folder, quantization_config=TersifyConfig("lut-4")).hf_quantizer
     assert quantizer.is_trainable
     assert not quantizer.is_qat_trainable
     assert quantizer.is_serializable()
