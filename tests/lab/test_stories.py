@@ -15,15 +15,6 @@ import tersify
 
 pytest.importorskip("transformers", reason="needs the package transformers")
 ROOT = Path(__file__).parents[2]
-FILE = next(
-    (
-        path
-        for folder in ROOT.parents
-        if (path := folder / "shared/data/lm/stories260K.bin").is_file()
-    ),
-    None,
-)
-needs_file = pytest.mark.skipif(FILE is None, reason="needs shared/data/lm")
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +29,15 @@ def llama2c():
 
 
 @pytest.fixture(scope="module")
-def model(llama2c):
-    return llama2c.load_llama2c(FILE)
+def file(shared):
+    return shared / "lm/stories260K.bin"
 
 
-@needs_file
+@pytest.fixture(scope="module")
+def model(llama2c, file):
+    return llama2c.load_llama2c(file)
+
+
 def test_the_greedy_story_is_that_of_llama2c_in_torch_and_in_our_decoder(
     llama2c, model
 ):
@@ -54,7 +49,6 @@ def test_the_greedy_story_is_that_of_llama2c_in_torch_and_in_our_decoder(
     assert torch.equal(fast.generate(begin, **given, eos_token_id=None), story)
 
 
-@needs_file
 def test_a_plain_forward_pass_of_llama2c_tells_the_same_story(llama2c, model):
     ids = torch.tensor([llama2c.OPENING])
     with torch.no_grad():
@@ -63,9 +57,8 @@ def test_a_plain_forward_pass_of_llama2c_tells_the_same_story(llama2c, model):
     assert np.abs(given - wanted).max() < 1e-3
 
 
-@needs_file
-def test_a_file_in_the_order_of_llama2c_is_read_too(llama2c, model, tmp_path):
-    data = FILE.read_bytes()
+def test_a_file_in_the_order_of_llama2c_is_read_too(llama2c, model, file, tmp_path):
+    data = file.read_bytes()
     dim, hidden, layers, heads, key_heads, tokens, _ = sizes = struct.unpack_from(
         llama2c.HEADER, data
     )
@@ -90,9 +83,8 @@ def test_a_file_in_the_order_of_llama2c_is_read_too(llama2c, model, tmp_path):
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
-@needs_file
-def test_a_file_of_other_numbers_is_refused(llama2c, tmp_path):
-    data = bytearray(FILE.read_bytes())
+def test_a_file_of_other_numbers_is_refused(llama2c, file, tmp_path):
+    data = bytearray(file.read_bytes())
     data[28 : 28 + 4 * 512 * 64] = bytes(4 * 512 * 64)
     (tmp_path / "other.bin").write_bytes(data)
     with pytest.raises(ValueError, match="another order"):
