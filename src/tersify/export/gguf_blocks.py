@@ -69,16 +69,16 @@ def _steps(
     for number in range(1, most + 1):
         with np.errstate(over="ignore"):
             tried = (top[left] / number).astype(np.float16)
-        wide = tried.astype(np.float32)[:, None]
-        usable = np.isfinite(wide) & (wide > 0)
-        whole = np.round(blocks[left] / np.where(usable, wide, 1))
-        if number == 8:
+        usable: npt.NDArray[np.bool_] = np.isfinite(tried) & (tried > 0)
+        wide = np.where(usable, tried, 1).astype(np.float32)[:, None]
+        whole = np.round(blocks[left] / wide)
+        if most == number == 8:
             # only one side of zero has eight steps
             turn = np.where((whole == 8).any(1), -1, 1)[:, None]
             whole, wide = whole * turn, wide * turn
             tried = (tried * turn[:, 0]).astype(np.float16)
-            usable = usable & (whole < 8).all(1)[:, None] if most == 8 else usable
-        fits = usable[:, 0] & (whole * wide == blocks[left]).all(1)
+            usable = usable & (whole < 8).all(1)
+        fits = usable & (whole * wide == blocks[left]).all(1)
         scale[left[fits]], wholes[left[fits]] = tried[fits], whole[fits]
         left = left[~fits]
         if not len(left):
@@ -94,7 +94,7 @@ def _with_scale(data: Bytes, scale: npt.NDArray[np.float16], rows: int) -> Bytes
 def _nibbles(wholes: Floats, scale: npt.NDArray[np.float16], rows: int) -> Bytes:
     shifted = (wholes + 8).astype(np.uint8)
     low, high = shifted[:, : NARROW // 2], shifted[:, NARROW // 2 :]
-    return _with_scale(low | high << 4, scale, rows)
+    return _with_scale((low | high << 4).astype(np.uint8), scale, rows)
 
 
 def shifted_nibbles(blocks: CompressedTensor, added: Tensor | None) -> Bytes | None:

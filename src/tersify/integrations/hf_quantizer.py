@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from transformers.quantizers import (
-    HfQuantizer,
+from transformers.quantizers.auto import (
     register_quantization_config,
     register_quantizer,
 )
+from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tersify import codec
@@ -58,7 +58,7 @@ class TersifyConfig(QuantizationConfigMixin):
         calibration: Tensor | None = None,
         quant_method: str = METHOD,
     ) -> None:
-        self.quant_method = quant_method
+        self.quant_method = quant_method  # type: ignore[assignment]
         self.recipe = str(recipe)
         self.settings = dict(settings or {})
         self.calibration = calibration
@@ -104,7 +104,7 @@ class TersifyConfig(QuantizationConfigMixin):
 
 
 @register_quantizer(METHOD)
-class TersifyQuantizer(HfQuantizer):  # type: ignore[misc]
+class TersifyQuantizer(HfQuantizer):
     """Compresses when a model is loaded, or fills it from a checkpoint that holds a
     `.terse` file.
 
@@ -113,6 +113,7 @@ class TersifyQuantizer(HfQuantizer):  # type: ignore[misc]
     then are stored as they are.
     """
 
+    quantization_config: TersifyConfig
     _checkpoint: Path | None = None
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
