@@ -7,7 +7,7 @@ chosen on the rest of these (held out); measures on WikiText-2's test text, on o
 modules and on another book. Ratios are to the same model in float32.
 
 usage: python benchmarks/lm_quality.py --model FOLDER|FILE.gguf --wikitext DIR --books DIR
-       [--stories stories260K.bin] [--folder DIR] [--device cpu] [--bf16] [--quick] [--json FILE]
+       [--folder DIR] [--device cpu] [--bf16] [--quick] [--json FILE]
 
 --books holds alice29.txt, asyoulik.txt, lcet10.txt and plrabn12.txt of the Canterbury
 corpus. With --device cuda --bf16 it takes minutes; on a CPU hours.
@@ -25,20 +25,18 @@ from typing import Any
 from common import report  # first: it sets what must stand before torch is imported
 
 import torch  # isort: skip
-from llama2c import load_llama2c
 from lm_texts import KINDS, own_text, texts
 from torch import Tensor, nn
 
 import tersify
 from tersify.calibration import Calibration
-from tersify.compensated import Compensation, compensate_, next_token_loss
+from tersify.compensated import compensate_, next_token_loss
 from tersify.compensated.rates import entropy_bits_by_scale
 from tersify.compensated.recipes import load_compensation
 from tersify.lab import language
 from tersify.tensor import CompressedModel
 
 RECIPES = ("lm-3bit", "lm-2bit", "lm-table4")
-STORY_TOKENS = 100
 TUNE_BATCH = 16
 
 
@@ -152,55 +150,12 @@ def _tell(figures: dict[str, float]) -> None:
     print({name: round(value, 4) for name, value in figures.items()}, flush=True)
 
 
-@torch.no_grad()
-def told(model: nn.Module, tokens: int, *, chooses: bool, stories: int = 1) -> Tensor:
-    """Stories of so many tokens: the likeliest tokens, or drawn ones."""
-    ids = torch.ones(stories, 1, dtype=torch.long)
-    for _ in range(tokens):
-        logits = model(ids).logits[:, -1]
-        ids = torch.cat(
-            [
-                ids,
-                logits.argmax(-1, keepdim=True)
-                if chooses
-                else logits.softmax(-1).multinomial(1),
-            ],
-            1,
-        )
-    return ids
-
-
-def small_story(path: Path, folder: Path) -> dict[str, float]:
-    """stories260K in 4-bit tables, calibrated on its own stories: bytes, and how long
-    its story stays the same.
-    """
-    model = load_llama2c(path)
-    torch.manual_seed(0)
-    drawn = told(model, 200, chooses=False, stories=64)
-    before = told(model, STORY_TOKENS, chooses=True)
-    batches = Calibration([(each, each) for each in drawn.split(8)], next_token_loss)
-    packed = compensate_(
-        model, Compensation(code="table", bits=4.0), calibration=batches
-    )
-    size = tersify.save(packed, folder / "stories.terse")
-    after = told(model, STORY_TOKENS, chooses=True)
-    differ = (before != after)[0].nonzero()
-    same = int(differ[0]) - 1 if len(differ) else STORY_TOKENS
-    print(f"stories260K: {size:,} bytes, the same story for {same} tokens", flush=True)
-    return {
-        "stories260k_table4_file_bytes": float(size),
-        "stories260k_table4_same_tokens": float(same),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--wikitext", type=Path)
-    parser.add_argument("--books", type=Path)
-    parser.add_argument("--stories", type=Path)
+    for name in ("--model", "--wikitext", "--books"):
+        parser.add_argument(name, type=Path, required=True)
     parser.add_argument(
         "--folder",
         type=Path,
@@ -211,17 +166,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    if given.model is None and given.stories is None:
-        parser.error("give --model, --stories or both")
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        figures: dict[str, float] = {}
-        if given.stories is not None:
-            figures |= small_story(given.stories, folder)
-        if given.model is not None:
-            model, tokenizer = language.language_model(given.model)
-            figures |= measured(model.to(given.device), tokenizer, given, folder)
+        model, tokenizer = language.language_model(given.model)
+        figures = measured(model.to(given.device), tokenizer, given, folder)
     report(
         "lm-quality",
         figures,

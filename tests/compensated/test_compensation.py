@@ -230,11 +230,25 @@ def test_bits_that_few_weights_cannot_take_give_the_finest_steps():
         ({"sparsity": 1.0}, "sparsity must be in"),
         ({"damping": 0.0}, "damping must be in"),
         ({"dead_zone": -1.0}, "dead_zone must be in"),
+        ({"levels": 16}, "levels must be odd"),
+        ({"levels": 1}, "levels must be"),
     ],
 )
 def test_settings_are_checked_at_birth(settings, said):
     with pytest.raises(ValueError, match=said):
         Compensation(**settings)
+
+
+def test_no_matrix_has_more_levels_than_asked_before_and_after_tuning():
+    for steps in (0, 2):
+        packed = compensate_(
+            trained(),
+            Compensation(
+                bits=3.0, levels=15, tune_steps=steps, tune_codes=True, tune_rate=0.05
+            ),
+            calibration=calibration(16),
+        )
+        assert max(t.levels for t in packed.compressed().values()) == 15
 
 
 def test_a_layer_that_no_batch_reaches_is_named():

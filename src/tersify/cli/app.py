@@ -13,6 +13,7 @@ from tersify.cli.bench import bench
 from tersify.cli.collect import collect
 from tersify.cli.compress import compress
 from tersify.cli.compress_lm import compress_lm
+from tersify.cli.convert import convert
 from tersify.cli.demo import demo
 from tersify.cli.enhance import enhance
 from tersify.cli.evaluate import evaluate
@@ -37,6 +38,7 @@ app.command()(allocate)
 app.command()(collect)
 app.command()(compress)
 app.command("compress-lm")(compress_lm)
+app.command()(convert)
 app.command("eval")(evaluate)
 app.command()(demo)
 app.command()(enhance)

@@ -1,11 +1,11 @@
-"""`tersify export`: a folder for an FPGA, a C source, an ONNX file, or dense
-safetensors.
+"""`tersify export`: a folder for an FPGA, a C source, an ONNX file, a GGUF file, or
+dense safetensors.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tersify.runtime.fixed import FixedNetwork
 
 export = typer.Typer(
-    help="Hand a .terse file over: a folder for an FPGA, a C source, an ONNX file, or dense safetensors.",
+    help="Hand a .terse file over: a folder for an FPGA, a C source, an ONNX or GGUF file, or dense safetensors.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -228,3 +228,35 @@ def safetensors(
         codec.open(file, **allowed(max_decoded_bytes)).read(), out
     )
     typer.echo(f"{out}: {out.stat().st_size:,} bytes, {count} dense tensors")
+
+
+@export.command()
+def gguf(
+    file: Annotated[Path, typer.Argument(help="A .terse file of a language model.")],
+    out: Annotated[Path, typer.Option(help="The GGUF file to write.")],
+    ternary: Annotated[
+        Literal["TQ2_0", "TQ1_0"],
+        typer.Option(help="The type of ternary matrices: the faster or the smaller."),
+    ] = "TQ2_0",
+    overwrite: Overwrite = False,
+    max_decoded_bytes: MaxDecodedBytes = None,
+) -> None:
+    """For llama.cpp, without rounding: each tensor in the smallest type that holds it."""
+    from tersify import codec
+    from tersify.export.gguf_file import WIDE, export_gguf
+    from tersify.lab.language import METADATA, described
+    from tersify.tensor.blocks import Joined
+
+    check_free(file, out, overwrite)
+    opened = codec.open(file, **allowed(max_decoded_bytes))
+    described(opened.metadata, file)
+    counts = export_gguf(
+        Joined(opened), opened.metadata[METADATA], out, ternary=ternary
+    )
+    wide = counts.pop(WIDE)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    typer.echo(f"{out}: {out.stat().st_size:,} bytes, tensors of types {kinds}")
+    if wide:
+        typer.echo(
+            f"{wide} matrices fit no smaller type of GGUF exactly, and are F32: the .terse file is the small one"
+        )

@@ -188,7 +188,7 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
 
     def bits_at(constant: float, added: float = 0.0) -> float:
         total = sum(
-            n * entropy_bits_by_scale(rounded(z / constant, settings.dead_zone))
+            n * entropy_bits_by_scale(_rounded(z / constant, settings))
             for z, n in samples
         )
         return total / weights + steps + added
@@ -209,13 +209,15 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
         assert packed.codebook is not None
         wholes = packed.codebook[packed.codes.int()]
         wholes = wholes.T if matrices[i].transposed else wholes
-        plain = entropy_bits_by_scale(
-            rounded(samples[i][0] / constant, settings.dead_zone)
-        )
+        plain = entropy_bits_by_scale(_rounded(samples[i][0] / constant, settings))
         added += (entropy_bits_by_scale(wholes) - plain) / len(tried)
     constant = constant_for(settings.bits - added, bits_at, constant)
     kept.put_constant(constant)
     return constant
+
+
+def _rounded(values: Tensor, settings: Compensation) -> Tensor:
+    return rounded(values, settings.dead_zone, settings.most_steps)
 
 
 def _compressed(
@@ -227,6 +229,7 @@ def _compressed(
         steps = Steps(
             constant / found.rows.sqrt(),
             dead_zone=settings.dead_zone,
+            most=settings.most_steps,
             keep_latents=keeps and matrix.embedding is None,
         )
         compensate(matrix.weight, found.upper, steps)

@@ -21,6 +21,7 @@ class Compensation:
             or "prune" (zeros, the others as they are).
         bits: of a weight in the file, a mean over all matrices, for steps; the size of a table for "table".
         dead_zone: how much more than half a step a weight must have to be no zero, for steps.
+        levels: the most that a matrix has, an odd number, for steps; 15 makes codes of 4 bits.
         sparsity: the fraction of zeros, for "prune".
         damping: what is added to the Hessian's diagonal, as a fraction of its mean.
         embeddings: whether embeddings, and heads tied to them, are compressed too.
@@ -32,6 +33,7 @@ class Compensation:
     code: str = "steps"
     bits: float = 3.0
     dead_zone: float = 0.1
+    levels: int = 255
     sparsity: float = 0.5
     damping: float = 0.001
     embeddings: bool = True
@@ -47,6 +49,11 @@ class Compensation:
                 f"bits of a table must be one of 2, 3, 4, 5, 6, got {self.bits}"
             )
         check_range("dead_zone", self.dead_zone, low=0.0, high=0.5)
+        check_whole("levels", self.levels, low=3, high=255)
+        if self.levels % 2 == 0:
+            raise ValueError(
+                f"levels must be odd, zero and as many on either side, got {self.levels}"
+            )
         check_range("sparsity", self.sparsity, low=0.0, high=1.0, high_open=True)
         check_range("damping", self.damping, low=1e-6, high=1.0)
         check_whole("tune_steps", self.tune_steps, low=0)
@@ -60,6 +67,11 @@ class Compensation:
             raise ValueError(
                 f"tune_codes is for code steps, got {self.code!r}; leave it out"
             )
+
+    @property
+    def most_steps(self) -> int:
+        """Of a weight, either way from zero."""
+        return self.levels // 2
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Compensation:

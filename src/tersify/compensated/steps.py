@@ -28,15 +28,21 @@ class Steps:
     Args:
         rows: a step for each row, before that of the columns.
         dead_zone: how much more than half a step a weight must have to be no zero.
+        most: steps of a weight, either way from zero.
         keep_latents: whether `latents` holds what was rounded, in steps.
     """
 
     def __init__(
-        self, rows: Tensor, *, dead_zone: float, keep_latents: bool = False
+        self,
+        rows: Tensor,
+        *,
+        dead_zone: float,
+        most: int = MOST_STEPS,
+        keep_latents: bool = False,
     ) -> None:
         self.rows = coarse(rows)
         self.columns = torch.ones(0)
-        self.dead_zone = dead_zone
+        self.dead_zone, self.most = dead_zone, most
         self._wholes = torch.empty(0, dtype=torch.int8)
         self._latents = torch.empty(0, dtype=torch.float16) if keep_latents else None
 
@@ -45,7 +51,7 @@ class Steps:
         # No weight is cut off: a row with one that is far out gets a wider step.
         least = (
             (weight.abs() / self.columns).amax(1)
-            / MOST_STEPS
+            / self.most
             * 2 ** (0.6 / STEPS_AN_OCTAVE)
         )
         self.rows = coarse(torch.maximum(self.rows, least))
@@ -60,7 +66,7 @@ class Steps:
 
     def column(self, values: Tensor, index: int) -> Tensor:
         steps = self.rows * self.columns[index]
-        whole = rounded(values / steps, self.dead_zone)
+        whole = rounded(values / steps, self.dead_zone, self.most)
         self._wholes[index] = whole.to(torch.int8)
         if self._latents is not None:
             self._latents[index] = (values / steps).to(torch.float16)
@@ -75,11 +81,11 @@ class Steps:
         return packed_steps(self._wholes.T.contiguous(), self.rows, self.columns)
 
 
-def rounded(values: Tensor, dead_zone: float) -> Tensor:
-    """The nearest whole numbers, and zero for those that are less than half a step and
-    `dead_zone` away from it.
+def rounded(values: Tensor, dead_zone: float, most: int = MOST_STEPS) -> Tensor:
+    """The nearest whole numbers up to `most`, and zero for those that are less than
+    half a step and `dead_zone` away from it.
     """
-    whole = values.round().clamp(-MOST_STEPS, MOST_STEPS)
+    whole = values.round().clamp(-most, most)
     return torch.where(values.abs() < 0.5 + dead_zone, torch.zeros_like(whole), whole)
 
 

@@ -60,7 +60,7 @@ class Moving(Scaled):
         packed: CompressedTensor,
         like: Tensor,
         latents: Tensor,
-        dead_zone: float,
+        settings: Compensation,
     ) -> None:
         super().__init__(packed, like)
         assert packed.codebook is not None
@@ -69,18 +69,21 @@ class Moving(Scaled):
         start = latents.to(like.device).float()
         self._base = torch.empty(0)
         self._columns = packed.column_scale.to(like.device)
-        self._dead_zone = dead_zone
+        self._dead_zone, self._most = settings.dead_zone, settings.most_steps
         # Latents are kept in half precision: one next to a limit may have crossed it.
-        same = rounded(start, dead_zone) == wholes
+        same = self._rounded(start) == wholes
         self.latents = torch.where(same, start, wholes).requires_grad_()
+
+    def _rounded(self, latents: Tensor) -> Tensor:
+        return rounded(latents, self._dead_zone, self._most)
 
     def weight(self) -> Tensor:
         still = self.latents.detach()
-        wholes = rounded(still, self._dead_zone) + (self.latents - still)
+        wholes = self._rounded(still) + (self.latents - still)
         return wholes * self._columns * (self._scale * (1 + self.change))
 
     def result(self) -> CompressedTensor:
-        wholes = rounded(self.latents.detach(), self._dead_zone).to(torch.int8)
+        wholes = self._rounded(self.latents.detach()).to(torch.int8)
         codes, codebook = coded_steps(wholes.cpu())
         scale = self._new_scale().cpu()
         return replace(self.packed, codes=codes, codebook=codebook, scale=scale)
@@ -182,7 +185,7 @@ def _matrices_that_move(
         found[matrix.name] = (
             Scaled(packed, matrix.parameter)
             if start is None
-            else Moving(packed, matrix.parameter, start, settings.dead_zone)
+            else Moving(packed, matrix.parameter, start, settings)
         )
     return found
 

@@ -15,8 +15,12 @@ from torch import Tensor, nn
 
 import tersify
 from tersify.compensated import next_token_loss
+from tersify.lab.gguf_reader import read_gguf
 from tersify.modes import eval_mode
 from tersify.tensor import CompressedModel
+from tersify.tensor.blocks import METADATA as BLOCKS
+from tersify.tensor.blocks import joined
+from tersify.tensor.model import load_state
 
 # in the metadata of a file: the configuration and the tokenizer
 METADATA = "language_model"
@@ -30,6 +34,7 @@ def language_model(path: str | Path) -> tuple[Any, Any]:
     transformers = _transformers()
     path = Path(path)
     if path.suffix == ".gguf" and path.is_file():
+        read_gguf(path)  # transformers tells less of a damaged file
         where: dict[str, Any] = {
             "pretrained_model_name_or_path": str(path.parent),
             "gguf_file": path.name,
@@ -45,7 +50,7 @@ def language_model(path: str | Path) -> tuple[Any, Any]:
             **where, dtype=torch.float32
         )
         return model.eval(), transformers.AutoTokenizer.from_pretrained(**where)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, NotImplementedError) as error:
         raise ValueError(
             f"{str(path)!r} holds no causal model: {str(error).splitlines()[0]}"
         ) from None
@@ -157,10 +162,13 @@ def load_language_model(file: str | Path) -> tuple[Any, Any]:
     """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its
     tokenizer.
     """
-    config, tokenizer = described(tersify.open(file).metadata, file)
+    opened = tersify.open(file)
+    config, tokenizer = described(opened.metadata, file)
     model = _transformers().AutoModelForCausalLM.from_config(
         config, dtype=torch.float32
     )
+    if opened.metadata.get(BLOCKS):
+        return load_state(joined(opened.read()), model).eval(), tokenizer
     return tersify.load(file, into=model).eval(), tokenizer
 
 

@@ -13,6 +13,7 @@ from tersify.lab.language import described, language_model
 from tersify.runtime import compile as compile_model
 from tersify.runtime.decode.compile import from_tensors
 from tersify.runtime.decode.language_model import LanguageModel
+from tersify.tensor.blocks import Joined
 
 # what a tokenizer writes for a character whose last bytes are still to come
 UNFINISHED = "�"
@@ -34,7 +35,7 @@ def open_text_model(
         file = codec.open(path, **limits)
         config, tokenizer = described(file.metadata, path)
         return from_tensors(
-            file, config, precision=precision, threads=threads, context=context
+            Joined(file), config, precision=precision, threads=threads, context=context
         ), tokenizer
     model, tokenizer = language_model(path)
     made = compile_model(

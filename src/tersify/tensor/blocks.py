@@ -1,0 +1,67 @@
+"""Matrices whose scale changes every few columns, as files of llama.cpp hold them.
+
+Such a matrix is stored as a CompressedTensor of rows × blocks × columns of a block, and
+what is added to each block, where there is such a thing, as a tensor of its own. The
+metadata name these matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from tersify.tensor.compressed import CompressedTensor
+from tersify.tensor.model import CompressedModel
+
+METADATA = "blocks"  # the names of such matrices
+ADDED = ".added"  # behind the name: what is added to each block
+
+
+class Joined(Mapping[str, "CompressedTensor | Tensor"]):
+    """A file or a packed model with these matrices joined: dense, rows × columns."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._blocks = set(model.metadata.get(METADATA, ()))
+        self._hidden = {name + ADDED for name in self._blocks}
+        self.aliases, self.metadata = model.aliases, model.metadata
+
+    def blocks(self, name: str) -> tuple[CompressedTensor, Tensor | None] | None:
+        """The blocks of a matrix and what is added to each; None for another tensor."""
+        name = self.aliases.get(name, name)
+        found = self._model[name]
+        if name not in self._blocks or not isinstance(found, CompressedTensor):
+            return None
+        if name + ADDED not in self._model:
+            return found, None
+        added = self._model[name + ADDED]
+        return found, added.to_dense() if isinstance(added, CompressedTensor) else added
+
+    def __getitem__(self, name: str) -> CompressedTensor | Tensor:
+        blocks = self.blocks(name)
+        if blocks is None:
+            found: CompressedTensor | Tensor = self._model[self.aliases.get(name, name)]
+            return found
+        dense, added = blocks[0].to_dense(), blocks[1]
+        return (dense if added is None else dense + added).flatten(1)
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self._hidden and (
+            name in self._model or name in self.aliases
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._model if name not in self._hidden)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def joined(model: Any) -> CompressedModel:
+    """All of it, in memory."""
+    whole = Joined(model)
+    return CompressedModel(
+        dict(whole), aliases=model.aliases, metadata=dict(model.metadata)
+    )

@@ -1,0 +1,184 @@
+"""Tersify as a quantization method of transformers."""
+
+import json
+
+import pytest
+import torch
+
+transformers = pytest.importorskip(
+    "transformers", reason="needs the package transformers"
+)
+
+import tersify  # noqa: E402
+from tersify.integrations.hf_quantizer import STORED, TersifyConfig  # noqa: E402
+from tersify.tensor.origin import origins_of  # noqa: E402
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def llama():
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SMALL, tie_word_embeddings=True)
+    )
+
+
+def qwen3():
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SMALL, head_dim=8))
+
+
+def gpt2():
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64
+        )
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.manual_seed(0)
+    llama().save_pretrained(tmp_path / "dense")
+    return tmp_path / "dense"
+
+
+def loaded(folder, **given):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **given)
+
+
+@pytest.mark.parametrize("make", [llama, qwen3, gpt2])
+def test_a_model_is_quantized_saved_and_loaded_again_bit_for_bit(make, tmp_path):
+    torch.manual_seed(0)
+    make().save_pretrained(tmp_path / "dense")
+    model = loaded(tmp_path / "dense", quantization_config=TersifyConfig("lut-4"))
+    first = next(iter(origins_of(model)))
+    assert len(model.get_parameter(first).unique()) <= 16
+
+    model.save_pretrained(tmp_path / "small")
+    again = loaded(tmp_path / "small")
+
+    assert again.state_dict().keys() == model.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+    assert again.config.quantization_config.recipe == "lut-4"
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_loading_warns_of_nothing_and_keeps_what_is_tied(folder, tmp_path, caplog):
+    loaded(folder, quantization_config=TersifyConfig("lut-4")).save_pretrained(
+        tmp_path / "small"
+    )
+    caplog.clear()
+    again = loaded(tmp_path / "small")
+    assert not caplog.records
+    assert again.lm_head.weight is again.model.embed_tokens.weight
+
+
+def test_the_folder_is_a_config_and_one_small_safetensors_file(folder, tmp_path):
+    model = loaded(
+        folder, quantization_config={"quant_method": "tersify", "recipe": "lut-3"}
+    )
+    model.save_pretrained(tmp_path / "small")
+    config = json.loads((tmp_path / "small/config.json").read_text())
+    assert config["quantization_config"]["quant_method"] == "tersify"
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "small/model.safetensors", "np") as file:
+        assert list(file.keys()) == [STORED]
+    before = (folder / "model.safetensors").stat().st_size
+    assert (tmp_path / "small/model.safetensors").stat().st_size < before / 2
+
+
+def test_a_loaded_model_decodes_from_its_packed_weights(folder, tmp_path):
+    loaded(folder, quantization_config=TersifyConfig("lut-4")).save_pretrained(
+        tmp_path / "small"
+    )
+    model = loaded(tmp_path / "small")
+    fast = tersify.compile(model, strict=True)
+    ids = torch.tensor([[5, 6, 7]])
+    given = {"max_new_tokens": 5, "do_sample": False}
+    assert torch.equal(fast.generate(ids, **given), model.generate(ids, **given))
+
+
+def test_a_recipe_of_compensation_takes_windows_of_tokens(folder, tmp_path):
+    windows = torch.randint(0, 96, (8, 24), generator=torch.Generator().manual_seed(0))
+    config = TersifyConfig("lm-3bit", settings={"tune_steps": 1}, calibration=windows)
+    model = loaded(folder, quantization_config=config)
+    model.save_pretrained(tmp_path / "small")
+    again = loaded(tmp_path / "small")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (TersifyConfig("lm-3bit"), "needs windows of token numbers"),
+        (TersifyConfig("ternary-log"), "has to train"),
+        (TersifyConfig("lut-44"), "no recipe file"),
+    ],
+)
+def test_a_recipe_that_cannot_work_is_refused_in_one_sentence(folder, config, told):
+    with pytest.raises(ValueError, match=told):
+        loaded(folder, quantization_config=config)
+
+
+def test_weights_that_were_trained_are_stored_as_they_are(folder, tmp_path):
+    model = loaded(folder, quantization_config=TersifyConfig("lut-4"))
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.add_(0.01 * torch.randn(48, 32))
+    model.save_pretrained(tmp_path / "small")
+    again = loaded(tmp_path / "small")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+
+
+def test_a_model_of_another_shape_is_refused(folder, tmp_path):
+    loaded(folder, quantization_config=TersifyConfig("lut-4")).save_pretrained(
+        tmp_path / "small"
+    )
+    path = tmp_path / "small/config.json"
+    config = json.loads(path.read_text()) | {"intermediate_size": 64}
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"model.safetensors: .*gate_proj.* has shape"):
+        loaded(tmp_path / "small")
+
+
+def test_the_trainer_refuses_the_model_and_takes_it_with_adapters(folder, tmp_path):
+    peft = pytest.importorskip("peft", reason="needs the package peft")
+    model = loaded(folder, quantization_config=TersifyConfig("lut-4"))
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "run"), max_steps=2, report_to=[], use_cpu=True
+    )
+    texts = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]}] * 8
+    with pytest.raises(ValueError, match="adapters"):
+        transformers.Trainer(model, arguments, train_dataset=texts)
+
+    frozen = {name: t.clone() for name, t in model.state_dict().items()}
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+    )
+    transformers.Trainer(adapted, arguments, train_dataset=texts).train()
+    learned = [p for n, p in adapted.named_parameters() if "lora_B" in n]
+    assert learned
+    assert all(float(p.detach().abs().max()) > 0 for p in learned)
+    base = adapted.unload().state_dict()
+    for name, tensor in frozen.items():
+        assert torch.equal(base[name], tensor), name
+
+
+def test_what_it_says_about_training_is_true(folder):
+    quantizer = loaded(folder, quantization_config=TersifyConfig("lut-4")).hf_quantizer
+    assert quantizer.is_trainable
+    assert not quantizer.is_qat_trainable
+    assert quantizer.is_serializable()
