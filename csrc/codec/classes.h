@@ -18,6 +18,10 @@ BoxClasses classes_of_box(const uint8_t* codes, const Box& box, const Cut& cut, 
                           int arity, const std::vector<uint8_t>& activity, uint64_t group_activity,
                           uint64_t group_weights);
 
+// Moves the density classes of boxes without rows to where symbols and classes together cost less.
+void refine_classes(std::vector<BoxClasses>& classes, const std::vector<Box>& boxes, const std::vector<Cut>& cuts,
+                    const std::vector<Symbols>& symbols, int symbol_count);
+
 // Fills in the neighbour classes of a model, from the symbols that occur.
 void choose_neighbours(Model& model, const std::vector<Symbols>& symbols, const Hints& hints);
 

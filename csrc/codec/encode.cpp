@@ -163,6 +163,10 @@ std::vector<uint8_t> encode_with_arity(const uint8_t* codes, const std::vector<B
   });
   if (neighbours) choose_neighbours(m, job.symbols, hints);
   if (!one_density || neighbours) try_model(job, boxes, best);
+  if (!one_density && !neighbours) {
+    refine_classes(m.boxes, boxes, job.cuts, job.symbols, m.symbols());
+    try_model(job, boxes, best);
+  }
   Counts by_box(boxes.size(), std::vector<uint32_t>(static_cast<size_t>(m.symbols()), 0));
   for (size_t b = 0; b < boxes.size(); ++b)
     for (const uint8_t symbol : job.symbols[b]) ++by_box[b][symbol];

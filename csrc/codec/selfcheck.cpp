@@ -1,7 +1,7 @@
 // Codes and decodes made-up groups on every path of this machine and prints a sum of all coded bytes, which must be the
 // same on every platform. Needs nothing but a compiler, so that it also runs under an emulator:
 //   aarch64-linux-gnu-g++ -std=c++17 -O2 -static
-//     csrc/codec/{selfcheck,classes,cluster,decode,decode_128,encode,flat,model,tables}.cpp
+//     csrc/codec/{selfcheck,classes,cluster,decode,decode_128,encode,flat,model,refine,tables}.cpp
 //   qemu-aarch64 ./a.out
 #include <cstdio>
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 from tersify.codec import open, save
+from tersify.compensated.rates import entropy_bits_by_scale
+from tersify.compensated.steps import packed_steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -40,3 +42,16 @@ def test_arrays_of_different_sizes_have_statistics_of_their_own(tmp_path):
         for i in range(12)
     }
     assert save(state, tmp_path / "m.terse") <= 164_200
+
+
+def test_rows_and_columns_of_many_sizes_come_near_their_entropy(tmp_path):
+    """Classes of rows and of columns that are rounded each for itself take 0.3 % more."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (torch.randn(768, 1, generator=generator) * 0.35).exp()
+    sizes = sizes * (torch.randn(1, 576, generator=generator) * 0.45).exp()
+    wholes = (2 * sizes * torch.randn(768, 576, generator=generator)).round()
+    wholes = wholes.clamp(-127, 127)
+    predicted = entropy_bits_by_scale(wholes) * wholes.numel() / 8
+    rows = torch.ones(768)
+    packed = packed_steps(wholes.to(torch.int8), rows, torch.ones(576))
+    assert save({"weight": packed}, tmp_path / "m.terse") <= 1.0065 * predicted + 1000
