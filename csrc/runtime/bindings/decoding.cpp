@@ -6,6 +6,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <climits>
+#include <cstdlib>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include "bindings/conversions.hpp"
 #include "engine/engine.hpp"
@@ -52,10 +56,19 @@ void set_rotation(KeyCache& cache, const Matrix& cosines, const Matrix& sines) {
   cache.set_rotation(cosines.data(), sines.data(), int(cosines.shape(0)), int(cosines.shape(1)));
 }
 
+// Packing leaves free pages between the weights that stay, and glibc would keep them.
+void release_free_memory() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace
 
 void bind_decoding(nb::module_& m) {
   nb::class_<RowWeights, PackedWeights>(m, "RowWeights");
+  m.def("release_free_memory", release_free_memory, nb::call_guard<nb::gil_scoped_release>(),
+        "Gives pages that nothing uses back to the system.");
   m.def("pack_rows", pack_rows, "workspace"_a, "weight"_a, "Every weight of float32 [rows, features].");
   m.def("pack_row_codes", pack_row_codes, "workspace"_a, "codes"_a, "levels"_a,
         "The same of uint8 [rows, features], the numbers of levels.");

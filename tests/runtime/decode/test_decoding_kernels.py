@@ -2,6 +2,11 @@
 refuse.
 """
 
+import platform
+import resource
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -206,3 +211,18 @@ def test_a_run_of_other_rows_than_the_cache_was_told_of_is_refused():
     kept.set_rows([0], [0], [0])
     with pytest.raises(ValueError, match="told of 1 tokens and the run has 3"):
         run(engine, [random(3, 24)], (3, 8))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps pages")
+def test_free_pages_between_blocks_that_stay_are_given_back():
+    def resident_bytes():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    # Small enough to lie in the heap, where the last block keeps all before it.
+    blocks = [np.ones(1 << 16, np.uint8) for _ in range(1024)]
+    blocks = blocks[::64]
+    before = resident_bytes()
+    runtime.release_free_memory()
+    assert resident_bytes() < before - (32 << 20)
+    assert all(int(block.sum()) == 1 << 16 for block in blocks)

@@ -63,6 +63,7 @@ class Decoder:
             self._cache.set_rotation(
                 cosines.contiguous().numpy(), sines.contiguous().numpy()
             )
+        self.network.kernels.module.release_free_memory()
 
     def prompt(
         self,
@@ -121,6 +122,7 @@ class Decoder:
             found = self._engines[key] = self.network.engine(
                 self._cache, tokens, wanted
             )
+            self.network.kernels.module.release_free_memory()
             if len(self._engines) > MAX_ENGINES:
                 self._engines.popitem(last=False)
         self._engines.move_to_end(key)

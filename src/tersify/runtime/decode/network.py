@@ -72,6 +72,7 @@ class Network:
             else self._product((architecture.positions,), "fp32")
         )
         del self._source  # weights are read once
+        kernels.module.release_free_memory()
 
     def _product(self, names: Sequence[str], precision: str | None = None) -> Product:
         matrices = [self._source.matrix(name) for name in names]
