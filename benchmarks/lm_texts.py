@@ -33,37 +33,45 @@ def texts(wikitext: Path, books: Path) -> dict[str, Split]:
     """WikiText-2, the larger modules of Python's standard library, and the four books
     of the Canterbury corpus.
     """
+    return {
+        "wikitext": wikitext_texts(wikitext),
+        "code": code_texts(),
+        "prose": Split(
+            calibrating=_read(books / "lcet10.txt")
+            + "\n"
+            + _read(books / "plrabn12.txt"),
+            held_out=_read(books / "asyoulik.txt"),
+            test=_read(books / "alice29.txt"),
+        ),
+    }
 
-    def read(path: Path) -> str:
-        return path.read_bytes().decode(errors="replace")
 
-    valid = read(wikitext / "wikitext2_valid.txt")
+def wikitext_texts(folder: Path) -> Split:
+    valid = _read(folder / "wikitext2_valid.txt")
     cut = int(len(valid) * (1 - 1 / HELD_OUT))
+    return Split(
+        calibrating=valid[:cut],
+        held_out=valid[cut:],
+        test=_read(folder / "wikitext2_test.txt"),
+    )
+
+
+def code_texts() -> Split:
     folder = Path(sysconfig.get_paths()["stdlib"])
     modules = sorted(
         path for path in folder.glob("*.py") if path.stat().st_size > LEAST_MODULE_BYTES
     )
     even, odd = modules[0::2], modules[1::2]
     kept = [path for i, path in enumerate(even) if i % HELD_OUT != HELD_OUT - 1]
-    code = [
+    calibrating, held_out, test = (
         "\n".join(path.read_text(errors="replace") for path in part)
         for part in (kept, even[HELD_OUT - 1 :: HELD_OUT], odd)
-    ]
-    return {
-        "wikitext": Split(
-            calibrating=valid[:cut],
-            held_out=valid[cut:],
-            test=read(wikitext / "wikitext2_test.txt"),
-        ),
-        "code": Split(calibrating=code[0], held_out=code[1], test=code[2]),
-        "prose": Split(
-            calibrating=read(books / "lcet10.txt")
-            + "\n"
-            + read(books / "plrabn12.txt"),
-            held_out=read(books / "asyoulik.txt"),
-            test=read(books / "alice29.txt"),
-        ),
-    }
+    )
+    return Split(calibrating=calibrating, held_out=held_out, test=test)
+
+
+def _read(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
 
 
 @torch.no_grad()
