@@ -24,13 +24,14 @@ class AlignedBytes {
   void grow(size_t bytes) {
     if (bytes <= size_) return;
     const size_t align = bytes < kLarge ? kAlign : kHugePage;
-    const size_t all = (rounded(bytes) + 2 * kAlign + align - 1) / align * align;
+    const size_t all = rounded(bytes) + 2 * kAlign;
     void* fresh = allocate(align, all);
     if (!fresh) throw std::bad_alloc();
 #if defined(__linux__)
-    if (align == kHugePage) {              // fewer translations of addresses; no harm where refused
-      madvise(fresh, all, MADV_DONTNEED);  // what was used before lies on small pages and would stay there
-      madvise(fresh, all, MADV_HUGEPAGE);
+    if (align == kHugePage) {                // fewer translations of addresses; no harm where refused
+      const size_t whole = all / kHugePage * kHugePage;   // the rest lies on small pages, or it would take a huge one
+      madvise(fresh, whole, MADV_DONTNEED);  // what was used before lies on small pages and would stay there
+      madvise(fresh, whole, MADV_HUGEPAGE);
     }
 #endif
     data_.reset(static_cast<char*>(fresh));
@@ -41,11 +42,14 @@ class AlignedBytes {
   size_t size() const { return size_; }
 
  private:
-#if defined(_WIN32)  // which has no std::aligned_alloc
+#if defined(_WIN32)  // which has no posix_memalign
   static void* allocate(size_t align, size_t bytes) { return _aligned_malloc(bytes, align); }
   static void release(char* p) { _aligned_free(p); }
 #else
-  static void* allocate(size_t align, size_t bytes) { return std::aligned_alloc(align, bytes); }
+  static void* allocate(size_t align, size_t bytes) {
+    void* made = nullptr;
+    return posix_memalign(&made, align, bytes) == 0 ? made : nullptr;
+  }
   static void release(char* p) { std::free(p); }
 #endif
   struct Free {
