@@ -1,4 +1,4 @@
-"""Compensated steps beside HQQ and GPTQ: perplexity at equal bytes of the linear
+"""Compensated steps beside HQQ: perplexity at equal bytes of the linear
 layers.
 
 All methods get the same linear layers of the same model; the embedding stays as it is
@@ -9,16 +9,13 @@ what it stores itself is told beside it.
 usage: python benchmarks/lm_peers.py --model FOLDER|FILE.gguf --wikitext DIR [--folder DIR]
        [--windows 16] [--test 8] [--only NAME ...] [--json FILE]
 
-HQQ needs the package hqq. GPTQ is gptqmodel's, run by the interpreter that
-TERSIFY_GPTQ_PYTHON names, and left out without it.
+It needs the package hqq.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import os
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +33,6 @@ from tersify.compensated import Compensation, compensate_, next_token_loss
 from tersify.lab import language
 from tersify.tensor import CompressedTensor
 
-GPTQ = "TERSIFY_GPTQ_PYTHON"
-GPTQ_SIDE = Path(__file__).parent / "lm_peers_gptq.py"
 # bits and group size of the peers, from below our bytes to above them
 PEERS = ((3, 128), (3, 64), (2, 64))
 OURS = (2.4, 2.7, 3.0, 3.3)
@@ -120,34 +115,6 @@ def hqq(model: Any, bits: int, group: int, folder: Path) -> tuple[Any, Made]:
     return net, made
 
 
-def gptq(
-    model: Any, windows: Tensor, bits: int, group: int, folder: Path
-) -> tuple[Any, Made]:
-    """Another interpreter quantizes: the model goes there in a folder, and whole
-    numbers, scales and zeros come back.
-    """
-    given, made = folder / "float", folder / f"gptq-{bits}-{group}.pt"
-    if not given.exists():
-        model.save_pretrained(given)
-    if not made.exists():
-        torch.save(windows, folder / "windows.pt")
-        command = [os.environ[GPTQ], GPTQ_SIDE, given, folder / "windows.pt"]
-        subprocess.run([*command, str(bits), str(group), made], check=True)
-    net = copy.deepcopy(model)
-    found = torch.load(made, weights_only=True)
-    groups = stored = 0
-    for name in linear_names(net):
-        weight, part = net.get_submodule(name).weight, found[name]
-        weight.data.copy_(part["weight"])
-        groups += part["groups"]
-        stored += weight.numel() * bits // 8
-    codes = {name: part["codes"] for name, part in found.items()}
-    return net, Made(
-        coded_bytes=coded_size(codes, groups, folder),
-        stored_bytes=stored + groups * (SCALE_BYTES + bits / 8).__ceil__(),
-    )
-
-
 def measured(given: argparse.Namespace, folder: Path) -> dict[str, float]:
     model, tokenizer = language.language_model(given.model)
     kinds = {"wikitext": wikitext_texts(given.wikitext), "code": code_texts()}
@@ -167,8 +134,6 @@ def measured(given: argparse.Namespace, folder: Path) -> dict[str, float]:
     makers = {f"ours_{bits}": (ours, (bits, batches, folder)) for bits in OURS}
     for bits, group in PEERS:
         makers[f"hqq_{bits}_{group}"] = (hqq, (bits, group, folder))
-        if GPTQ in os.environ:
-            makers[f"gptq_{bits}_{group}"] = (gptq, (cut, bits, group, folder))
     figures: dict[str, float] = {}
 
     def tell(name: str, net: nn.Module, **sizes: float) -> None:
