@@ -14,11 +14,11 @@ from pathlib import Path
 import browser  # type: ignore[import-not-found]
 import torch
 from machines import ROOT  # type: ignore[import-not-found]
-from tersify.export.onnx import export_onnx
 
 import tersify
 from tersify import codec
 from tersify.cli.serve import package_folder, server_of
+from tersify.export.onnx_graph import export_onnx
 from tersify.lab import network
 
 ROUNDS, REPEATS = 40, 5

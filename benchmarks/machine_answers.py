@@ -80,18 +80,17 @@ def _in_wasm(path: Path, images: np.ndarray, work: Path) -> np.ndarray:
 
 def products_an_instruction(work: Path) -> dict[str, float]:
     """Executed instructions of the two-bit product, counted by qemu one by one."""
-    emulator, program = program_for("aarch64", "runtime/kernel_check")
-    emulator, runner = program_for("aarch64")
+    links = work / "links.map"
+    emulator, runner = program_for(
+        "aarch64", "run/tersify-run", f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-Map={links}"
+    )
     path, figures = _two_bit_layer(work), {}
     for vectors in VECTORS:
         x = np.random.default_rng(0).standard_normal((vectors, FEATURES))
         np.save(work / "vectors.npy", x.astype(np.float32))
-        for isa, kind in (
-            ("portable", "portable"),
-            ("dotprod", "dotprod"),
-            ("i8mm", "i8mm"),
-        ):
-            executed = _executed(emulator, runner, isa, kind, path, work)
+        for isa in ("portable", "dotprod", "i8mm"):
+            command = [emulator, runner, "--isa", isa]
+            executed = _executed(command, _ranges(links, isa), path, work)
             key = f"two_bit_{isa}_{vectors}_products_an_instruction"
             figures[key] = ROWS * FEATURES * vectors / executed
     return figures
@@ -111,33 +110,26 @@ def _two_bit_layer(work: Path) -> Path:
 
 
 def _executed(
-    emulator: str, runner: str, isa: str, namespace: str, path: Path, work: Path
+    command: list[str], ranges: list[tuple[int, int]], path: Path, work: Path
 ) -> int:
     """Lines of qemu's log of single steps inside the kernel's functions."""
-    ranges = _ranges(runner, namespace)
-    assert ranges, f"{runner} has no functions of {namespace} with names"
     log = work / "steps.log"
     flags = ["-cpu", "max", "-singlestep", "-d", "exec,nochain", "-D", str(log)]
     flags += ["-dfilter", ",".join(f"{begin:#x}+{size:#x}" for begin, size in ranges)]
-    given = [path, work / "vectors.npy", work / "out.npy", "--isa", isa]
-    subprocess.run([emulator, *flags, runner, *map(str, given)], check=True)
+    emulator, *program = command
+    given = [path, work / "vectors.npy", work / "out.npy"]
+    subprocess.run([emulator, *flags, *program, *map(str, given)], check=True)
     with log.open() as lines:
         return sum(line.startswith("Trace") for line in lines)
 
 
-def _ranges(program: str, namespace: str) -> list[tuple[int, int]]:
-    """Where the functions of products with codes lie."""
-    listed = subprocess.run(
-        ["aarch64-linux-gnu-nm", "-S", "-C", program],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def _ranges(links: Path, namespace: str) -> list[tuple[int, int]]:
+    """Where the linker put the functions of products with codes."""
+    function = r"(?:code|word)_(?:sums|fields|vectors)"
     wanted = re.compile(
-        rf"^(\w+) (\w+) \w .*tersify::{namespace}::.*(code_vectors|code_sums|word_vectors|code_fields|word_fields)",
-        re.MULTILINE,
+        rf"\.text\.\S*{namespace}\S*{function}\S*\s+0x(\w+)\s+0x(\w+) "
     )
-    return [
-        (int(found[1], 16), int(found[2], 16))
-        for found in wanted.finditer(listed.stdout)
-    ]
+    found = wanted.findall(links.read_text())
+    ranges = [(int(at, 16), int(size, 16)) for at, size in found if int(at, 16)]
+    assert ranges, f"the program has no products of codes for {namespace}"
+    return ranges

@@ -12,11 +12,12 @@ import microcontroller
 import numpy as np
 import pytest
 import torch
-from plan_networks import little_cnn, networks, packed
+from plan_networks import Block, little_cnn, networks, packed, seeded
 from torch import nn
 
+import tersify
 from tersify.export.c import export_c
-from tersify.export.c.stored import FLOATS, GAPS, TRITS, stored
+from tersify.export.c.stored import BYTES, FLOATS, GAPS, NIBBLES, TRITS, stored
 from tersify.runtime.portable import Replay, lowered
 
 NETWORKS = networks()
@@ -136,7 +137,21 @@ def test_each_layer_takes_the_smallest_form() -> None:
     dense = rng.integers(-1, 2, (4, 400)).astype(np.float32)
     assert stored(sparse).form == GAPS
     assert stored(dense).form == TRITS
-    assert stored(dense * 0.5).form == FLOATS
+    assert stored(dense * 0.5).form == NIBBLES
+    assert stored(rng.standard_normal((4, 40)).astype(np.float32)).form == FLOATS
+    assert stored(np.arange(40, dtype=np.float32)[None], whole=True).form == BYTES
+
+
+def test_layers_of_few_levels_are_places_in_a_table(tmp_path: Path) -> None:
+    model, images = seeded(Block), torch.randn(4, 3, 12, 12)
+    tensors = tersify.compress_(model, "lut-4")
+    program = lowered(model, images, tensors)
+    export_c(program, tensors, tmp_path / "c")
+    assert f".form = {NIBBLES}," in (tmp_path / "c" / "network.c").read_text()
+    (wanted,) = Replay(program, tensors).run([images])
+    made = outputs_in_c(tmp_path / "c", images, wanted.shape[1])
+    apart = float(np.abs(made - wanted.numpy()).max())
+    assert apart <= 1e-5 * float(wanted.abs().max())
 
 
 @pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", "cortex-m33"])
