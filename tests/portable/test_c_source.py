@@ -142,10 +142,21 @@ def test_each_layer_takes_the_smallest_form() -> None:
     assert stored(np.arange(40, dtype=np.float32)[None], whole=True).form == BYTES
 
 
-def test_layers_of_few_levels_are_places_in_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_layers_of_few_levels_are_places_in_a_table(
+    precision: str, tmp_path: Path
+) -> None:
     model, images = seeded(Block), torch.randn(4, 3, 12, 12)
     tensors = tersify.compress_(model, "lut-4")
-    program = lowered(model, images, tensors)
+    program = lowered(
+        model,
+        images,
+        tensors,
+        precision=precision,
+        calibration=images if precision == "int8" else None,
+    )
+    whole = "conv_codes" in {call[0] for call in program.calls}
+    assert whole == (precision == "int8")
     export_c(program, tensors, tmp_path / "c")
     assert f".form = {NIBBLES}," in (tmp_path / "c" / "network.c").read_text()
     (wanted,) = Replay(program, tensors).run([images])

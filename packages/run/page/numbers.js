@@ -14,9 +14,14 @@ export function floatsOf(pixels, channels, mean, std) {
   return numbers;
 }
 
+/** The largest outputs as words, each with its share of a softmax. */
 export function largest(numbers, labels, count = 5) {
   const order = Array.from(numbers.keys()).sort((a, b) => numbers[b] - numbers[a] || a - b);
-  return order.slice(0, count).map((i) => `${labels[i] ?? i}: ${numbers[i].toPrecision(6)}`);
+  const powers = numbers.map((n) => Math.exp(n - numbers[order[0]])), all = powers.reduce((a, b) => a + b, 0);
+  return order.slice(0, count).map((i) => ({
+    text: `${labels[i] ?? i}: ${numbers[i].toPrecision(6)}`,
+    share: powers[i] / all,
+  }));
 }
 
 export function median(numbers) {
