@@ -115,12 +115,15 @@ def answers(
     for precision, path in paths.items():
         some = images[: given.images]
         wanted = in_python(path, some)
-        for machine, made in machine_answers.made_by_all(path, some.numpy(), WORK):
-            apart = float(np.abs(made - wanted).max() / np.abs(wanted).max())
+        for machine, made in machine_answers.made_by_all(
+            path, some.numpy(), given.emulated, WORK, given.machines
+        ):
+            own = wanted[: len(made)]
+            apart = float(np.abs(made - own).max() / np.abs(own).max())
             figures[f"{machine}_{precision}_apart"] = apart
             figures[f"{machine}_{precision}_images"] = len(made)
             figures[f"{machine}_{precision}_same_bits"] = float(
-                np.array_equal(made, wanted)
+                np.array_equal(made, own)
             )
             print(f"{machine} {precision}: {len(made)} images, {apart:.2g} apart")
     return figures
@@ -195,6 +198,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--images", type=int, default=1000, help="for every machine")
+    parser.add_argument("--emulated", type=int, default=1000, help="under qemu")
+    parser.add_argument(
+        "--machines", nargs="+", default=["x86", "wasm", *machine_answers.MACHINES]
+    )
     parser.add_argument("--c-images", type=int, default=10_000, help="for the C source")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -28,6 +28,6 @@ export function median(numbers) {
   return [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
 }
 
-export function inKilobytes(bytes) {
-  return `${(bytes / 1000).toFixed(1)} kB`;
+export function sizeOf(bytes) {
+  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }

@@ -1,7 +1,7 @@
 // Files come from a drop, from the button, or from the address: ?terse=URL&image=URL&onnx=URL.
 import { WorkerNetwork } from "../client.js";
 import { onnxNetwork } from "./onnx.js";
-import { floatsOf, inKilobytes, largest, median } from "./numbers.js";
+import { floatsOf, largest, median, sizeOf } from "./numbers.js";
 
 const REPEATS = 30, WARM_UP = 3;
 const at = (id) => document.getElementById(id);
@@ -19,7 +19,7 @@ async function openTerse(name, bytes) {
   at("name").textContent = name;
   const { precision, inputs, outputs } = held.facts;
   const sizes = (ports) => ports.map(({ shape }) => shape.map((n) => (n < 0 ? "batch" : n)).join("×")).join(", ");
-  const facts = { size: inKilobytes(bytes.byteLength), activations: precision, takes: sizes(inputs), makes: sizes(outputs) };
+  const facts = { size: sizeOf(bytes.byteLength), activations: precision, takes: sizes(inputs), makes: sizes(outputs) };
   at("facts").replaceChildren(...Object.entries(facts).flatMap(([term, text]) => {
     const [dt, dd] = [document.createElement("dt"), document.createElement("dd")];
     dt.textContent = term;
@@ -39,7 +39,7 @@ function pixelsOf(image, height, width) {
 
 function timed(name, bytes, milliseconds) {
   const row = document.createElement("tr");
-  for (const text of [name, inKilobytes(bytes), median(milliseconds).toFixed(2)]) {
+  for (const text of [name, sizeOf(bytes), median(milliseconds).toFixed(2)]) {
     const cell = document.createElement("td");
     cell.textContent = text;
     row.append(cell);
