@@ -48,19 +48,17 @@ CIFAR10 = Layout(
     train=tuple(f"data_batch_{i}" for i in range(1, 6)),
     test=("test_batch",),
     train_batch=10_000,
-    names=tuple(
-        [
-            "airplane",
-            "automobile",
-            "bird",
-            "cat",
-            "deer",
-            "dog",
-            "frog",
-            "horse",
-            "ship",
-            "truck",
-        ]
+    names=(
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
     ),
 )
 CIFAR100 = Layout(
