@@ -227,19 +227,23 @@ def main() -> None:
         measured = SECTIONS[name](paths, images, given)
         for key, value in measured.items():
             print(f"{key} {value:g}")
-        common.report(
-            "without-python",
-            _held(given.json) | measured,
-            json_path=given.json,
-            versions={"torch": torch.__version__},
-        )
+        if given.json:
+            _add(given.json, name, measured)
 
 
-def _held(record: Path | None) -> Figures:
-    """What the record has of other sections."""
-    if record is None or not record.is_file():
-        return {}
-    return dict(json.loads(record.read_text())["figures"])
+def _add(path: Path, section: str, measured: Figures) -> None:
+    """What the record has of other sections stays, with the commands they came from."""
+    held = json.loads(path.read_text()) if path.is_file() else {}
+    common.report(
+        "without-python",
+        held.get("figures", {}) | measured,
+        json_path=path,
+        versions={"torch": torch.__version__},
+    )
+    record = json.loads(path.read_text())
+    own = {section: {"command": record.pop("command"), "commit": record["commit"]}}
+    record["sections"] = held.get("sections", {}) | own
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,22 +24,28 @@ CORES = {
 
 def start() -> str:
     figures = read("without-python")["figures"]
-    lines = [
-        "| activations | file, bytes | first result, ms | of CPU, ms | resident, MB |"
+    head = [
+        "activations",
+        "file, bytes",
+        "first result, ms",
+        "of CPU, ms",
+        "resident, MB",
     ]
-    lines.append("|---|---|---|---|---|")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for precision in ("fp32", "int8"):
-        if f"start_{precision}_ms" not in figures:
-            continue
+        wall = figures.get(f"start_{precision}_ms")
         resident = figures[f"start_{precision}_resident_bytes"] / 1e6
-        lines.append(
-            f"| {precision} | {figures[f'{precision}_file_bytes']:,.0f} | "
-            f"{figures[f'start_{precision}_ms']:.1f} | "
-            f"{figures[f'start_{precision}_cpu_ms']:.1f} | {resident:.1f} |"
-        )
-    if "binary_bytes" in figures:
-        lines += ["", f"The program has {figures['binary_bytes']:,.0f} bytes."]
-    return "\n".join(lines)
+        cells = [
+            precision,
+            f"{figures[f'{precision}_file_bytes']:,.0f}",
+            "–" if wall is None else f"{wall:.1f}",
+            f"{figures[f'start_{precision}_cpu_ms']:.1f}",
+            f"{resident:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(
+        [*lines, "", f"The program has {figures['binary_bytes']:,.0f} bytes."]
+    )
 
 
 def answers() -> str:
