@@ -87,10 +87,10 @@ fuzz-plan: .venv/.checks
 	ninja -C build/asan plan_fuzz
 	$(BIN)/python tests/hostile/plan_fuzz.py build/asan/csrc/lib/fuzz/plan_fuzz $(N) $(SEED)
 
-# The module for browsers, in packages/run: `make wasm ZSTD=DIR` with zstd.c and zstd.h in DIR; needs emscripten.
-ZSTD ?=
+# The module for browsers, in packages/run; needs emscripten.
 wasm:
-	emcmake cmake -S . -B build/wasm -G Ninja -DTERSIFY_LIBRARY=ON -DTERSIFY_ZSTD_SOURCE=$(ZSTD)
+	$(PYTHON) tools/zstd_source.py
+	emcmake cmake -S . -B build/wasm -G Ninja -DTERSIFY_LIBRARY=ON -DTERSIFY_ZSTD_SOURCE=$(CURDIR)/build/zstd
 	ninja -C build/wasm tersify-wasm
 
 # Small bugs planted one at a time in a copy of the package; it goes on where it stopped.

@@ -15,6 +15,7 @@ import figures
 import files
 import gpu_tables
 import lm_tables
+import portable_tables
 import recipe_tables
 import reruns
 import step_tables
@@ -29,6 +30,7 @@ TABLES = (
     | files.TABLES
     | gpu_tables.TABLES
     | lm_tables.TABLES
+    | portable_tables.TABLES
     | recipe_tables.TABLES
     | reruns.TABLES
     | step_tables.TABLES

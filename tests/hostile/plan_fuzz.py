@@ -180,6 +180,7 @@ def main(program: str, count: int, seed: int) -> int:
                 print(f"the program ended at a file of seeds {first}..{sent}")
                 return 1
             totals = [a + int(b) for a, b in zip(totals, told, strict=True)]
+            print(f"{sum(totals)} files so far: {totals}", file=sys.stderr, flush=True)
     print(f"{sum(totals)} files, no report: {totals} ({CODES})")
     return 0
 

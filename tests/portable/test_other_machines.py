@@ -1,64 +1,42 @@
-"""tersify-run built for other machines, under qemu: int8 has the bits of the kernels
-here, whichever they are.
+"""tersify-run and the kernels built for other machines, under qemu: int8 has the bits of
+the kernels here, whichever they are.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import machines
 import numpy as np
 import pytest
 import torch
-from library import ROOT
 from plan_networks import networks, packed
 
 import tersify
 from tersify import codec
 from tersify.runtime.portable import Replay, read_program
 
-MACHINES = {
-    "aarch64": ("aarch64-linux-gnu", "qemu-aarch64-static"),
-    "armhf": ("arm-linux-gnueabihf", "qemu-arm-static"),
-    "riscv64": ("riscv64-linux-gnu", "qemu-riscv64-static"),
-}
-ZSTD = "TERSIFY_ZSTD_SOURCE"
+ALL_KERNELS = ("runtime/kernel_check", "-DTERSIFY_PLANS_ONLY=OFF")
 
 
-def program_for(machine: str, target: str = "run/tersify-run") -> list[str]:
-    """The command that runs a program as built for the machine."""
-    compiler, emulator = MACHINES[machine]
-    for program in (f"{compiler}-g++", emulator, "cmake", "ninja"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
-    if ZSTD not in os.environ:
-        pytest.skip(f"{ZSTD} names no folder with zstd.c and zstd.h")
-    build = ROOT / "build" / machine
-    given = [
-        "cmake",
-        "-S",
-        str(ROOT),
-        "-B",
-        str(build),
-        "-G",
-        "Ninja",
-        "-DTERSIFY_LIBRARY=ON",
-        "-DCMAKE_SYSTEM_NAME=Linux",
-        f"-DCMAKE_SYSTEM_PROCESSOR={machine}",
-        f"-DCMAKE_C_COMPILER={compiler}-gcc",
-        f"-DCMAKE_CXX_COMPILER={compiler}-g++",
-        f"-DTERSIFY_ZSTD_SOURCE={os.environ[ZSTD]}",
-    ]
-    for command in (given, ["ninja", "-C", str(build), target.split("/")[1]]):
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-2000:]
-    return [emulator, str(build / "csrc" / target)]
+def program_for(
+    machine: str, target: str = "run/tersify-run", *options: str, name: str = ""
+) -> list[str]:
+    if lacking := machines.missing(machine):
+        pytest.skip(f"not installed: {lacking}")
+    return machines.program_for(machine, target, *options, name=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param("aarch64", marks=pytest.mark.long),
+        pytest.param("armhf", marks=pytest.mark.slow),
+        pytest.param("riscv64", marks=pytest.mark.slow),
+    ],
+)
 def test_another_machine_makes_the_bits_of_this_one(
     machine: str, tmp_path: Path
 ) -> None:
@@ -86,19 +64,9 @@ def test_another_machine_makes_the_bits_of_this_one(
             )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cpu", "isas"),
-    [
-        ("cortex-a72", {"portable"}),
-        ("cortex-a76", {"portable", "dotprod"}),
-        ("max", {"portable", "dotprod", "i8mm"}),
-    ],
-)
-def test_kernels_of_arm_agree_and_only_those_of_the_cpu_run(
-    cpu: str, isas: set[str]
-) -> None:
-    emulator, program = program_for("aarch64", "runtime/kernel_check")
+def kernels_agree_on(cpu: str, command: list[str]) -> set[str]:
+    """Runs the check under qemu; returns the instruction sets that it found."""
+    emulator, program = command
     done = subprocess.run(
         [emulator, "-cpu", cpu, program, "--quick"],
         capture_output=True,
@@ -106,4 +74,44 @@ def test_kernels_of_arm_agree_and_only_those_of_the_cpu_run(
         check=False,
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all kernels agree")
-    assert {line.split()[0] for line in done.stdout.splitlines()[:-1]} == isas
+    return {line.split()[0] for line in done.stdout.splitlines()[:-1]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cpu", "isas"),
+    [
+        ("cortex-a72", {"portable"}),
+        ("cortex-a76", {"portable", "dotprod", "neonfp16"}),
+        ("max", {"portable", "dotprod", "i8mm", "neonfp16"}),
+    ],
+)
+def test_kernels_of_arm_agree_and_only_those_of_the_cpu_run(
+    cpu: str, isas: set[str]
+) -> None:
+    command = program_for("aarch64", *ALL_KERNELS, name="aarch64-all")
+    assert kernels_agree_on(cpu, command) == isas
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cpu", "isas"),
+    [
+        ("rv64", {"portable"}),
+        ("rv64,v=true,vlen=128", {"portable", "rvv"}),
+        ("rv64,v=true,vlen=256", {"portable", "rvv"}),
+    ],
+)
+def test_kernels_of_riscv_agree_and_only_those_of_the_cpu_run(
+    cpu: str, isas: set[str]
+) -> None:
+    if shutil.which(machines.RISCV_CLANG) is None:
+        pytest.skip(f"{machines.RISCV_CLANG} is not installed")
+    command = program_for(
+        "riscv64",
+        "runtime/kernel_check",
+        f"-DCMAKE_CXX_COMPILER={machines.RISCV_CLANG}",
+        "-DCMAKE_CXX_COMPILER_TARGET=riscv64-linux-gnu",
+        name="riscv64-vectors",
+    )
+    assert kernels_agree_on(cpu, command) == isas

@@ -1,4 +1,4 @@
-// Random cases of every kernel, and a case run on a workspace of its own.
+// Random cases of every kernel with what each should make, and a case run on a workspace of its own.
 #pragma once
 
 #include <cmath>
@@ -9,21 +9,23 @@
 #include <random>
 #include <vector>
 
+#include "checks/reference.hpp"
 #include "engine/engine.hpp"
 
 namespace tersify::checks {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-using Numbers = std::vector<float>;
 using Build = std::function<void(Engine&, const std::shared_ptr<Workspace>&)>;  // adds input, layer and outputs
 
 struct Case {
   Build build;
   int n = 1;
   Numbers input;
-  size_t outputs = 0;       // numbers
-  double tolerance = 1e-5;  // of the largest output
+  size_t outputs = 0;                  // numbers
+  double tolerance = 1e-5;             // of the largest output
+  bool same_bits = false;              // in every instruction set
+  std::function<Numbers()> reference;  // what it should make
 };
 
 class Random {
@@ -55,7 +57,9 @@ class Random {
 
 using Space = std::shared_ptr<Workspace>;
 
-inline Epilogue relu_with(const Numbers& shift, float scale = 0.5f) {
+constexpr float kScale = 0.5f;
+
+inline Epilogue relu_with(const Numbers& shift, float scale = kScale) {
   Epilogue made;
   made.scale = Numbers(shift.size(), scale);
   made.shift = shift;
@@ -71,6 +75,17 @@ inline std::shared_ptr<ConvWeights> conv_weights(const Space& space, const Numbe
                                        lane, output);
 }
 
+inline std::function<Numbers()> linear_reference(const Numbers& x, const Numbers& weight, const Numbers& shift, int n,
+                                                 int features) {
+  return [=] {
+    const int rows = int(shift.size());
+    const std::vector<double> sums = products(x, weight, n, rows, features);
+    Numbers made;
+    for (size_t i = 0; i < sums.size(); ++i) made.push_back(finished(sums[i], kScale, shift[i % rows]));
+    return made;
+  };
+}
+
 inline Case linear_case(Random& r, ValueKind kind) {
   const int rows = r.between(1, 300), features = r.between(1, 300);
   const Numbers table = kind == ValueKind::Table ? Numbers{-1.5f, -0.25f, 0.75f} : Numbers{};
@@ -78,26 +93,30 @@ inline Case linear_case(Random& r, ValueKind kind) {
   c.n = r.between(1, 20);
   c.input = r.floats(size_t(c.n) * features);
   c.outputs = size_t(c.n) * rows;
-  c.build = [=, weight = r.weights(size_t(rows) * features, kind, table), shift = r.floats(rows), n = c.n](
-                Engine& e, const Space& space) {
+  const Numbers weight = r.weights(size_t(rows) * features, kind, table), shift = r.floats(rows);
+  c.build = [=, n = c.n](Engine& e, const Space& space) {
     auto packed = std::make_shared<LinearWeights>(space, weight.data(), rows, features, kind, table, false);
     e.outputs({e.linear(e.input(n, {features, 1, 1}), packed, relu_with(shift))});
   };
+  c.reference = linear_reference(c.input, weight, shift, c.n, features);
   return c;
 }
 
-// Layers of many rows are looked up where the CPU can.
+// Layers of many rows are looked up where the CPU can. Inputs are whole and their largest is 127: each is its own step.
 inline Case codes_case(Random& r, ValueKind kind, int least_rows = 1) {
   const int rows = least_rows + r.between(0, 299), features = r.between(1, 600);
   Case c;
   c.n = r.between(1, 40);
   for (int i = 0; i < c.n * features; ++i) c.input.push_back(float(i % features ? r.between(-127, 127) : 127));
   c.outputs = size_t(c.n) * rows;
-  c.build = [=, weight = r.weights(size_t(rows) * features, kind, {-127, -60, -3, 1, 8, 90}), shift = r.floats(rows),
-             n = c.n](Engine& e, const Space& space) {
+  const Numbers weight = r.weights(size_t(rows) * features, kind, {-127, -60, -3, 1, 8, 90}), shift = r.floats(rows);
+  c.build = [=, n = c.n](Engine& e, const Space& space) {
     auto packed = std::make_shared<LinearInt8Weights>(space, weight.data(), rows, features, false);
     e.outputs({e.linear_i8(e.input(n, {features, 1, 1}), packed, relu_with(shift))});
   };
+  c.reference = linear_reference(c.input, weight, shift, c.n, features);
+  c.tolerance = 0;
+  c.same_bits = true;
   return c;
 }
 
@@ -128,8 +147,21 @@ inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
       for (float& v : weight) v = std::round(v * 8) / 8;
     c.tolerance = 1e-3;
   }
-  if (in_steps) c.tolerance = 0;  // whole numbers have one sum, and their epilogues round alike everywhere
-  c.build = [=, shift = r.floats(rows), n = c.n](Engine& e, const Space& space) {
+  c.same_bits = in_steps;  // whole numbers have one sum, and their epilogues round alike everywhere
+  if (in_steps && !ends_in_means) c.tolerance = 0;
+  const Numbers shift = r.floats(rows);
+  c.reference = [=, n = c.n, x = c.input] {
+    Numbers whole = x;  // in steps, of which the sums are exact
+    for (float& v : whole) v = in_steps ? std::round(v / step) : v;
+    const std::vector<double> sums = convolved(whole, {n, channels, h, width}, weight, rows, w);
+    const float scale = in_steps ? kScale * step : kScale;
+    Numbers made;
+    for (size_t i = 0; i < sums.size(); ++i) made.push_back(finished(sums[i], scale, shift[i % rows]));
+    if (kernel == ConvKernel::Int8 && !ends_in_means)
+      for (float& v : made) v = std::min(255.0f, std::nearbyint(v / out_step)) * out_step;
+    return laid_out(made, n, rows, ends_in_means);
+  };
+  c.build = [=, n = c.n](Engine& e, const Space& space) {
     const int in = e.input(n, {channels, h, width});
     Epilogue epilogue = relu_with(shift);
     const Epilogue plain, *mean = ends_in_means ? &plain : nullptr;
@@ -162,6 +194,7 @@ inline Case pool_case(Random& r) {
   c.n = r.between(1, 9);
   c.input = r.floats(size_t(c.n) * channels * h * width);
   c.outputs = size_t(c.n) * output.numel();
+  c.reference = [=, n = c.n, x = c.input] { return pooled(x, {n, channels, h, width}, w, is_max); };
   c.build = [=, n = c.n](Engine& e, const Space&) {
     const int in = e.input(n, {channels, h, width});
     e.outputs({is_max ? e.max_pool(in, w, output.h, output.w) : e.avg_pool(in, w, output.h, output.w, true)});

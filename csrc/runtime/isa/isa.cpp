@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#if defined(__aarch64__) && defined(__linux__)
+#if (defined(__aarch64__) || defined(__riscv)) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
 
@@ -35,7 +35,7 @@ bool has_amx() { return false; }  // no way to ask for the tile state
 #endif
 
 #if defined(__aarch64__)
-// As the kernel tells them: HWCAP_ASIMDDP and HWCAP2_I8MM, which old headers lack.
+// As the kernel tells them: HWCAP_ASIMDDP, HWCAP2_I8MM and HWCAP_ASIMDHP, some of which old headers lack.
 bool multiplies_signed_bytes() {
 #if defined(__linux__)
   return getauxval(AT_HWCAP) >> 20 & 1;
@@ -51,11 +51,34 @@ bool multiplies_mixed_bytes() {
   return false;
 #endif
 }
+
+const Kernels& neon_fp16_kernels() {
+  static const Kernels kernels = [] {
+    Kernels k = multiplies_mixed_bytes() ? i8mm_kernels() : dotprod_kernels();
+#if defined(TERSIFY_FP16)
+    add_neon_fp16(k);
+#endif
+    return k;
+  }();
+  return kernels;
+}
+#endif
+
+#if defined(TERSIFY_RVV)
+bool has_rvv() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) >> ('V' - 'A') & 1;
+#else
+  return false;
+#endif
+}
 #endif
 
 bool has_fp16() {
-#if defined(TERSIFY_FP16)
+#if defined(TERSIFY_FP16) && defined(__x86_64__)
   return cpu_features().avx512fp16;
+#elif defined(TERSIFY_FP16) && defined(__linux__)
+  return getauxval(AT_HWCAP) >> 10 & 1;
 #else
   return false;
 #endif
@@ -88,7 +111,10 @@ std::vector<Isa> available_isas() {
   if (multiplies_signed_bytes()) {
     isas.push_back(Isa::DotProd);
     if (multiplies_mixed_bytes()) isas.push_back(Isa::I8mm);
+    if (has_fp16()) isas.push_back(Isa::NeonFp16);
   }
+#elif defined(TERSIFY_RVV)
+  if (has_rvv()) isas.push_back(Isa::Rvv);
 #endif
   return isas;
 }
@@ -109,12 +135,18 @@ std::string isa_name(Isa isa) {
       return "dotprod";
     case Isa::I8mm:
       return "i8mm";
+    case Isa::NeonFp16:
+      return "neonfp16";
+    case Isa::Rvv:
+      return "rvv";
     default:
       return "portable";
   }
 }
 
-bool adds_fp16(Isa isa) { return isa == Isa::Avx512Fp16 || (isa == Isa::Amx && has_fp16()); }
+bool adds_fp16(Isa isa) {
+  return isa == Isa::Avx512Fp16 || isa == Isa::NeonFp16 || (isa == Isa::Amx && has_fp16());
+}
 
 const Kernels& kernels_of(Isa isa) {
 #if defined(__x86_64__)
@@ -128,8 +160,11 @@ const Kernels& kernels_of(Isa isa) {
   if (isa == Isa::Avx512) return avx512_kernels();
   if (isa == Isa::Avx2) return avx2_kernels();
 #elif defined(__aarch64__)
+  if (isa == Isa::NeonFp16) return neon_fp16_kernels();
   if (isa == Isa::I8mm) return i8mm_kernels();
   if (isa == Isa::DotProd) return dotprod_kernels();
+#elif defined(TERSIFY_RVV)
+  if (isa == Isa::Rvv) return rvv_kernels();
 #endif
   (void)isa;
   return portable_kernels();
@@ -138,6 +173,8 @@ const Kernels& kernels_of(Isa isa) {
 PickSums pick_sums_of(Isa isa) {
 #if defined(__x86_64__)
   if (permutes_bytes(isa)) return vbmi_pick_sums;
+#elif defined(__aarch64__)
+  if (isa != Isa::Portable) return neon_pick_sums;
 #else
   (void)isa;
 #endif

@@ -9,7 +9,7 @@
 namespace tersify {
 
 // Portable code has the vectors that every CPU of its kind has: SSE2, NEON, those of WebAssembly.
-enum class Isa { Portable, Avx2, Avx512, Avx512Vnni, Avx512Fp16, Amx, DotProd, I8mm };
+enum class Isa { Portable, Avx2, Avx512, Avx512Vnni, Avx512Fp16, Amx, DotProd, I8mm, NeonFp16, Rvv };
 
 std::vector<Isa> available_isas();  // slowest first
 std::string isa_name(Isa isa);

@@ -96,9 +96,11 @@ const Kernels& vnni_kernels();
 const Kernels& fp16_kernels();
 const Kernels& dotprod_kernels();
 const Kernels& i8mm_kernels();
+void add_neon_fp16(Kernels& kernels);
+const Kernels& rvv_kernels();
 const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
 using PickSums = void (*)(const PickTask&);
-extern const PickSums vbmi_pick_sums;
+extern const PickSums vbmi_pick_sums, neon_pick_sums;
 using LookupSums = void (*)(const LookupTask&);
 extern const LookupSums vbmi_lookup_sums;
 bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed

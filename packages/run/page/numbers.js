@@ -14,15 +14,20 @@ export function floatsOf(pixels, channels, mean, std) {
   return numbers;
 }
 
+/** The largest outputs as words, each with its share of a softmax. */
 export function largest(numbers, labels, count = 5) {
   const order = Array.from(numbers.keys()).sort((a, b) => numbers[b] - numbers[a] || a - b);
-  return order.slice(0, count).map((i) => `${labels[i] ?? i}: ${numbers[i].toPrecision(6)}`);
+  const powers = numbers.map((n) => Math.exp(n - numbers[order[0]])), all = powers.reduce((a, b) => a + b, 0);
+  return order.slice(0, count).map((i) => ({
+    text: `${labels[i] ?? i}: ${numbers[i].toPrecision(6)}`,
+    share: powers[i] / all,
+  }));
 }
 
 export function median(numbers) {
   return [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
 }
 
-export function inKilobytes(bytes) {
-  return `${(bytes / 1000).toFixed(1)} kB`;
+export function sizeOf(bytes) {
+  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }

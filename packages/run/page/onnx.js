@@ -1,8 +1,16 @@
 // ONNX Runtime Web beside us, where `npm install` has put it: one thread, the same numbers.
 const PLACE = new URL("../node_modules/onnxruntime-web/dist/", import.meta.url);
 
+async function onnxRuntime() {
+  try {
+    return await import(new URL("ort.wasm.min.mjs", PLACE));
+  } catch {
+    throw new Error("ONNX Runtime Web is not here: run npm install in the folder of @tersify/run");
+  }
+}
+
 export async function onnxNetwork(bytes) {
-  const ort = await import(new URL("ort.wasm.min.mjs", PLACE));
+  const ort = await onnxRuntime();
   ort.env.wasm.numThreads = 1;
   ort.env.wasm.wasmPaths = PLACE.href;
   const session = await ort.InferenceSession.create(new Uint8Array(bytes), { executionProviders: ["wasm"] });

@@ -1,7 +1,7 @@
 // Files come from a drop, from the button, or from the address: ?terse=URL&image=URL&onnx=URL.
 import { WorkerNetwork } from "../client.js";
 import { onnxNetwork } from "./onnx.js";
-import { floatsOf, inKilobytes, largest, median } from "./numbers.js";
+import { floatsOf, largest, median, sizeOf } from "./numbers.js";
 
 const REPEATS = 30, WARM_UP = 3;
 const at = (id) => document.getElementById(id);
@@ -10,6 +10,7 @@ const held = { facts: null, terseBytes: 0, image: null, onnx: null, onnxBytes: 0
 
 function tell(problem) {
   at("problem").textContent = problem?.message ?? "";
+  at("status").textContent = "";
 }
 
 async function openTerse(name, bytes) {
@@ -18,7 +19,7 @@ async function openTerse(name, bytes) {
   at("name").textContent = name;
   const { precision, inputs, outputs } = held.facts;
   const sizes = (ports) => ports.map(({ shape }) => shape.map((n) => (n < 0 ? "batch" : n)).join("×")).join(", ");
-  const facts = { size: inKilobytes(bytes.byteLength), activations: precision, takes: sizes(inputs), makes: sizes(outputs) };
+  const facts = { size: sizeOf(bytes.byteLength), activations: precision, takes: sizes(inputs), makes: sizes(outputs) };
   at("facts").replaceChildren(...Object.entries(facts).flatMap(([term, text]) => {
     const [dt, dd] = [document.createElement("dt"), document.createElement("dd")];
     dt.textContent = term;
@@ -38,7 +39,7 @@ function pixelsOf(image, height, width) {
 
 function timed(name, bytes, milliseconds) {
   const row = document.createElement("tr");
-  for (const text of [name, inKilobytes(bytes), median(milliseconds).toFixed(2)]) {
+  for (const text of [name, sizeOf(bytes), median(milliseconds).toFixed(2)]) {
     const cell = document.createElement("td");
     cell.textContent = text;
     row.append(cell);
@@ -47,15 +48,20 @@ function timed(name, bytes, milliseconds) {
 }
 
 async function run() {
-  if (!held.facts || !held.image) return;
+  if (!held.facts || !held.image) {
+    at("status").textContent = held.facts ? "Now an image." : "Now a .terse file.";
+    return;
+  }
+  at("status").textContent = "Running…";
   const { inputs, mean, std, labels } = held.facts;
   const [, channels, height, width] = inputs[0].shape;
   if (inputs.length !== 1 || inputs[0].shape.length !== 4) throw new Error("the network does not take one image");
   const numbers = floatsOf(pixelsOf(held.image, height, width), channels, mean, std);
   const ours = await network.run([numbers], { batch: 1, repeats: WARM_UP + REPEATS });
-  at("largest").replaceChildren(...largest(ours.outputs[0], labels).map((text) => {
+  at("largest").replaceChildren(...largest(ours.outputs[0], labels).map(({ text, share }) => {
     const item = document.createElement("li");
     item.textContent = text;
+    item.style.setProperty("--share", share);
     return item;
   }));
   at("result").hidden = at("times").hidden = false;
@@ -63,6 +69,7 @@ async function run() {
   timed("Tersify", held.terseBytes, ours.milliseconds.slice(WARM_UP));
   at("beside").textContent = "Drop the same network as .onnx to time ONNX Runtime Web beside it.";
   if (held.onnx) await runBeside(numbers, [1, channels, height, width], ours);
+  at("status").textContent = "";
   document.body.dataset.done = "yes";
 }
 
@@ -99,9 +106,15 @@ async function takeAll(files) {
 
 const dropped = (list) => Array.from(list, (file) => ({ name: file.name, blob: file }));
 at("files").addEventListener("change", ({ target }) => takeAll(dropped(target.files)));
-addEventListener("dragover", (event) => event.preventDefault());
+const over = (is) => at("drop").classList.toggle("over", is);
+addEventListener("dragover", (event) => {
+  event.preventDefault();
+  over(true);
+});
+addEventListener("dragleave", () => over(false));
 addEventListener("drop", (event) => {
   event.preventDefault();
+  over(false);
   takeAll(dropped(event.dataTransfer.files));
 });
 

@@ -2,6 +2,8 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#include <arm_neon.h>
 #endif
 
 namespace tersify {
@@ -21,6 +23,19 @@ inline IntVec join_fp16(const Vec* parts) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   const __m256i low = _mm512_cvtps_ph((__m512)parts[0], kNearest), high = _mm512_cvtps_ph((__m512)parts[1], kNearest);
   return (IntVec)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+#elif defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+
+inline int fp16_position(int lane) { return lane; }
+
+inline Vec fp16_part(IntVec v, int k) {
+  const float16x8_t all = (float16x8_t)v;
+  return (Vec)vcvt_f32_f16(k ? vget_high_f16(all) : vget_low_f16(all));
+}
+
+inline IntVec join_fp16(const Vec* parts) {
+  return (IntVec)vcombine_f16(vcvt_f16_f32((float32x4_t)parts[0]), vcvt_f16_f32((float32x4_t)parts[1]));
 }
 
 #else
@@ -56,6 +71,10 @@ struct Fp16Lanes {
   typedef _Float16 Sum __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
   static Sum plus_product(Sum sum, Sum weight, Sum x) { return sum + weight * x; }
   static Sum weight(float value) { return Sum{} + static_cast<_Float16>(value); }
+#elif defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+  typedef float16x8_t Sum;
+  static Sum plus_product(Sum sum, Sum weight, Sum x) { return vfmaq_f16(sum, weight, x); }
+  static Sum weight(float value) { return vdupq_n_f16(static_cast<float16_t>(value)); }
 #else
   typedef IntVec Sum;
   static Sum plus_product(Sum sum, Sum weight, Sum x) {

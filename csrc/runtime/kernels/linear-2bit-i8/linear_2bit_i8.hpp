@@ -15,6 +15,8 @@
 #endif
 #if defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
 #define TERSIFY_BYTE_PRODUCTS  // the instruction set adds products of bytes
+#elif defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__riscv_vector)
+#define TERSIFY_WORD_PRODUCTS  // it has vectors, and products of words
 #endif
 
 namespace tersify {
@@ -258,7 +260,7 @@ void code_sums(const CodesTask& t) {
   }
 }
 
-#else
+#elif !defined(TERSIFY_WORD_PRODUCTS)
 
 void code_sums(const CodesTask& t) {
   const int bits = t.levels ? 4 : 2, rows = (t.rows + kFieldRows - 1) / kFieldRows * kFieldRows;
@@ -284,3 +286,7 @@ void code_sums(const CodesTask& t) {
 }  // namespace
 }  // namespace TERSIFY_NAMESPACE
 }  // namespace tersify
+
+#if defined(TERSIFY_WORD_PRODUCTS)
+#include "kernels/linear-2bit-i8/word_products.hpp"
+#endif

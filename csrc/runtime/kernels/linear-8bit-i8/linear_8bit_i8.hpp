@@ -86,6 +86,20 @@ void unpack_nibbles(const uint8_t* codes, const uint8_t* levels, int steps, uint
     }
 }
 
+#elif defined(TERSIFY_WORD_PRODUCTS)
+
+void byte_sums(const CodesTask& t) { word_sums<ByteWords>(t); }
+
+void unpack_nibbles(const uint8_t* codes, const uint8_t* levels, int steps, uint8_t* bytes) {
+  for (int step = 0; step < steps; ++step, codes += kStepBytes, bytes += kByteStep)
+    for (int part = 0; part < kStepBytes; part += 16) {
+      const Words both_rows = load_words(codes + part), rows[] = {look_up(levels, low_nibbles(both_rows)),
+                                                                  look_up(levels, upper_nibbles(both_rows))};
+      memcpy(bytes + part, &rows[0], sizeof rows[0]);
+      memcpy(bytes + kStepBytes + part, &rows[1], sizeof rows[1]);
+    }
+}
+
 #else
 
 void byte_sums(const CodesTask& t) {

@@ -8,7 +8,7 @@ from tersify.export.c.steps import Buffer, Step, Steps
 
 ALIGN = 8
 # they read a summand where they then write
-IN_PLACE = ("conv_i8", "conv_f32", "elementwise")
+IN_PLACE = ("conv_i8", "conv_f32", "conv_codes", "elementwise")
 
 
 def places(steps: Steps) -> tuple[dict[Buffer, int], int]:

@@ -12,13 +12,13 @@ from importlib import resources
 import numpy as np
 import numpy.typing as npt
 
-from tersify.export.c.arena import places
+from tersify.export.c.arena import IN_PLACE, places
 from tersify.export.c.constants import Quant
 from tersify.export.c.steps import Buffer, Step, Steps
 from tersify.export.c.stored import FLOATS
 
 LARGEST = "3.402823466e38f"
-CONVERSIONS = ("to_bytes", "to_floats")
+CONVERSIONS = ("to_bytes", "to_steps", "to_floats")
 
 _TYPES = """typedef struct {
   uint32_t rows, row_weights, group_rows;
@@ -123,7 +123,9 @@ def _needed(kernels: str, used: set[str]) -> str:
     optional = {
         "conv_i8",
         "conv_f32",
+        "conv_codes",
         "to_bytes",
+        "to_steps",
         "to_floats",
         "max_f32",
         "elementwise",
@@ -131,10 +133,10 @@ def _needed(kernels: str, used: set[str]) -> str:
         "mean_windows",
         "linear_i8",
     }
-    convolutions = {"conv_i8", "conv_f32"}
+    convolutions = {"conv_i8", "conv_f32", "conv_codes"}
     helpers = {
-        "write_mean": {*convolutions, "mean_f32"},
-        "rounded": {"conv_i8", "to_bytes", "linear_i8"},
+        "write_mean": {"conv_i8", "conv_f32", "mean_f32"},
+        "rounded": {"conv_i8", "to_bytes", "to_steps", "linear_i8"},
         "inside": convolutions,
         "place": convolutions,
     }
@@ -284,7 +286,7 @@ def _pointer(
 
 def _call(step: Step, number: int, steps: Steps, at: dict[Buffer, int]) -> str:
     reads = [_pointer(buffer, steps, at, const=True) for buffer in step.reads]
-    if step.kernel in ("conv_i8", "conv_f32", "elementwise") and len(reads) < 2:
+    if step.kernel in IN_PLACE and len(reads) < 2:
         reads.append("0")
     target = _pointer(step.writes, steps, at, const=False)
     if step.kernel == "conv_i8" and step.means:

@@ -188,6 +188,35 @@ class _Lowering:
 
     _conv_dense = _conv_f32
 
+    def _conv_codes(
+        self,
+        value: int,
+        weight: int,
+        epilogue: list[Any],
+        other: int,
+        quantization: list[int],
+    ) -> None:
+        source = self._floats(value)
+        residual = None if other < 0 else self._floats(other)
+        scale, low, high = (
+            float(n) for n in vector(quantization, self.program.numbers)
+        )
+        rounded = Buffer(source.shape, Quant(scale=scale, low=low, high=high))
+        self.made.steps.append(Step(kernel="to_steps", reads=(source,), writes=rounded))
+        array, window, _ = self._conv_weight(weight)
+        rows = len(array)
+        self._conv(
+            "conv_codes",
+            rounded,
+            residual,
+            array,
+            window,
+            1,
+            self._folded(epilogue, rows),
+            None,
+            Buffer(_conv_shape(source.shape, rows, window)),
+        )
+
     def _conv(self, *given: Any) -> None:
         if isinstance(given[0], int):  # the call of the plan
             self._conv_f32(*given)
@@ -202,7 +231,7 @@ class _Lowering:
                 rows=len(array),
                 window=tuple(window),
                 groups=groups,
-                weights=stored(array),
+                weights=stored(array, whole=kernel == "conv_codes"),
                 a=finished.a,
                 b=finished.b,
                 c=finished.c,

@@ -1,5 +1,5 @@
-"""Weights as the C source holds them: the smallest of gap lists and packed trits, whole
-numbers, or floats.
+"""Weights as the C source holds them: the smallest of gap lists, packed trits, places in
+a table, whole numbers, and floats.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-GAPS, TRITS, FLOATS, BYTES = range(4)
+GAPS, TRITS, FLOATS, BYTES, NIBBLES = range(5)
+TABLE = 16  # levels that four bits tell apart
 FAR = 127  # places that one byte without a weight leaps over
 
 
@@ -26,28 +27,41 @@ class Stored:
 
 
 def stored(array: npt.NDArray[np.float32], *, whole: bool = False) -> Stored:
-    """Of [rows, …]; signs are −1, 0 and 1, everything else stays floats, or bytes where
-    all are `whole` numbers.
+    """Of [rows, …]; signs are −1, 0 and 1, and where all are `whole` numbers a byte holds
+    one.
     """
     rows = array.reshape(len(array), -1)
+    forms = _of_signs(rows) if np.isin(rows, (-1, 0, 1)).all() else _of_levels(rows)
     width = rows.shape[1]
-    plain = Stored(form=FLOATS, row_weights=width, floats=np.ascontiguousarray(rows))
-    if not np.isin(rows, (-1, 0, 1)).all():
-        return (
-            Stored(form=BYTES, row_weights=width, stream=rows.astype(np.int8).tobytes())
-            if whole
-            else plain
-        )
+    if whole:
+        stream = rows.astype(np.int8).tobytes()
+        forms.append(Stored(form=BYTES, row_weights=width, stream=stream))
+    else:
+        plain = np.ascontiguousarray(rows)
+        forms.append(Stored(form=FLOATS, row_weights=width, floats=plain))
+    return min(forms, key=lambda made: made.size_bytes)
+
+
+def _of_signs(rows: npt.NDArray[np.float32]) -> list[Stored]:
+    width = rows.shape[1]
     trits = Stored(form=TRITS, row_weights=width, stream=_trits(rows))
     gaps = [_gaps(row) for row in rows]
     if max(map(len, gaps)) >= 1 << 16:
-        return trits
+        return [trits]
     listed = b"".join(len(row).to_bytes(2, "little") + row for row in gaps)
-    return min(
-        Stored(form=GAPS, row_weights=width, stream=listed),
-        trits,
-        key=lambda s: s.size_bytes,
-    )
+    return [Stored(form=GAPS, row_weights=width, stream=listed), trits]
+
+
+def _of_levels(rows: npt.NDArray[np.float32]) -> list[Stored]:
+    levels, places = np.unique(rows, return_inverse=True)
+    if len(levels) > TABLE:
+        return []
+    nibbles = places.reshape(rows.shape).astype(np.uint8)
+    padded = np.pad(nibbles, ((0, 0), (0, rows.shape[1] % 2)))
+    stream = (padded[:, 0::2] | padded[:, 1::2] << 4).tobytes()
+    return [
+        Stored(form=NIBBLES, row_weights=rows.shape[1], stream=stream, floats=levels)
+    ]
 
 
 def _gaps(row: npt.NDArray[np.float32]) -> bytes:

@@ -36,6 +36,7 @@ class Layout:
     test: tuple[str, ...]
     train_batch: int
     test_batch: int = 10_000
+    names: tuple[str, ...] = ()  # of the classes
 
 
 CIFAR10 = Layout(
@@ -47,6 +48,18 @@ CIFAR10 = Layout(
     train=tuple(f"data_batch_{i}" for i in range(1, 6)),
     test=("test_batch",),
     train_batch=10_000,
+    names=(
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ),
 )
 CIFAR100 = Layout(
     classes=100,
@@ -72,6 +85,7 @@ def cifar(name: str, layout: Layout, root: Path) -> Data:
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         augmentation=Augmentation(crop_padding=4, flip=True),
+        class_names=layout.names,
     )
 
 
