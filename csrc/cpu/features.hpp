@@ -10,7 +10,7 @@ namespace tersify {
 struct CpuFeatures {
   bool sse41 = false, avx2 = false, fma = false;
   bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false;
-  bool avx512vnni = false, avx512vbmi = false, avx512fp16 = false;
+  bool avx512vnni = false, avx512vbmi = false, avx512vpopcntdq = false, avx512fp16 = false;
 };
 
 inline CpuFeatures asked_cpu_features() {
@@ -33,6 +33,7 @@ inline CpuFeatures asked_cpu_features() {
   found.avx512vl = bit(b, 31);
   found.avx512vbmi = bit(c, 1);
   found.avx512vnni = bit(c, 11);
+  found.avx512vpopcntdq = bit(c, 14);
   found.avx512fp16 = bit(d, 23);
   return found;
 }

@@ -102,6 +102,19 @@ void bind_engine(nb::module_& m) {
           "quantize",
           [](Engine& e, int value, float scale, float low, float high) { e.quantize(value, {scale, low, high}); },
           "value"_a, "scale"_a, "low"_a, "high"_a)
+      .def(
+          "conv_bits",
+          [](Engine& e, int in, std::shared_ptr<const ConvBitWeights> weights, const Epilogue& epilogue, int residual,
+             const Range& levels) { return e.conv_bits(in, std::move(weights), epilogue, residual, quant_of(levels)); },
+          "value"_a, "weights"_a, "epilogue"_a, "residual"_a, "levels"_a)
+      .def(
+          "linear_bits",
+          [](Engine& e, int in, std::shared_ptr<const BitWeights> weights, const Epilogue& epilogue,
+             const Range& levels) { return e.linear_bits(in, std::move(weights), epilogue, quant_of(levels)); },
+          "value"_a, "weights"_a, "epilogue"_a, "levels"_a)
+      .def(
+          "levels", [](Engine& e, int in, const Range& levels) { return e.levels(in, quant_of(levels)); }, "value"_a,
+          "levels"_a, "The nearest of (scale, low, high); scale 0: signs.")
       .def("linear", &Engine::linear, "value"_a, "weights"_a, "epilogue"_a)
       .def("linear_i8", &Engine::linear_i8, "value"_a, "weights"_a, "epilogue"_a)
       .def(

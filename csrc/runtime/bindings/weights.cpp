@@ -108,6 +108,19 @@ std::shared_ptr<LinearInt8Weights> pack_linear_i8(const SharedWorkspace& workspa
                                              int_of(weight.shape(1)), signs);
 }
 
+std::shared_ptr<BitWeights> pack_linear_bits(const SharedWorkspace& workspace, const Matrix& weight) {
+  nb::gil_scoped_release released;
+  return std::make_shared<BitWeights>(checked(workspace), weight.data(), int_of(weight.shape(0)),
+                                      int_of(weight.shape(1)));
+}
+
+std::shared_ptr<ConvBitWeights> pack_conv_bits(const SharedWorkspace& workspace, const ConvArray& weight,
+                                               const std::vector<int>& window) {
+  const Window w = window_of(window);
+  nb::gil_scoped_release released;
+  return std::make_shared<ConvBitWeights>(checked(workspace), dense_weight(weight, w, 1), w);
+}
+
 std::shared_ptr<EmbeddingWeights> pack_embedding(const Matrix& weight, std::vector<float> levels,
                                                  std::vector<float> scale) {
   nb::gil_scoped_release released;
@@ -137,6 +150,8 @@ void bind_weights(nb::module_& m) {
   nb::class_<ConvCodesWeights, PackedWeights>(m, "ConvCodesWeights");
   nb::class_<LinearWeights, PackedWeights>(m, "LinearWeights");
   nb::class_<LinearInt8Weights, PackedWeights>(m, "LinearInt8Weights");
+  nb::class_<BitWeights, PackedWeights>(m, "BitWeights");
+  nb::class_<ConvBitWeights, PackedWeights>(m, "ConvBitWeights");
   nb::class_<EmbeddingWeights, PackedWeights>(m, "EmbeddingWeights");
   nb::class_<RecurrentWeights, PackedWeights>(m, "RecurrentWeights");
   m.def("pack_conv", pack_conv, "workspace"_a, "weight"_a, "window"_a, "groups"_a, "kind"_a, "table"_a, "lane"_a,
@@ -152,6 +167,10 @@ void bind_weights(nb::module_& m) {
         "Float32 [gates × size, size]; a GRU's bias of the gates of its state.");
   m.def("pack_linear_i8", pack_linear_i8, "workspace"_a, "weight"_a, "signs"_a = false,
         "Whole numbers of -127..127, or the signs alone, for vectors rounded to 8 bits.");
+  m.def("pack_linear_bits", pack_linear_bits, "workspace"_a, "weight"_a,
+        "Signs for vectors of two or three levels.");
+  m.def("pack_conv_bits", pack_conv_bits, "workspace"_a, "weight"_a, "window"_a,
+        "Signs for pixels of two or three levels.");
   m.def("pack_embedding", pack_embedding, "weight"_a, "levels"_a, "scale"_a);
 }
 

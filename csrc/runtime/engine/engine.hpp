@@ -103,6 +103,9 @@ struct CachedAttention {
 };
 
 void check_quant(const Quant& quant);  // throws for what bytes do not hold
+void check_levels(const Quant& levels);  // the same; scale 0: signs
+void check_bit_levels(const Quant& levels);  // throws for more than three levels
+int middle_level(const Quant& levels);  // that lies as zero among bits
 
 class Engine {
  public:
@@ -125,6 +128,11 @@ class Engine {
   int linear(int in, std::shared_ptr<LinearWeights> weights, Epilogue epilogue);
   // Every vector of activations is rounded to 8 bits of its own scale.
   int linear_i8(int in, std::shared_ptr<const LinearInt8Weights> weights, Epilogue epilogue);
+  // Signs alone; `in` becomes the nearest of two or three levels (scale 0: signs).
+  int linear_bits(int in, std::shared_ptr<const BitWeights> weights, Epilogue epilogue, Quant levels);
+  int conv_bits(int in, std::shared_ptr<const ConvBitWeights> weights, Epilogue epilogue, int residual, Quant levels);
+  // The nearest of some levels, which are floats.
+  int levels(int in, Quant levels);
   // Every weight, of float vectors.
   int linear_rows(int in, std::shared_ptr<const RowWeights> weights, Epilogue epilogue);
   int embedding_rows(int in, std::shared_ptr<const RowWeights> weights, std::vector<float> scale);

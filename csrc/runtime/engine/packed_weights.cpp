@@ -124,6 +124,21 @@ bool has_zeros(const DenseWeight& w, const std::vector<float>& table) {
   return table.size() < GemvWeights::kLevels || std::find(w.data, end, 0.0f) != end;
 }
 
+// Where the features of a row, channel by channel, lie as bits of a window's pixels.
+std::vector<int> bit_places(const DenseWeight& w, int pixel_bytes) {
+  std::vector<int> places;
+  for (int c = 0; c < w.channels; ++c)
+    for (int t = 0; t < w.taps; ++t) places.push_back(8 * t * pixel_bytes + c);
+  return places;
+}
+
+const DenseWeight& one_group(const DenseWeight& w) {
+  check_sizes(w);
+  if (w.groups != 1)
+    throw std::invalid_argument("a convolution with bits has one group, got " + std::to_string(w.groups));
+  return w;
+}
+
 int pixel_bytes_of(int channels) { return (channels + 3) / 4 * 4; }
 
 }  // namespace
@@ -287,6 +302,20 @@ size_t LinearInt8Weights::bytes() const {
   return (lookups ? lookups->resident_bytes() : 0) + (picks ? picks->resident_bytes() : 0) +
          (codes ? codes->resident_bytes() : 0);
 }
+
+BitWeights::BitWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features)
+    : PackedWeights(std::move(workspace)),
+      features((check_sizes({weight, rows, features, 1, 1}), features)),
+      matrix({&workspace_->kernels(), weight, rows, features, true}, {}, features, workspace_->threads()) {}
+
+ConvBitWeights::ConvBitWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window)
+    : PackedWeights(std::move(workspace)),
+      window((check_window(window), window)),
+      channels(one_group(weight).channels),
+      pixel_bytes((channels + 7) / 8),
+      features(int(per_row(weight))),
+      matrix({&workspace_->kernels(), weight.data, weight.rows, features, true}, bit_places(weight, pixel_bytes),
+             8 * weight.taps * pixel_bytes, workspace_->threads()) {}
 
 RowWeights::RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features)
     : PackedWeights(std::move(workspace)),

@@ -11,6 +11,7 @@
 #include "kernels/embedding-f32/embedding_table.hpp"
 #include "kernels/gemv-trits-f32/gemv_weights.hpp"
 #include "kernels/linear-2bit-i8/code_matrix.hpp"
+#include "kernels/linear-bits/bit_matrix.hpp"
 #include "kernels/linear-lookup-i8/lookup_matrix.hpp"
 #include "kernels/linear-picks-i8/pick_matrix.hpp"
 #include "kernels/linear-rows-f32/row_matrix.hpp"
@@ -133,6 +134,29 @@ class LinearInt8Weights final : public PackedWeights {
  private:
   void pack(ByteRows bytes);
   size_t bytes() const override;
+};
+
+// Signs for activations of two or three levels.
+class BitWeights final : public PackedWeights {
+ public:
+  BitWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features);
+  const int features;
+  const BitMatrix matrix;
+
+ private:
+  size_t bytes() const override { return matrix.resident_bytes(); }
+};
+
+// The same pixel by pixel: all channels of a tap together.
+class ConvBitWeights final : public PackedWeights {
+ public:
+  ConvBitWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window);
+  const Window window;
+  const int channels, pixel_bytes, features;
+  const BitMatrix matrix;
+
+ private:
+  size_t bytes() const override { return matrix.resident_bytes(); }
 };
 
 // Every weight for float vectors, however many; rows can be read one by one, too.

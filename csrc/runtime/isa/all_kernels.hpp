@@ -55,6 +55,9 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/linear-8bit-i8/linear_8bit_i8.hpp"
 #include "kernels/linear-i8/linear_i8.hpp"
 #include "kernels/conv-codes-i8/conv_codes_i8.hpp"
+#include "kernels/linear-bits/bit_sums.hpp"
+#include "kernels/linear-bits/linear_bits.hpp"
+#include "kernels/levels-f32/levels_f32.hpp"
 #include "kernels/attention-f32/attention_f32.hpp"
 #include "kernels/recurrent-f32/recurrent_f32.hpp"
 #if !defined(TERSIFY_PLANS_ONLY)
@@ -102,6 +105,10 @@ const Kernels kKernels{
     .write_vector = write_vector,
     .quantize_pixels = quantize_pixels,
     .write_positions = write_positions,
+    .bit_sums = bit_sums,
+    .bit_vector = bit_vector,
+    .bit_pixels = bit_pixels,
+    .levels = levels,
     .all_finite = all_finite,
     .sign_bytes = sign_bytes,
     .whole_bytes = whole_bytes,

@@ -85,10 +85,9 @@ bool has_fp16() {
 }
 
 #if defined(__x86_64__)
-bool permutes_bytes(Isa isa) {
-  const bool multiplies_bytes = isa == Isa::Avx512Vnni || isa == Isa::Avx512Fp16 || isa == Isa::Amx;
-  return multiplies_bytes && cpu_features().avx512vbmi;
-}
+bool multiplies_bytes(Isa isa) { return isa == Isa::Avx512Vnni || isa == Isa::Avx512Fp16 || isa == Isa::Amx; }
+
+bool permutes_bytes(Isa isa) { return multiplies_bytes(isa) && cpu_features().avx512vbmi; }
 #endif
 
 }  // namespace
@@ -188,6 +187,13 @@ LookupSums lookup_sums_of(Isa isa) {
   (void)isa;
 #endif
   return nullptr;
+}
+
+BitSums bit_sums_of(Isa isa) {
+#if defined(__x86_64__)
+  if (multiplies_bytes(isa) && cpu_features().avx512vpopcntdq) return vpopcnt_bit_sums;
+#endif
+  return kernels_of(isa).bit_sums;
 }
 
 Isa isa_named(const std::string& name) {

@@ -17,6 +17,7 @@ bool adds_fp16(Isa isa);  // by instructions of the CPU: all others round float 
 const Kernels& kernels_of(Isa isa);
 PickSums pick_sums_of(Isa isa);          // null where bytes cannot be permuted
 LookupSums lookup_sums_of(Isa isa);      // the same
+BitSums bit_sums_of(Isa isa);
 Isa isa_named(const std::string& name);  // throws std::invalid_argument for one this CPU lacks
 
 }  // namespace tersify

@@ -11,6 +11,7 @@
 #include "kernels/conv-lists-f32/conv_lists_task.hpp"
 #include "kernels/gemv-trits-f32/gemv_task.hpp"
 #include "kernels/linear-2bit-i8/codes_task.hpp"
+#include "kernels/linear-bits/bits_task.hpp"
 #include "kernels/linear-lookup-i8/lookup_task.hpp"
 #include "kernels/linear-picks-i8/picks_task.hpp"
 #include "kernels/linear-rows-f32/rows_task.hpp"
@@ -64,6 +65,11 @@ struct Kernels {
                        const EpilogueView&);
   void (*quantize_pixels)(const PixelTask&);
   void (*write_positions)(const PositionsTask&);
+  void (*bit_sums)(const BitsTask&);
+  // One vector as bits of signs and, unless null, of what is not zero; returns how many are not.
+  int32_t (*bit_vector)(const float* x, int count, const Quant& levels, uint64_t* signs, uint64_t* used);
+  void (*bit_pixels)(const BitPixelsTask&);
+  void (*levels)(float* out, const float* in, size_t count, const Quant&);  // the nearest; scale 0: signs
   bool (*all_finite)(const float* x, size_t count);
   // Weights as bytes, which packing starts from; false where some cannot be.
   bool (*sign_bytes)(const float* weights, int count, int8_t* bytes);
@@ -103,6 +109,8 @@ using PickSums = void (*)(const PickTask&);
 extern const PickSums vbmi_pick_sums, neon_pick_sums;
 using LookupSums = void (*)(const LookupTask&);
 extern const LookupSums vbmi_lookup_sums;
+using BitSums = void (*)(const BitsTask&);
+extern const BitSums vpopcnt_bit_sums;
 bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed
 
 }  // namespace tersify

@@ -23,6 +23,9 @@ from tersify.runtime.passes import (
     serves_fp16,
     with_code_convolutions,
     with_fp16,
+    with_level_kernels,
+    with_levels,
+    with_levels_inside,
     with_rms_norms,
     with_shortcuts_as_convolutions,
 )
@@ -139,7 +142,10 @@ class Planner:
         # so the plan is made again. `lonely` only grows, so this ends.
         lonely: frozenset[str] = frozenset()
         while True:
-            plan = chosen(fuse(self._lowered(graph, refused, lonely)))
+            plan = fuse(self._lowered(graph, refused, lonely))
+            if self._kernels is not None:
+                plan = with_level_kernels(plan)
+            plan = with_levels_inside(chosen(plan))
             more = frozenset[str]().union(*(node.covers for node in self._lonely(plan)))
             if not more - lonely:
                 return plan
@@ -180,7 +186,9 @@ class Planner:
             refused=refused,
             lonely=lonely,
         )
-        return with_rms_norms(plan)
+        plan = with_rms_norms(plan)
+        # A plan for other machines has no such rounding yet.
+        return plan if self._kernels is None else with_levels(plan)
 
     @property
     def _threads(self) -> int:

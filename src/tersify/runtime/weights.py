@@ -19,6 +19,8 @@ MAX_TABLE = 256
 # of a row scale: products with activations neither overflow nor vanish
 SAFE_EXPONENT = 60
 INT8_HIGH = 127
+# of the largest level: what a level times a scale may be rounded by
+WHOLE_TOLERANCE = 1e-6
 # the density from which products with every weight beat lists of some, about
 DENSE_FROM = 0.35
 
@@ -105,6 +107,17 @@ class Weight:
     @property
     def table_list(self) -> list[float]:
         return [] if self.table is None else self.table.tolist()
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether the values are whole numbers of −127..127 times one step."""
+        if self.kind is WeightKind.SIGN:
+            return True
+        if self.kind is WeightKind.FLOAT:
+            return False
+        whole, step = self.whole_steps()
+        apart = (whole.double() * step - self.values.double()).abs().max()
+        return bool(apart <= WHOLE_TOLERANCE * self.values.abs().max())
 
     @cached_property
     def step(self) -> float:

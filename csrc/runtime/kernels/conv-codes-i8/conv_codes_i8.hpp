@@ -15,7 +15,6 @@ inline void copy_some(void* to, const void* from, int count) {
 inline int at_most_lanes(int count) { return count < kLanes ? count : kLanes; }
 
 void quantize_pixels(const PixelTask& t) {
-  const float inverse = 1.0f / t.quant.scale;
   const int words = t.pixel_bytes / 4;
   for (int x = 0; x < t.width; x += kLanes) {
     const int pixels = at_most_lanes(t.width - x);
@@ -29,7 +28,7 @@ void quantize_pixels(const PixelTask& t) {
         for (int i = 0; i < 4 && i < left; ++i) {
           Vec v = {};
           copy_some(&v, t.row + (first + i) * t.channel_stride + x, pixels);
-          const IntVec step = rounded(clamp(v * inverse, t.quant.low, t.quant.high)) + t.zero;
+          const IntVec step = rounded(clamp(v / t.quant.scale, t.quant.low, t.quant.high)) + t.zero;
           sums += step;
           word[k] |= (step & 255) << (8 * i);
         }

@@ -47,7 +47,7 @@ inline ByteSums byte_sums(const char* waiting) {
 }
 
 void to_lanes_i8(const LaneView& v, const float* flat, char* lanes, int group, int c_begin, int c_end, const Quant& q) {
-  const float inverse = 1.0f / q.scale, zero = byte_zero(q);
+  const int zero = static_cast<int>(byte_zero(q));
   exchange(v, const_cast<float*>(flat), lanes, group, c_begin, c_end,
            [&](const InsideLanes& inside, const float* channel, char* vector) {
              float numbers[kWides][kLanes] = {};
@@ -58,7 +58,7 @@ void to_lanes_i8(const LaneView& v, const float* flat, char* lanes, int group, i
              for (int k = 0; k < kWides; ++k) {
                Vec number;
                memcpy(&number, numbers[k], sizeof number);
-               out |= rounded(clamp(number * inverse, q.low, q.high) + zero) << 8 * k;
+               out |= (rounded(clamp(number / q.scale, q.low, q.high)) + zero) << 8 * k;
              }
              store_words_i8(vector, (WordVec)out);
            });

@@ -8,6 +8,7 @@ from tersify.runtime.ops.constant import WithConstant
 from tersify.runtime.ops.conv import Conv, ConvKernel, Pooling
 from tersify.runtime.ops.elementwise import Elementwise, PRelu
 from tersify.runtime.ops.embedding import Embedding
+from tersify.runtime.ops.levels import Levels
 from tersify.runtime.ops.linear import Linear, LinearKernel
 from tersify.runtime.ops.move import Move
 from tersify.runtime.ops.pool import AveragePool, GlobalAverage, MaxPool
@@ -32,6 +33,7 @@ __all__ = [
     "GlobalAverage",
     "GroupNorm",
     "LayerNorm",
+    "Levels",
     "Linear",
     "LinearKernel",
     "MaxPool",

@@ -14,12 +14,14 @@ from tersify.runtime.capture.values import Call
 from tersify.runtime.epilogue import Epilogue
 from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
 from tersify.runtime.ops.conv_emission import (
+    emit_bits,
     emit_codes,
     emit_dense,
     emit_int8_lists,
     emit_lists,
 )
 from tersify.runtime.ops.conv_kernels import ConvKernel as ConvKernel
+from tersify.runtime.ops.levels import Levels
 from tersify.runtime.ops.rounding import as_fp16, quantized
 from tersify.runtime.ops.transposed import lower_transposed
 from tersify.runtime.ops.window import Window
@@ -76,6 +78,9 @@ class Conv(Op):
     epilogue: Epilogue = field(default_factory=Epilogue)
     pooling: Pooling | None = None
     kernel: ConvKernel = ConvKernel.LISTS_F32
+    # of its input, and of its output where only a rounding reads it
+    levels: Levels | None = None
+    made_levels: Levels | None = None
 
     @property
     def in_torch(self) -> bool:
@@ -84,6 +89,15 @@ class Conv(Op):
     @property
     def is_mean(self) -> bool:
         return self.pooling is not None and self.pooling.is_mean
+
+    @property
+    def in_levels(self) -> bool:
+        """Its kernel rounds the input to its levels."""
+        return self.levels is not None and self.kernel in (
+            ConvKernel.BITS,
+            ConvKernel.CODES_I8,
+            ConvKernel.LISTS_I8,
+        )
 
     def sums_shape(self, node: Node) -> tuple[int, ...]:
         """Of what the weight makes, before it is pooled."""
@@ -101,6 +115,9 @@ class Conv(Op):
             ]
         elif self.kernel is ConvKernel.LISTS_F16:
             sources = [as_fp16(x) for x in sources]
+        elif self.in_levels:
+            assert self.levels is not None
+            sources = [self.levels.of(sources[0]), *sources[1:]]
         elif self.kernel is ConvKernel.CODES_I8:
             sources = [quantized(sources[0], quants[node.inputs[0]]), *sources[1:]]
         made = self._dense(sources, node)
@@ -167,6 +184,7 @@ class Conv(Op):
             ConvKernel.LISTS_F16: emit_lists,
             ConvKernel.LISTS_I8: emit_int8_lists,
             ConvKernel.CODES_I8: emit_codes,
+            ConvKernel.BITS: emit_bits,
         }[self.kernel]
         return emit(self, emitter, node)
 

@@ -127,7 +127,8 @@ def emit_int8_lists(op: Conv, emitter: Emitter, node: Node) -> int:
 
 
 def emit_codes(op: Conv, emitter: Emitter, node: Node) -> int:
-    q = emitter.quants[node.inputs[0]]
+    given = None if op.levels is None else op.levels.quant
+    q = emitter.quants[node.inputs[0]] if given is None else given
     whole, step = op.weight.whole_steps()
     weights = emitter.packed(
         op.weight,
@@ -144,8 +145,34 @@ def emit_codes(op: Conv, emitter: Emitter, node: Node) -> int:
         _residual(emitter, node),
         (q.scale, q.low, q.high),
     )
-    # This family has no pool of its own, so the pool runs as a second operation of the
-    # same node.
+    return _pooled(op, emitter, node, value)
+
+
+def emit_bits(op: Conv, emitter: Emitter, node: Node) -> int:
+    assert op.levels is not None
+    weights = emitter.packed(
+        op.weight,
+        (op.kernel, op.window),
+        lambda: emitter.module.pack_conv_bits(
+            emitter.workspace, _in_2d(op.weight.values), list(op.window)
+        ),
+    )
+    # Signs count themselves, levels their steps.
+    step = 1.0 if op.levels.quant is None else op.levels.quant.scale
+    value = emitter.engine.conv_bits(
+        emitter.source(node),
+        weights,
+        op.epilogue.scaled_by(step).in_cpp(emitter.module, len(op.weight.values)),
+        _residual(emitter, node),
+        op.levels.in_cpp,
+    )
+    return _pooled(op, emitter, node, value)
+
+
+def _pooled(op: Conv, emitter: Emitter, node: Node, value: int) -> int:
+    """These families have no pool of their own, so it runs as a second operation of the
+    same node.
+    """
     if op.pooling is None:
         return value
     emitter.belongs_to(node, value)

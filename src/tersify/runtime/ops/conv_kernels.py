@@ -13,4 +13,5 @@ class ConvKernel(enum.Enum):
     LISTS_F16 = "lists, fp16 activations"
     LISTS_I8 = "lists, int8 activations"
     CODES_I8 = "dense codes, int8 activations"
+    BITS = "bits"
     TORCH = "dense, in torch"

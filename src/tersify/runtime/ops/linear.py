@@ -15,7 +15,9 @@ from torch import Tensor
 from tersify.runtime.capture.values import Call, Ref
 from tersify.runtime.epilogue import Epilogue
 from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
+from tersify.runtime.ops.levels import Levels
 from tersify.runtime.ops.rounding import rounded_vectors
+from tersify.runtime.ops.window import Window
 from tersify.runtime.weights import Weight, WeightKind
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class LinearKernel(enum.Enum):
     F32 = "lists or table lookups"
     DENSE_F32 = "dense"
     I8 = "int8 activations"
+    LEVELS_I8 = "dense codes, trained int8 activations"
+    BITS = "bits"
     TORCH = "dense, in torch"
 
 
@@ -43,19 +47,26 @@ class Linear(Op):
     parameter: str = ""
     epilogue: Epilogue = field(default_factory=Epilogue)
     kernel: LinearKernel = LinearKernel.F32
+    levels: Levels | None = None  # of its input, where training chose them
 
     @property
     def in_torch(self) -> bool:
         return self.kernel is LinearKernel.TORCH
 
+    @property
+    def in_levels(self) -> bool:
+        """Its kernel rounds the input to its levels."""
+        return self.kernel in (LinearKernel.LEVELS_I8, LinearKernel.BITS)
+
     def reference(
         self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
     ) -> Tensor:
-        x = (
-            rounded_vectors(sources[0])
-            if self.kernel is LinearKernel.I8
-            else sources[0]
-        )
+        x = sources[0]
+        if self.in_levels:
+            assert self.levels is not None
+            x = self.levels.of(x)
+        elif self.kernel is LinearKernel.I8:
+            x = rounded_vectors(x)
         return self.epilogue.apply(self.weight.product(x), None, -1)
 
     def in_dense_torch(self) -> Linear:
@@ -87,6 +98,10 @@ class Linear(Op):
         )
         if self.kernel is LinearKernel.I8:
             return self._emit_int8(emitter, source)
+        if self.kernel is LinearKernel.BITS:
+            return self._emit_bits(emitter, source)
+        if self.kernel is LinearKernel.LEVELS_I8:
+            return self._emit_levels(emitter, source, items * math.prod(shape))
         return emitter.engine.linear(
             source, self.packed(emitter), self.epilogue.in_cpp(emitter.module, rows)
         )
@@ -122,6 +137,44 @@ class Linear(Op):
         epilogue = self.epilogue.scaled_by(step)
         return emitter.engine.linear_i8(
             source, weights, epilogue.in_cpp(emitter.module, len(self.weight.values))
+        )
+
+    def _emit_bits(self, emitter: Emitter, source: int) -> int:
+        assert self.levels is not None
+        weights = emitter.packed(
+            self.weight,
+            (self.kernel,),
+            lambda: emitter.module.pack_linear_bits(
+                emitter.workspace, self.weight.values.contiguous()
+            ),
+        )
+        epilogue = self.epilogue.in_cpp(emitter.module, len(self.weight.values))
+        return emitter.engine.linear_bits(
+            source, weights, epilogue, self.levels.in_cpp
+        )
+
+    def _emit_levels(self, emitter: Emitter, source: int, numbers: int) -> int:
+        """As a convolution of images of one pixel: bytes of fixed steps are its own."""
+        assert self.levels is not None
+        rows, features = self.weight.shape
+        whole, step = self.weight.whole_steps()
+        weights = emitter.packed(
+            self.weight,
+            (self.kernel,),
+            lambda: emitter.module.pack_conv_codes(
+                emitter.workspace,
+                whole.reshape(rows, features, 1, 1).contiguous(),
+                list(Window(1, 1)),
+            ),
+        )
+        scale = self.levels.in_cpp[0]
+        pixels = emitter.engine.view(source, numbers // features, (features, 1, 1))
+        return emitter.engine.conv_codes(
+            pixels,
+            weights,
+            self.epilogue.scaled_by(scale * step).in_cpp(emitter.module, rows),
+            -1,
+            self.levels.in_cpp,
         )
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:

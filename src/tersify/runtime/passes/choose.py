@@ -23,7 +23,12 @@ from tersify.runtime.costs import (
     Costs,
 )
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel, View
-from tersify.runtime.passes.quantize import can_be_codes, can_be_int8, can_round_vectors
+from tersify.runtime.passes.quantize import (
+    ROUNDED,
+    can_be_codes,
+    can_be_int8,
+    can_round_vectors,
+)
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import Weight, WeightKind
 
@@ -32,7 +37,6 @@ FEW_ROWS = 4  # of a matrix product: these go vector by vector
 # vectors
 LEAST_USES = 64
 MAX_CODES = 16  # that the kernel for single vectors decodes, zero among them
-_ROUNDED = (ConvKernel.LISTS_I8, ConvKernel.CODES_I8, LinearKernel.I8)
 
 
 def choose(plan: Plan, costs: Costs, *, int8: bool) -> Plan:
@@ -66,9 +70,8 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
         return replace(node, op=replace(op, weight=weight, kernel=CONV_KERNELS[best]))
     # Levels are rounded to whole steps before an integer kernel reads them.
     if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
-        return replace(
-            node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8)
-        )
+        own = LinearKernel.I8 if op.levels is None else LinearKernel.LEVELS_I8
+        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=own))
     return node
 
 
@@ -84,7 +87,7 @@ def segment_gain(nodes: Sequence[Node], costs: Costs, *, threads: int) -> float:
         gain += costs.nanoseconds[CALL]
         if isinstance(node.op, (Conv, Linear)):
             options = dict(
-                predicted(node, node.op, costs, int8=node.op.kernel in _ROUNDED)
+                predicted(node, node.op, costs, int8=node.op.kernel in ROUNDED)
             )
             # `predicted` charges a dense layer for leaving the engine. Here its
             # neighbours are in torch anyway, so that charge does not apply.
@@ -132,9 +135,10 @@ def _conv_kernels(op: Conv, int8: bool) -> list[str]:
     # The dense kernel of the engine has no form for groups.
     if op.groups == 1:
         kernels.append(LANES)
-    if int8 and can_be_int8(op):
+    # What has levels from training may be rounded to these alone.
+    if op.made_levels is not None or (int8 and op.levels is None and can_be_int8(op)):
         kernels.append(INT8)
-    if int8 and can_be_codes(op):
+    if can_be_codes(op) and (int8 if op.levels is None else op.weight.is_whole):
         kernels.append(TWO_BIT if op.weight.kind is WeightKind.SIGN else FOUR_BIT)
     return kernels
 
@@ -150,7 +154,7 @@ def _linear_kernels(op: Linear, shape_class: str, int8: bool) -> list[str]:
         own = WeightKind.FLOAT.value
     kernels = [own, DENSE]
     # The four-bit measurement stands for all tables, the int8 one for signs.
-    if int8 and can_round_vectors(op):
+    if can_round_vectors(op) and (int8 if op.levels is None else weight.is_whole):
         kernels.append(FOUR_BIT if is_table else INT8)
     return kernels
 

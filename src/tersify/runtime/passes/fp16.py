@@ -34,6 +34,7 @@ def _marked(node: Node) -> Node:
     if (
         not isinstance(op, Conv)
         or op.in_torch
+        or op.in_levels
         # A weight beyond 65504 would become infinite in fp16.
         or float(op.weight.factors.abs().max()) > LARGEST
     ):

@@ -30,6 +30,15 @@ MAX_FEATURES = 1 << 17
 # a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
 MAX_TABLE_FEATURES = 1 << 16
 USES_OF_A_LEVEL = 4  # of a table, on average; fewer are chance
+# kernels that read int8 activations, or fewer bits
+ROUNDED = {
+    ConvKernel.LISTS_I8,
+    ConvKernel.CODES_I8,
+    ConvKernel.BITS,
+    LinearKernel.I8,
+    LinearKernel.LEVELS_I8,
+    LinearKernel.BITS,
+}
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
 
@@ -42,7 +51,9 @@ def quantized_values(plan: Plan) -> set[str]:
     """The values that must have fixed steps."""
     touched: set[str] = set()
     for node in plan.nodes:
-        kernel = node.op.kernel if isinstance(node.op, Conv) else None
+        op = node.op
+        # Levels from training are the layer's own.
+        kernel = op.kernel if isinstance(op, Conv) and op.levels is None else None
         # Dense codes read int8 and write floats; lists stay in int8 on both sides, the
         # residual included.
         if kernel is ConvKernel.CODES_I8:
@@ -92,6 +103,7 @@ def with_code_convolutions(plan: Plan) -> Plan:
         # Below these densities the lists' kernel reads less than the codes' one.
         if (
             not isinstance(op, Conv)
+            or op.levels is not None
             or not can_be_codes(op)
             or op.weight.density < DENSE_FROM[op.weight.kind]
         ):
@@ -106,6 +118,9 @@ def with_code_convolutions(plan: Plan) -> Plan:
 
 def _marked(node: Node) -> Node:
     op = node.op
+    # What has levels from training is not rounded again.
+    if isinstance(op, (Conv, Linear)) and op.levels is not None:
+        return node
     # Layers that were given codes by the pass before keep them.
     if isinstance(op, Conv) and op.kernel is ConvKernel.LISTS_F32 and can_be_int8(op):
         return replace(node, op=replace(op, kernel=ConvKernel.LISTS_I8))
@@ -125,7 +140,7 @@ def rounds(plan: Plan) -> bool:
     kernels = {
         node.op.kernel for node in plan.nodes if isinstance(node.op, (Conv, Linear))
     }
-    return bool(kernels & {ConvKernel.LISTS_I8, ConvKernel.CODES_I8, LinearKernel.I8})
+    return bool(kernels & ROUNDED)
 
 
 def can_round_vectors(op: Linear) -> bool:
