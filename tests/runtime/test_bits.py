@@ -9,7 +9,15 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_plans import WINDOWS, conv_plan, conv_shape, floats, plan_of, run, running_on
+from runtime_plans import (
+    WINDOWS,
+    conv_plan,
+    conv_shape,
+    floats,
+    plan_of,
+    run,
+    running_on,
+)
 
 from tersify.runtime.epilogue import Epilogue
 from tersify.runtime.ops import ConvKernel, Levels, Linear, LinearKernel, Window

@@ -211,8 +211,7 @@ def _wrong_alone(
         apart = difference(made, values[node.name])
         steps = plan.quants.get(node.name)
         if apart > FP32_TOLERANCE and not (
-            steps is not None
-            and _on_other_sides(made, values[node.name], steps.scale)
+            steps is not None and _on_other_sides(made, values[node.name], steps.scale)
         ):
             return node, apart
     return None
@@ -221,4 +220,7 @@ def _wrong_alone(
 def _on_other_sides(made: Tensor, wanted: Tensor, step: float) -> bool:
     """Whether a few whole numbers differ by one: they were halves but for the last bits."""
     apart = ((made - wanted) / step).abs()
-    return bool(apart.max() <= 1.01) and float((apart > 0.5).double().mean()) <= MOST_HALVES
+    return (
+        bool(apart.max() <= 1.01)
+        and float((apart > 0.5).double().mean()) <= MOST_HALVES
+    )

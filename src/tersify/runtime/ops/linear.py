@@ -149,9 +149,7 @@ class Linear(Op):
             ),
         )
         epilogue = self.epilogue.in_cpp(emitter.module, len(self.weight.values))
-        return emitter.engine.linear_bits(
-            source, weights, epilogue, self.levels.in_cpp
-        )
+        return emitter.engine.linear_bits(source, weights, epilogue, self.levels.in_cpp)
 
     def _emit_levels(self, emitter: Emitter, source: int, numbers: int) -> int:
         """As a convolution of images of one pixel: bytes of fixed steps are its own."""

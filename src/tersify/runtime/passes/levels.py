@@ -157,9 +157,7 @@ def with_level_kernels(plan: Plan) -> Plan:
     )
 
 
-def _marked(
-    node: Node, nodes: Nodes, readers: Mapping[str, int], after: Nodes
-) -> Node:
+def _marked(node: Node, nodes: Nodes, readers: Mapping[str, int], after: Nodes) -> Node:
     op = node.op
     source = nodes.get(node.inputs[0]) if isinstance(op, (Conv, Linear)) else None
     if source is None or not isinstance(source.op, Levels):
@@ -209,7 +207,8 @@ def with_levels_inside(plan: Plan) -> Plan:
             source = nodes[node.inputs[0]]
             covers = node.covers | source.covers
             if isinstance(op, Conv) and op.kernel is ConvKernel.LISTS_I8:
-                assert op.levels.quant is not None and op.made_levels is not None
+                assert op.levels.quant is not None
+                assert op.made_levels is not None
                 assert op.made_levels.quant is not None
                 quants[source.inputs[0]] = op.levels.quant
                 quants[node.name] = op.made_levels.quant
