@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import gpu_queue  # noqa: E402
 
 
-@pytest.mark.parametrize("name", ["papers", "papers-more"])
+@pytest.mark.parametrize("name", ["papers", "papers-more", "papers-rest", "tiny"])
 def test_every_row_of_a_ready_queue_exists_and_needs_only_rows_of_the_queue(name):
     runs = gpu_queue.read_queue(ROOT / "benchmarks" / "queues" / f"{name}.txt")
     assert len(runs) == len(set(runs)) > 20

@@ -102,6 +102,14 @@ def _torch_sparse(layout: str) -> Callable[[Operation], Prepared]:
     return prepare
 
 
+def _torch_dual(op: Operation) -> Prepared:
+    """Sparse weight × sparse input in torch; what `_scipy_dual` is in SciPy."""
+    weight = _torch_weight(whole_weight(op), "coo")
+    columns = _torch_weight(Entries.of(np.ascontiguousarray(_columns(op))), "coo")
+    run = _ordered(op, lambda: torch.sparse.mm(weight, columns).to_dense().numpy())
+    return Prepared(run, _torch_bytes(weight, "coo"))
+
+
 def _torch_weight(e: Entries, layout: str) -> torch.Tensor:
     values = torch.from_numpy(e.values)
     if layout == "coo":
@@ -272,6 +280,7 @@ BACKENDS: dict[str, Callable[[Operation], Prepared]] = {
     "torch-csr": _torch_sparse("csr"),
     "torch-csc": _torch_sparse("csc"),
     "torch-bsr": _torch_sparse("bsr"),
+    "torch-dual": _torch_dual,
     "scipy-coo": _scipy("coo"),
     "scipy-csr": _scipy("csr"),
     "scipy-csc": _scipy("csc"),

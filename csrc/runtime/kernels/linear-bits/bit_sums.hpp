@@ -83,8 +83,6 @@ void some_bit_sums(const BitsTask& t, int vector, int row) {
     }
     UNROLL for (int r = 0; r < R; ++r) {
       const uint64_t* own = weights + r * kWordLanes;
-      __builtin_prefetch(reinterpret_cast<const char*>(own) + kAheadBytes, 0, 2);
-      if (zeros_w) __builtin_prefetch(reinterpret_cast<const char*>(own + kBitRows) + kAheadBytes, 0, 2);
       const Words weight_signs = load_words(own);
       Words weight_used = {};
       if (zeros_w) weight_used = load_words(own + kBitRows);
