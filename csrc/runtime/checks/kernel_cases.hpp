@@ -120,6 +120,49 @@ inline Case codes_case(Random& r, ValueKind kind, int least_rows = 1) {
   return c;
 }
 
+// Signs, or three levels around zero or from zero on.
+inline Quant bit_levels(Random& r) {
+  const Quant all[] = {{0, -1, 1}, {0.5f, -1, 1}, {0.5f, 0, 2}};
+  return all[r.between(0, 2)];
+}
+
+inline Case bits_case(Random& r) {
+  const int rows = r.between(1, 300), features = r.between(1, 600);
+  const Quant levels = bit_levels(r);
+  Case c;
+  c.n = r.between(1, 40);
+  c.input = r.floats(size_t(c.n) * features);
+  c.outputs = size_t(c.n) * rows;
+  c.tolerance = 0;  // whole numbers have one sum
+  c.build = [=, weight = r.weights(size_t(rows) * features, ValueKind::Sign, {}), n = c.n](Engine& e,
+                                                                                           const Space& space) {
+    auto packed = std::make_shared<BitWeights>(space, weight.data(), rows, features);
+    e.outputs({e.linear_bits(e.input(n, {features, 1, 1}), packed, Epilogue{}, levels)});
+  };
+  return c;
+}
+
+inline Case conv_bits_case(Random& r) {
+  Window w;
+  w.kernel_h = r.between(1, 4), w.kernel_w = r.between(1, 4);
+  w.stride_h = r.between(1, 2), w.stride_w = r.between(1, 2);
+  w.pad_h = r.between(0, w.kernel_h - 1), w.pad_w = r.between(0, w.kernel_w - 1);
+  const int channels = r.between(1, 70), rows = r.between(1, 140), h = r.between(4, 20), width = r.between(4, 20);
+  const Quant levels = bit_levels(r);
+  Case c;
+  c.n = r.between(1, 5);
+  c.input = r.floats(size_t(c.n) * channels * h * width);
+  c.outputs = size_t(c.n) * conv_shape({channels, h, width}, w, rows).numel();
+  c.tolerance = 0;
+  c.build = [=, weight = r.weights(size_t(rows) * channels * w.taps(), ValueKind::Sign, {}), n = c.n](
+                Engine& e, const Space& space) {
+    const DenseWeight dense{weight.data(), rows, channels, 1, w.taps()};
+    auto packed = std::make_shared<ConvBitWeights>(space, dense, w);
+    e.outputs({e.conv_bits(e.input(n, {channels, h, width}), packed, Epilogue{}, -1, levels)});
+  };
+  return c;
+}
+
 enum class ConvKernel { Lists, Fp16, Int8, Codes };
 
 inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {

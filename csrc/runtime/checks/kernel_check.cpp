@@ -49,6 +49,8 @@ std::vector<Checked> all_kernels() {
       {"two-bit linear", codes(ValueKind::Sign, 1)},
       {"two-bit linear of many rows", codes(ValueKind::Sign, 1000)},
       {"four-bit linear", codes(ValueKind::Table, 1)},
+      {"linear of bits", bits_case},
+      {"conv of bits", conv_bits_case},
       {"pool", pool_case},
   };
   if (portable_kernels().conv_lists_f16) {  // a library for plans has none
