@@ -106,6 +106,8 @@ def _torch_dual(op: Operation) -> Prepared:
     """Sparse weight × sparse input in torch; what `_scipy_dual` is in SciPy."""
     weight = _torch_weight(whole_weight(op), "coo")
     columns = _torch_weight(Entries.of(np.ascontiguousarray(_columns(op))), "coo")
+    # The first such product gives torch's beta notice, which is not heard here.
+    torch.sparse.mm(weight, columns)
     run = _ordered(op, lambda: torch.sparse.mm(weight, columns).to_dense().numpy())
     return Prepared(run, _torch_bytes(weight, "coo"))
 
