@@ -30,7 +30,12 @@ int32_t bit_vector(const float* x, int count, const Quant& levels, uint64_t* sig
     uint64_t negative = 0, there = 0;
     for (int i = first; i < count && i < first + 64; i += kLanes) {
       const int some = count - i < kLanes ? count - i : kLanes;
-      const IntVec level = bit_level(load_some(x + i, some), levels);
+      Vec v;  // most are whole, and the compiler likes to know
+      if (some == kLanes)
+        memcpy(&v, x + i, kBytes);
+      else
+        v = load_some(x + i, some);
+      const IntVec level = bit_level(v, levels);
       const uint64_t inside = (uint64_t(1) << some) - 1;
       negative |= (lane_bits(level < 0) & inside) << (i - first);
       there |= (lane_bits(level != 0) & inside) << (i - first);
