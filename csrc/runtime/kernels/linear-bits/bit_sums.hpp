@@ -19,43 +19,43 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
-typedef uint64_t Words __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+typedef uint64_t BitWords __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
 constexpr int kWordLanes = TERSIFY_VECTOR_BYTES / 8;
 // Vectors of rows, and of activations, whose sums registers hold.
 constexpr int kRowsAtOnce = TERSIFY_VECTOR_BYTES >= 32 ? 8 : 4, kVectorsAtOnce = TERSIFY_VECTOR_BYTES == 64 ? 2 : 1;
 
-inline Words load_words(const uint64_t* p) {
-  Words v;
+inline BitWords load_words(const uint64_t* p) {
+  BitWords v;
   memcpy(&v, p, sizeof v);
   return v;
 }
 
 // Of every 64 bits.
 #if defined(__AVX512VPOPCNTDQ__)
-inline Words bit_counts(Words v) { return (Words)_mm512_popcnt_epi64((__m512i)v); }
+inline BitWords bit_counts(BitWords v) { return (BitWords)_mm512_popcnt_epi64((__m512i)v); }
 #elif defined(__AVX512BW__)
-inline Words bit_counts(Words v) {
+inline BitWords bit_counts(BitWords v) {
   const __m512i counts = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
   const __m512i low = _mm512_set1_epi8(15), all = (__m512i)v;
   const __m512i bytes = _mm512_add_epi8(_mm512_shuffle_epi8(counts, _mm512_and_si512(all, low)),
                                         _mm512_shuffle_epi8(counts, _mm512_and_si512(_mm512_srli_epi16(all, 4), low)));
-  return (Words)_mm512_sad_epu8(bytes, _mm512_setzero_si512());
+  return (BitWords)_mm512_sad_epu8(bytes, _mm512_setzero_si512());
 }
 #elif defined(__AVX2__)
-inline Words bit_counts(Words v) {
+inline BitWords bit_counts(BitWords v) {
   const __m256i counts =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
   const __m256i low = _mm256_set1_epi8(15), all = (__m256i)v;
   const __m256i bytes = _mm256_add_epi8(_mm256_shuffle_epi8(counts, _mm256_and_si256(all, low)),
                                         _mm256_shuffle_epi8(counts, _mm256_and_si256(_mm256_srli_epi16(all, 4), low)));
-  return (Words)_mm256_sad_epu8(bytes, _mm256_setzero_si256());
+  return (BitWords)_mm256_sad_epu8(bytes, _mm256_setzero_si256());
 }
 #elif defined(__ARM_NEON)
-inline Words bit_counts(Words v) {
-  return (Words)vpaddlq_u32(vpaddlq_u16(vpaddlq_u8(vcntq_u8((uint8x16_t)v))));
+inline BitWords bit_counts(BitWords v) {
+  return (BitWords)vpaddlq_u32(vpaddlq_u16(vpaddlq_u8(vcntq_u8((uint8x16_t)v))));
 }
 #else
-inline Words bit_counts(Words v) {
+inline BitWords bit_counts(BitWords v) {
   v -= v >> 1 & 0x5555555555555555u;
   v = (v & 0x3333333333333333u) + (v >> 2 & 0x3333333333333333u);
   v = (v + (v >> 4)) & 0x0f0f0f0f0f0f0f0fu;
@@ -73,23 +73,23 @@ void some_bit_sums(const BitsTask& t, int vector, int row) {
   constexpr int R = kRowsAtOnce;
   constexpr bool both = zeros_x && zeros_w;
   constexpr int kWordRows = zeros_w ? 2 * kBitRows : kBitRows;
-  Words sums[V][R] = {};
+  BitWords sums[V][R] = {};
   for (int word = 0; word < t.words; ++word) {
     const uint64_t* weights = t.weights + size_t(word) * kWordRows + row;
-    Words signs[V], used[V];
+    BitWords signs[V], used[V];
     for (int v = 0; v < V; ++v) {
-      signs[v] = Words{} + t.signs[(vector + v) * t.vector_words + word];
-      if (zeros_x) used[v] = Words{} + t.used[(vector + v) * t.vector_words + word];
+      signs[v] = BitWords{} + t.signs[(vector + v) * t.vector_words + word];
+      if (zeros_x) used[v] = BitWords{} + t.used[(vector + v) * t.vector_words + word];
     }
     UNROLL for (int r = 0; r < R; ++r) {
       const uint64_t* own = weights + r * kWordLanes;
-      const Words weight_signs = load_words(own);
-      Words weight_used = {};
+      const BitWords weight_signs = load_words(own);
+      BitWords weight_used = {};
       if (zeros_w) weight_used = load_words(own + kBitRows);
       UNROLL for (int v = 0; v < V; ++v) {
-        const Words differ = signs[v] ^ weight_signs;
+        const BitWords differ = signs[v] ^ weight_signs;
         if (both) {
-          const Words meet = used[v] & weight_used;
+          const BitWords meet = used[v] & weight_used;
           sums[v][r] += bit_counts(meet & ~differ) - bit_counts(meet & differ);
         } else {
           sums[v][r] += bit_counts(zeros_x ? differ & used[v] : zeros_w ? differ & weight_used : differ);
