@@ -54,9 +54,9 @@ def compile_(model):
 
 
 def collect(model):
-    from tersify.sparse.input_rows import _ready
+    from tersify.sparse.input_rows import _eval_without_fast_path
 
-    with _ready(model):
+    with _eval_without_fast_path(model):
         assert not any(module.training for module in model.modules())
 
 

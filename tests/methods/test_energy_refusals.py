@@ -63,8 +63,14 @@ def test_an_objective_of_wrong_shape_or_without_a_number_is_refused(objective, m
     [
         ((torch.randn(4, 3, 6, 6), None), "got no targets"),
         ((None, torch.arange(4)), "got no inputs"),
-        ((torch.randn(4, 3, 6, 6), torch.arange(3)), "equally many"),
-        ((torch.randn(0, 3, 6, 6), torch.arange(0)), "not none"),
+        (
+            (torch.randn(4, 3, 6, 6), torch.arange(3)),
+            "same nonzero length, got 4 and 3",
+        ),
+        (
+            (torch.randn(0, 3, 6, 6), torch.arange(0)),
+            "same nonzero length, got 0 and 0",
+        ),
         (({"x": 1}, torch.arange(3)), "inputs must be one tensor, got a dict"),
     ],
 )

@@ -20,13 +20,15 @@ FLAGS = {
     "decode_x86.cpp": "-mavx2",
     "flat_x86.cpp": "-mavx2",
 }
-# Sources that include Python's headers are compiled with the wheels alone.
+# Sources that include Python's headers are compiled with the wheels alone, and those for
+# NEON by a compiler for ARM.
 SOURCES = sorted(
     path.relative_to(CSRC).as_posix()
     for folder in ("runtime", "codec")
     for path in (CSRC / folder).rglob("*.cpp")
     if "nanobind" not in path.read_text(encoding="utf-8")
     and "bindings" not in path.parts
+    and not path.name.endswith("_neon.cpp")
 )
 
 

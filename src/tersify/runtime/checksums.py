@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -22,6 +23,16 @@ def checksums(captured: Captured) -> dict[str, int]:
     # A tied tensor is read once.
     found = {id(t): checksum(t) for t in kept.values()}
     return {name: found[id(t)] for name, t in kept.items()}
+
+
+def check_unchanged(captured: Captured, before: Mapping[str, int]) -> None:
+    """Refuses a module that was edited since `before`, its checksums, were taken."""
+    now = checksums(captured)
+    for name, version in before.items():
+        if now.get(name, version) != version:
+            raise ValueError(
+                f"{name!r} was changed after the network was compiled; compile again for new sizes"
+            )
 
 
 def checksum(tensor: Tensor) -> int:

@@ -16,7 +16,7 @@ from tersify.runtime.bound_network import Bound, agrees, bind
 from tersify.runtime.call_keys import key_of_call, other_numbers, plain_key
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
 from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
-from tersify.runtime.checksums import checksums
+from tersify.runtime.checksums import check_unchanged, checksums
 from tersify.runtime.eager import Eager
 from tersify.runtime.engine import Kernels
 from tersify.runtime.fast_call import blanks, fast_call, nobody_looks_at
@@ -232,7 +232,7 @@ class CompiledModule(nn.Module):
             if found is not None:
                 return found
             captured = self._captured(args, kwargs, keep_strides=keep_strides)
-            self._check_unchanged(captured)
+            check_unchanged(captured, self._unchanged)
             if keep_strides:
                 return self._bind(captured, given, key)
             found = self._remembered(
@@ -310,14 +310,6 @@ class CompiledModule(nn.Module):
         if self._lock[0] != os.getpid():
             self._lock = (os.getpid(), threading.Lock())
         return self._lock[1]
-
-    def _check_unchanged(self, captured: Captured) -> None:
-        now = checksums(captured)
-        for name, version in self._unchanged.items():
-            if now.get(name, version) != version:
-                raise ValueError(
-                    f"{name!r} was changed after the network was compiled; compile again for new sizes"
-                )
 
     def _as_operator(self, args: tuple[Any, ...]) -> Any:
         assert self._first is not None
