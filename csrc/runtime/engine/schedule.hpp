@@ -25,6 +25,8 @@ class Schedule {
   int new_buffer_for(int value, const Layout& layout);  // a new buffer for `value`
   int temporary(size_t bytes);
   bool has(int value) const { return !homes_[value].empty(); }
+  bool lies(int value, const Layout& layout) const;    // whether the value already lies so
+  Layout pixels(int value) const;                      // pixel by pixel, for this value
   const Layout* lanes_of(int value, int lanes) const;  // such a layout that the value already has, or null
   const Quant& quant(int value) const { return engine_.values_[value].quant; }
   void alias(int value, int other);  // the same flat bytes under another shape
@@ -68,6 +70,7 @@ class Schedule {
     int buffer;
   };
   int new_buffer(Where where, size_t bytes, int number = 0);
+  void add_swap(const Image& image, int from, int to, bool into_pixels);
   struct Lifetime {  // first and last step that touches a buffer
     int birth = -1, death = -1;
     bool meets(const Lifetime& other) const { return death >= other.birth && birth <= other.death; }

@@ -76,6 +76,7 @@ class Conv(Op):
     epilogue: Epilogue = field(default_factory=Epilogue)
     pooling: Pooling | None = None
     kernel: ConvKernel = ConvKernel.LISTS_F32
+    in_floats: bool = False  # its activations must not be rounded to 8 bits
 
     @property
     def in_torch(self) -> bool:

@@ -17,6 +17,7 @@ from tersify.runtime.costs import (
     INT8,
     LANES,
     LEAVING,
+    LINEAR_KERNELS,
     ROWS,
     TWO_BIT,
     VECTOR,
@@ -57,18 +58,18 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
     times = ", ".join(
         f"{kernel} {_microseconds(ns)} µs" for kernel, ns in options.items()
     )
-    node = replace(node, reason=f"{best} chosen: {times}")
+    reason = "; ".join(filter(None, (node.reason, f"{best} chosen: {times}")))
+    node = replace(node, reason=reason)
     # Every other outcome keeps the op in the engine, with its own kernel.
     if best == DENSE:
         return replace(node, op=op.in_dense_torch())
     if isinstance(op, Conv) and best in CONV_KERNELS:
         weight = op.weight.in_steps() if best == FOUR_BIT else op.weight
         return replace(node, op=replace(op, weight=weight, kernel=CONV_KERNELS[best]))
-    # Levels are rounded to whole steps before an integer kernel reads them.
-    if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
-        return replace(
-            node, op=replace(op, weight=op.weight.in_steps(), kernel=LinearKernel.I8)
-        )
+    if isinstance(op, Linear) and best in LINEAR_KERNELS:
+        # Levels are rounded to whole steps before an integer kernel reads them.
+        weight = op.weight if best == LANES else op.weight.in_steps()
+        return replace(node, op=replace(op, weight=weight, kernel=LINEAR_KERNELS[best]))
     return node
 
 
@@ -148,7 +149,7 @@ def _linear_kernels(op: Linear, shape_class: str, int8: bool) -> list[str]:
     is_table = weight.kind is WeightKind.TABLE
     if shape_class == VECTOR and is_table and _codes(weight) > MAX_CODES:
         own = WeightKind.FLOAT.value
-    kernels = [own, DENSE]
+    kernels = [own, DENSE, LANES]
     # The four-bit measurement stands for all tables, the int8 one for signs.
     if int8 and can_round_vectors(op):
         kernels.append(FOUR_BIT if is_table else INT8)
