@@ -20,9 +20,15 @@ class Faces(nn.Module):
         super().__init__()
         first, second, third, fourth = widths
         self.conv1, self.prelu1 = nn.Conv2d(first, second, 3), nn.PReLU(second)
-        self.conv2, self.prelu2 = nn.Conv2d(second, third, 3, padding=1), nn.PReLU(third)
+        self.conv2, self.prelu2 = (
+            nn.Conv2d(second, third, 3, padding=1),
+            nn.PReLU(third),
+        )
         self.conv3 = nn.Conv2d(third, third, 3, padding=1)
-        self.conv4, self.prelu4 = nn.Conv2d(third, fourth, 2, dilation=2), nn.PReLU(fourth)
+        self.conv4, self.prelu4 = (
+            nn.Conv2d(third, fourth, 2, dilation=2),
+            nn.PReLU(fourth),
+        )
         self.head = nn.Conv2d(fourth, 2, 1)
         for module in self.modules():
             if isinstance(module, nn.PReLU):

@@ -253,9 +253,7 @@ def _measured(module: ModuleType, key: str) -> float:
     # A key of density 1 names a kernel that reads every weight, so that its time does
     # not depend on the zeros; any density will do.
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
-    linear = Linear(
-        weight=weight, kernel=LINEAR_KERNELS.get(kernel, LinearKernel.F32)
-    )
+    linear = Linear(weight=weight, kernel=LINEAR_KERNELS.get(kernel, LinearKernel.F32))
     node = Node(name="y", op=linear, inputs=("x",), value=_floats(len(x), len(values)))
     counted = values.numel() if density == "1" else int(weight.values.count_nonzero())
     return 1e9 * _engine_seconds(module, x, [node], {}) / (len(x) * counted)

@@ -121,6 +121,17 @@ class Weight:
         multiples = self.table.double() / self.step
         return bool((multiples - multiples.round()).abs().max() <= STEP_ERROR)
 
+    @cached_property
+    def int8_noise(self) -> float:
+        """The part of a row's energy that rounding to int8 steps takes: the median of
+        the rows that have any.
+        """
+        given = self.factors.reshape(len(self.factors), -1).double()
+        rounded = (given / self.step).round() * self.step
+        energies = given.square().sum(1)
+        lost = (given - rounded).square().sum(1)[energies > 0] / energies[energies > 0]
+        return float(lost.median()) if len(lost) else 0.0
+
     def in_steps(self) -> Weight:
         """The same weight as the int8 kernels have it: the levels of a table rounded to
         whole steps.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxLaneTaps = 128;  // of a window over lanes of positions: more make long footprints
 // Of a number that changes its layout, in vector operations: into or out of lanes, and of pixels.
-constexpr double kIntoLanes = 2.0, kIntoPixels = 0.4;
+constexpr double kIntoLanes = 3.0, kIntoPixels = 0.4;
 
 }  // namespace
 
@@ -29,11 +29,12 @@ bool pixels_are_faster(const Schedule& s, const Op& op, const ConvOp& conv, cons
   const Image input = s.image(in);
   const double numbers = double(input.n) * input.c * input.h * input.w;
   const int limit = std::min(kDensePatch, s.patch_limit(lanes.to.lanes()));
-  double pixels = double(input.n) * conv.made.h * conv.made.w * weights->cost();
+  double pixels = double(input.n) * weights->cost(conv.made.h * conv.made.w);
   double apart = layout_cost(lanes.to, input.n, limit) * double(conv.made.c) * conv.weights->row_weights;
   if (!s.lies(in, s.pixels(in))) pixels += numbers * kIntoPixels;
   if (!s.lies(in, s.pixels(in)) && !s.lies(in, {})) pixels += numbers * kIntoLanes;
   if (!s.lies(in, lanes.from)) apart += numbers * kIntoLanes;
+  apart += double(input.n) * conv.made.numel() * kIntoLanes / 2;  // what follows may want it otherwise, or not
   return pixels < apart;
 }
 

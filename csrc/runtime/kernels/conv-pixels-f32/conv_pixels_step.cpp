@@ -47,7 +47,7 @@ void add_pixel_conv(Schedule& s, PixelConvStep conv) {
     k->conv_pixels_f32(t);
   };
   s.add(std::move(step));
-  s.add_cost(double(items) * positions * conv.weights->cost());
+  s.add_cost(double(items) * conv.weights->cost(positions));
 }
 
 void add_pixel_mean(Schedule& s, const Image& image, int source, int target,

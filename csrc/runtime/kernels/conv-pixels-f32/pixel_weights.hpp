@@ -17,8 +17,8 @@ class PixelWeights {
   int rows_of(int block) const { return std::min(block_rows(), rows_ - first_row(block)); }
   const float* block(int block) const;
   std::vector<float> unpack() const;  // [rows][channels][taps]
-  // Of one position, in vector operations.
-  double cost() const;
+  // Of the positions of one image, in vector operations.
+  double cost(int positions) const;
   size_t resident_bytes() const { return bytes_.size(); }
 
  private:

@@ -67,7 +67,7 @@ int Engine::linear(int in, std::shared_ptr<LinearWeights> weights, Epilogue epil
     // A matrix product is a 1×1 convolution over one image whose width is the rows of the input.
     const Image input{1, features, 1, count}, output{1, rows, 1, count};
     const Layout lanes = choose_layout(output, s.lanes(), s.kernels().patch_limit);
-    const double together = weights->dense() ? count * weights->pixels()->cost()
+    const double together = weights->dense() ? weights->pixels()->cost(count)
                                              : layout_cost(lanes, 1, s.kernels().patch_limit) * weights->products();
     const double apart = double(count) * rows * features * kGemvPerWeight;
     if (weights->vectors() && apart < together) {

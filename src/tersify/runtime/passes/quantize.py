@@ -30,8 +30,9 @@ MAX_FEATURES = 1 << 17
 # a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
 MAX_TABLE_FEATURES = 1 << 16
 USES_OF_A_LEVEL = 4  # of a table, on average; fewer are chance
-# of an item's energy, on average, that rounding may take: some 20 dB below the signal.
-# Images lose a tenth of this; spectra whose items differ in loudness may lose all
+# of the energy of an item, or of a row of weights, that rounding may take: 20 dB below
+# the signal. Images and most weights lose a tenth of this; items that differ in
+# loudness, and tables with a few large levels, may lose nearly all
 MOST_NOISE = 0.01
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
@@ -188,7 +189,7 @@ def can_round_vectors(op: Linear) -> bool:
         return False
     # Sums of a table's steps grow faster than sums of signs.
     if weight.kind is WeightKind.TABLE:
-        return _is_few(weight) and weight.shape[1] <= MAX_TABLE_FEATURES
+        return _can_round(weight) and weight.shape[1] <= MAX_TABLE_FEATURES
     return weight.kind is WeightKind.SIGN and weight.shape[1] <= MAX_FEATURES
 
 
@@ -203,15 +204,20 @@ def can_be_codes(op: Conv) -> bool:
     most = {WeightKind.SIGN: MAX_FEATURES, WeightKind.TABLE: MAX_TABLE_FEATURES}.get(
         kind, 0
     )
-    if kind is WeightKind.TABLE and not _is_few(op.weight):
+    if kind is WeightKind.TABLE and not _can_round(op.weight):
         return False
     # The int8 dot product adds four channels at a time, so padded channels count.
     return op.groups == 1 and op.window.taps * (-(-op.weight.shape[1] // 4) * 4) <= most
 
 
-def _is_few(weight: Weight) -> bool:
-    """A small layer of plain numbers is a table, too: its numbers must not be rounded."""
-    return weight.is_whole or weight.levels * USES_OF_A_LEVEL <= weight.values.numel()
+def _can_round(weight: Weight) -> bool:
+    """A small layer of plain numbers is a table, too: its numbers must not be rounded.
+    Nor must levels of which most are small beside the largest.
+    """
+    if weight.is_whole:
+        return True
+    few = weight.levels * USES_OF_A_LEVEL <= weight.values.numel()
+    return few and weight.int8_noise <= MOST_NOISE
 
 
 def can_be_int8(op: Conv) -> bool:
