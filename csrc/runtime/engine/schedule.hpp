@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "layout/pixel_runs.hpp"
 
 namespace tersify {
 
@@ -37,6 +38,7 @@ class Schedule {
   LaneView lane_view(const Image& image, const Layout& layout) const;
   void add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant = {});
   size_t bytes(const Image& image, const Layout& layout) const;
+  KnownRuns& known_runs() { return known_runs_; }
 
   // For the engine.
   size_t arena_bytes() const { return arena_bytes_; }
@@ -83,6 +85,7 @@ class Schedule {
   std::vector<Buffer> buffers_;
   std::vector<std::vector<Home>> homes_;
   std::vector<Step> steps_;
+  KnownRuns known_runs_;
   size_t arena_bytes_ = 0, scratch_bytes_ = 0;
   double cost_ = 0;
   int planned_ = -1;  // the output of the operation whose steps are being added

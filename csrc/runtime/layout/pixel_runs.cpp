@@ -31,4 +31,11 @@ PixelRuns pixel_runs(const Image& in, const Image& out, const Window& w) {
 
 PixelRuns pixel_taps(const Image& in, const Image& out, const Window& w) { return runs_of(in, out, w, 1, 1); }
 
+std::shared_ptr<const PixelRuns> KnownRuns::of(const Image& in, const Image& out, const Window& w) {
+  for (const Known& known : known_)
+    if (known.channels == in.c && known.h == in.h && known.w == in.w && known.window == w) return known.runs;
+  known_.push_back({in.c, in.h, in.w, w, std::make_shared<PixelRuns>(pixel_runs(in, out, w))});
+  return known_.back().runs;
+}
+
 }  // namespace tersify

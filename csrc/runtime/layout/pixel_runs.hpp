@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "layout/lane_layout.hpp"
@@ -17,5 +18,19 @@ struct PixelRuns {
 
 PixelRuns pixel_runs(const Image& input, const Image& output, const Window& window);
 PixelRuns pixel_taps(const Image& input, const Image& output, const Window& window);  // every tap a run of its own
+
+// Layers of one size read the same runs.
+class KnownRuns {
+ public:
+  std::shared_ptr<const PixelRuns> of(const Image& input, const Image& output, const Window& window);
+
+ private:
+  struct Known {
+    int channels, h, w;  // of the input
+    Window window;
+    std::shared_ptr<const PixelRuns> runs;
+  };
+  std::vector<Known> known_;
+};
 
 }  // namespace tersify

@@ -44,7 +44,7 @@ void add_pixels(Schedule& s, const Op& op, const ConvOp& conv) {
   PixelConvStep step;
   step.weights = conv.weights->pixels();
   step.epilogue = conv.finished(op);
-  step.runs = std::make_shared<PixelRuns>(pixel_runs(input, output, conv.weights->window));
+  step.runs = s.known_runs().of(input, output, conv.weights->window);
   step.in = input;
   step.out = output;
   step.source = s.buffer_of(in, s.pixels(in));

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "engine/schedule.hpp"
-#include "layout/pixel_runs.hpp"
 
 namespace tersify {
 

@@ -48,7 +48,7 @@ void add_dense(Schedule& s, std::shared_ptr<const PixelWeights> weights, std::sh
   PixelConvStep step;
   step.weights = std::move(weights);
   step.epilogue = std::move(epilogue);
-  step.runs = std::make_shared<PixelRuns>(pixel_runs(input, output, Window{}));
+  step.runs = s.known_runs().of(input, output, Window{});
   step.in = input;
   step.out = output;
   step.source = source;

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "engine/window_layouts.hpp"
-#include "layout/pixel_runs.hpp"
 
 namespace tersify {
 namespace {
