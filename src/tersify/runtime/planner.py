@@ -197,7 +197,7 @@ class Planner:
         return (
             plan
             if costs is None
-            else choose(with_shortcuts_as_convolutions(plan), costs, int8=False)
+            else with_shortcuts_as_convolutions(choose(plan, costs, int8=False))
         )
 
     def _chosen_for_int8(self, plan: Plan) -> Plan:

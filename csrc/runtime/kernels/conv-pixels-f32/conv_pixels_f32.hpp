@@ -4,8 +4,9 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
-// As many positions as leave their sums in registers.
-constexpr int kPixelTile = kBytes == 32 ? 6 : 14;
+// As many positions as leave their sums in registers; with one vector of rows each, as leave their addresses there.
+template <int vectors>
+constexpr int kPixelTile = vectors == 1 ? 8 : kBytes == 32 ? 6 : 14;
 
 template <int vectors>
 inline void write_pixel(const PixelConvTask& t, int position, const Vec* sums) {
@@ -44,9 +45,10 @@ void pixel_tile(const PixelConvTask& t, int first) {
 
 template <int vectors>
 void pixel_tiles(const PixelConvTask& t) {
+  constexpr int kTile = kPixelTile<vectors>;
   int p = t.first;
-  for (; p + kPixelTile <= t.last; p += kPixelTile) pixel_tile<vectors, kPixelTile>(t, p);
-  if constexpr (kPixelTile > 8)
+  for (; p + kTile <= t.last; p += kTile) pixel_tile<vectors, kTile>(t, p);
+  if constexpr (kTile > 8)
     for (; p + 8 <= t.last; p += 8) pixel_tile<vectors, 8>(t, p);
   for (; p + 4 <= t.last; p += 4) pixel_tile<vectors, 4>(t, p);
   for (; p + 2 <= t.last; p += 2) pixel_tile<vectors, 2>(t, p);
