@@ -48,4 +48,5 @@ def kernels_win(costs: Callable[..., None]) -> None:
     """Dense products cost so much that every layer takes the kernels for its levels and
     zeros.
     """
-    costs(conv_dense=1e6, rows_dense=1e6, vector_dense=1e6, **{"conv_dense-lanes": 1e6})
+    lanes = {f"{call}_dense-lanes": 1e6 for call in ("conv", "rows", "vector")}
+    costs(conv_dense=1e6, rows_dense=1e6, vector_dense=1e6, **lanes)

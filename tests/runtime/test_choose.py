@@ -53,9 +53,8 @@ def test_lists_are_chosen_where_they_cost_least(costs, precision):
 def test_a_layer_that_is_faster_dense_becomes_a_torch_call_and_the_plan_says_so(
     costs, precision
 ):
-    costs(
-        conv_sign=50.0, rows_sign=50.0, vector_sign=50.0, **{"conv_dense-lanes": 50.0}
-    )
+    lanes = {f"{call}_dense-lanes": 50.0 for call in ("conv", "rows", "vector")}
+    costs(conv_sign=50.0, rows_sign=50.0, vector_sign=50.0, **lanes)
     model, x = network(), torch.randn(8, 3, 6, 6)
     fast = compile(model, x, precision=precision, threads=1)
     assert fast.plan.describe().count("dense chosen: sign") == 2

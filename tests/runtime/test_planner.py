@@ -73,7 +73,7 @@ def test_where_dense_products_are_cheaper_everything_around_them_goes_too(costs)
         conv_float=1e6,
         rows_table=1e6,
         rows_float=1e6,
-        **{"conv_dense-lanes": 1e6},
+        **{f"{call}_dense-lanes": 1e6 for call in ("conv", "rows")},
     )
     found = places(lambda m, x: m.linear(m.conv(x).relu()).softmax(-1))
     assert all(in_torch for _, in_torch in found)

@@ -199,7 +199,7 @@ NB_MODULE(_runtime, m) {
           [](Epilogue* self, std::vector<float> scale, std::vector<float> shift, std::vector<float> scale2,
              std::vector<float> shift2, Activation activation, float low, float high) {
             new (self) Epilogue{
-                std::move(scale), std::move(shift), std::move(scale2), std::move(shift2), activation, low, high};
+                std::move(scale), std::move(shift), std::move(scale2), std::move(shift2), {}, activation, low, high};
           },
           "scale"_a = std::vector<float>{}, "shift"_a = std::vector<float>{}, "scale2"_a = std::vector<float>{},
           "shift2"_a = std::vector<float>{}, "activation"_a = Activation::Clamp, "low"_a = -INFINITY,

@@ -163,7 +163,7 @@ inline Case conv_bits_case(Random& r) {
   return c;
 }
 
-enum class ConvKernel { Lists, Fp16, Int8, Codes };
+enum class ConvKernel { Lists, Dense, Fp16, Int8, Codes };
 
 inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   Window w;
@@ -180,7 +180,8 @@ inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   const bool ends_in_means = kernel != ConvKernel::Codes && r.between(0, 2) == 0;
   c.outputs = size_t(c.n) * (ends_in_means ? rows : output.numel());
   const float step = 1.0f / 127, out_step = 0.25f;
-  const bool fp16 = kernel == ConvKernel::Fp16, in_steps = kernel != ConvKernel::Lists && !fp16;
+  const bool fp16 = kernel == ConvKernel::Fp16, is_dense = kernel == ConvKernel::Dense;
+  const bool in_steps = kernel != ConvKernel::Lists && !is_dense && !fp16;
   if (in_steps)
     for (float& v : c.input) v = std::round(v * 127) * step;
   Numbers weight = r.weights(size_t(rows) * channels * w.taps(), kind, table);
@@ -208,13 +209,20 @@ inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
     const int in = e.input(n, {channels, h, width});
     Epilogue epilogue = relu_with(shift);
     const Epilogue plain, *mean = ends_in_means ? &plain : nullptr;
+    const DenseWeight dense{weight.data(), rows, channels, 1, w.taps()};
+    if (is_dense) {  // with a PReLU, which is part of it where it has no mean
+      auto packed = std::make_shared<ConvDenseWeights>(space, dense, w, output);
+      epilogue.low = -kInfinity;
+      const int sums = e.conv_dense(in, packed, epilogue, -1, mean);
+      e.outputs({e.prelu(sums, shift)});
+      return;
+    }
     if (!in_steps) {
       auto packed = conv_weights(space, weight, rows, channels, w, kind, table, fp16 ? Lane::F16 : Lane::F32, output);
       e.outputs({e.conv(in, packed, epilogue, -1, mean)});
       return;
     }
     for (float& scale : epilogue.scale) scale *= step;
-    const DenseWeight dense{weight.data(), rows, channels, 1, w.taps()};
     if (kernel == ConvKernel::Codes) {
       e.outputs({e.conv_codes(in, std::make_shared<ConvCodesWeights>(space, dense, w), epilogue, -1, {step, -127, 127})});
       return;

@@ -41,6 +41,7 @@ std::vector<Checked> all_kernels() {
       {"conv of signs", conv(ValueKind::Sign, ConvKernel::Lists)},
       {"conv of tables", conv(ValueKind::Table, ConvKernel::Lists)},
       {"conv of floats", conv(ValueKind::Float, ConvKernel::Lists)},
+      {"dense conv", conv(ValueKind::Float, ConvKernel::Dense)},
       {"int8 conv", conv(ValueKind::Sign, ConvKernel::Int8)},
       {"two-bit conv", conv(ValueKind::Sign, ConvKernel::Codes)},
       {"linear of signs", linear(ValueKind::Sign)},

@@ -47,6 +47,8 @@ struct Op {
   int maxima = -1;  // of a convolution: the value that holds its maxima, all that is wanted of it
   Window pool{};    // and their windows
   bool takes_maxima = false;
+  bool takes_slopes = false;  // a PReLU behind it can be part of it
+  std::shared_ptr<const std::vector<float>> slopes{};  // of a PReLU: the operation, or what is part of it
   std::function<void(Schedule&, const Op&)> plan;
 };
 
@@ -205,6 +207,7 @@ class Engine {
   int vectors_of(int in, int features) const;
   int view_of(int in, int items, Shape shape);
   int add_embedding(int in, int rows, int width, std::function<void(int64_t row, float* out)> read);
+  const Op* prelu_behind(const Op& op) const;  // the one that can be part of it; null: none
   void check_folds(int conv, const Window& window, int output_h, int output_w) const;
 
   void check_spans(const std::vector<Span>& inputs, const std::vector<Span>& outputs) const;

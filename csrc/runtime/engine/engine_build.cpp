@@ -97,6 +97,17 @@ int Engine::view_of(int in, int items, Shape shape) {
   return seen;
 }
 
+const Op* Engine::prelu_behind(const Op& op) const {
+  if (!op.takes_slopes || std::find(outputs_.begin(), outputs_.end(), op.output) != outputs_.end()) return nullptr;
+  const Op* found = nullptr;
+  for (const Op& other : ops_)
+    if (std::find(other.inputs.begin(), other.inputs.end(), op.output) != other.inputs.end()) {
+      if (found || !other.slopes) return nullptr;
+      found = &other;
+    }
+  return found;
+}
+
 void Engine::check_folds(int conv, const Window& window, int output_h, int output_w) const {
   const auto made = std::find_if(ops_.begin(), ops_.end(), [&](const Op& op) { return op.output == conv; });
   bool is_read = std::find(outputs_.begin(), outputs_.end(), conv) != outputs_.end();
@@ -120,10 +131,6 @@ int Engine::fold_max_pool(int conv, const Window& window, int output_h, int outp
   const int value = max_pool(conv, window, output_h, output_w);
   values_[value].quant = quant;
   values_[conv].folded = true;
-  Op& folded = ops_.back();
-  folded.plan = [plan = std::move(folded.plan)](Schedule& s, const Op& op) {
-    if (!s.has(op.output)) plan(s, op);
-  };
   for (Op& op : ops_)
     if (op.output == conv) {
       op.maxima = value;

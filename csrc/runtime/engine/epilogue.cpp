@@ -13,7 +13,8 @@ EpilogueView Epilogue::view() const {
           .shift2 = data(shift2),
           .activation = activation,
           .low = low,
-          .high = high};
+          .high = high,
+          .slopes = data(slopes)};
 }
 
 Epilogue Epilogue::checked(int channels) const {

@@ -11,6 +11,7 @@ namespace tersify {
 // The constants of an EpilogueView, owned. An empty vector leaves its step out.
 struct Epilogue {
   std::vector<float> scale, shift, scale2, shift2;
+  std::vector<float> slopes{};  // with Leaky: of each channel
   Activation activation = Activation::Clamp;
   float low = -INFINITY, high = INFINITY;
 

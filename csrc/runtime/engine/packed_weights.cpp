@@ -169,10 +169,12 @@ namespace {
 
 std::shared_ptr<DenseLaneWeights> pack_dense(const Kernels& kernels, const DenseWeight& weight, const Window& window,
                                              const Shape& output) {
-  check_weights(weight);
-  check_window(window);
   const int limit = std::min(kDensePatch, kernels.patch_limit);
   return std::make_shared<DenseLaneWeights>(weight, usual_block(kernels, weight, window, output, Lane::F32, limit));
+}
+
+std::shared_ptr<const PixelWeights> pack_pixels(const Kernels& kernels, const DenseWeight& weight) {
+  return std::make_shared<PixelWeights>(weight, kernels.vector_bytes / int(sizeof(float)));
 }
 
 }  // namespace
@@ -185,7 +187,7 @@ ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const Den
       channels(weight.channels),
       row_weights(int(per_row(weight))),
       lane(lane),
-      lists(std::move(lists)) {}
+      lists_(std::move(lists)) {}
 
 ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
                                  ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
@@ -194,7 +196,17 @@ ListConvWeights::ListConvWeights(std::shared_ptr<Workspace> workspace, const Den
 
 ConvDenseWeights::ConvDenseWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight,
                                    const Window& window, const Shape& output)
-    : ListConvWeights(workspace, weight, window, Lane::F32, pack_dense(workspace->kernels(), weight, window, output)) {}
+    : ListConvWeights(workspace, (check_weights(weight), check_window(window), weight), window, Lane::F32, nullptr),
+      output_(output),
+      pixels_(pack_pixels(workspace->kernels(), weight)) {}
+
+std::shared_ptr<LaneWeights> ConvDenseWeights::lists() const {
+  if (!lists_) {
+    const std::vector<float> all = pixels_->unpack();
+    lists_ = pack_dense(workspace_->kernels(), {all.data(), rows, channels, 1, window.taps()}, window, output_);
+  }
+  return lists_;
+}
 
 ConvWeights::ConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
                          ValueKind kind, std::vector<float> table, Lane lane, const Shape& output)
@@ -241,7 +253,7 @@ LinearWeights::LinearWeights(std::shared_ptr<Workspace> workspace, const float* 
 void LinearWeights::pack_lists(const float* weight) {
   const DenseWeight all{weight, rows, features, 1, 1};
   if (dense_)
-    lists_ = pack_dense(workspace_->kernels(), all, Window{}, kManyRows);
+    pixels_ = pack_pixels(workspace_->kernels(), all);
   else
     lists_ = tersify::pack_lists(*workspace_, all, Window{}, kManyRows, kind_, table_, Lane::F32);
 }
@@ -251,8 +263,14 @@ const std::shared_ptr<LaneWeights>& LinearWeights::lists() {
   return lists_;
 }
 
+const std::shared_ptr<const PixelWeights>& LinearWeights::pixels() {
+  if (!pixels_) pack_lists(vectors_->unpack().data());
+  return pixels_;
+}
+
 size_t LinearWeights::bytes() const {
-  return (vectors_ ? vectors_->resident_bytes() : 0) + (lists_ ? lists_->resident_bytes() : 0);
+  return (vectors_ ? vectors_->resident_bytes() : 0) + (lists_ ? lists_->resident_bytes() : 0) +
+         (pixels_ ? pixels_->resident_bytes() : 0);
 }
 
 double LinearInt8Weights::code_cost(int rows, int features, int vectors) {

@@ -8,6 +8,7 @@
 #include "engine/workspace.hpp"
 #include "kernels/conv-dense-f32/dense_weights.hpp"
 #include "kernels/conv-lists-f32/list_weights.hpp"
+#include "kernels/conv-pixels-f32/pixel_weights.hpp"
 #include "kernels/embedding-f32/embedding_table.hpp"
 #include "kernels/gemv-trits-f32/gemv_weights.hpp"
 #include "kernels/linear-2bit-i8/code_matrix.hpp"
@@ -42,16 +43,16 @@ class ListConvWeights : public PackedWeights {
   const int rows, channels;
   const int row_weights;  // zeros count, too
   const Lane lane;
-  const std::shared_ptr<LaneWeights> lists;
+  virtual std::shared_ptr<LaneWeights> lists() const { return lists_; }
+  virtual std::shared_ptr<const PixelWeights> pixels() const { return nullptr; }  // null: never
 
  protected:
   ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window, Lane lane,
                   std::shared_ptr<LaneWeights> lists);
   ListConvWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window, ValueKind kind,
                   std::vector<float> table, Lane lane, const Shape& output);
-
- private:
-  size_t bytes() const override { return lists->resident_bytes(); }
+  size_t bytes() const override { return lists_ ? lists_->resident_bytes() : 0; }
+  mutable std::shared_ptr<LaneWeights> lists_;
 };
 
 class ConvWeights final : public ListConvWeights {
@@ -62,11 +63,18 @@ class ConvWeights final : public ListConvWeights {
               std::vector<float> table, Lane lane, const Shape& output);
 };
 
-// Every weight, zeros and all, in float lanes.
+// Every weight, zeros and all: with rows in lanes or, packed when it is first needed, over lanes of positions.
 class ConvDenseWeights final : public ListConvWeights {
  public:
   ConvDenseWeights(std::shared_ptr<Workspace> workspace, const DenseWeight& weight, const Window& window,
                    const Shape& output);
+  std::shared_ptr<LaneWeights> lists() const override;
+  std::shared_ptr<const PixelWeights> pixels() const override { return pixels_; }
+
+ private:
+  size_t bytes() const override { return ListConvWeights::bytes() + pixels_->resident_bytes(); }
+  const Shape output_;
+  const std::shared_ptr<const PixelWeights> pixels_;
 };
 
 // Signs for activations in byte lanes.
@@ -97,12 +105,11 @@ class LinearWeights final : public PackedWeights {
   LinearWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, ValueKind kind,
                 std::vector<float> table, bool dense);
   const int rows, features;
-  // Products of one vector with the lists, or with everything.
-  double products() const {
-    return dense_ ? double(rows) * features : double(vectors_ ? vectors_->nonzeros() : lists_->products());
-  }
+  // Products of one vector with the lists.
+  double products() const { return double(vectors_ ? vectors_->nonzeros() : lists_->products()); }
   const std::shared_ptr<GemvWeights>& vectors() const { return vectors_; }  // null: never
   const std::shared_ptr<LaneWeights>& lists();
+  const std::shared_ptr<const PixelWeights>& pixels();  // instead of lists, where every weight is met
   bool dense() const { return dense_; }
 
  private:
@@ -113,6 +120,7 @@ class LinearWeights final : public PackedWeights {
   bool dense_;
   std::shared_ptr<GemvWeights> vectors_;
   std::shared_ptr<LaneWeights> lists_;
+  std::shared_ptr<const PixelWeights> pixels_;
 };
 
 // Whole numbers in the form that one vector needs least time for: dense codes, signs to look up or, where most are

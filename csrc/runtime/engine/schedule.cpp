@@ -27,7 +27,13 @@ Schedule::Schedule(const Engine& engine, int parts, int of, int threads)
   }
   for (const Op& op : engine.ops_) {
     planned_ = op.output;
-    op.plan(*this, op);
+    if (has(op.output)) continue;  // part of an operation before it
+    Op both = op;
+    if (const Op* prelu = engine.prelu_behind(op)) {
+      both.output = prelu->output;
+      both.slopes = prelu->slopes;
+    }
+    op.plan(*this, both);
   }
   for (size_t i = 0; i < engine.outputs_.size(); ++i) {
     planned_ = engine.outputs_[i];
@@ -52,7 +58,7 @@ Image Schedule::image(int value) const {
 }
 
 size_t Schedule::bytes(const Image& image, const Layout& layout) const {
-  if (layout.flat()) return size_t(image.n) * image.c * image.h * image.w * sizeof(float);
+  if (layout.flat() || layout.pixels) return size_t(image.n) * image.c * image.h * image.w * sizeof(float);
   return size_t(layout.groups(image.n)) * image.c * layout.channel_vectors() * kernels().vector_bytes;
 }
 
@@ -87,18 +93,37 @@ const Layout* Schedule::lanes_of(int value, int lanes) const {
   return nullptr;
 }
 
+bool Schedule::lies(int value, const Layout& layout) const {
+  for (const Home& home : homes_[value])
+    if (home.layout == layout) return true;
+  return false;
+}
+
+Layout Schedule::pixels(int value) const {
+  const Shape shape = engine_.values_[value].shape;
+  Layout layout;
+  layout.pixels = shape.c > 1 && shape.h * shape.w > 1;  // else it lies so already
+  return layout;
+}
+
 int Schedule::buffer_of(int value, const Layout& layout) {
   for (const Home& home : homes_[value])
     if (home.layout == layout) return home.buffer;
   if (layout.flat()) {
     const Home from = homes_[value].front();
     const int to = new_buffer_for(value, layout);
-    add_exchange(lane_view(image(value), from.layout), from.buffer, to, false, quant(value));
+    if (from.layout.pixels)
+      add_swap(image(value), from.buffer, to, false);
+    else
+      add_exchange(lane_view(image(value), from.layout), from.buffer, to, false, quant(value));
     return to;
   }
   const int from = buffer_of(value, {});
   const int to = new_buffer_for(value, layout);
-  add_exchange(lane_view(image(value), layout), from, to, true, quant(value));
+  if (layout.pixels)
+    add_swap(image(value), from, to, true);
+  else
+    add_exchange(lane_view(image(value), layout), from, to, true, quant(value));
   return to;
 }
 
@@ -144,6 +169,20 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
       (fp16 ? k->to_lanes_f16 : k->to_lanes)(view, reinterpret_cast<const float*>(b[from]), b[to], group, begin, end);
     else
       (fp16 ? k->from_lanes_f16 : k->from_lanes)(view, b[from], reinterpret_cast<float*>(b[to]), group, begin, end);
+  };
+  add(std::move(step));
+}
+
+void Schedule::add_swap(const Image& image, int from, int to, bool into_pixels) {
+  const int plane = image.h * image.w, rows = into_pixels ? image.c : plane, columns = into_pixels ? plane : image.c;
+  Step step;
+  step.tasks = image.n;
+  step.reads = {from};
+  step.writes = {to};
+  step.kernel = into_pixels ? "to pixels" : "from pixels";
+  step.run = [=, k = &kernels()](char* const* b, int item, char*) {
+    const size_t at = size_t(item) * rows * columns;
+    k->swap_axes(reinterpret_cast<const float*>(b[from]) + at, rows, columns, reinterpret_cast<float*>(b[to]) + at);
   };
   add(std::move(step));
 }

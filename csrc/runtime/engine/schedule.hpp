@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "layout/pixel_runs.hpp"
 
 namespace tersify {
 
@@ -25,6 +26,8 @@ class Schedule {
   int new_buffer_for(int value, const Layout& layout);  // a new buffer for `value`
   int temporary(size_t bytes);
   bool has(int value) const { return !homes_[value].empty(); }
+  bool lies(int value, const Layout& layout) const;    // whether the value already lies so
+  Layout pixels(int value) const;                      // pixel by pixel, for this value
   const Layout* lanes_of(int value, int lanes) const;  // such a layout that the value already has, or null
   const Quant& quant(int value) const { return engine_.values_[value].quant; }
   void alias(int value, int other);  // the same flat bytes under another shape
@@ -35,6 +38,7 @@ class Schedule {
   LaneView lane_view(const Image& image, const Layout& layout) const;
   void add_exchange(const LaneView& view, int from, int to, bool into_lanes, const Quant& quant = {});
   size_t bytes(const Image& image, const Layout& layout) const;
+  KnownRuns& known_runs() { return known_runs_; }
 
   // For the engine.
   size_t arena_bytes() const { return arena_bytes_; }
@@ -68,6 +72,7 @@ class Schedule {
     int buffer;
   };
   int new_buffer(Where where, size_t bytes, int number = 0);
+  void add_swap(const Image& image, int from, int to, bool into_pixels);
   struct Lifetime {  // first and last step that touches a buffer
     int birth = -1, death = -1;
     bool meets(const Lifetime& other) const { return death >= other.birth && birth <= other.death; }
@@ -80,6 +85,7 @@ class Schedule {
   std::vector<Buffer> buffers_;
   std::vector<std::vector<Home>> homes_;
   std::vector<Step> steps_;
+  KnownRuns known_runs_;
   size_t arena_bytes_ = 0, scratch_bytes_ = 0;
   double cost_ = 0;
   int planned_ = -1;  // the output of the operation whose steps are being added

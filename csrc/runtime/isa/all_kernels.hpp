@@ -36,10 +36,12 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/conv-lists-f32/conv_lists_epilogue.hpp"
 #include "kernels/conv-lists-f32/conv_lists_f32.hpp"
 #include "kernels/conv-dense-f32/conv_dense_f32.hpp"
+#include "kernels/conv-pixels-f32/conv_pixels_f32.hpp"
 #include "kernels/pool-f32/pool_f32.hpp"
 #include "kernels/lanes-f32/transpose.hpp"
 #include "kernels/lanes-f32/lanes_f32.hpp"
 #include "kernels/elementwise-f32/elementwise_f32.hpp"
+#include "kernels/pixels-f32/pixels_f32.hpp"
 #include "kernels/mean-f32/mean_f32.hpp"
 #include "kernels/finite-f32/finite_f32.hpp"
 #include "kernels/norm-f32/norm_f32.hpp"
@@ -77,6 +79,7 @@ const Kernels kKernels{
     .conv_lists_f32_scratch_bytes = lists_scratch_bytes<Fp32Lanes>,
     .conv_lists_f32 = lists_conv<Fp32Lanes>,
     .conv_dense_f32 = dense_conv,
+    .conv_pixels_f32 = conv_pixels,
 #if !defined(TERSIFY_PLANS_ONLY)
     .conv_lists_f16_scratch_bytes = lists_scratch_bytes<Fp16Lanes>,
     .conv_lists_f16 = lists_conv<Fp16Lanes>,
@@ -92,6 +95,9 @@ const Kernels kKernels{
 #endif
     .to_lanes_i8 = to_lanes_i8,
     .from_lanes_i8 = from_lanes_i8,
+    .swap_axes = swap_axes,
+    .pool_pixels = pool_pixels,
+    .mean_pixels = mean_pixels,
     .elementwise = elementwise,
     .elementwise_rows = elementwise_rows,
     .global_mean = global_mean,

@@ -9,12 +9,14 @@
 #include "kernels/attention-f32/attention_task.hpp"
 #include "kernels/conv-codes-i8/pixels_task.hpp"
 #include "kernels/conv-lists-f32/conv_lists_task.hpp"
+#include "kernels/conv-pixels-f32/pixel_conv_task.hpp"
 #include "kernels/gemv-trits-f32/gemv_task.hpp"
 #include "kernels/linear-2bit-i8/codes_task.hpp"
 #include "kernels/linear-bits/bits_task.hpp"
 #include "kernels/linear-lookup-i8/lookup_task.hpp"
 #include "kernels/linear-picks-i8/picks_task.hpp"
 #include "kernels/linear-rows-f32/rows_task.hpp"
+#include "kernels/pixels-f32/pixel_pool_task.hpp"
 #include "kernels/pool-f32/pool_f32_task.hpp"
 #include "kernels/recurrent-f32/recurrent_task.hpp"
 #include "layout/lane_view.hpp"
@@ -28,6 +30,7 @@ struct Kernels {
   size_t (*conv_lists_f32_scratch_bytes)(const ConvTask&);
   void (*conv_lists_f32)(const ConvTask&);
   void (*conv_dense_f32)(const ConvTask&);  // with the same scratch
+  void (*conv_pixels_f32)(const PixelConvTask&);
   size_t (*conv_lists_f16_scratch_bytes)(const ConvTask&) = nullptr;
   void (*conv_lists_f16)(const ConvTask&) = nullptr;  // activations and short runs of sums in 16-bit floats
   size_t (*conv_lists_i8_scratch_bytes)(const ConvTask&);
@@ -40,6 +43,10 @@ struct Kernels {
   void (*to_lanes_i8)(const LaneView&, const float* flat, char* lanes, int group, int c_begin, int c_end, const Quant&);
   void (*from_lanes_i8)(const LaneView&, const char* lanes, float* flat, int group, int c_begin, int c_end,
                         const Quant&);
+  // [rows][columns] becomes [columns][rows].
+  void (*swap_axes)(const float* in, int rows, int columns, float* out);
+  void (*pool_pixels)(const PixelPoolTask&);
+  void (*mean_pixels)(const float* in, int positions, int channels, float* out, const EpilogueView&);
   // out[i] = epilogue(a[i] (×|+) b[i]) with one channel's constants over the whole run; b may be null.
   void (*elementwise)(float* out, const float* a, const float* b, bool multiply, size_t count, const EpilogueView&,
                       int channel);

@@ -20,6 +20,7 @@ struct EpilogueView {
   const float* shift2;
   Activation activation;
   float low, high;
+  const float* slopes = nullptr;  // Leaky: per channel, instead of `low`; null: none
 };
 
 // Whole numbers that stand for numbers × scale; scale 0: not quantized. In byte lanes they lie shifted by kByteZero

@@ -1,5 +1,6 @@
-// How activations lie in memory: plain row-major, or in lanes.
+// How activations lie in memory: plain row-major, pixel by pixel, or in lanes.
 //
+// Pixel by pixel, all channels of a position lie side by side: [image][y][x][channels].
 // In lanes, one vector register holds the same position of `images` images times a `rows` × `cols` grid of
 // tiles of each. A 3×3 window then only ever loads whole aligned vectors, for every stride, and needs
 // other lanes only at the rim of a tile.
@@ -16,15 +17,17 @@ struct Image {
 struct Layout {
   int images = 0, rows = 0, cols = 0;
   int tile_h = 0, tile_w = 0;
+  bool pixels = false;
 
-  bool flat() const { return images == 0; }
+  bool flat() const { return images == 0 && !pixels; }
   int lanes() const { return images * rows * cols; }
   int groups(int n) const { return (n + images - 1) / images; }
   int positions() const { return tile_h * tile_w; }
   // Vectors from one channel to the next. Powers of two would send every channel to the same cache sets.
   int channel_vectors() const { return positions() + (positions() % 8 == 0); }
   bool operator==(const Layout& o) const {
-    return images == o.images && rows == o.rows && cols == o.cols && tile_h == o.tile_h && tile_w == o.tile_w;
+    return images == o.images && rows == o.rows && cols == o.cols && tile_h == o.tile_h && tile_w == o.tile_w &&
+           pixels == o.pixels;
   }
 };
 

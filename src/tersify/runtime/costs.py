@@ -1,6 +1,4 @@
-"""What the kernels cost on this CPU: measured once in about half a second, and kept in
-a cache file.
-"""
+"""What the kernels cost on this CPU: measured once, and kept in a cache file."""
 
 from __future__ import annotations
 
@@ -49,6 +47,11 @@ CONV_KERNELS = {
     INT8: ConvKernel.LISTS_I8,
     TWO_BIT: ConvKernel.CODES_I8,
     FOUR_BIT: ConvKernel.CODES_I8,
+}
+LINEAR_KERNELS = {
+    LANES: LinearKernel.DENSE_F32,
+    INT8: LinearKernel.I8,
+    FOUR_BIT: LinearKernel.I8,
 }
 
 
@@ -100,8 +103,8 @@ def keys() -> list[str]:
         every += [_key(call, INT8, density) for density in DENSITIES[:2]]
     # The rest read every weight, zero or not, so one density tells all.
     full = {
-        VECTOR: (*LISTS[:2], INT8, FOUR_BIT, DENSE),
-        ROWS: (INT8, FOUR_BIT, DENSE),
+        VECTOR: (*LISTS[:2], INT8, FOUR_BIT, DENSE, LANES),
+        ROWS: (INT8, FOUR_BIT, DENSE, LANES),
         CONV: (DENSE, LANES, TWO_BIT, FOUR_BIT),
     }
     for call, kernels in full.items():
@@ -248,10 +251,7 @@ def _measured(module: ModuleType, key: str) -> float:
     # A key of density 1 names a kernel that reads every weight, so that its time does
     # not depend on the zeros; any density will do.
     weight = _weight(kernel, values, 0.6 if density == "1" else float(density))
-    linear = Linear(
-        weight=weight,
-        kernel=LinearKernel.I8 if kernel in (INT8, FOUR_BIT) else LinearKernel.F32,
-    )
+    linear = Linear(weight=weight, kernel=LINEAR_KERNELS.get(kernel, LinearKernel.F32))
     node = Node(name="y", op=linear, inputs=("x",), value=_floats(len(x), len(values)))
     counted = values.numel() if density == "1" else int(weight.values.count_nonzero())
     return 1e9 * _engine_seconds(module, x, [node], {}) / (len(x) * counted)
@@ -275,7 +275,7 @@ def _weight(kernel: str, values: Tensor, density: float) -> Weight:
     kept = (
         torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) < density
     )
-    if kernel == "float":
+    if kernel in ("float", LANES):
         return Weight(kind=WeightKind.FLOAT, values=values * kept)
     if kernel in ("table", FOUR_BIT):
         # Evenly spaced levels, so that they are whole steps of an int8 kernel as well.

@@ -33,6 +33,7 @@ from tersify.runtime.passes.quantize import (
     observed,
     quantized_values,
     rounds,
+    with_faint_in_fp32,
     with_int8_kernels,
 )
 from tersify.runtime.plan import Node, Plan, Quant
@@ -204,11 +205,12 @@ class Planner:
         return (
             plan
             if costs is None
-            else choose(with_shortcuts_as_convolutions(plan), costs, int8=False)
+            else with_shortcuts_as_convolutions(choose(plan, costs, int8=False))
         )
 
     def _chosen_for_int8(self, plan: Plan) -> Plan:
         costs = self._costs()
+        plan = with_faint_in_fp32(plan, self._quants)
         # Asked for int8, every layer that can takes it. With "auto" the costs decide.
         if self.precision == "int8":
             plan = with_int8_kernels(with_code_convolutions(plan))

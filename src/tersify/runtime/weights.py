@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tersify.runtime.extension import extension
+from tersify.runtime.row_steps import INT8_HIGH, row_steps
 from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
 # of a row scale: products with activations neither overflow nor vanish
 SAFE_EXPONENT = 60
-INT8_HIGH = 127
 # of the largest level: what a level times a scale may be rounded by
 WHOLE_TOLERANCE = 1e-6
 # the density from which products with every weight beat lists of some, about
@@ -124,6 +124,17 @@ class Weight:
         """Of int8 levels; see `int8_step`."""
         return int8_step(self.factors.unique() if self.table is None else self.table)
 
+    @cached_property
+    def int8_noise(self) -> float:
+        """The part of a row's energy that rounding to int8 steps takes: the median of
+        the rows that have any.
+        """
+        given = self.factors.reshape(len(self.factors), -1).double()
+        rounded = (given / self.step).round() * self.step
+        energies = given.square().sum(1)
+        lost = (given - rounded).square().sum(1)[energies > 0] / energies[energies > 0]
+        return float(lost.median()) if len(lost) else 0.0
+
     def in_steps(self) -> Weight:
         """The same weight as the int8 kernels have it: the levels of a table rounded to
         whole steps.
@@ -203,9 +214,12 @@ def classify(
             f"{name!r} holds NaN or infinite weights; compile needs finite ones"
         )
     # Signs with a scale per row are the cheapest form, whatever the origin says.
-    if found.kind is WeightKind.SIGN or origin is None:
+    if found.kind is WeightKind.SIGN:
         return found
-    return _by_rows(origin, dense) or found
+    by_rows = None if origin is None else _by_rows(origin, dense)
+    if by_rows is None and found.kind is WeightKind.FLOAT:
+        by_rows = _in_row_steps(dense)
+    return by_rows or found
 
 
 def _classified(dense: Tensor) -> Weight | None:
@@ -268,6 +282,27 @@ def _few_levels(dense: Tensor) -> Tensor | None:
     table = flat.unique()
     table = table[table != 0]
     return table if len(table) <= MAX_TABLE else None
+
+
+def _in_row_steps(dense: Tensor) -> Weight | None:
+    """Whole numbers of −127..127 times one step a row, as a uniform quantizer of
+    channels leaves them; None where some row is none of that.
+    """
+    rows = dense.reshape(len(dense), -1)
+    # Plain numbers show in the first row already.
+    if row_steps(rows[:1]) is None:
+        return None
+    steps = row_steps(rows)
+    if steps is None:
+        return None
+    whole = (rows.double() / steps[:, None]).round().float()
+    table = whole.unique()
+    return Weight(
+        kind=WeightKind.TABLE,
+        values=whole.reshape(dense.shape),
+        table=table[table != 0],
+        row_scale=steps.float(),
+    )
 
 
 def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/schedule.hpp"
 #include "kernels/linear-2bit-i8/code_matrix.hpp"
@@ -103,10 +104,21 @@ void multiply_row(const Kernels& k, const ConvCodes& d, int group, const char* u
   }
 }
 
+// A column of pixels lies in memory as a row does, and rows meet the weights tile by tile.
+void lay_down(Shape& in, Window& w) {
+  if (in.w != 1 || w.kernel_w != 1 || w.pad_w != 0) return;
+  std::swap(in.h, in.w);
+  std::swap(w.kernel_h, w.kernel_w);
+  std::swap(w.stride_h, w.stride_w);
+  std::swap(w.pad_h, w.pad_w);
+  std::swap(w.dilation_h, w.dilation_w);
+}
+
 // What the window and the image make of the weights.
-std::shared_ptr<ConvCodes> conv_of(std::shared_ptr<const ConvCodesWeights> weights, const Shape& in, const Quant& quant,
+std::shared_ptr<ConvCodes> conv_of(std::shared_ptr<const ConvCodesWeights> weights, Shape in, const Quant& quant,
                                    const Epilogue& epilogue) {
-  const Window& w = weights->window;
+  Window w = weights->window;
+  lay_down(in, w);
   auto d = std::make_shared<ConvCodes>();
   d->in = in;
   d->out = conv_shape(in, w, weights->rows);
@@ -191,13 +203,14 @@ int Engine::conv_codes(int in, std::shared_ptr<const ConvCodesWeights> weights, 
   if (input.shape.c != weights->channels)
     throw std::invalid_argument("the convolution reads " + std::to_string(weights->channels) +
                                 " channels, its input has " + std::to_string(input.shape.c));
+  const Shape made = conv_shape(input.shape, weights->window, weights->rows);
   const auto conv = conv_of(std::move(weights), input.shape, quant, epilogue);
   std::vector<int> inputs{in};
   if (residual != -1) {
-    residual_at(residual, input.items, conv->out);
+    residual_at(residual, input.items, made);
     inputs.push_back(residual);
   }
-  return add(inputs, conv->out, [conv](Schedule& s, const Op& op) { add_conv_codes(s, op, conv); });
+  return add(inputs, made, [conv](Schedule& s, const Op& op) { add_conv_codes(s, op, conv); });
 }
 
 }  // namespace tersify

@@ -83,8 +83,9 @@ inline Numbers<Lanes> with_epilogue(const ConvTask& t, const Folded& f, const ch
   const char* wide = has_wide_sums<Lanes>(t) ? sums + wide_position<Lanes>(t, position) : nullptr;
   const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes + size_t(x) * kBytes;
   Numbers<Lanes> out = with_affine<Lanes>(t, f, load_lanes<Lanes>(sums + position * kBytes), wide, at);
+  const EpilogueView epilogue = of_channel(t.epilogue, channel);
   UNROLL
-  for (int k = 0; k < Lanes::kParts; ++k) out.of[k] = activate(out.of[k], t.epilogue);
+  for (int k = 0; k < Lanes::kParts; ++k) out.of[k] = activate(out.of[k], epilogue);
   return out;
 }
 

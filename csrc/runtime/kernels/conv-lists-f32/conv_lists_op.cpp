@@ -1,11 +1,13 @@
 // Convolutions with lists of weights, as steps.
 #include <algorithm>
 #include <climits>
+#include <cmath>
 #include <memory>
 
 #include "engine/window_layouts.hpp"
 #include "kernels/conv-lists-f32/conv_lists_step.hpp"
 #include "kernels/conv-lists-i8/mean_steps.hpp"
+#include "kernels/conv-pixels-f32/conv_pixels_op.hpp"
 
 namespace tersify {
 namespace {
@@ -16,22 +18,16 @@ bool fills_patches(const Layout& layout, const Patch& patch, const Window& pool)
          layout.tile_w % patch.w == 0;
 }
 
-struct ConvOp {
-  std::shared_ptr<const ListConvWeights> weights;
-  std::shared_ptr<Epilogue> epilogue, mean;  // mean null: none
-  Shape made;                                // by the sums; a mean is smaller
-  int residual;
-};
-
 void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
   const Window& w = conv.weights->window;
   const int in = op.inputs[0];
   const Image input = s.image(in), output{input.n, conv.made.c, conv.made.h, conv.made.w};
   const WindowLayouts layouts = window_layouts(s, in, output, w, s.lanes(conv.weights->lane));
+  if (pixels_are_faster(s, op, conv, layouts)) return add_pixels(s, op, conv);
   const Layout& to = layouts.to;
   ConvStep step;
-  step.weights = conv.weights->lists;
-  step.epilogue = conv.epilogue;
+  step.weights = conv.weights->lists();
+  step.epilogue = conv.finished(op);
   step.in = input;
   step.out = output;
   step.from = layouts.from;
@@ -78,14 +74,16 @@ int Engine::list_conv(int in, std::shared_ptr<const ListConvWeights> weights, Ep
   const Shape made = conv_shape(input.shape, weights->window, weights->rows);
   if (residual != -1) residual_at(residual, input.items, made);
   ConvOp conv;
+  const bool plain = epilogue.activation == Activation::Clamp && std::isinf(epilogue.low) && std::isinf(epilogue.high);
   conv.epilogue = std::make_shared<Epilogue>(std::move(epilogue));
   if (mean) conv.mean = std::make_shared<Epilogue>(mean->checked(weights->rows).folded());
   conv.made = made;
   conv.residual = residual;
-  conv.weights = std::move(weights);
+  conv.weights = weights;
   const int value = add(with_residual(in, residual), mean ? Shape{made.c, 1, 1} : made,
                         [conv](Schedule& s, const Op& op) { add_list_conv(s, op, conv); });
   ops_.back().takes_maxima = !mean;
+  ops_.back().takes_slopes = !mean && plain && conv.weights->lane == Lane::F32;
   return value;
 }
 

@@ -14,7 +14,7 @@ struct ConvStep {
   const Kernels* kernels = nullptr;
   Geometry geometry;
   std::shared_ptr<LaneWeights> weights;
-  std::shared_ptr<Epilogue> epilogue;
+  std::shared_ptr<const Epilogue> epilogue;
   Image in, out;
   Layout from, to;
   int source = -1, target = -1, residual = -1;  // buffers; residual −1: none

@@ -1,6 +1,10 @@
 // Curves of whole vectors. Polynomials are least-squares fits in Chebyshev points; every curve is within a few units of
 // the last place, and NaN stays NaN.
 
+#if TERSIFY_VECTOR_BYTES == 64
+#include <immintrin.h>
+#endif
+
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
@@ -104,21 +108,45 @@ inline float activate(float v, const EpilogueView& f) {
   return v > f.high ? f.high : v;
 }
 
+#if TERSIFY_VECTOR_BYTES == 64
+inline __mmask16 lanes_below(int count) { return __mmask16(count >= kLanes ? 0xffff : (1 << count) - 1); }
+#endif
+
 // Up to a whole vector from anywhere; what is missing is 0.
 inline Vec load_some(const float* p, int count) {
+#if TERSIFY_VECTOR_BYTES == 64
+  return (Vec)_mm512_maskz_loadu_ps(lanes_below(count), p);
+#else
   Vec v = {};
   if (count >= kLanes)
     memcpy(&v, p, sizeof v);
   else
     memcpy(&v, p, size_t(count) * sizeof(float));
   return v;
+#endif
 }
 
 inline void store_some(float* p, Vec v, int count) {
+#if TERSIFY_VECTOR_BYTES == 64
+  _mm512_mask_storeu_ps(p, lanes_below(count), (__m512)v);
+#else
   if (count >= kLanes)
     memcpy(p, &v, sizeof v);
   else
     memcpy(p, &v, size_t(count) * sizeof(float));
+#endif
+}
+
+// The same where the lanes are channels, from `channel` on.
+inline Vec activate(Vec v, const EpilogueView& f, int channel, int some) {
+  if (!f.slopes) return activate(v, f);
+  return v < Vec{} ? product(v, load_some(f.slopes + channel, some)) : v;
+}
+
+// What the lanes of one channel meet.
+inline EpilogueView of_channel(EpilogueView f, int channel) {
+  if (f.slopes) f.low = f.slopes[channel];
+  return f;
 }
 
 inline float sum_of(Vec v) {

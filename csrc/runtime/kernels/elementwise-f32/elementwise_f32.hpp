@@ -6,6 +6,7 @@ namespace {
 
 void elementwise(float* out, const float* a, const float* b, bool multiply, size_t count, const EpilogueView& f,
                  int channel) {
+  const EpilogueView own = of_channel(f, channel);
   const float scale = f.scale ? f.scale[channel] : 1.0f, shift = f.shift ? f.shift[channel] : 0.0f;
   const float scale2 = f.scale2 ? f.scale2[channel] : 1.0f, shift2 = f.scale2 ? f.shift2[channel] : 0.0f;
   for (size_t i = 0; i < count; i += kLanes) {
@@ -15,7 +16,7 @@ void elementwise(float* out, const float* a, const float* b, bool multiply, size
       const Vec other = load_some(b + i, some);
       v = multiply ? product(v, other) : v + other;
     }
-    store_some(out + i, activate(product(v, Vec{} + scale2) + shift2, f), some);
+    store_some(out + i, activate(product(v, Vec{} + scale2) + shift2, own), some);
   }
 }
 
@@ -29,7 +30,7 @@ void elementwise_rows(float* out, const float* a, const float* b, bool multiply,
       v = multiply ? product(v, other) : v + other;
     }
     if (f.scale2) v = product(v, load_some(f.scale2 + c, some)) + load_some(f.shift2 + c, some);
-    store_some(out + c, activate(v, f), some);
+    store_some(out + c, activate(v, f, c, some), some);
   }
 }
 

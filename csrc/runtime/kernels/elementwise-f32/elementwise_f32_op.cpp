@@ -11,17 +11,20 @@ namespace {
 
 void add_elementwise(Schedule& s, const Op& op, bool multiply, std::shared_ptr<Epilogue> epilogue) {
   const int a = op.inputs[0], b = op.inputs.size() > 1 ? op.inputs[1] : -1;
-  const Layout* current = s.lanes_of(a, s.lanes());
+  const Layout pixels = s.pixels(a);
+  const bool by_pixels = pixels.pixels && (s.lies(a, pixels) || (b >= 0 && s.lies(b, pixels)));
+  const Layout* current = by_pixels ? &pixels : s.lanes_of(a, s.lanes());
   if (!current && b >= 0) current = s.lanes_of(b, s.lanes());
   const Layout layout = current ? *current : Layout{};
   const int first = s.buffer_of(a, layout), second = b < 0 ? -1 : s.buffer_of(b, layout);
   const int target = s.new_buffer_for(op.output, layout);
-  const Image image = s.image(a);
-  const int planes = (layout.flat() ? image.n : layout.groups(image.n)) * image.c;
+  Image image = s.image(a);
+  if (by_pixels) image = {image.n * image.h * image.w, image.c, 1, 1};  // pixels are rows of channels
+  const int planes = (layout.flat() || by_pixels ? image.n : layout.groups(image.n)) * image.c;
   const size_t count = s.bytes(image, layout) / sizeof(float) / planes;
   const int tasks = std::min(planes, kTasksPerThread * s.threads());
   const Kernels* k = &s.kernels();
-  const bool by_rows = layout.flat() && image.h * image.w == 1;  // then neighbours are neighbouring channels
+  const bool by_rows = (layout.flat() || by_pixels) && image.h * image.w == 1;  // then neighbours are neighbouring channels
   Step step;
   step.tasks = tasks;
   step.reads = {first};
@@ -52,25 +55,15 @@ int Engine::prelu(int in, std::vector<float> slopes) {
   if (slopes.size() != size_t(shape.c))
     throw std::invalid_argument("a PReLU of " + std::to_string(shape.c) + " channels needs as many slopes, got " +
                                 std::to_string(slopes.size()));
-  auto shared = std::make_shared<std::vector<float>>(std::move(slopes));
-  const size_t plane = size_t(shape.h) * shape.w;
-  return add({in}, shape, [=](Schedule& s, const Op& op) {
-    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
-    Step step;
-    step.tasks = s.items(in);
-    step.reads = {source};
-    step.writes = {target};
-    step.kernel = "prelu";
-    step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
-      for (int c = 0; c < shape.c; ++c) {
-        const size_t at = (size_t(item) * shape.c + c) * plane;
-        const EpilogueView f{nullptr, nullptr, nullptr, nullptr, Activation::Leaky, (*shared)[c], INFINITY};
-        k->elementwise(reinterpret_cast<float*>(b[target]) + at, reinterpret_cast<const float*>(b[source]) + at,
-                       nullptr, false, plane, f, 0);
-      }
-    };
-    s.add(std::move(step));
+  const auto shared = std::make_shared<const std::vector<float>>(std::move(slopes));
+  const int value = add({in}, shape, [=](Schedule& s, const Op& op) {
+    auto epilogue = std::make_shared<Epilogue>();
+    epilogue->activation = Activation::Leaky;
+    epilogue->slopes = *shared;
+    add_elementwise(s, op, false, epilogue);
   });
+  ops_.back().slopes = shared;
+  return value;
 }
 
 int Engine::with_constant(int in, std::vector<float> constant, bool multiply) {

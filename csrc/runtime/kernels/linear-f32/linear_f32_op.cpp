@@ -1,8 +1,10 @@
-// Matrix products: vector by vector where there are few, as a 1×1 convolution where there are many.
+// Matrix products: vector by vector where there are few, as a 1×1 convolution where there are many or every weight is
+// met.
 #include <algorithm>
 #include <memory>
 
 #include "kernels/conv-lists-f32/conv_lists_step.hpp"
+#include "kernels/conv-pixels-f32/conv_pixels_step.hpp"
 
 namespace tersify {
 namespace {
@@ -40,6 +42,20 @@ void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr
   s.add(std::move(multiply));
 }
 
+// The vectors are the positions of one image.
+void add_dense(Schedule& s, std::shared_ptr<const PixelWeights> weights, std::shared_ptr<Epilogue> epilogue,
+               const Image& input, const Image& output, int source, int target) {
+  PixelConvStep step;
+  step.weights = std::move(weights);
+  step.epilogue = std::move(epilogue);
+  step.runs = s.known_runs().of(input, output, Window{});
+  step.in = input;
+  step.out = output;
+  step.source = source;
+  step.target = target;
+  add_pixel_conv(s, std::move(step));
+}
+
 }  // namespace
 
 int Engine::linear(int in, std::shared_ptr<LinearWeights> weights, Epilogue epilogue) {
@@ -51,13 +67,18 @@ int Engine::linear(int in, std::shared_ptr<LinearWeights> weights, Epilogue epil
     // A matrix product is a 1×1 convolution over one image whose width is the rows of the input.
     const Image input{1, features, 1, count}, output{1, rows, 1, count};
     const Layout lanes = choose_layout(output, s.lanes(), s.kernels().patch_limit);
-    const double together = layout_cost(lanes, 1, s.kernels().patch_limit) * weights->products();
+    const double together = weights->dense() ? weights->pixels()->cost(count)
+                                             : layout_cost(lanes, 1, s.kernels().patch_limit) * weights->products();
     const double apart = double(count) * rows * features * kGemvPerWeight;
     if (weights->vectors() && apart < together) {
       const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
       for (int v = 0; v < count; ++v) add_gemv(s, weights->vectors(), constants, source, target, v);
       s.add_cost(apart);
       return;
+    }
+    if (weights->dense()) {
+      const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
+      return add_dense(s, weights->pixels(), constants, input, output, source, target);
     }
     auto view = [&](const Image& image) {
       LaneView v = s.lane_view(image, lanes);

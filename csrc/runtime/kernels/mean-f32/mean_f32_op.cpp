@@ -1,7 +1,7 @@
 // Means of whole channels, as steps.
 #include <memory>
 
-#include "engine/schedule.hpp"
+#include "kernels/conv-pixels-f32/conv_pixels_step.hpp"
 
 namespace tersify {
 
@@ -10,6 +10,8 @@ int Engine::global_mean(int in, Epilogue epilogue) {
   auto constants = std::make_shared<Epilogue>(epilogue.checked(i.c).folded());
   return add({in}, Shape{i.c, 1, 1}, [=](Schedule& s, const Op& op) {
     const Image image = s.image(in);
+    if (s.pixels(in).pixels && s.lies(in, s.pixels(in)))
+      return add_pixel_mean(s, image, s.buffer_of(in, s.pixels(in)), s.new_buffer_for(op.output, {}), constants);
     const Layout* current = s.lanes_of(in, s.lanes());
     const Layout layout = current ? *current : choose_layout(image, s.lanes(), s.kernels().patch_limit);
     const int source = s.buffer_of(in, layout), target = s.new_buffer_for(op.output, {});

@@ -14,27 +14,61 @@ int inside(int at, int size, int kernel, int dilation) {
   return std::max(count, 1);
 }
 
+int averaged(const Image& in, const Window& w, bool count_padding, int y, int x) {
+  if (count_padding) return w.taps();
+  return inside(y * w.stride_h - w.pad_h, in.h, w.kernel_h, w.dilation_h) *
+         inside(x * w.stride_w - w.pad_w, in.w, w.kernel_w, w.dilation_w);
+}
+
 // 1 / the number of averaged positions, laid out like one channel of the output.
 std::shared_ptr<AlignedBytes> reciprocals(const Image& in, const Layout& to, const Window& w, bool count_padding,
                                           int vector_bytes) {
   auto made = std::make_shared<AlignedBytes>();
   made->grow(size_t(to.positions()) * vector_bytes);
   float* value = reinterpret_cast<float*>(made->data());
-  auto counted = [&](int y, int x) {
-    if (count_padding) return w.taps();
-    return inside(y * w.stride_h - w.pad_h, in.h, w.kernel_h, w.dilation_h) *
-           inside(x * w.stride_w - w.pad_w, in.w, w.kernel_w, w.dilation_w);
-  };
   for (int y = 0; y < to.tile_h; ++y)
     for (int x = 0; x < to.tile_w; ++x)
       for (int lane = 0; lane < to.lanes(); ++lane) {
         const int tile = lane % (to.rows * to.cols);
-        *value++ = 1.0f / float(counted(tile / to.cols * to.tile_h + y, tile % to.cols * to.tile_w + x));
+        *value++ = 1.0f / float(averaged(in, w, count_padding, tile / to.cols * to.tile_h + y,
+                                         tile % to.cols * to.tile_w + x));
       }
   return made;
 }
 
+// Where the image lies pixel by pixel.
+void add_pixel_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool count_padding) {
+  const Image in = s.image(op.inputs[0]), out = s.image(op.output);
+  const auto taps = std::make_shared<PixelRuns>(pixel_taps(in, out, window));
+  const auto counted = std::make_shared<std::vector<float>>();
+  for (int y = 0; y < out.h && !is_max; ++y)
+    for (int x = 0; x < out.w; ++x) counted->push_back(1.0f / float(averaged(in, window, count_padding, y, x)));
+  const int source = s.buffer_of(op.inputs[0], s.pixels(op.inputs[0]));
+  const int target = s.new_buffer_for(op.output, s.pixels(op.output));
+  Step step;
+  step.tasks = in.n;
+  step.reads = {source};
+  step.writes = {target};
+  step.kernel = "pool";
+  step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
+    PixelPoolTask t{};
+    t.input = reinterpret_cast<const float*>(b[source]) + size_t(item) * in.c * in.h * in.w;
+    t.starts = taps->starts.data();
+    t.taps = taps->runs;
+    t.positions = taps->positions;
+    t.channels = in.c;
+    t.last = taps->positions;
+    t.is_max = is_max;
+    t.reciprocals = counted->data();
+    t.output = reinterpret_cast<float*>(b[target]) + size_t(item) * out.c * out.h * out.w;
+    k->pool_pixels(t);
+  };
+  s.add(std::move(step));
+}
+
 void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool count_padding) {
+  const Layout pixels = s.pixels(op.inputs[0]);
+  if (pixels.pixels && s.lies(op.inputs[0], pixels)) return add_pixel_pool(s, op, window, is_max, count_padding);
   const Kernels* k = &s.kernels();
   const Image in = s.image(op.inputs[0]), out = s.image(op.output);
   const WindowLayouts layouts = window_layouts(s, op.inputs[0], out, window, s.lanes());

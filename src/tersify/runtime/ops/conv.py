@@ -81,6 +81,7 @@ class Conv(Op):
     # of its input, and of its output where only a rounding reads it
     levels: Levels | None = None
     made_levels: Levels | None = None
+    in_floats: bool = False  # its activations must not be rounded to 8 bits
 
     @property
     def in_torch(self) -> bool:

@@ -17,6 +17,7 @@ from tersify.runtime.costs import (
     INT8,
     LANES,
     LEAVING,
+    LINEAR_KERNELS,
     ROWS,
     TWO_BIT,
     VECTOR,
@@ -61,16 +62,19 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
     times = ", ".join(
         f"{kernel} {_microseconds(ns)} µs" for kernel, ns in options.items()
     )
-    node = replace(node, reason=f"{best} chosen: {times}")
+    reason = "; ".join(filter(None, (node.reason, f"{best} chosen: {times}")))
+    node = replace(node, reason=reason)
     # Every other outcome keeps the op in the engine, with its own kernel.
     if best == DENSE:
         return replace(node, op=op.in_dense_torch())
     if isinstance(op, Conv) and best in CONV_KERNELS:
         weight = op.weight.in_steps() if best == FOUR_BIT else op.weight
         return replace(node, op=replace(op, weight=weight, kernel=CONV_KERNELS[best]))
-    # Levels are rounded to whole steps before an integer kernel reads them.
-    if isinstance(op, Linear) and best in (INT8, FOUR_BIT):
-        own = LinearKernel.I8 if op.levels is None else LinearKernel.LEVELS_I8
+    if isinstance(op, Linear) and best in LINEAR_KERNELS:
+        if best == LANES:
+            return replace(node, op=replace(op, kernel=LINEAR_KERNELS[best]))
+        # Levels are rounded to whole steps before an integer kernel reads them.
+        own = LINEAR_KERNELS[best] if op.levels is None else LinearKernel.LEVELS_I8
         return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=own))
     return node
 
@@ -152,7 +156,7 @@ def _linear_kernels(op: Linear, shape_class: str, int8: bool) -> list[str]:
     is_table = weight.kind is WeightKind.TABLE
     if shape_class == VECTOR and is_table and _codes(weight) > MAX_CODES:
         own = WeightKind.FLOAT.value
-    kernels = [own, DENSE]
+    kernels = [own, DENSE, LANES]
     # The four-bit measurement stands for all tables, the int8 one for signs.
     if can_round_vectors(op) and (int8 if op.levels is None else weight.is_whole):
         kernels.append(FOUR_BIT if is_table else INT8)

@@ -8,8 +8,8 @@ table become whole steps, at most 127 up and down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,10 @@ MAX_FEATURES = 1 << 17
 # a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
 MAX_TABLE_FEATURES = 1 << 16
 USES_OF_A_LEVEL = 4  # of a table, on average; fewer are chance
+# of the energy of an item, or of a row of weights, that rounding may take: 20 dB below
+# the signal. Images and most weights lose a tenth of this; items that differ in
+# loudness, and tables with a few large levels, may lose nearly all
+MOST_NOISE = 0.01
 # kernels that read int8 activations, or fewer bits
 ROUNDED = {
     ConvKernel.LISTS_I8,
@@ -64,14 +68,13 @@ def quantized_values(plan: Plan) -> set[str]:
 
 
 def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quant]:
-    """The steps of every float value over all batches. The plans are those of the
-    batches' sizes, in fp32.
+    """The steps of every float value over all batches, but for those whose faint items
+    they would drown. The plans are those of the batches' sizes, in fp32.
 
     Only convolutions need them: nothing runs for a network without one that could be
     int8.
     """
-    low: dict[str, float] = {}
-    high: dict[str, float] = {}
+    seen: dict[str, _Seen] = {}
     with torch.no_grad():
         for plan, inputs in batches:
             # Without such a convolution no fixed steps are needed, and running the
@@ -88,11 +91,65 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
                     and value.is_floating_point()
                     and value.numel()
                 ):
-                    # Every range contains 0, so that zero padding and ReLU's zeros are
-                    # exact.
-                    low[name] = min(low.get(name, 0.0), float(value.min()))
-                    high[name] = max(high.get(name, 0.0), float(value.max()))
-    return {name: _quant(low[name], high[name]) for name in low}
+                    seen.setdefault(name, _Seen()).add(value)
+    quants = {name: _quant(each.low, each.high) for name, each in seen.items()}
+    return {
+        name: quant
+        for name, quant in quants.items()
+        if seen[name].noise(quant.scale) <= MOST_NOISE
+    }
+
+
+@dataclass
+class _Seen:
+    """What a value was in the calibration batches: its range, and how strong each of
+    its items was.
+    """
+
+    # Every range contains 0, so that zero padding and ReLU's zeros are exact.
+    low: float = 0.0
+    high: float = 0.0
+    energies: list[Tensor] = field(default_factory=list)
+    counts: list[Tensor] = field(default_factory=list)  # of numbers that are not zero
+
+    def add(self, value: Tensor) -> None:
+        items = value.reshape(len(value) if value.ndim else 1, -1)
+        self.low = min(self.low, float(items.min()))
+        self.high = max(self.high, float(items.max()))
+        self.energies.append(items.double().square().sum(1))
+        self.counts.append(items.count_nonzero(1))
+
+    def noise(self, step: float) -> float:
+        """The part of an item's energy that rounding to whole steps takes, on average
+        over the items: up to a step is spread evenly, and what rounds to zero is lost.
+        """
+        energies, counts = torch.cat(self.energies), torch.cat(self.counts)
+        heard = energies > 0
+        if not bool(heard.any()):
+            return 0.0
+        lost = counts[heard] * (step**2 / 12)
+        return float((lost / energies[heard]).clamp(max=1.0).mean())
+
+
+def with_faint_in_fp32(plan: Plan, quants: Mapping[str, Quant]) -> Plan:
+    """Convolutions that would read, or in lists write, values without steps keep
+    floats.
+    """
+
+    def kept(node: Node) -> Node:
+        op = node.op
+        # Ranges that were trained are what the network is made for.
+        if not isinstance(op, Conv) or op.levels is not None:
+            return node
+        if not (can_be_int8(op) or can_be_codes(op)):
+            return node
+        touched = (*node.inputs, node.name) if can_be_int8(op) else node.inputs[:1]
+        if all(name in quants for name in touched):
+            return node
+        why = "float activations: 8 bits would lose the faint ones among its items"
+        return replace(node, op=replace(op, in_floats=True), reason=why)
+
+    return replace(plan, nodes=tuple(kept(node) for node in plan.nodes))
 
 
 def with_code_convolutions(plan: Plan) -> Plan:
@@ -150,7 +207,7 @@ def can_round_vectors(op: Linear) -> bool:
         return False
     # Sums of a table's steps grow faster than sums of signs.
     if weight.kind is WeightKind.TABLE:
-        return _is_few(weight) and weight.shape[1] <= MAX_TABLE_FEATURES
+        return _can_round(weight) and weight.shape[1] <= MAX_TABLE_FEATURES
     return weight.kind is WeightKind.SIGN and weight.shape[1] <= MAX_FEATURES
 
 
@@ -159,23 +216,34 @@ def can_be_codes(op: Conv) -> bool:
     rounded up to four.
     """
     kind = op.weight.kind
+    if op.in_floats:
+        return False
     # Products per sum = taps · channels; the limits keep sums within 32 bits.
     most = {WeightKind.SIGN: MAX_FEATURES, WeightKind.TABLE: MAX_TABLE_FEATURES}.get(
         kind, 0
     )
-    if kind is WeightKind.TABLE and not _is_few(op.weight):
+    if kind is WeightKind.TABLE and not _can_round(op.weight):
         return False
     # The int8 dot product adds four channels at a time, so padded channels count.
     return op.groups == 1 and op.window.taps * (-(-op.weight.shape[1] // 4) * 4) <= most
 
 
-def _is_few(weight: Weight) -> bool:
-    """A small layer of plain numbers is a table, too: its numbers must not be rounded."""
-    return weight.levels * USES_OF_A_LEVEL <= weight.values.numel()
+def _can_round(weight: Weight) -> bool:
+    """A small layer of plain numbers is a table, too: its numbers must not be rounded.
+    Nor must levels of which most are small beside the largest.
+    """
+    if weight.is_whole:
+        return True
+    few = weight.levels * USES_OF_A_LEVEL <= weight.values.numel()
+    return few and weight.int8_noise <= MOST_NOISE
 
 
 def can_be_int8(op: Conv) -> bool:
-    return op.weight.kind is WeightKind.SIGN and op.window.taps <= MAX_TAPS
+    return (
+        op.weight.kind is WeightKind.SIGN
+        and op.window.taps <= MAX_TAPS
+        and not op.in_floats
+    )
 
 
 def _quant(low: float, high: float) -> Quant:

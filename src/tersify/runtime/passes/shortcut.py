@@ -17,27 +17,29 @@ from tersify.runtime.weights import Weight, WeightKind
 
 def with_shortcuts_as_convolutions(plan: Plan) -> Plan:
     """ResNets' option A: `pad(x[:, :, ::2, ::2])` behind a convolution in floats; the
-    sum that follows takes it in.
+    sum that follows takes it in. Kernels are chosen by then, and it takes the one of the
+    convolution that it reads.
     """
     nodes: dict[str, Node] = {}
     for node in plan.nodes:
         # Worth it only behind a convolution that writes channels in lanes: a move would
         # have to undo that layout, whereas a convolution reads it as it is.
         source = nodes.get(node.inputs[0]) if isinstance(node.op, Move) else None
-        if source is not None and isinstance(node.op, Move) and _in_lanes(source):
+        kernel = None if source is None else _in_lanes(source)
+        if kernel is not None and isinstance(node.op, Move):
             shortcut = _as_convolution(node.op)
-            node = node if shortcut is None else replace(node, op=shortcut)
+            if shortcut is not None:
+                node = replace(node, op=replace(shortcut, kernel=kernel))
         nodes[node.name] = node
     changed = replace(plan, nodes=tuple(nodes.values()))
     # A second fusion lets the new convolution take the residual addition behind it.
     return plan if changed.nodes == plan.nodes else fuse(changed)
 
 
-def _in_lanes(node: Node) -> bool:
-    return isinstance(node.op, Conv) and node.op.kernel in (
-        ConvKernel.LISTS_F32,
-        ConvKernel.DENSE_F32,
-    )
+def _in_lanes(node: Node) -> ConvKernel | None:
+    """The kernel of a convolution in floats whose layout a shortcut can keep."""
+    kernel = node.op.kernel if isinstance(node.op, Conv) else None
+    return kernel if kernel in (ConvKernel.LISTS_F32, ConvKernel.DENSE_F32) else None
 
 
 def _as_convolution(move: Move) -> Conv | None:
