@@ -1,6 +1,4 @@
-"""What the kernels cost on this CPU: measured once in about half a second, and kept in
-a cache file.
-"""
+"""What the kernels cost on this CPU: measured once, and kept in a cache file."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ class Planner:
             and not rounds(plan)
         ):
             warnings.warn(
-                "precision='int8' changes nothing: no layer holds signs or levels that 8-bit kernels take, so the "
-                "network runs in fp32",
+                "precision='int8' changes nothing: no layer has levels, and values to read, that 8 bits hold well "
+                "enough, so the network runs in fp32",
                 RuntimeWarning,
                 stacklevel=5,
             )

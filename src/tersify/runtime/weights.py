@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tersify.runtime.extension import extension
+from tersify.runtime.row_steps import INT8_HIGH, row_steps
 from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
 # of a row scale: products with activations neither overflow nor vanish
 SAFE_EXPONENT = 60
-INT8_HIGH = 127
 # of the largest level: what a level times a scale may be rounded by
 WHOLE_TOLERANCE = 1e-6
 # of a multiple that a float of 24 bits holds: 127 roundings of it are less
@@ -292,9 +292,9 @@ def _in_row_steps(dense: Tensor) -> Weight | None:
     """
     rows = dense.reshape(len(dense), -1)
     # Plain numbers show in the first row already.
-    if _row_steps(rows[:1]) is None:
+    if row_steps(rows[:1]) is None:
         return None
-    steps = _row_steps(rows)
+    steps = row_steps(rows)
     if steps is None:
         return None
     whole = (rows.double() / steps[:, None]).round().float()
@@ -305,24 +305,6 @@ def _in_row_steps(dense: Tensor) -> Weight | None:
         table=table[table != 0],
         row_scale=steps.float(),
     )
-
-
-def _row_steps(rows: Tensor) -> Tensor | None:
-    """One step a row, of which all its numbers are whole multiples; most quantizers give
-    the largest the highest code, so the search begins there.
-    """
-    top = rows.abs().amax(1).double()
-    steps = torch.ones_like(top)
-    open_rows = top.nonzero().flatten()  # a row of zeros has any step
-    for count in range(INT8_HIGH, 0, -1):
-        if not len(open_rows):
-            return steps
-        found = top[open_rows] / count
-        multiples = rows[open_rows].double() / found[:, None]
-        fits = (multiples - multiples.round()).abs().amax(1) <= STEP_ERROR
-        steps[open_rows[fits]] = found[fits]
-        open_rows = open_rows[~fits]
-    return None if len(open_rows) else steps
 
 
 def _by_rows(origin: CompressedTensor, dense: Tensor) -> Weight | None:

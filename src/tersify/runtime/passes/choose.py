@@ -71,12 +71,11 @@ def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
         weight = op.weight.in_steps() if best == FOUR_BIT else op.weight
         return replace(node, op=replace(op, weight=weight, kernel=CONV_KERNELS[best]))
     if isinstance(op, Linear) and best in LINEAR_KERNELS:
+        if best == LANES:
+            return replace(node, op=replace(op, kernel=LINEAR_KERNELS[best]))
         # Levels are rounded to whole steps before an integer kernel reads them.
-        weight = op.weight if best == LANES else op.weight.in_steps()
-        own = LINEAR_KERNELS[best]
-        if own is LinearKernel.I8 and op.levels is not None:
-            own = LinearKernel.LEVELS_I8
-        return replace(node, op=replace(op, weight=weight, kernel=own))
+        own = LINEAR_KERNELS[best] if op.levels is None else LinearKernel.LEVELS_I8
+        return replace(node, op=replace(op, weight=op.weight.in_steps(), kernel=own))
     return node
 
 

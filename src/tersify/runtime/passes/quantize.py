@@ -30,6 +30,10 @@ MAX_FEATURES = 1 << 17
 # a level of −127..127 lies as 1..255: 2¹⁶ · 255 · 127 < 2³¹
 MAX_TABLE_FEATURES = 1 << 16
 USES_OF_A_LEVEL = 4  # of a table, on average; fewer are chance
+# of the energy of an item, or of a row of weights, that rounding may take: 20 dB below
+# the signal. Images and most weights lose a tenth of this; items that differ in
+# loudness, and tables with a few large levels, may lose nearly all
+MOST_NOISE = 0.01
 # kernels that read int8 activations, or fewer bits
 ROUNDED = {
     ConvKernel.LISTS_I8,
@@ -138,10 +142,10 @@ def with_faint_in_fp32(plan: Plan, quants: Mapping[str, Quant]) -> Plan:
 
     def kept(node: Node) -> Node:
         op = node.op
-        # Levels from training are exact, whatever a calibration saw.
+        # Ranges that were trained are what the network is made for.
         if not isinstance(op, Conv) or op.levels is not None:
             return node
-        if not can_be_int8(op) and not can_be_codes(op):
+        if not (can_be_int8(op) or can_be_codes(op)):
             return node
         touched = (*node.inputs, node.name) if can_be_int8(op) else node.inputs[:1]
         if all(name in quants for name in touched):
