@@ -21,8 +21,6 @@ MAX_TABLE = 256
 SAFE_EXPONENT = 60
 # of the largest level: what a level times a scale may be rounded by
 WHOLE_TOLERANCE = 1e-6
-# of a multiple that a float of 24 bits holds: 127 roundings of it are less
-STEP_ERROR = 3e-5
 # the density from which products with every weight beat lists of some, about
 DENSE_FROM = 0.35
 

@@ -43,10 +43,6 @@ ROUNDED = {
     LinearKernel.LEVELS_I8,
     LinearKernel.BITS,
 }
-# of the energy of an item, or of a row of weights, that rounding may take: 20 dB below
-# the signal. Images and most weights lose a tenth of this; items that differ in
-# loudness, and tables with a few large levels, may lose nearly all
-MOST_NOISE = 0.01
 MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 < 2¹⁵
 
 
