@@ -124,14 +124,6 @@ bool has_zeros(const DenseWeight& w, const std::vector<float>& table) {
   return table.size() < GemvWeights::kLevels || std::find(w.data, end, 0.0f) != end;
 }
 
-// Where the features of a row, channel by channel, lie as bits of a window's pixels.
-std::vector<int> bit_places(const DenseWeight& w, int pixel_bytes) {
-  std::vector<int> places;
-  for (int c = 0; c < w.channels; ++c)
-    for (int t = 0; t < w.taps; ++t) places.push_back(8 * t * pixel_bytes + c);
-  return places;
-}
-
 const DenseWeight& one_group(const DenseWeight& w) {
   check_sizes(w);
   if (w.groups != 1)
@@ -332,7 +324,7 @@ ConvBitWeights::ConvBitWeights(std::shared_ptr<Workspace> workspace, const Dense
       channels(one_group(weight).channels),
       pixel_bytes((channels + 7) / 8),
       features(int(per_row(weight))),
-      matrix({&workspace_->kernels(), weight.data, weight.rows, features, true}, bit_places(weight, pixel_bytes),
+      matrix({&workspace_->kernels(), weight.data, weight.rows, features, true}, bit_places(weight.channels, weight.taps, pixel_bytes),
              8 * weight.taps * pixel_bytes, workspace_->threads()) {}
 
 RowWeights::RowWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features)

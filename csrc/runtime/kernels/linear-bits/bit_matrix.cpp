@@ -7,6 +7,13 @@
 
 namespace tersify {
 
+std::vector<int> bit_places(int channels, int taps, int pixel_bytes) {
+  std::vector<int> places;
+  for (int c = 0; c < channels; ++c)
+    for (int t = 0; t < taps; ++t) places.push_back(8 * t * pixel_bytes + c);
+  return places;
+}
+
 BitMatrix::BitMatrix(const ByteRows& weight, const std::vector<int>& places, int bits, int threads)
     : rows_(weight.rows), words_((bits + 63) / 64), nonzeros_(size_t(groups()) * kBitRows), sums_(nonzeros_.size()) {
   threads = std::min(rows_, threads_for(size_t(rows_) * weight.features, threads));

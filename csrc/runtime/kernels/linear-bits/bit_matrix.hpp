@@ -9,6 +9,9 @@
 
 namespace tersify {
 
+// Where the features of a row, channel by channel, lie as bits of a window's pixels.
+std::vector<int> bit_places(int channels, int taps, int pixel_bytes);
+
 class BitMatrix {
  public:
   // Signs. `places`: the bit of each feature in a vector of `bits` of them; empty: they lie in order.

@@ -18,7 +18,7 @@ from tersify.export.c.steps import Buffer, Step, Steps
 from tersify.export.c.stored import FLOATS
 
 LARGEST = "3.402823466e38f"
-CONVERSIONS = ("to_bytes", "to_steps", "to_floats")
+CONVERSIONS = ("to_bytes", "to_floats")
 
 _TYPES = """typedef struct {
   uint32_t rows, row_weights, group_rows;
@@ -33,7 +33,7 @@ _TYPES = """typedef struct {
 } layer;
 
 typedef struct {
-  float scale, inverse, low, high, zero;
+  float scale, low, high, zero;
 } quant;
 """
 
@@ -125,7 +125,6 @@ def _needed(kernels: str, used: set[str]) -> str:
         "conv_f32",
         "conv_codes",
         "to_bytes",
-        "to_steps",
         "to_floats",
         "max_f32",
         "elementwise",
@@ -136,7 +135,7 @@ def _needed(kernels: str, used: set[str]) -> str:
     convolutions = {"conv_i8", "conv_f32", "conv_codes"}
     helpers = {
         "write_mean": {"conv_i8", "conv_f32", "mean_f32"},
-        "rounded": {"conv_i8", "to_bytes", "to_steps", "linear_i8"},
+        "rounded": {"conv_i8", "to_bytes", "linear_i8"},
         "inside": convolutions,
         "place": convolutions,
     }
@@ -249,12 +248,7 @@ def _layer(step: Step, tables: _Tables) -> str:
 
 def _quant(q: Quant | None) -> str:
     assert q is not None
-    inverse = float(np.float32(1.0) / np.float32(q.scale))
-    return (
-        "{"
-        + ", ".join(_float(n) for n in (q.scale, inverse, q.low, q.high, q.zero))
-        + "}"
-    )
+    return "{" + ", ".join(_float(n) for n in (q.scale, q.low, q.high, q.zero)) + "}"
 
 
 def _float(number: float) -> str:

@@ -202,7 +202,7 @@ class _Lowering:
             float(n) for n in vector(quantization, self.program.numbers)
         )
         rounded = Buffer(source.shape, Quant(scale=scale, low=low, high=high))
-        self.made.steps.append(Step(kernel="to_steps", reads=(source,), writes=rounded))
+        self.made.steps.append(Step(kernel="to_bytes", reads=(source,), writes=rounded))
         array, window, _ = self._conv_weight(weight)
         rows = len(array)
         self._conv(
