@@ -43,7 +43,7 @@ def test_a_uniform_quantizer_of_channels_runs_in_int8(kernels_win):
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.Flatten()
     )
-    model.append(nn.Linear(8 * 8 * 8, 10)).eval()
+    model.append(nn.Linear(8 * 8 * 8, 64)).eval()
     x = torch.rand(8, 3, 12, 12)
     tersify.compress_(model, "uniform-8")
     fast = compile(model, x, precision="int8", calibration=x)
@@ -75,5 +75,6 @@ def test_values_whose_faint_items_would_vanish_stay_in_floats(kernels_win):
     with pytest.warns(RuntimeWarning, match="changes nothing"):
         fast = compile(model, x, precision="int8", calibration=x)
     assert "8 bits would lose the faint ones" in fast.plan.describe()
-    for item in x:
-        assert apart(fast, model, item[None]) < 1e-4
+    with torch.no_grad():
+        made, wanted = fast(x).flatten(1), model(x).flatten(1)
+    assert ((made - wanted).norm(dim=1) <= 1e-4 * wanted.norm(dim=1)).all()

@@ -134,8 +134,12 @@ inline Case bits_case(Random& r) {
   c.input = r.floats(size_t(c.n) * features);
   c.outputs = size_t(c.n) * rows;
   c.tolerance = 0;  // whole numbers have one sum
-  c.build = [=, weight = r.weights(size_t(rows) * features, ValueKind::Sign, {}), n = c.n](Engine& e,
-                                                                                           const Space& space) {
+  const Numbers weight = r.weights(size_t(rows) * features, ValueKind::Sign, {});
+  c.reference = [=, n = c.n, x = c.input] {
+    const std::vector<double> sums = products(levelled(x, levels), weight, n, rows, features);
+    return Numbers(sums.begin(), sums.end());
+  };
+  c.build = [=, n = c.n](Engine& e, const Space& space) {
     auto packed = std::make_shared<BitWeights>(space, weight.data(), rows, features);
     e.outputs({e.linear_bits(e.input(n, {features, 1, 1}), packed, Epilogue{}, levels)});
   };
@@ -154,8 +158,14 @@ inline Case conv_bits_case(Random& r) {
   c.input = r.floats(size_t(c.n) * channels * h * width);
   c.outputs = size_t(c.n) * conv_shape({channels, h, width}, w, rows).numel();
   c.tolerance = 0;
-  c.build = [=, weight = r.weights(size_t(rows) * channels * w.taps(), ValueKind::Sign, {}), n = c.n](
-                Engine& e, const Space& space) {
+  const Numbers weight = r.weights(size_t(rows) * channels * w.taps(), ValueKind::Sign, {});
+  c.reference = [=, n = c.n, x = c.input] {
+    Numbers whole = levelled(x, levels);  // its epilogue is told what a level stands for
+    for (float& v : whole) v /= levels.scale == 0 ? 1.0f : levels.scale;
+    const std::vector<double> sums = convolved(whole, {n, channels, h, width}, weight, rows, w);
+    return laid_out(Numbers(sums.begin(), sums.end()), n, rows, false);
+  };
+  c.build = [=, n = c.n](Engine& e, const Space& space) {
     const DenseWeight dense{weight.data(), rows, channels, 1, w.taps()};
     auto packed = std::make_shared<ConvBitWeights>(space, dense, w);
     e.outputs({e.conv_bits(e.input(n, {channels, h, width}), packed, Epilogue{}, -1, levels)});
@@ -200,10 +210,13 @@ inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
     const std::vector<double> sums = convolved(whole, {n, channels, h, width}, weight, rows, w);
     const float scale = in_steps ? kScale * step : kScale;
     Numbers made;
-    for (size_t i = 0; i < sums.size(); ++i) made.push_back(finished(sums[i], scale, shift[i % rows]));
+    const auto finish = is_dense ? scaled : finished;
+    for (size_t i = 0; i < sums.size(); ++i) made.push_back(finish(sums[i], scale, shift[i % rows]));
     if (kernel == ConvKernel::Int8 && !ends_in_means)
       for (float& v : made) v = std::min(255.0f, std::nearbyint(v / out_step)) * out_step;
-    return laid_out(made, n, rows, ends_in_means);
+    made = laid_out(made, n, rows, ends_in_means);
+    if (is_dense) bend(made, shift, n);
+    return made;
   };
   c.build = [=, n = c.n](Engine& e, const Space& space) {
     const int in = e.input(n, {channels, h, width});

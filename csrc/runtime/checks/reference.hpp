@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "isa/kernel_types.hpp"
 #include "layout/window.hpp"
 
 namespace tersify::checks {
@@ -56,10 +57,28 @@ inline std::vector<double> convolved(const Numbers& x, const Sizes& in, const Nu
   return sums;
 }
 
-// scale · sum + shift, and nothing below zero; each of the two roundings to float is the kernels' where sums are whole.
-inline float finished(double sum, float scale, float shift) {
+// scale · sum + shift; each of the two roundings to float is the kernels' where sums are whole.
+inline float scaled(double sum, float scale, float shift) {
   const float product = static_cast<float>(sum) * scale;
-  return std::max(0.0f, product + shift);
+  return product + shift;
+}
+
+// The same, and nothing below zero.
+inline float finished(double sum, float scale, float shift) { return std::max(0.0f, scaled(sum, scale, shift)); }
+
+// [n][rows][positions]: what is negative, times the slope of its row.
+inline void bend(Numbers& made, const Numbers& slopes, int n) {
+  const size_t rows = slopes.size(), positions = made.size() / n / rows;
+  for (size_t i = 0; i < made.size(); ++i)
+    if (made[i] < 0) made[i] *= slopes[i / positions % rows];
+}
+
+// The nearest of the levels low..high times scale; scale 0: signs.
+inline Numbers levelled(Numbers x, const Quant& levels) {
+  for (float& v : x)
+    v = levels.scale == 0 ? (v >= 0 ? 1.0f : -1.0f)
+                          : std::nearbyint(std::clamp(v / levels.scale, levels.low, levels.high)) * levels.scale;
+  return x;
 }
 
 // [n · positions][rows] → [n][rows][positions], or the means of these: [n][rows].

@@ -17,6 +17,7 @@ from tersify.runtime.row_steps import INT8_HIGH, row_steps
 from tersify.tensor import CompressedTensor
 
 MAX_TABLE = 256
+SMALL_TABLE = 16  # of levels that kernels look up; more may be steps of each row
 # of a row scale: products with activations neither overflow nor vanish
 SAFE_EXPONENT = 60
 # of the largest level: what a level times a scale may be rounded by
@@ -217,7 +218,8 @@ def classify(
     if found.kind is WeightKind.SIGN:
         return found
     by_rows = None if origin is None else _by_rows(origin, dense)
-    if by_rows is None and found.kind is WeightKind.FLOAT:
+    # A small layer has few different numbers, whatever its steps are.
+    if by_rows is None and not 0 < found.levels <= SMALL_TABLE:
         by_rows = _in_row_steps(dense)
     return by_rows or found
 
