@@ -62,7 +62,7 @@ format: .venv/.checks
 pages: .venv/.product
 	$(BIN)/python results/pages.py
 
-# The documentation as a site, in build/site; a broken link is an error.
+# The documentation as a site, in build/site; a broken link is an error. After `make wasm` it has the page for browsers, too.
 site: .venv/.checks
 	$(BIN)/mkdocs build --strict -q
 

@@ -4,15 +4,19 @@ transformers, on the same weights.
 usage: python benchmarks/gguf_tokens.py --model SmolLM2.gguf [--json FILE]
 
 A network of signs in small shapes is written as TQ2_0 and TQ1_0, and --model goes to a
-`.terse` file and out again. Needs the packages gguf and xllamacpp (llama.cpp in a wheel).
+`.terse` file and out again. Where types are small llama.cpp rounds activations to 8 bits,
+and its cache to 16; a file of the same weights in F32, with a cache in F32, shows what
+these do to the tokens. Needs the packages gguf and xllamacpp (llama.cpp in a wheel).
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from common import report  # first: it sets what must stand before torch is imported
 
@@ -35,7 +39,9 @@ TOKENS = 24
 SIGNS = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
 
 
-def by_llama(path: Path, prompts: list[list[int]]) -> list[list[int]]:
+def by_llama(
+    path: Path, prompts: list[list[int]], *, exact_cache: bool = False
+) -> list[list[int]]:
     """What llama.cpp says behind each prompt."""
     import xllamacpp
 
@@ -44,6 +50,12 @@ def by_llama(path: Path, prompts: list[list[int]]) -> list[list[int]]:
     given.n_ctx, given.n_parallel, given.n_gpu_layers = 256, 1, 0
     given.cpuparams.n_threads = given.cpuparams_batch.n_threads = 2
     given.warmup, given.verbosity = False, -1
+    if exact_cache:
+        f32 = xllamacpp.ggml_type.GGML_TYPE_F32
+        given.cache_type_k = given.cache_type_v = f32
+        given.flash_attn_type = (
+            xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
     server = xllamacpp.Server(given)
     found = []
     for prompt in prompts:
@@ -137,15 +149,31 @@ def main() -> None:
             "terse_bytes": float(opened.file_bytes),
             "out_bytes": float(out.stat().st_size),
         }
-        theirs = by_llama(out, prompts)
-        figures["model_same_tokens"] = same(theirs, by_transformers(model, prompts))
+        theirs, wanted = by_llama(out, prompts), by_transformers(model, prompts)
+        figures["model_same_tokens"] = same(theirs, wanted)
         figures["model_same_as_its_gguf"] = same(theirs, by_llama(given.model, prompts))
+        told = by_llama(out, prompts, exact_cache=True)
+        figures["model_f32_cache_same_tokens"] = same(told, wanted)
+        floats = folder / "f32.gguf"
+        weights = {n: w for n, w in model.state_dict().items() if n != "lm_head.weight"}
+        # Every type but F32 meets activations of fewer bits.
+        with mock.patch(
+            "tersify.export.gguf_file.encoded", lambda rows, _: ("F32", rows)
+        ):
+            kinds = export_gguf(weights, opened.metadata[language.METADATA], floats)
+        assert kinds["F32"] == len(weights), kinds
+        told = by_llama(floats, prompts)
+        figures["model_f32_weights_same_tokens"] = same(told, wanted)
+        told = by_llama(floats, prompts, exact_cache=True)
+        figures["model_f32_same_tokens"] = same(told, wanted)
     print(figures, flush=True)
     report(
         "gguf-tokens",
         figures,
         json_path=given.json,
-        versions={"torch": torch.__version__},
+        versions={
+            name: version(name) for name in ("torch", "transformers", "xllamacpp")
+        },
     )
 
 

@@ -2,12 +2,15 @@
 one and two threads.
 
 usage: TERSIFY_LLAMA_PYTHON=PYTHON python benchmarks/lm_decode.py [--quick] [--json FILE] [--files DIR]
-       [--only NAME ...] [--threads N ...]
+       [--only NAME ...] [--threads N ...] [--memory]
 
 PYTHON has llama-cpp-python and gguf. Weights are random: signs in BitNet-2B's shapes
 (2.08 G weights; head and embedding are small, so that they cost nothing on either
 side), tables of 4 bits in SmolLM2-135M's, all of it. Engines run in turns, each in a
 process of its own. A cache of 128 tokens stands before the token that is timed.
+
+--memory tells bytes alone, which a busy machine does not change: of the weights, of the
+cache, and what is resident beside what was before.
 """
 
 from __future__ import annotations
@@ -239,11 +242,17 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", default=list(SECTIONS))
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
+    parser.add_argument(
+        "--memory", action="store_true", help="bytes of ours alone, no speeds"
+    )
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         network, kind, threads, seconds = arguments.worker
         print(json.dumps(measure_ours(network, kind, int(threads), float(seconds))))
+        return
+    if arguments.memory:
+        report_memory(arguments)
         return
     figures: dict[str, float] = {}
     if arguments.json and arguments.json.exists():
@@ -275,6 +284,29 @@ def main() -> None:
     compare(figures)
     versions = {"torch": torch.__version__, "llama-cpp-python": _llama_version(python)}
     report("lm-decode", figures, json_path=arguments.json, versions=versions)
+
+
+def report_memory(arguments: argparse.Namespace) -> None:
+    """What must be resident is at most 1.15 of the weights, and the cache."""
+    figures: dict[str, float] = {}
+    for section in arguments.only:
+        for threads in arguments.threads:
+            found = SECTIONS[section][0] == "tersify" and measure(
+                section, threads, 0.1, arguments.files, None
+            )
+            if found:
+                found["most_bytes"] = (
+                    1.15 * found["weight_bytes"] + found["cache_bytes"]
+                )
+                kept = {k: v for k, v in found.items() if k.endswith("_bytes")}
+                figures |= {f"{section}.t{threads}.{k}": v for k, v in kept.items()}
+                print(section, threads, {k: round(v) for k, v in kept.items()})
+    report(
+        "lm-memory",
+        figures,
+        json_path=arguments.json,
+        versions={"torch": torch.__version__},
+    )
 
 
 def _llama_version(python: str | None) -> str:

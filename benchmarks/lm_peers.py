@@ -1,21 +1,25 @@
-"""Compensated steps beside HQQ: perplexity at equal bytes of the linear
-layers.
+"""Compensated steps beside GPTQ and HQQ: perplexity at equal bytes of the linear layers.
 
 All methods get the same linear layers of the same model; the embedding stays as it is
 and is not counted, since the peers do not code one. The bytes of a peer are those of its
 codes in a `.terse` file, entropy-coded like ours, and of its scales and zeros in 16 bits;
 what it stores itself is told beside it.
 
-usage: python benchmarks/lm_peers.py --model FOLDER|FILE.gguf --wikitext DIR [--folder DIR]
-       [--windows 16] [--test 8] [--only NAME ...] [--json FILE]
+usage: [TERSIFY_GPTQ_PYTHON=PYTHON] python benchmarks/lm_peers.py --model FOLDER|FILE.gguf --wikitext DIR
+       [--folder DIR] [--windows 16] [--test 8] [--only NAME ...] [--json FILE]
 
-It needs the package hqq.
+It needs the package hqq; PYTHON has gptqmodel. --folder keeps statistics and what GPTQ
+made; figures of a file that --json names are kept, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
+import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +38,17 @@ from tersify.lab import language
 from tersify.tensor import CompressedTensor
 
 # bits and group size of the peers, from below our bytes to above them
-PEERS = ((3, 128), (3, 64), (2, 64))
-OURS = (2.4, 2.7, 3.0, 3.3)
+PEERS = ((3, 128), (3, 64), (4, 128))
+GPTQ = "TERSIFY_GPTQ_PYTHON"
+# GPTQ by its defaults, and as it is set where quality counts: lm_peers_gptq.py
+GPTQ_SETTINGS: dict[str, tuple[str, ...]] = {
+    "gptq": (),
+    "gptqasym": ("asymmetric",),
+    "gptqorder": ("asymmetric", "ordered"),
+    "gptqbest": ("asymmetric", "ordered", "searched"),
+}
+SIDE = Path(__file__).parent / "lm_peers_gptq.py"
+OURS = (2.4, 2.7, 2.8, 2.9, 3.0, 3.3)
 DEAD_ZONE = 0.05  # as in lm-3bit
 SCALE_BYTES = 2  # of a scale, and of a zero
 
@@ -85,7 +98,8 @@ def coded_size(codes: dict[str, Tensor], groups: int, folder: Path) -> int:
     return tersify.save(held, folder / "peer.terse") + 2 * SCALE_BYTES * groups
 
 
-def hqq(model: Any, bits: int, group: int, folder: Path) -> tuple[Any, Made]:
+def hqq(model: Any, bits: int, group: int, axis: int, folder: Path) -> tuple[Any, Made]:
+    """Groups along the rows (axis 1, what its kernels run) or across them."""
     from hqq.core.quantize import Quantizer
 
     net = copy.deepcopy(model)
@@ -97,7 +111,7 @@ def hqq(model: Any, bits: int, group: int, folder: Path) -> tuple[Any, Made]:
             weight.data,
             nbits=bits,
             group_size=group,
-            axis=1,
+            axis=axis,
             bitpack=False,
             device="cpu",
         )
@@ -113,6 +127,59 @@ def hqq(model: Any, bits: int, group: int, folder: Path) -> tuple[Any, Made]:
         stored_bytes=stored + 2 * SCALE_BYTES * groups,
     )
     return net, made
+
+
+def gptq(
+    model: Any,
+    name: str,
+    bits: int,
+    group: int,
+    cut: Tensor,
+    tokenizer: Any,
+    folder: Path,
+) -> tuple[Any, Made]:
+    """By gptqmodel, calibrated on the windows that ours has."""
+    out = folder / f"{name}_{bits}_{group}.pt"
+    if not out.exists():
+        _by_gptqmodel(model, name, bits, group, cut, tokenizer, folder, out)
+    made = torch.load(out, weights_only=True)
+    net = copy.deepcopy(model)
+    names = linear_names(net)
+    assert set(made["weights"]) == set(names)
+    for name in names:
+        net.get_submodule(name).weight.data.copy_(made["weights"][name])
+    stored = sum(weight.numel() for weight in made["weights"].values()) * bits // 8
+    return net, Made(
+        coded_bytes=coded_size(made["codes"], made["groups"], folder),
+        stored_bytes=stored + 2 * SCALE_BYTES * made["groups"],
+    )
+
+
+def _by_gptqmodel(
+    model: Any,
+    name: str,
+    bits: int,
+    group: int,
+    cut: Tensor,
+    tokenizer: Any,
+    folder: Path,
+    out: Path,
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    dense, windows = folder / "dense", folder / "windows.pt"
+    if not dense.exists():
+        config = copy.deepcopy(model.config)
+        if hasattr(config, "quantization_config"):  # of the GGUF file it came from
+            del config.quantization_config
+        plain = AutoModelForCausalLM.from_config(config).float()
+        plain.load_state_dict(model.state_dict())
+        plain.save_pretrained(dense)
+        tokenizer.save_pretrained(dense)
+    torch.save(cut, windows)
+    arguments = [str(dense), str(windows), str(bits), str(group), str(out)]
+    arguments += GPTQ_SETTINGS[name]
+    subprocess.run([os.environ[GPTQ], str(SIDE), *arguments], check=True)
 
 
 def measured(given: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -133,8 +200,14 @@ def measured(given: argparse.Namespace, folder: Path) -> dict[str, float]:
     }
     makers = {f"ours_{bits}": (ours, (bits, batches, folder)) for bits in OURS}
     for bits, group in PEERS:
-        makers[f"hqq_{bits}_{group}"] = (hqq, (bits, group, folder))
+        for name, axis in (("hqq", 1), ("hqqacross", 0)):
+            makers[f"{name}_{bits}_{group}"] = (hqq, (bits, group, axis, folder))
+        for name in GPTQ_SETTINGS:
+            arguments = (name, bits, group, cut, tokenizer, folder)
+            makers[f"{name}_{bits}_{group}"] = (gptq, arguments)
     figures: dict[str, float] = {}
+    if given.json and given.json.exists():
+        figures = json.loads(given.json.read_text())["figures"]
 
     def tell(name: str, net: nn.Module, **sizes: float) -> None:
         found = {
@@ -146,7 +219,8 @@ def measured(given: argparse.Namespace, folder: Path) -> dict[str, float]:
             name, {key: round(x, 3) for key, x in (sizes | found).items()}, flush=True
         )
 
-    tell("dense", model)
+    if "dense_wikitext_perplexity" not in figures:
+        tell("dense", model)
     for name in given.only or makers:
         make, arguments = makers[name]
         net, made = make(model, *arguments)
@@ -156,6 +230,13 @@ def measured(given: argparse.Namespace, folder: Path) -> dict[str, float]:
         }
         tell(name, net, **sizes)
     return figures
+
+
+def _version(package: str) -> str:
+    python = os.environ.get(GPTQ, sys.executable)
+    told = f"import importlib.metadata as m; print(m.version({package!r}))"
+    found = subprocess.run([python, "-c", told], capture_output=True, text=True)
+    return found.stdout.strip() or "none"
 
 
 def main() -> None:
@@ -178,7 +259,8 @@ def main() -> None:
         "lm-peers",
         figures,
         json_path=given.json,
-        versions={"torch": torch.__version__},
+        versions={"torch": torch.__version__}
+        | {name: _version(name) for name in ("hqq", "gptqmodel")},
         windows={"calibrating": given.windows, "test": given.test},
         length=language.LENGTH,
     )

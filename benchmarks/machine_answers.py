@@ -4,17 +4,18 @@ WebAssembly; and the instructions that two-bit products take on ARM.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from machines import MACHINES, ROOT, program_for  # type: ignore[import-not-found]
 
-import tersify
 from tersify.runtime.extension import extension
 
 PACKAGE = ROOT / "packages" / "run"
@@ -31,8 +32,18 @@ for (let at = 0; at < numbers.length; at += step)
 writeFileSync(made, Buffer.concat(out));
 """
 BATCH = 50
-# A layer of 64 rows in two bits, of which an engine needs one block and no other kernel.
+EMULATED_BATCH = 40  # images of one process under qemu
+# A layer of 64 rows, of which an engine needs one block and no other kernel: kernel_check
+# --layer. Kind: name in the record, instruction sets, vectors, functions of the kernel.
 ROWS, FEATURES, VECTORS = 64, 2048, (1, 2, 4, 16)
+ISAS = ("portable", "dotprod", "i8mm")
+CODES = r"ISA\S*(?:code|word)_(?:sums|fields|vectors)|pair_(?:tables|sums)"
+LAYERS = {
+    "signs": ("two_bit", ISAS, VECTORS, CODES),
+    "table": ("four_bit", ISAS, (1,), CODES),
+    "sparse": ("picked", ("dotprod", "i8mm"), (1,), "pick_sums"),
+    "bits": ("bits", ("portable",), (1,), r"ISA\S*bit_sums"),
+}
 
 
 def here() -> Path:
@@ -47,22 +58,56 @@ def here() -> Path:
 
 
 def made_by_all(
-    path: Path, images: np.ndarray, emulated: int, work: Path, wanted: list[str]
+    path: Path,
+    images: np.ndarray,
+    work: Path,
+    *,
+    emulated: int,
+    processes: int,
+    machines: list[str],
 ) -> Iterator[tuple[str, np.ndarray]]:
     """What each machine makes of the images; of the first `emulated` where qemu runs it."""
     np.save(work / "in.npy", images)
     (work / "in.bin").write_bytes(images.tobytes())
     module = extension()
     assert module is not None
-    if "x86" in wanted:
+    if "x86" in machines:
         for isa in module.isas():
             if isa != "avx512fp16":  # plans have no lanes of fp16
                 yield f"x86_{isa}", _run([str(here()), "--isa", isa], path, work)
-    if "wasm" in wanted:
+    if "wasm" in machines:
         yield "wasm", _in_wasm(path, images, work)
-    np.save(work / "in.npy", images[:emulated])
-    for machine in [name for name in MACHINES if name in wanted]:
-        yield machine, _run(program_for(machine), path, work)
+    for machine in [name for name in MACHINES if name in machines]:
+        command = program_for(machine)
+        yield machine, made_in_parts(command, path, images[:emulated], work, processes)
+
+
+def made_in_parts(
+    command: list[str], path: Path, images: np.ndarray, work: Path, processes: int
+) -> np.ndarray:
+    """Some images a process. What was made stays in the folder, so that a run that was
+    stopped goes on.
+    """
+    made_of = Path(command[-1]).read_bytes() + path.read_bytes() + images.tobytes()
+    folder = work / "emulated" / hashlib.sha256(made_of).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    part = partial(_one_part, command, path, images, folder)
+    with ThreadPoolExecutor(processes) as together:
+        parts = list(together.map(part, range(0, len(images), EMULATED_BATCH)))
+    return np.concatenate(parts)
+
+
+def _one_part(
+    command: list[str], path: Path, images: np.ndarray, folder: Path, first: int
+) -> np.ndarray:
+    made, whole = folder / f"part-{first}.npy", folder / f"{first}.npy"
+    if not whole.is_file():
+        given = folder / f"in-{first}.npy"
+        np.save(given, images[first : first + EMULATED_BATCH])
+        subprocess.run([*command, path, given, made], check=True)
+        made.rename(whole)
+        given.unlink(missing_ok=True)
+    return np.load(whole)
 
 
 def _run(command: list[str], path: Path, work: Path) -> np.ndarray:
@@ -82,55 +127,41 @@ def _in_wasm(path: Path, images: np.ndarray, work: Path) -> np.ndarray:
 
 
 def products_an_instruction(work: Path) -> dict[str, float]:
-    """Executed instructions of the two-bit product, counted by qemu one by one."""
+    """Products of one layer by the executed instructions of its kernel, which qemu counts."""
     links = work / "links.map"
-    emulator, runner = program_for(
-        "aarch64", "run/tersify-run", f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-Map={links}"
+    emulator, program = program_for(
+        "aarch64",
+        "runtime/kernel_check",
+        f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-Map={links}",
+        "-DTERSIFY_PLANS_ONLY=OFF",
+        name="aarch64-counts",
     )
-    path, figures = _two_bit_layer(work), {}
-    for vectors in VECTORS:
-        x = np.random.default_rng(0).standard_normal((vectors, FEATURES))
-        np.save(work / "vectors.npy", x.astype(np.float32))
-        for isa in ("portable", "dotprod", "i8mm"):
-            command = [emulator, runner, "--isa", isa]
-            executed = _executed(command, _ranges(links, isa), path, work)
-            key = f"two_bit_{isa}_{vectors}_products_an_instruction"
-            figures[key] = ROWS * FEATURES * vectors / executed
+    figures = {}
+    for kind, (key, isas, counts, functions) in LAYERS.items():
+        for vectors in counts:
+            for isa in isas:
+                layer = [program, "--layer", kind, isa, str(vectors)]
+                ranges = _ranges(links, functions.replace("ISA", isa))
+                executed = _executed([emulator, *layer], ranges, work / "steps.log")
+                name = f"{key}_{isa}_{vectors}_products_an_instruction"
+                figures[name] = ROWS * FEATURES * vectors / executed
     return figures
 
 
-def _two_bit_layer(work: Path) -> Path:
-    layer = torch.nn.Linear(FEATURES, ROWS)
-    generator = torch.Generator().manual_seed(0)
-    signs = torch.randint(-1, 2, layer.weight.shape, generator=generator)
-    layer.weight.data = signs * 0.05
-    model, x = torch.nn.Sequential(layer).eval(), torch.randn(4, FEATURES)
-    path = work / "layer.terse"
-    tersify.save(
-        tersify.pack(model), path, network=model, example=x, plan="int8", calibration=x
-    )
-    return path
-
-
-def _executed(
-    command: list[str], ranges: list[tuple[int, int]], path: Path, work: Path
-) -> int:
+def _executed(command: list[str], ranges: list[tuple[int, int]], log: Path) -> int:
     """Lines of qemu's log of single steps inside the kernel's functions."""
-    log = work / "steps.log"
     flags = ["-cpu", "max", "-singlestep", "-d", "exec,nochain", "-D", str(log)]
     flags += ["-dfilter", ",".join(f"{begin:#x}+{size:#x}" for begin, size in ranges)]
     emulator, *program = command
-    given = [path, work / "vectors.npy", work / "out.npy"]
-    subprocess.run([emulator, *flags, *program, *map(str, given)], check=True)
+    subprocess.run([emulator, *flags, *program], check=True)
     with log.open() as lines:
         return sum(line.startswith("Trace") for line in lines)
 
 
-def _ranges(links: Path, namespace: str) -> list[tuple[int, int]]:
-    """Where the linker put the functions of products with codes."""
-    function = r"(?:code|word)_(?:sums|fields|vectors)"
-    wanted = re.compile(rf"\.text\.\S*{namespace}\S*{function}\S*\s+0x(\w+)\s+0x(\w+) ")
+def _ranges(links: Path, functions: str) -> list[tuple[int, int]]:
+    """Where the linker put the functions."""
+    wanted = re.compile(rf"\.text\.\S*(?:{functions})\S*\s+0x(\w+)\s+0x(\w+) ")
     found = wanted.findall(links.read_text())
     ranges = [(int(at, 16), int(size, 16)) for at, size in found if int(at, 16)]
-    assert ranges, f"the program has no products of codes for {namespace}"
+    assert ranges, f"the program has no function {functions}"
     return ranges

@@ -48,6 +48,7 @@ def coded(tensors: dict[str, Tensor], qp: int) -> tuple[dict[str, Tensor], int]:
             qp=qp,
             nonweight_qp=VECTOR_QP,
             use_dq=True,
+            lambda_scale=1.0,  # 0, its default, looks at distortion alone
             return_bitstream=True,
         )
         back = nncodec.decompress(bytearray(stream), verbose=False)

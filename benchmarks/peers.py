@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import lzma
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
@@ -59,7 +60,7 @@ def coded_sizes(
     tensors: Mapping[str, CompressedTensor | Tensor], *, quick: bool
 ) -> dict[str, int]:
     """A whole network: codes by zstd-19 and by NNCodec's coder, in both the rest (dense
-    floats, tables) by zstd-19.
+    floats, tables, and what a safetensors file says of every part) by zstd-19.
     """
     coded = [
         t
@@ -81,6 +82,7 @@ def coded_sizes(
         b"".join(_planes(t) for t in rest),
     ]
     besides = min(len(zstd.compress(form)) for form in others)
+    besides += len(zstd.compress(_names(tensors)))
     sizes = {
         "zstd_19": besides
         + (min(len(zstd.compress(form)) for form in _forms(coded)) if coded else 0)
@@ -89,6 +91,25 @@ def coded_sizes(
     if cabac is not None and coded:
         sizes["nncodec"] = besides + sum(_cabac_bytes(cabac, t) for t in coded)
     return sizes
+
+
+def _names(tensors: Mapping[str, CompressedTensor | Tensor]) -> bytes:
+    """The header of a safetensors file of these codes, tables and arrays, without
+    offsets, which follow from the shapes.
+    """
+    parts: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor):
+            parts[name] = tensor
+            continue
+        parts[f"{name}.codes"] = tensor.codes
+        for part in ("codebook", "values", "scale", "column_scale"):
+            if getattr(tensor, part) is not None:
+                parts[f"{name}.{part}"] = getattr(tensor, part)
+    told = {
+        n: {"dtype": str(t.dtype)[6:], "shape": list(t.shape)} for n, t in parts.items()
+    }
+    return json.dumps(told, separators=(",", ":")).encode()
 
 
 def _planes(tensor: Tensor) -> bytes:

@@ -1,15 +1,17 @@
-"""`tersify squeeze` on a pretrained CIFAR-10 ResNet beside `lut-4-sensitivity` with the
-plain coder, and beside NNCodec with its own quantization.
+"""`tersify squeeze` on a pretrained CIFAR-10 ResNet at several prices of a bit, beside
+`lut-4-sensitivity` with tables of several widths, `uniform-8`, and NNCodec with its own
+quantization at several steps.
 
-The price of a bit and NNCodec's step are the coarsest that keep a drop on held-out
-training images: once the drop that the table has there ("same"), once that of `--drop`.
-The network was trained on these images, too, and knows them by heart: noise makes it as
-unsure of them as its authors say it is of the test images. The 10,000 test images are
-looked at once, at the end of each row.
+Of each kind the smallest file counts that keeps a drop on held-out training images. The
+network was trained on these images, too, and knows them by heart: noise makes it as
+unsure of them as its authors say it is of the test images. In every row batch norms
+follow the new weights by the same images, and are saved as a factor and an addend of 8
+bits.
 
 usage: python benchmarks/squeeze.py --weights FILE.safetensors [--network resnet56]
-       [--data-root DIR] [--drop 0.3] [--noise 0.12] [--rows ROW ...] [--quick] [--json FILE]
-`--rows` measures some rows and keeps the figures of the others in the JSON file.
+       [--data-root DIR] [--noise 0.12] [--rows ROW ...] [--quick] [--json FILE]
+`--rows` measures some rows, such as squeeze_0.001, lut_5 or nncodec_33, and keeps the
+figures of the others in the JSON file.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import argparse
 import copy
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,22 +31,37 @@ from peers import peer_versions
 from torch import Tensor, nn
 
 import tersify
-from tersify.batchnorm_statistics import recalibrate_
 from tersify.calibration import Calibration
 from tersify.lab import dataset, network, normalize
 from tersify.lab.data import Data, Split
-from tersify.lab.squeeze import noisy, squeeze
+from tersify.lab.squeeze import noisy, squeezer_of
 from tersify.lab.stored_networks import load_weights
 from tersify.lab.trainer import evaluate
-from tersify.norms_in_few_bits import folded
+from tersify.norm_shifts import follow_, moments_of
+from tersify.norms_in_few_bits import coarse_norms, folded
 from tersify.tensor import CompressedModel
 from tersify.tensor.model import load_state
 
-IMAGES, QUICK_IMAGES = 768, 256
+IMAGES, QUICK_IMAGES = 512, 256
 HELD_OUT, QUICK_HELD_OUT = 2000, 200
-COARSEST_QP, FINEST_QP = -20, -44
+NORM_BITS = 8
 Figures = dict[str, float]
-ROWS = ("dense", "lut_4_sensitivity", "squeeze", "nncodec")
+ROWS = (
+    "dense",
+    "lut_3",
+    "lut_4",
+    "lut_5",
+    "uniform_8",
+    "squeeze_0.001",
+    "squeeze_0.0015",
+    "squeeze_0.002",
+    "squeeze_0.003",
+    "nncodec_20",
+    "nncodec_22",
+    "nncodec_24",
+    "nncodec_26",
+    "nncodec_28",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +70,6 @@ class Task:
     data: Data
     images: int
     held_out: int
-    drop: float
     noise: float
     quick: bool
 
@@ -62,9 +77,12 @@ class Task:
         cpu = torch.device("cpu")
         return evaluate(net, self.data, split, device=cpu, amp=False)["accuracy"]
 
-    def tested(self, net: nn.Module) -> float:
+    def scores(self, net: nn.Module, name: str) -> Figures:
         test = self.data.test[: self.held_out] if self.quick else self.data.test
-        return self.accuracy(net, test)
+        return {
+            f"{name}_held_out": self.accuracy(net, self.held()),
+            f"{name}_accuracy": self.accuracy(net, test),
+        }
 
     def held(self) -> Split:
         chosen = self.data.for_choosing().test[: self.held_out]
@@ -80,92 +98,47 @@ class Task:
         ]
 
 
-def saved(name: str, task: Task, packed: CompressedModel) -> Figures:
+def size_of(packed: CompressedModel) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        size = tersify.save(packed, Path(folder) / "net.terse")
+        return float(tersify.save(packed, Path(folder) / "net.terse"))
+
+
+def saved(name: str, task: Task, packed: CompressedModel) -> Figures:
     net = load_state(packed, copy.deepcopy(task.model)).eval()
-    return {
-        f"{name}_bytes": float(size),
-        f"{name}_held_out": task.accuracy(net, task.held()),
-        f"{name}_accuracy": task.tested(net),
-    }
+    return {f"{name}_bytes": size_of(packed)} | task.scores(net, name)
 
 
-def dense(task: Task, figures: Figures) -> Figures:
+def dense(task: Task) -> Figures:
     state = task.model.state_dict().values()
-    return {
-        "dense_bytes": float(sum(t.numel() * t.element_size() for t in state)),
-        "dense_held_out": task.accuracy(task.model, task.held()),
-        "dense_accuracy": task.tested(task.model),
-    }
+    size = float(sum(t.numel() * t.element_size() for t in state))
+    return {"dense_bytes": size} | task.scores(task.model, "dense")
 
 
-def table(task: Task, figures: Figures) -> Figures:
+def by_recipe(task: Task, name: str, recipe: str, **settings: int) -> Figures:
+    """With norms of few bits; `plain` is the file where they stay floats."""
     net = copy.deepcopy(task.model)
-    packed = tersify.compress_(net, "lut-4-sensitivity", calibration=task.shown(8))
-    return saved("lut_4_sensitivity", task, packed)
+    packed = tersify.compress_(net, recipe, calibration=task.shown(8), **settings)
+    plain = {f"{name}_plain_bytes": size_of(packed)}
+    return plain | saved(name, task, coarse_norms(packed, net, NORM_BITS))
 
 
-def drops(task: Task, figures: Figures) -> dict[str, float]:
-    """What may be lost on the held-out images, by the end of a row's name."""
-    table, whole = (
-        figures.get(f"{row}_held_out") for row in ("lut_4_sensitivity", "dense")
-    )
-    if table is None or whole is None:
-        return {"": task.drop}
-    return {"_same": max(whole - table, task.drop), "": task.drop}
-
-
-def squeezed(task: Task, figures: Figures) -> Figures:
-    made = {}
-    for end, drop in drops(task, figures).items():
-        found = squeeze(
-            task.model,
-            task.data,
-            drop=drop,
-            images=task.images,
-            held_out=task.held_out,
-            noise=task.noise,
-            tell=print,
-        )
-        made |= saved(f"squeeze{end}", task, found.packed)
-        made[f"squeeze{end}_price"] = found.price
-    return made
-
-
-def by_nncodec(task: Task, figures: Figures) -> Figures:
-    """Batch norms are measured anew and folded, as in our file."""
+def by_nncodec(task: Task, name: str, qp: int) -> Figures:
     if nncodec_quantized.library() is None:
         print("nncodec: its package is not here")
         return {}
-    held = task.held()
-    before = task.accuracy(task.model, held)
-    wanted = {end: before - drop for end, drop in drops(task, figures).items()}
-    made: Figures = {}
-    for qp in range(COARSEST_QP, FINEST_QP - 1, -1):
-        net, size = _at(task, qp)
-        score = task.accuracy(net, held)
-        print(f"nncodec, qp {qp}: {size:,} bytes, {score:.2f} %", flush=True)
-        for end in [end for end, least in wanted.items() if score >= least]:
-            del wanted[end]
-            made |= {
-                f"nncodec{end}_bytes": float(size),
-                f"nncodec{end}_held_out": score,
-                f"nncodec{end}_accuracy": task.tested(net),
-                f"nncodec{end}_qp": float(qp),
-            }
-        if not wanted:
-            return made
-    raise ValueError(f"NNCodec keeps the drop at no step up to qp {FINEST_QP}")
+    net, size = _at(task, qp)
+    return {f"{name}_bytes": float(size)} | task.scores(net, name)
 
 
 @torch.no_grad()
 def _at(task: Task, qp: int) -> tuple[nn.Module, int]:
     net = copy.deepcopy(task.model)
+    batches = Calibration(task.shown(32))
+    moments = moments_of(net, batches)
     weights = {n: p for n, p in net.named_parameters() if p.ndim > 1}
     for name, made in nncodec_quantized.coded(weights, qp)[0].items():
         weights[name].copy_(made)
-    recalibrate_(net, Calibration(task.shown(32)))
+    follow_(net, moments, batches)
     given = {n: p.detach() for n, p in task.model.named_parameters() if p.ndim > 1}
     given |= {n: p for n, p in net.named_parameters() if n.endswith("linear.bias")}
     norms = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)}
@@ -183,9 +156,18 @@ def _at(task: Task, qp: int) -> tuple[nn.Module, int]:
     return net.eval(), size
 
 
-MAKERS: dict[str, Callable[[Task, Figures], Figures]] = dict(
-    zip(ROWS, (dense, table, squeezed, by_nncodec), strict=True)
-)
+def measured(task: Task, row: str) -> Figures:
+    kind, _, setting = row.partition("_")
+    if kind == "lut":
+        return by_recipe(task, row, "lut-4-sensitivity", n=int(setting))
+    if kind == "uniform":
+        return by_recipe(task, row, "uniform-8")
+    if kind == "squeeze":
+        squeezer = squeezer_of(task.model, task.data, task.images)
+        return saved(row, task, squeezer.at(float(setting)))
+    if kind == "nncodec":
+        return by_nncodec(task, row, -int(setting))
+    return dense(task)
 
 
 def main() -> None:
@@ -193,7 +175,6 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--network", default="resnet56")
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--drop", type=float, default=0.3)
     parser.add_argument("--noise", type=float, default=0.12)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--quick", action="store_true")
@@ -204,17 +185,15 @@ def main() -> None:
         data=dataset("cifar10", root=given.data_root),
         images=QUICK_IMAGES if given.quick else IMAGES,
         held_out=QUICK_HELD_OUT if given.quick else HELD_OUT,
-        drop=given.drop,
         noise=given.noise,
         quick=given.quick,
     )
-    figures: Figures = {}
     for row in given.rows:
-        figures |= _earlier(given.json)
-        found = MAKERS[row](task, figures)
+        found = measured(task, row)
         for name, value in found.items():
             print(f"{name:28} {value:14,.3f}", flush=True)
-        figures |= found | {"drop": given.drop, "noise": given.noise}
+        # read anew: another run may have measured other rows meanwhile
+        figures = _earlier(given.json) | found | {"noise": given.noise}
         versions = {"torch": torch.__version__, **peer_versions()}
         report("squeeze", figures, json_path=given.json, versions=versions)
 

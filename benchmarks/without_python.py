@@ -12,6 +12,7 @@ qemu are installed (docs/how-to/without-python.md); what is missing is an error.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -36,6 +37,7 @@ from tersify import codec  # noqa: E402
 from tersify.export.c import export_c  # noqa: E402
 from tersify.lab import dataset, network  # noqa: E402
 from tersify.lab.data.types import Data, normalize  # noqa: E402
+from tersify.lab.experiments.provenance import commit  # noqa: E402
 from tersify.runtime.portable import Replay, lowered, read_program  # noqa: E402
 
 FILE = ROOT / "examples" / "resnet20-star.terse"
@@ -44,7 +46,7 @@ PRECISIONS = ("fp32", "int8")
 STARTS = 21
 CALIBRATION = 256  # training images that show the ranges, as `tersify plan` takes
 CORES = ("cortex-m0", "cortex-m4", "cortex-m33")
-FUZZED = 200_000
+FUZZED, FUZZED_AT_ONCE = 200_000, 10_000
 Figures = dict[str, float]
 
 
@@ -129,7 +131,12 @@ def answers(
         some = images[: given.images]
         wanted = in_python(path, some)
         for machine, made in machine_answers.made_by_all(
-            path, some.numpy(), given.emulated, WORK, given.machines
+            path,
+            some.numpy(),
+            WORK,
+            emulated=given.emulated,
+            processes=given.processes,
+            machines=given.machines,
         ):
             own = wanted[: len(made)]
             apart = float(np.abs(made - own).max() / np.abs(own).max())
@@ -177,14 +184,27 @@ def c_source(
 
 
 def hostile(*_: object) -> Figures:
-    """Under AddressSanitizer and UBSan through the C border; `make fuzz-plan` builds it."""
+    """Under AddressSanitizer and UBSan through the C border; `make fuzz-plan` builds it.
+    Pieces without a report are kept, so that a run that was stopped goes on.
+    """
     program = ROOT / "build" / "asan" / "csrc" / "lib" / "fuzz" / "plan_fuzz"
     script = ROOT / "tests" / "hostile" / "plan_fuzz.py"
-    done = subprocess.run(
-        [sys.executable, script, program, str(FUZZED)], capture_output=True, text=True
-    )
-    print(done.stdout + done.stderr[-2000:])
-    return {"hostile_plans": FUZZED, "hostile_reports": float(done.returncode != 0)}
+    built = hashlib.sha256(program.read_bytes()).hexdigest()[:16]
+    folder = WORK / "hostile" / built
+    folder.mkdir(parents=True, exist_ok=True)
+    reports = 0
+    for first in range(0, FUZZED, FUZZED_AT_ONCE):
+        kept = folder / f"{first}.txt"
+        if not kept.is_file():
+            given = [sys.executable, script, program, str(FUZZED_AT_ONCE), str(first)]
+            done = subprocess.run(given, capture_output=True, text=True, check=False)
+            if done.returncode:
+                reports += 1
+                print(done.stdout + done.stderr[-2000:])
+                continue
+            kept.write_text(done.stdout)
+        print(f"from seed {first}: {kept.read_text()}", end="", flush=True)
+    return {"hostile_plans": FUZZED, "hostile_reports": reports}
 
 
 def browser(
@@ -213,11 +233,15 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000, help="for every machine")
     parser.add_argument("--emulated", type=int, default=1000, help="under qemu")
     parser.add_argument(
+        "--processes", type=int, default=os.cpu_count(), help="of qemu at once"
+    )
+    parser.add_argument(
         "--machines", nargs="+", default=["x86", "wasm", *machine_answers.MACHINES]
     )
     parser.add_argument("--c-images", type=int, default=10_000, help="for the C source")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    begun_at = commit(ROOT)  # a section writes the record, which changes the tree
     data = dataset("cifar10", root=ROOT / "data")
     images = normalize(data.test.images, data)
     given.labels = data.test.labels.numpy()
@@ -228,10 +252,10 @@ def main() -> None:
         for key, value in measured.items():
             print(f"{key} {value:g}")
         if given.json:
-            _add(given.json, name, measured)
+            _add(given.json, name, measured, begun_at)
 
 
-def _add(path: Path, section: str, measured: Figures) -> None:
+def _add(path: Path, section: str, measured: Figures, begun_at: str) -> None:
     """What the record has of other sections stays, with the commands they came from."""
     held = json.loads(path.read_text()) if path.is_file() else {}
     common.report(
@@ -241,7 +265,8 @@ def _add(path: Path, section: str, measured: Figures) -> None:
         versions={"torch": torch.__version__},
     )
     record = json.loads(path.read_text())
-    own = {section: {"command": record.pop("command"), "commit": record["commit"]}}
+    record["commit"] = begun_at
+    own = {section: {"command": record.pop("command"), "commit": begun_at}}
     record["sections"] = held.get("sections", {}) | own
     path.write_text(json.dumps(record, indent=1) + "\n")
 

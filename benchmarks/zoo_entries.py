@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import llama_blocks
@@ -52,6 +52,14 @@ class Subject:
     draw: Callable[[int, torch.Generator], Tensor] | None = None
     # recipes that train here
     trained: Mapping[str, Training] = field(default_factory=dict)
+    # the same network with what is shown and what is held exchanged: every input is
+    # then judged by a network that never saw it
+    turned: Callable[[], Subject] | None = None
+
+    @property
+    def decides(self) -> bool:
+        """Whether its outputs are classes, of which the largest counts."""
+        return self.measure in (accuracy, agreement)
 
     def batch(self, count: int, step: int) -> Tensor:
         generator = torch.Generator().manual_seed(1000 + step)
@@ -172,30 +180,21 @@ def efficientnet(places: Places) -> Subject | None:
     # Channels last: a step of training takes a third of the time.
     model = model.to(memory_format=torch.channels_last)
     images, labels = zoo_data.photographs(places.data, places.few(1000))
-    half = len(images) // 2  # one half to train on, the other to be measured on
+    half = len(images) // 2
 
-    def draw(count: int, generator: torch.Generator) -> Tensor:
-        chosen = torch.randint(half, (count,), generator=generator)
-        top, left = (
-            int(place) for place in torch.randint(0, 33, (2,), generator=generator)
+    def subject(shown: slice, held: slice) -> Subject:
+        return Subject(
+            model=model,
+            shown=zoo_data.crops(images[shown])[:200],
+            held=zoo_data.crops(images[held]),
+            measure=agreement,
+            unit="same first class, %",
+            shown_labels=labels[shown][:200],
+            held_labels=labels[held],
         )
-        cut = zoo_data.crops(images[chosen], top=top, left=left)
-        cut = cut.flip(3) if torch.rand((), generator=generator) < 0.5 else cut
-        return cut.contiguous(memory_format=torch.channels_last)
 
-    return Subject(
-        model=model,
-        shown=zoo_data.crops(images[:half])[:200],
-        held=zoo_data.crops(images[half:]),
-        measure=agreement,
-        unit="same first class, %",
-        shown_labels=labels[:half][:200],
-        held_labels=labels[half:],
-        draw=draw,
-        trained={
-            "lut-4-sensitivity": Training(steps=places.few(200), lr=2e-4, batch=16)
-        },
-    )
+    first, second = slice(half), slice(half, None)
+    return replace(subject(first, second), turned=lambda: subject(second, first))
 
 
 def minilm(places: Places) -> Subject | None:

@@ -1,5 +1,5 @@
-"""Recipes of the zoo: compressed at once, or towards the outputs of the fp32 network
-for a few steps.
+"""Recipes of the zoo: compressed at once, with a width for each layer in an eighth of
+the bytes, or towards the outputs of the fp32 network for a few steps.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from zoo_entries import Subject, Training
 import tersify
 from tersify import CompressedModel, Recipe
 from tersify.calibration import Calibration
+from tersify.even_filters import even_filters_
+from tersify.lab.estimates import within
 
 CALIBRATION_BATCH = 10
+FRACTION = 8  # of fp32's bytes that an allocated network may take
 WARM_STEPS = 10
 
 
@@ -45,6 +48,29 @@ def calibration(subject: Subject) -> Calibration:
         return (outputs * signs).sum() / outputs.numel() ** 0.5
 
     return Calibration([(each, None) for each in inputs], loss=spread)
+
+
+def own_labels(subject: Subject) -> Calibration:
+    """Classes drawn from the network's own outputs: what its decisions depend on,
+    whatever the true labels are.
+    """
+    draw = torch.Generator().manual_seed(0)
+
+    def loss(outputs: Tensor, _: None) -> Tensor:
+        drawn = torch.multinomial(outputs.detach().softmax(1), 1, generator=draw)
+        return F.cross_entropy(outputs, drawn[:, 0])
+
+    inputs = subject.shown[:200].split(CALIBRATION_BATCH)
+    return Calibration([(each, None) for each in inputs], loss=loss)
+
+
+def allocated(subject: Subject) -> tuple[nn.Module, CompressedModel]:
+    """Tables of 3 to 8 bits, counted by sensitivity, a width for each layer."""
+    model = copy.deepcopy(subject.model)
+    even_filters_(model, subject.shown[:1])
+    dense_bytes = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    data = own_labels(subject) if subject.decides else calibration(subject)
+    return within(model, data, dense_bytes // FRACTION, weights=subject.weights)
 
 
 def compressed(

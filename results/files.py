@@ -50,6 +50,41 @@ def dense_planes() -> str:
     return "\n".join(lines)
 
 
+KINDS = {
+    "dense": "fp32, not compressed",
+    "uniform": "`uniform-8`",
+    "lut": "`lut-4-sensitivity`, tables of {} bits",
+    "nncodec": "NNCodec, rate–distortion quantization, qp −{}",
+    "squeeze": "`tersify squeeze`, price {}",
+}
+
+
+def squeezed() -> str:
+    """Points of each kind: bytes of the whole file, and the accuracy that is lost."""
+    figures = read("squeeze")["figures"]
+    rows = [key.removesuffix("_accuracy") for key in figures if "_accuracy" in key]
+    lines = [
+        "| | bytes | held-out, points | test accuracy | test, points |",
+        "|---|---|---|---|---|",
+    ]
+    for kind, told in KINDS.items():
+        points = [row for row in rows if row.partition("_")[0] == kind]
+        for row in sorted(points, key=lambda row: -figures[f"{row}_bytes"]):
+            held, test = (
+                figures[f"{row}_{what}"] - figures[f"dense_{what}"]
+                for what in ("held_out", "accuracy")
+            )
+            lines.append(
+                f"| {told.format(row.partition('_')[2])} | {figures[f'{row}_bytes']:,.0f} | {_points(held)} "
+                f"| {figures[f'{row}_accuracy']:.2f} % | {_points(test)} |"
+            )
+    return "\n".join(lines)
+
+
+def _points(value: float) -> str:
+    return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−").replace("+0.00", "0.00")
+
+
 def records() -> str:
     """Every record with the machine and commit it came from."""
     lines = ["| record | machine | commit |", "|---|---|---|"]
@@ -84,4 +119,4 @@ def _machine(told: Any) -> str:
     return str(told or "").partition(",")[0].strip()  # not how many runs shared it
 
 
-TABLES = {"imported": imported, "dense-planes": dense_planes}
+TABLES = {"imported": imported, "dense-planes": dense_planes, "squeeze": squeezed}

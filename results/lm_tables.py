@@ -34,4 +34,38 @@ def language_models() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"language-models": language_models}
+PEERS = {
+    "ours": "Tersify, steps, asked for {} bits",
+    "gptq": "GPTQ (gptqmodel), {} bits, groups of {}, symmetric",
+    "gptqasym": "GPTQ (gptqmodel), {} bits, groups of {}, with zeros",
+    "gptqorder": "GPTQ (gptqmodel), {} bits, groups of {}, with zeros and act-order",
+    "gptqbest": "GPTQ (gptqmodel), {} bits, groups of {}, with zeros, act-order and searched steps",
+    "hqq": "HQQ, {} bits, groups of {}",
+    "hqqacross": "HQQ, {} bits, groups of {} across the rows",
+}
+
+
+def language_peers() -> str:
+    """Linear layers by several methods: their bytes, and perplexities of test text."""
+    figures = read("lm-peers")["figures"]
+    names = [
+        k.removesuffix("_coded_bytes") for k in figures if k.endswith("coded_bytes")
+    ]
+    lines = [
+        "| linear layers | coded, bytes | as packed by itself | wikitext | code |",
+        "|---|---|---|---|---|",
+    ]
+    for name in sorted(names, key=lambda name: figures[f"{name}_coded_bytes"]):
+        method, *settings = name.split("_")
+        told = [f"{figures[f'{name}_{key}_bytes']:,.0f}" for key in ("coded", "stored")]
+        for kind in ("wikitext", "code"):
+            ratio = (
+                figures[f"{name}_{kind}_perplexity"]
+                / figures[f"dense_{kind}_perplexity"]
+            )
+            told.append(f"×{ratio:.3f}")
+        lines.append(f"| {' | '.join([PEERS[method].format(*settings), *told])} |")
+    return "\n".join(lines)
+
+
+TABLES = {"language-models": language_models, "language-peers": language_peers}

@@ -101,27 +101,32 @@ def browser() -> str:
     )
 
 
+# Key of the record, what the layer is, numbers of vectors.
+LAYERS = (
+    ("two_bit", "two-bit signs", (1, 2, 4, 16)),
+    ("four_bit", "four-bit table", (1,)),
+    ("picked", "picked signs, 95 % zeros", (1,)),
+    ("bits", "bits with bits", (1,)),
+)
+
+
 def counts() -> str:
-    """Executed instructions of a two-bit product, never times."""
+    """Executed instructions of a product, never times."""
     figures = read("without-python")["figures"]
-    known = [
-        v
-        for v in (1, 2, 4, 16)
-        if f"two_bit_dotprod_{v}_products_an_instruction" in figures
-    ]
-    if not known:
-        return "Not counted yet."
     names = {"portable": "NEON", "dotprod": "DotProd", "i8mm": "I8mm"}
     lines = [
-        "| vectors | " + " | ".join(names.values()) + " |",
-        "|---|" + "---|" * len(names),
+        "| weights | vectors | " + " | ".join(names.values()) + " |",
+        "|---|---|" + "---|" * len(names),
     ]
-    for vectors in known:
-        cells = (
-            f"{figures[f'two_bit_{isa}_{vectors}_products_an_instruction']:.2f}"
-            for isa in names
-        )
-        lines.append(f"| {vectors} | {' | '.join(cells)} |")
+    for key, told, numbers in LAYERS:
+        for vectors in numbers:
+            found = [
+                figures.get(f"{key}_{isa}_{vectors}_products_an_instruction")
+                for isa in names
+            ]
+            if any(found):
+                cells = ("" if value is None else f"{value:.2f}" for value in found)
+                lines.append(f"| {told} | {vectors} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -405,13 +405,20 @@ def overhead() -> str:
         device: read(f"training-overhead-{device}")["figures"]
         for device in ("gpu", "cpu")
     }
-    told = {
-        d: [_added(on[d][f"{mode}_overhead_percent"]) for mode in ("eager", "compiled")]
+    eager = {d: _added(on[d]["eager_overhead_percent"]) for d in on}
+    compiled = {
+        d: _added(on[d]["compiled_overhead_percent"])
         for d in on
+        if "compiled_overhead_percent" in on[d]
     }
+    to_compiled = (
+        f", {compiled['gpu']} to a compiled one"
+        if "gpu" in compiled
+        else " (compiled steps were not timed)"
+    )
     return (
-        f"- A ternary session adds {told['gpu'][0]} to an eager training step of ResNet-20\\* on an H200, "
-        f"{told['gpu'][1]} to a compiled one; on a CPU {told['cpu'][0]} and {told['cpu'][1]}.\n{_search_overhead()}"
+        f"- A ternary session adds {eager['gpu']} to an eager training step of ResNet-20\\* on an H200 whose host was "
+        f"busy with other processes{to_compiled}; on a CPU {eager['cpu']} and {compiled['cpu']}.\n{_search_overhead()}"
     )
 
 

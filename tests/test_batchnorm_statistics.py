@@ -9,12 +9,17 @@ from torch import nn
 
 import tersify
 from method_zoo import recipe_of
-from tersify.batchnorm_statistics import LEAST_VALUES, recalibrate_, recalibrated
+from tersify.batchnorm_statistics import (
+    LEAST_VALUES,
+    recalibrate_,
+    recalibrated,
+)
 from tersify.calibration import Calibration
 from tersify.lab import network as network_of_the_lab
 from tersify.lab.data import dataset, normalize
 from tersify.methods import BitNet
 from tersify.modes import eval_mode
+from tersify.norm_shifts import follow_, moments_of
 
 
 def network():
@@ -98,7 +103,7 @@ def test_a_forward_pass_that_fails_leaves_the_network_as_it_was():
     assert not model[1]._forward_pre_hooks
 
 
-def test_compression_without_training_takes_them_anew_where_it_has_data():
+def test_compression_without_training_moves_them_where_it_has_data():
     plain, told = network().eval(), network().eval()
     tersify.compress_(plain, recipe_of((BitNet(),)))
     packed = tersify.compress_(told, recipe_of((BitNet(),)), calibration=batches())
@@ -156,3 +161,27 @@ def test_batch_norms_recalibrated_for_a_while_have_their_own_statistics_again_af
     assert norm.running_mean.eq(0).all()
     assert norm.running_var.eq(1).all()
     assert norm.momentum == 0.1
+
+
+def trained_elsewhere():
+    """With statistics of other images than the batches hold."""
+    model = network().eval()
+    with torch.no_grad():
+        model[1].running_mean.uniform_(-1, 1)
+        model[1].running_var.uniform_(0.5, 2)
+    return model
+
+
+def test_statistics_of_weights_that_did_not_change_stay():
+    model, data = trained_elsewhere(), Calibration(batches())
+    before = copy.deepcopy(model.state_dict())
+    follow_(model, moments_of(model, data), data)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_compression_that_changes_little_keeps_the_statistics_of_training():
+    model = trained_elsewhere()
+    before = model[1].running_mean.clone()
+    tersify.compress_(model, "uniform-8", calibration=batches())
+    assert (model[1].running_mean - before).abs().max() < 0.1

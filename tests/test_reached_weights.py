@@ -97,3 +97,23 @@ def test_a_matrix_that_an_embedding_shares_with_a_linear_layer_is_that_layers_we
     model.tail = nn.Linear(6, 11, bias=False)
     model.tail.weight = model.words.weight
     assert "words.weight" in compressed(model)
+
+
+class Scaled(nn.Module):
+    """As attention has a temperature for each head, and ConvNeXt a γ for each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(1, 8)
+        self.temperature = nn.Parameter(torch.ones(4, 1, 1))
+        self.gamma = nn.Parameter(torch.ones(1, 8, 1, 1))
+
+    def forward(self, x):
+        return self.first(x) * self.gamma.flatten() * self.temperature.mean()
+
+
+def test_a_glob_leaves_scales_alone_and_a_name_reaches_them():
+    # A layer's weight is one, however narrow the layer is.
+    assert compressed(Scaled()) == {"first.weight"}
+    with pytest.warns(UserWarning, match="a scale"):
+        assert compressed(Scaled(), "temperature") == {"temperature"}

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,9 +69,14 @@ def wheel(python: Path, version: str, arch: str, tools: Path) -> Path:
         "CMAKE_AR": compilers / "ar",
         "CMAKE_RANLIB": compilers / "ranlib",
     }
+    if shutil.which("ccache"):  # most files are the same for every CPython
+        defines["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
     settings = {
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "CMAKE_ARGS": " ".join(f"-D{name}={value}" for name, value in defines.items()),
+        "CCACHE_COMPILERTYPE": "clang",
+        "CCACHE_BASEDIR": str(ROOT),
+        "CCACHE_NOHASHDIR": "1",
         # The interpreter that builds is this machine's; names and tags are the other's.
         "_PYTHON_HOST_PLATFORM": f"linux-{arch}",
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version.replace('.', '')}-{arch}-linux-gnu.so",
@@ -78,6 +85,8 @@ def wheel(python: Path, version: str, arch: str, tools: Path) -> Path:
     run(python / "python", "-m", "pip", "wheel", "-q", *options, ROOT, **settings)
     (built,) = raw.glob("*.whl")
     check_extensions(built)
+    if arch == platform.machine():
+        check_errors(built, python)
     run(
         tools / "auditwheel",
         "repair",
@@ -120,6 +129,28 @@ def check_extensions(built: Path) -> None:
         raise SystemExit(
             f"{built.name} must hold the extensions _codec and _runtime, once each, and holds {names}"
         )
+
+
+def check_errors(built: Path, python: Path) -> None:
+    """Both extensions in one process: what the second throws must reach Python as the
+    error that it is.
+    """
+    asks = """
+import importlib.util, pathlib, sys
+for name in ("_codec", "_runtime"):
+    (path,) = pathlib.Path(sys.argv[1]).glob(f"tersify/{name}.*so")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+try:
+    module.Workspace("no instruction set", 1)
+except ValueError:
+    sys.exit(0)
+sys.exit("a wrong argument is no ValueError")
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(built).extractall(folder)
+        run(python / "python", "-c", asks, folder)
 
 
 def wrappers(arch: str, tools: Path) -> Path:

@@ -11,6 +11,7 @@ struct CpuFeatures {
   bool sse41 = false, avx2 = false, fma = false;
   bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false;
   bool avx512vnni = false, avx512vbmi = false, avx512vpopcntdq = false, avx512fp16 = false;
+  unsigned amd_family = 0;  // of other makers: 0
 };
 
 inline CpuFeatures asked_cpu_features() {
@@ -18,7 +19,10 @@ inline CpuFeatures asked_cpu_features() {
   const auto bit = [](unsigned word, int at) { return (word >> at & 1u) != 0; };
   CpuFeatures found;
   unsigned a, b, c, d;
+  constexpr unsigned kAmd[] = {0x68747541, 0x69746e65, 0x444d4163};  // "AuthenticAMD", as b, d and c hold it
+  const bool amd = __get_cpuid(0, &a, &b, &c, &d) && b == kAmd[0] && d == kAmd[1] && c == kAmd[2];
   if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
+  if (amd) found.amd_family = (a >> 8 & 0xf) + (a >> 20 & 0xff);
   found.sse41 = bit(c, 19);
   const bool fma = bit(c, 12), saves = bit(c, 27);
   unsigned saved = 0, high;

@@ -131,8 +131,14 @@ Entry entry_of(const Json::Value& item, size_t groups, std::string& same) {
     Reference book = reference_of(item.find("b"), e.name);
     require(book.sizes.size() == 1 && book.sizes[0] >= 1 && book.sizes[0] <= 256, e.name, "has 1..256 levels");
     e.levels = int(book.sizes[0]);
-    if (e.axis >= 0) book.sizes.insert(book.sizes.begin(), e.shape[size_t(e.axis)]);
-    e.codebook = part_of(book, book.sizes, groups, e.name);
+    if (book.group == kWholeLevels) {
+      require(e.axis < 0 && book.stored == book.given && book.stored <= Dtype::BF16, e.name,
+              "has whole numbers for levels and an axis, or a dtype without them");
+      e.codebook = Part{book.stored, book.given, kWholeLevels, book.sizes[0]};
+    } else {
+      if (e.axis >= 0) book.sizes.insert(book.sizes.begin(), e.shape[size_t(e.axis)]);
+      e.codebook = part_of(book, book.sizes, groups, e.name);
+    }
   } else {
     const Reference values = reference_of(item.find("v"), e.name);
     require(e.axis < 0, e.name, "has an axis and no codebook");
@@ -207,10 +213,10 @@ Directory::Directory(const Json& json) {
   const Json::Value root = json.root();
   for (const Json::Value& item : root.find("groups").list("groups")) {
     const auto listed = item.list("a group");
-    if (listed.size() < 2) throw BadFile("a group is [codec, checksum, …]");
+    if (listed.empty()) throw BadFile("a group is [codec, checksum, …]");
     Group group;
     group.codec = std::string(listed[0].text("a codec"));
-    group.crc = uint32_t(listed[1].whole("a checksum", 0, UINT32_MAX));
+    if (listed.size() > 1) group.crc = uint32_t(listed[1].whole("a checksum", 0, UINT32_MAX));
     groups.push_back(std::move(group));
   }
   std::vector<std::string> same;
@@ -241,7 +247,7 @@ Directory::Directory(const Json& json) {
       if (part) place(int(i), kind, part->group, blocks_of({1, part->elements, 1, 1}));
     };
     array(e.dense, PartKind::Dense);
-    array(e.codebook, PartKind::Codebook);
+    if (e.codebook && e.codebook->group != kWholeLevels) array(e.codebook, PartKind::Codebook);
     array(e.values, PartKind::Values);
     array(e.scale, PartKind::Scale);
   }

@@ -15,6 +15,8 @@ enum class Dtype { F64, F32, F16, BF16, F8E4M3, F8E5M2, I64, I32, I16, I8, U8, B
 int width_of(Dtype dtype);
 bool is_float(Dtype dtype);
 
+constexpr int64_t kWholeLevels = -1;  // the group of a codebook that is not stored: 0, 1, …, −2, −1
+
 struct Part {  // an array
   Dtype stored, given;
   int64_t group, elements;
@@ -42,7 +44,7 @@ struct Place {  // of a block
 
 struct Group {
   std::string codec;
-  uint32_t crc = 0;
+  std::optional<uint32_t> crc;  // none in a small file, which has one for all of it
   int levels = 0;  // of codes; 0: arrays, or nothing
   Dtype dtype = Dtype::U8;
   std::vector<Box> boxes;            // of codes

@@ -182,10 +182,18 @@ Bytes decode_zeros(const Span& data, const Arrays& arrays, int width) {
   return out;
 }
 
+// The first bytes of all elements, then the second ones, …
+Bytes from_columns(const Bytes& columns, size_t width) {
+  Bytes out(columns.size());
+  const size_t count = columns.size() / width;
+  for (size_t i = 0; i < out.size(); ++i) out[i] = columns[i % width * count + i / width];
+  return out;
+}
+
 }  // namespace
 
 Bytes decode_group(const Group& group, const Bytes& data) {
-  if (crc32(data.data(), data.size()) != group.crc) refuse("a group is damaged: its checksum does not match");
+  if (group.crc && crc32(data.data(), data.size()) != *group.crc) refuse("a group is damaged: its checksum does not match");
   const Span whole{data.data(), data.size()};
   try {
     if (group.levels) {
@@ -204,10 +212,10 @@ Bytes decode_group(const Group& group, const Bytes& data) {
       if (group.codec == "planes") return decode_planes(whole, boxes_of_arrays(arrays, kBlock), width, floats);
       if (group.codec == "pieces") return decode_planes(whole, boxes_of_arrays(arrays, kPiece), width, floats);
       if (group.codec == "zeros" && floats) return decode_zeros(whole, arrays, width);
-      if (group.codec == "zstd") {
+      if (group.codec == "zstd" || group.codec == "columns") {
         Bytes out(static_cast<size_t>(group.elements) * size_t(width));
         unzip_into(whole.data, whole.size, out.data(), out.size(), "arrays");
-        return out;
+        return group.codec == "zstd" ? out : from_columns(out, size_t(width));
       }
     }
   } catch (const Malformed& problem) {

@@ -19,6 +19,22 @@ namespace {
 
 constexpr uint64_t kMaxHeader = 1 << 24;
 constexpr size_t kMaxHeaderValues = 1 << 20;
+constexpr uint64_t kMaxSmall = 1 << 20;
+
+uint32_t number_of(const uint8_t* bytes) {
+  return uint32_t(bytes[0]) | uint32_t(bytes[1]) << 8 | uint32_t(bytes[2]) << 16 | uint32_t(bytes[3]) << 24;
+}
+
+// Seven bits a byte, the lowest first; the highest bit says that more follow.
+uint64_t take_number(const Bytes& data, size_t& at) {
+  uint64_t value = 0;
+  for (int place = 0; place < 3 && at < data.size(); ++place) {
+    const uint8_t byte = data[at++];
+    value |= uint64_t(byte & 127) << 7 * place;
+    if (byte < 128) return value;
+  }
+  throw BadFile("a length in the section 'small' does not end");
+}
 
 class InMemory final : public Source {
  public:
@@ -124,6 +140,25 @@ Sections::Sections(std::shared_ptr<const Source> source) : source_(std::move(sou
     at = span.end;
   }
   if (data_ + at != whole) throw BadFile("the sections do not end where the file does");
+  if (has("small")) add_parts_of_small();
+}
+
+void Sections::add_parts_of_small() {
+  if (has("directory") || size("small") > kMaxSmall) throw BadFile("a section 'small' is too large, or not alone");
+  const uint64_t begin = span("small").begin;
+  const Bytes data = read("small");
+  size_t at = 4;
+  if (data.size() < at || crc32(data.data() + at, data.size() - at) != number_of(data.data()))
+    throw BadFile("the section 'small' is damaged: its checksum does not match");
+  std::vector<uint64_t> lengths;
+  for (uint64_t left = take_number(data, at); left > 0; --left) lengths.push_back(take_number(data, at));
+  uint64_t next = begin + at;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const std::string name = i ? "g" + std::to_string(i - 1) : "directory";
+    if (!spans_.emplace(name, Span{next, next + lengths[i]}).second) throw BadFile("a section is there twice");
+    next += lengths[i];
+  }
+  if (lengths.empty() || next != begin + data.size()) throw BadFile("the section 'small' does not hold what it says");
 }
 
 const Sections::Span& Sections::span(std::string_view name) const {
@@ -141,16 +176,22 @@ Bytes Sections::read(std::string_view name) const {
   return bytes;
 }
 
-void unzip_into(const uint8_t* data, size_t size, uint8_t* out, size_t out_size, const char* what) {
+void unzip_into(const uint8_t* data, size_t size, uint8_t* out, size_t out_size, const char* what,
+                std::string_view before) {
   const unsigned long long stated = ZSTD_getFrameContentSize(data, size);
   const size_t frame = ZSTD_findFrameCompressedSize(data, size);
   const bool fits = stated == out_size && !ZSTD_isError(frame) && frame == size;
   uint8_t nothing;
-  if (!fits || ZSTD_decompress(out_size ? out : &nothing, out_size, data, size) != out_size)
-    throw BadFile(std::string(what) + " cannot be unpacked");
+  const auto unzipped = [&] {
+    const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(), ZSTD_freeDCtx);
+    return context ? ZSTD_decompress_usingDict(context.get(), out_size ? out : &nothing, out_size, data, size,
+                                               before.data(), before.size())
+                   : size_t(-1);
+  };
+  if (!fits || unzipped() != out_size) throw BadFile(std::string(what) + " cannot be unpacked");
 }
 
-Bytes unzip(const uint8_t* data, size_t size, uint64_t limit, const char* what) {
+Bytes unzip(const uint8_t* data, size_t size, uint64_t limit, const char* what, std::string_view before) {
   const unsigned long long stated = ZSTD_getFrameContentSize(data, size);
   if (stated == ZSTD_CONTENTSIZE_ERROR || stated == ZSTD_CONTENTSIZE_UNKNOWN)
     throw BadFile(std::string(what) + " is no zstd frame that states its size");
@@ -158,16 +199,18 @@ Bytes unzip(const uint8_t* data, size_t size, uint64_t limit, const char* what) 
     throw TooLarge(std::string(what) + " claims " + std::to_string(stated) + " bytes, " + std::to_string(limit) +
                    " are allowed");
   Bytes out(static_cast<size_t>(stated));
-  unzip_into(data, size, out.data(), out.size(), what);
+  unzip_into(data, size, out.data(), out.size(), what, before);
   return out;
 }
 
 uint32_t crc32(const uint8_t* data, size_t size) {
   static const auto table = [] {
     std::array<std::array<uint32_t, 256>, 8> made{};
+    uint32_t polynomial = 0xedb88320u;
+    asm("" : "+r"(polynomial));  // or compilers make the table themselves, and programs carry its 8 KiB
     for (uint32_t i = 0; i < 256; ++i) {
       uint32_t c = i;
-      for (int k = 0; k < 8; ++k) c = c & 1 ? 0xedb88320u ^ c >> 1 : c >> 1;
+      for (int k = 0; k < 8; ++k) c = c & 1 ? polynomial ^ c >> 1 : c >> 1;
       made[0][i] = c;
     }
     for (int k = 1; k < 8; ++k)

@@ -37,14 +37,16 @@ class Sections {
     uint64_t begin, end;
   };
   const Span& span(std::string_view name) const;
+  void add_parts_of_small();  // the directory and the groups of a small file, which lie in one section
   std::shared_ptr<const Source> source_;
   std::map<std::string, Span, std::less<>> spans_;
   uint64_t data_ = 0;
 };
 
-// Of one zstd frame that states its content size, at most `limit` bytes.
-Bytes unzip(const uint8_t* data, size_t size, uint64_t limit, const char* what);
-void unzip_into(const uint8_t* data, size_t size, uint8_t* out, size_t out_size, const char* what);
+// Of one zstd frame that states its content size, at most `limit` bytes; it may refer to the text `before` it.
+Bytes unzip(const uint8_t* data, size_t size, uint64_t limit, const char* what, std::string_view before = {});
+void unzip_into(const uint8_t* data, size_t size, uint8_t* out, size_t out_size, const char* what,
+                std::string_view before = {});
 uint32_t crc32(const uint8_t* data, size_t size);
 
 }  // namespace tersify::lib

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/directory_text.hpp"
 #include "lib/groups.hpp"
 
 namespace tersify::lib {
@@ -28,10 +29,20 @@ float from_half(uint16_t half) {
   return made;
 }
 
-std::vector<float> as_floats(const Bytes& raw, const Part& part, const std::string& name) {
+// 0, 1, …, −2, −1, the largest being half of them.
+std::vector<float> whole_levels(int64_t count) {
+  std::vector<float> made;
+  for (int64_t i = 0; i < count; ++i) made.push_back(float(i > count / 2 ? i - count : i));
+  return made;
+}
+
+void check_float(const Part& part, const std::string& name) {
   const bool known = part.given == Dtype::F32 &&
                      (part.stored == Dtype::F32 || part.stored == Dtype::F16 || part.stored == Dtype::BF16);
   if (!known) throw BadFile("'" + name + "' is not of 32-bit floats, which kernels take");
+}
+
+std::vector<float> as_floats(const Bytes& raw, const Part& part) {
   std::vector<float> made(static_cast<size_t>(part.elements));
   if (part.stored == Dtype::F32) {
     if (!made.empty()) std::memcpy(made.data(), raw.data(), raw.size());
@@ -55,10 +66,12 @@ TerseFile::TerseFile(std::shared_ptr<const Source> source, uint64_t max_bytes)
     : sections_(std::move(source)), max_bytes_(max_bytes) {
   const Bytes zipped = sections_.read("directory");
   const uint64_t limit = std::min(kMaxDirectory, std::max(kMinDirectory, max_bytes / 16));
-  const Bytes text = unzip(zipped.data(), zipped.size(), limit, "the directory");
+  const Bytes text = unzip(zipped.data(), zipped.size(), limit, "the directory", kDirectoryText);
   const Json json({reinterpret_cast<const char*>(text.data()), text.size()}, "directory",
                   size_t(std::max(kMinDirectory, std::min<uint64_t>(max_bytes / kBytesPerValue, kMaxDirectory))));
   directory_ = std::make_unique<Directory>(json);
+  for (const Group& group : directory_->groups)
+    if (!group.crc && !sections_.has("small")) throw BadFile("a group has no checksum");
 }
 
 std::shared_ptr<const Bytes> TerseFile::group(int64_t index) const {
@@ -115,8 +128,10 @@ Bytes TerseFile::codes(std::string_view name) const {
 }
 
 std::vector<float> TerseFile::array(int entry, PartKind kind, const Part& facts) const {
-  return as_floats(part(entry, kind, facts.group, facts.elements, width_of(facts.stored)), facts,
-                   directory_->entries[size_t(entry)].name);
+  const std::string& name = directory_->entries[size_t(entry)].name;
+  check_float(facts, name);
+  if (facts.group == kWholeLevels) return whole_levels(facts.elements);
+  return as_floats(part(entry, kind, facts.group, facts.elements, width_of(facts.stored)), facts);
 }
 
 std::vector<float> TerseFile::floats(std::string_view name) const {

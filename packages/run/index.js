@@ -9,6 +9,10 @@ export class TersifyError extends Error {
 }
 
 const FACTS_BYTES = 48, PORT_BYTES = 16, TENSOR_BYTES = 8, POINTER_BYTES = 4;
+const MEMORY_BYTES = 2 ** 31; // of the module; addresses beyond would wrap around
+
+// Not by bits: those of JavaScript are 32, and sizes may have more.
+const padded = (bytes) => Math.ceil(bytes / 64) * 64;
 
 async function compiled(source) {
   const wanted = source ?? new URL("./tersify.wasm", import.meta.url);
@@ -54,6 +58,7 @@ class Runtime {
   /** The network of a .terse file. `maxBytes` limits what decoding may take; 0 stands for 2 GiB. */
   open(bytes, { maxBytes = 0 } = {}) {
     const data = bytes instanceof ArrayBuffer ? new Uint8Array(bytes) : bytes;
+    if (!(data instanceof Uint8Array)) throw new TersifyError(4, "open takes an ArrayBuffer or a Uint8Array");
     return this.#with(data.length, (at) => {
       new Uint8Array(this.#c.memory.buffer, at, data.length).set(data);
       const model = this.#made((place) => this.#c.tersify_open_memory(at, data.length, BigInt(maxBytes), place));
@@ -86,7 +91,7 @@ class Runtime {
   }
 
   #with(bytes, use) {
-    const at = this.#c.malloc(Math.max(bytes, 8));
+    const at = bytes < MEMORY_BYTES ? this.#c.malloc(Math.max(bytes, 8)) : 0;
     if (at === 0) throw new TersifyError(7, `there is no memory for ${bytes} bytes`);
     try {
       return use(at);
@@ -147,8 +152,10 @@ class Network {
   /** Arrays in the order of the inputs → arrays in the order of the outputs. */
   run(inputs, batch = this.batch || 1) {
     if (!this.#session) throw new TersifyError(4, "the network is closed");
-    if (inputs.length !== this.inputs.length)
-      throw new TersifyError(4, `the network takes ${this.inputs.length} inputs, got ${inputs.length}`);
+    if (inputs?.length !== this.inputs.length)
+      throw new TersifyError(4, `run takes an array of inputs, ${this.inputs.length} of them, got ${inputs?.length ?? inputs}`);
+    if (!Number.isSafeInteger(batch) || batch < 1)
+      throw new TersifyError(4, `the batch must be a whole number, 1 or more, got ${batch}`);
     this.inputs.forEach((port, i) => {
       const wanted = port.dtype === "int64" ? BigInt64Array : Float32Array;
       if (!(inputs[i] instanceof wanted)) throw new TersifyError(4, `'${port.name}' takes a ${wanted.name}`);
@@ -157,10 +164,10 @@ class Network {
     const counts = this.outputs.map(({ shape }) => shape.reduce((all, size) => all * (size < 0 ? batch : size), 1));
     const bytes = [...inputs.map((array) => array.byteLength), ...counts.map((count) => count * 4)];
     const ports = bytes.length, places = [];
-    let end = (ports * TENSOR_BYTES + 63) & ~63;
+    let end = padded(ports * TENSOR_BYTES);
     for (const size of bytes) {
       places.push(end);
-      end += (size + 63) & ~63;
+      end += padded(size);
     }
     return using(end, (at) => {
       const view = new DataView(c.memory.buffer, at);

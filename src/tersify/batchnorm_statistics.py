@@ -31,7 +31,7 @@ def recalibrate_(model: nn.Module, calibration: Calibration) -> None:
     each = [
         _Statistics(name, module)
         for name, module in model.named_modules()
-        if _is_adjustable(module)
+        if is_adjustable(module)
     ]
     if not each:
         return
@@ -79,7 +79,7 @@ def recalibrated(model: nn.Module, calibration: Calibration) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def _is_adjustable(module: nn.Module) -> bool:
+def is_adjustable(module: nn.Module) -> bool:
     if not isinstance(module, _BatchNorm) or module.running_mean is None:
         return False
     own = list(module.parameters(recurse=False))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tersify.calibration import Calibration
+from tersify.norm_shifts import follow_, moments_of
 from tersify.recipe import Recipe
 from tersify.session import Session
 from tersify.tensor import CompressedModel
@@ -31,7 +32,8 @@ def compress_(
     Args:
         model: the module to compress.
         recipe: as for `attach`; one that has to train first gives poor weights here.
-        calibration: batches (inputs, targets); batch norms also get the statistics of the new weights from them.
+        calibration: batches (inputs, targets); batch norms also move their statistics as far as the new weights moved
+            what enters them on these.
         example: as for `attach`.
         **settings: as for `attach`.
     """
@@ -42,12 +44,15 @@ def compress_(
     ]
     data = None if calibration is None else Calibration.of(calibration)
     chosen = Recipe.load(recipe).with_settings(settings)
+    moments = None if data is None else moments_of(model, data)
     session = Session(
         model, chosen, epochs=1, steps_per_epoch=1, calibration=data, example=example
     )
     try:
         session.advance_to_end()
-        packed = session.pack(calibration=data)
+        if data is not None and moments is not None:
+            follow_(model, moments, data)
+        packed = session.pack()
     except BaseException:
         session._detach()
         for tensor, value in before:

@@ -180,6 +180,18 @@ def test_any_weight_comes_back_bit_by_bit(weight):
     assert same_bits(bits_of(detect(weight)), weight)
 
 
+@pytest.mark.parametrize("pattern", [0x7FC0, 0x7F81, 0x7FFF])
+def test_nan_of_a_row_with_its_own_levels_comes_back_bit_by_bit(pattern):
+    """torch's gather made 0xFFFF of every one, on a CPU that rounds to bfloat16."""
+    rng = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 4, (7, 90), generator=rng)
+    weight = torch.randn(7, 4, generator=rng).gather(1, codes).bfloat16()
+    weight.view(torch.int16)[0, 0] = pattern
+    found = detect(weight)
+    assert found.axis == 0
+    assert same_bits(bits_of(found), weight)
+
+
 @pytest.mark.parametrize("shape", [(1, 300), (300, 1), (1, 20, 15)])
 def test_one_table_wins_over_a_table_for_the_only_row_whoever_counts_the_levels(
     shape, monkeypatch

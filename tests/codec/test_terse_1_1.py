@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from version_1_0 import model as old_model
 
 import tersify
-from tersify.codec import TerseFileError, container, inspect, native, reference
+from tersify.codec import (
+    TerseFileError,
+    container,
+    inspect,
+    native,
+    reference,
+    writer,
+)
 from tersify.codec.arrays import decode_arrays, encode_arrays
 from tersify.codec.codes import Meaning
 from tersify.codec.directory import unpack_directory
@@ -39,14 +46,16 @@ def test_a_file_of_the_first_version_is_read_as_before():
     assert file.aliases == expected.aliases
     for name, tensor in expected.items():
         found = file[name]
-        assert (
-            found.equal(tensor)
-            if isinstance(tensor, tersify.CompressedTensor)
-            else same_bits(found, tensor)
-        )
+        if isinstance(tensor, tersify.CompressedTensor):
+            assert found.equal(tensor)
+        else:  # the last bit of a random number differs from CPU to CPU
+            torch.testing.assert_close(found, tensor, rtol=1e-6, atol=0, equal_nan=True)
 
 
-def test_a_file_that_needs_nothing_new_says_that_the_first_version_reads_it(tmp_path):
+def test_a_file_that_needs_nothing_new_says_that_the_first_version_reads_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(writer, "SMALL_ELEMENTS", 0)
     torch.manual_seed(0)
     codes = torch.randint(0, 3, (60, 70), dtype=torch.uint8)
     tensor = tersify.CompressedTensor(
@@ -222,7 +231,10 @@ def test_repeated_elements_are_left_to_zstd(tmp_path):
     assert same_bits(tersify.open(tmp_path / "w.terse")["w"], row.repeat(600))
 
 
-def test_equal_tensors_are_stored_once_and_are_separate_when_read(tmp_path):
+def test_equal_tensors_are_stored_once_and_are_separate_when_read(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(writer, "SMALL_ELEMENTS", 0)
     torch.manual_seed(0)
     weight, codes = torch.randn(100, 100), (torch.rand(90, 90) > 0.5).float() * 0.3
     state = {

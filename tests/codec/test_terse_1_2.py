@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tersify
+from tersify.codec import writer
 from tersify.codec.entries import entry_from_json
 from tersify.codec.errors import TerseFileError
 from tersify.tensor import CompressedTensor
@@ -24,7 +25,8 @@ def two_scales(rows: int = 30, columns: int = 20) -> CompressedTensor:
     )
 
 
-def test_both_scales_come_back_and_multiply(tmp_path):
+def test_both_scales_come_back_and_multiply(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "SMALL_ELEMENTS", 0)
     given = two_scales()
     tersify.save({"w": given}, tmp_path / "w.terse")
     file = tersify.open(tmp_path / "w.terse")

@@ -14,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from tersify.codec import TerseFileError, container, inspect, load, native, open, save
+from tersify.codec import (
+    TerseFileError,
+    container,
+    inspect,
+    load,
+    native,
+    open,
+    save,
+    writer,
+)
 from tersify.codec.codes import decode_codes
 from tersify.codec.directory import unpack_directory
 from tersify.codec.entries import entry_from_json
@@ -47,11 +56,15 @@ def model() -> CompressedModel:
     )
 
 
-def test_the_safetensors_library_opens_the_file(model, tmp_path):
+def test_the_safetensors_library_opens_the_file(model, tmp_path, monkeypatch):
+    save(model, tmp_path / "small.terse")
+    monkeypatch.setattr(writer, "SMALL_ELEMENTS", 0)
     save(model, tmp_path / "m.terse")
     with safe_open(tmp_path / "m.terse", "pt") as file:
         assert {"directory", "g0", "g1"} == set(file.keys())
         assert file.metadata() == {"terse": "1.0"}
+    with safe_open(tmp_path / "small.terse", "pt") as file:
+        assert (set(file.keys()), file.metadata()) == ({"small"}, {"terse": "1.3"})
 
 
 def test_the_same_model_gives_the_same_bytes_but_for_the_time(model, tmp_path):
@@ -79,7 +92,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert os.listdir(tmp_path) == ["m.terse"]
 
 
-def test_an_unknown_optional_key_is_ignored(model, tmp_path):
+def test_an_unknown_optional_key_is_ignored(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "SMALL_ELEMENTS", 0)
     save(model, tmp_path / "m.terse")
     packed = container.Sections(tmp_path / "m.terse").read("directory")
     plain = json.loads(zstandard.decompress(packed))
@@ -177,7 +191,7 @@ def test_inspect_shares_out_every_byte_of_the_file(model, tmp_path):
         "rans",
     )
     assert 75 < weight["sparsity"] < 85
-    assert (bias["kind"], bias["coder"]) == ("dense", "planes")
+    assert (bias["kind"], bias["coder"]) == ("dense", "columns")
     assert found["metadata"] == {"k": [1, 2]}
     json.dumps(found)
 

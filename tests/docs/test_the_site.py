@@ -5,15 +5,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tersify import codec
+from tersify.runtime.portable import read_program
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def hooks():
+def hooks(name="site"):
     spec = importlib.util.spec_from_file_location(
-        "site_hooks", ROOT / "tools" / "site.py"
+        f"{name}_hooks", ROOT / "tools" / f"{name}.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -36,6 +40,27 @@ def test_the_page_of_records_names_each_of_them():
 def test_a_number_in_a_table_keeps_its_sign_and_code_stays_as_it_is():
     page = hooks().on_page_markdown("| 88.83 % |\n```text\n88.83 % right\n```")
     assert page == "| 88.83\u00a0% |\n```text\n88.83 % right\n```"
+
+
+def test_the_page_for_browsers_is_linked_where_its_module_is_built(monkeypatch):
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    pages = hooks("browser_page")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/without-python.md"))
+    monkeypatch.setattr(pages, "is_built", lambda: True)
+    told = pages.on_page_markdown(pages.LINK, page=page)
+    assert "(../run/page/index.html?terse=../resnet20-star.terse)" in told
+    monkeypatch.setattr(pages, "is_built", lambda: False)
+    assert "without the module" in pages.on_page_markdown(pages.LINK, page=page)
+
+
+def test_the_network_of_the_page_has_a_plan_and_names_its_classes(tmp_path):
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    pages = hooks("browser_page")
+    path = tmp_path / "net.terse"
+    path.write_bytes(pages.with_plan(pages.EXAMPLE))
+    program = read_program(codec.open(path))
+    assert program.labels[6] == "frog"
+    assert (len(program.mean), len(program.std)) == (3, 3)
 
 
 def test_the_site_builds_without_a_warning(tmp_path):
@@ -61,3 +86,5 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert "steps_per_epoch" in python
     assert (tmp_path / "site" / "gallery" / "report.html").is_file()
+    page = tmp_path / "site" / "run" / "page" / "index.html"
+    assert page.is_file() == (ROOT / "packages" / "run" / "tersify.wasm").is_file()

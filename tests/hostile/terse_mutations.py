@@ -15,6 +15,8 @@ from typing import Any
 
 import zstandard
 
+from tersify.codec.small import DICTIONARY, SMALL, joined, spans_of
+
 LIES = (
     0,
     1,
@@ -48,10 +50,15 @@ def unpack(file: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     data = file[8 + size :]
     metadata = header.pop("__metadata__")
     spans = {name: entry["data_offsets"] for name, entry in header.items()}
+    if SMALL in spans:
+        spans = {name: [*span] for name, span in spans_of(data).items()}
     return metadata, {name: data[begin:end] for name, (begin, end) in spans.items()}
 
 
-def pack(metadata: dict[str, Any], sections: dict[str, bytes]) -> bytes:
+def pack(
+    metadata: dict[str, Any], sections: dict[str, bytes], *, small: bool = False
+) -> bytes:
+    sections = {SMALL: joined(sections)} if small else sections
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, data in sections.items():
@@ -66,7 +73,11 @@ def pack(metadata: dict[str, Any], sections: dict[str, bytes]) -> bytes:
 
 
 def directory_of(sections: dict[str, bytes]) -> dict[str, Any]:
-    return json.loads(zstandard.ZstdDecompressor().decompress(sections["directory"]))
+    known = zstandard.ZstdCompressionDict(
+        DICTIONARY, dict_type=zstandard.DICT_TYPE_RAWCONTENT
+    )
+    unzip = zstandard.ZstdDecompressor(dict_data=known).decompress
+    return json.loads(unzip(sections["directory"]))
 
 
 def with_directory(
@@ -81,7 +92,7 @@ def with_directory(
 def with_group(sections: dict[str, bytes], name: str, data: bytes) -> dict[str, bytes]:
     """The group replaced, and its checksum in the directory made right again."""
     directory = directory_of(sections)
-    directory["groups"][int(name[1:])][1] = zlib.crc32(data)
+    directory["groups"][int(name[1:])][1:] = [zlib.crc32(data)]
     return with_directory(sections | {name: data}, directory)
 
 
@@ -169,15 +180,15 @@ def mutate(file: bytes, rng: random.Random) -> tuple[bytes, bool]:
     if layer < 0.3:
         return mangle(file, rng), True
     metadata, sections = unpack(file)
+    small = rng.random() < 0.5  # either form, whatever the file had
     if layer < 0.4:
         (size,) = struct.unpack_from("<Q", file)
         text = json.dumps(lie(json.loads(file[8 : 8 + size]), rng)).encode()
         return struct.pack("<Q", len(text)) + text + file[8 + size :], False
     if layer < 0.6:
-        return pack(
-            metadata, with_directory(sections, lie(directory_of(sections), rng))
-        ), False
+        changed = with_directory(sections, lie(directory_of(sections), rng))
+        return pack(metadata, changed, small=small), False
     groups = [name for name in sections if name != "directory"]
     name = rng.choice(groups)
     data = mangle(sections[name], rng) if layer < 0.95 else sections[rng.choice(groups)]
-    return pack(metadata, with_group(sections, name, data)), False
+    return pack(metadata, with_group(sections, name, data), small=small), False

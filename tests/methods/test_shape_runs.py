@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tersify.methods.shape_runs import ShapeRuns
+from tersify.methods.strided_tensors import StridedTensors, is_channels_last
 
 SHAPES = {
     "all alike": [(3, 4)] * 5,
@@ -32,3 +33,26 @@ def test_a_layout_in_memory_does_not_change_the_order():
     last = [t.contiguous(memory_format=torch.channels_last) for t in tensors]
     runs = ShapeRuns(tensors)
     assert torch.equal(runs.flatten(last), runs.flatten(tensors))
+
+
+@pytest.mark.parametrize("of_gradient", [torch.contiguous_format, torch.channels_last])
+def test_channels_last_tensors_come_back_in_their_layout(
+    of_gradient: torch.memory_format,
+) -> None:
+    tensors = [
+        torch.randn(4, 3, 5, 2).to(memory_format=torch.channels_last),
+        torch.randn(7),
+        torch.randn(2, 1, 3, 3),
+        torch.randn(3, 4, 1, 1).to(memory_format=torch.channels_last),
+    ]
+    layout = StridedTensors(tensors)
+    flat = layout.flatten(
+        [t.contiguous(memory_format=of_gradient) if t.ndim == 4 else t for t in tensors]
+    )
+    # A vector may itself be a part of a larger one.
+    for vector in (flat, torch.cat([flat.new_zeros(3), flat])[3:]):
+        for piece, tensor in zip(layout.pieces(vector), tensors, strict=True):
+            assert torch.equal(piece, tensor)
+            assert piece.is_contiguous(
+                memory_format=torch.channels_last
+            ) or not is_channels_last(tensor)

@@ -75,7 +75,7 @@ def test_a_file_with_a_plan_loads_as_before_and_says_its_version(
     path = tmp_path / "net.terse"
     tersify.save(packed(model), path, network=model, example=images, plan="fp32")
     file = codec.open(path)
-    assert file.version == "1.2"
+    assert file.version == "1.3"
     fresh = tersify.load(path, into=Block())
     assert all(
         torch.equal(a, b)
@@ -97,6 +97,32 @@ def test_a_plan_is_added_to_a_file_and_replaces_the_one_before(tmp_path: Path) -
     assert kept[0] == kept[1]
 
 
+POOLED = {
+    "maxima_of_one_axis": (
+        lambda: nn.Sequential(nn.Conv1d(4, 8, 3), nn.MaxPool1d(2), nn.Flatten()),
+        (4, 18),
+    ),
+    "averages_in_ceil_mode_of_whole_windows": (
+        lambda: nn.Sequential(
+            nn.Conv2d(4, 8, 3),
+            nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False),
+            nn.Flatten(),
+        ),
+        (4, 10, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_a_pool_that_one_kernel_computes_gets_a_plan(name: str) -> None:
+    make, shape = POOLED[name]
+    torch.manual_seed(0)
+    model, example = make().eval(), torch.randn(2, *shape)
+    program = lowered(model, example, packed(model))
+    (made,) = Replay(program, packed(model)).run([example])
+    assert torch.allclose(made, model(example), atol=1e-5)
+
+
 def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
     class Sorts(nn.Module):
         def __init__(self) -> None:
@@ -116,6 +142,39 @@ def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
             plan="fp32",
         )
     assert not (tmp_path / "n.terse").exists()
+
+
+def test_the_call_without_a_kernel_is_named_and_not_one_that_only_goes_with_it() -> (
+    None
+):
+    class Logs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.clamp(min=0.1).log())
+
+    model = Logs().eval()
+    with pytest.raises(ValueError, match="'log' would be a call of torch"):
+        lowered(model, torch.rand(2, 8), packed(model))
+
+
+def test_a_mean_of_channels_last_gets_a_plan() -> None:
+    """torch restrides its result in place."""
+
+    class Pools(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.layer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)
+
+    model, x = Pools().eval(), torch.randn(2, 8, 5, 4)
+    (made,) = Replay(lowered(model, x, packed(model)), packed(model)).run([x])
+    assert torch.allclose(made, model(x), atol=1e-5)
 
 
 def test_another_network_than_the_saved_one_gets_no_plan(tmp_path: Path) -> None:

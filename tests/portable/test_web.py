@@ -45,6 +45,13 @@ def built() -> None:
         pytest.skip("packages/run/tersify.wasm is not built (make wasm)")
 
 
+def node() -> str:
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("node is not installed")
+    return found
+
+
 def save(name: str, path: Path, precision: str) -> torch.Tensor:
     """Writes the network; returns its example."""
     model, example = NETWORKS[name]
@@ -62,9 +69,6 @@ def replayed(path: Path, given: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("name", [*NETWORKS, "ternary in int8"])
 def test_the_module_makes_what_the_runtime_makes(name: str, tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
     int8 = name.endswith(" in int8")
     path, numbers = tmp_path / "net.terse", tmp_path / "numbers"
     given = save(name.split()[0], path, "int8" if int8 else "fp32")
@@ -72,7 +76,7 @@ def test_the_module_makes_what_the_runtime_makes(name: str, tmp_path: Path) -> N
     script = tmp_path / "run.mjs"
     script.write_text(SCRIPT.replace("PACKAGE", str(PACKAGE)))
     ids = json.dumps(not given.is_floating_point())
-    command = [node, *map(str, (script, path, numbers, len(given))), ids]
+    command = [node(), *map(str, (script, path, numbers, len(given))), ids]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     made = np.array(json.loads(done.stdout), np.float32)
     wanted = replayed(path, given).reshape(-1)
@@ -80,6 +84,51 @@ def test_the_module_makes_what_the_runtime_makes(name: str, tmp_path: Path) -> N
         assert np.array_equal(made, wanted)
     else:
         assert np.abs(made - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+WRONG_CALLS = """
+import { readFileSync } from "node:fs";
+import { runtime } from "PACKAGE/index.js";
+const own = await runtime(readFileSync("PACKAGE/tersify.wasm"));
+const network = own.open(readFileSync(process.argv[2])), image = new Float32Array(432);
+const calls = [
+  () => own.open("a name"),
+  () => own.open(null),
+  () => network.run(null),
+  () => network.run([]),
+  () => network.run([new Float64Array(432)]),
+  () => network.run([image], 0),
+  () => network.run([image], -1),
+  () => network.run([image], 1.5),
+  () => network.run([image], 2 ** 32),
+  () => network.run([image], 1e12),
+];
+for (const call of calls) {
+  try {
+    console.log("taken", call()[0].length);
+  } catch (problem) {
+    console.log(problem.name, problem.message);
+  }
+}
+"""
+
+
+def test_a_wrong_call_is_told_in_one_sentence(tmp_path: Path) -> None:
+    save("ternary", tmp_path / "net.terse", "fp32")
+    script = tmp_path / "wrong.mjs"
+    script.write_text(WRONG_CALLS.replace("PACKAGE", str(PACKAGE)))
+    done = subprocess.run(
+        [node(), script, tmp_path / "net.terse"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = done.stdout.splitlines()
+    assert len(told) == 10
+    assert all(line.startswith("TersifyError ") for line in told), told
+    assert "whole number, 1 or more, got -1" in told[6]
+    assert "no memory" in told[8]
+    assert "no memory" in told[9]
 
 
 def test_the_package_takes_200_kilobytes_and_names_its_files() -> None:

@@ -4,7 +4,7 @@ import torch
 
 from tersify.codec.costs import priced
 from tersify.rate_distortion.columns import ColumnWeight
-from tersify.rate_distortion.layer_inputs import LayerInputs
+from tersify.rate_distortion.fisher import Fisher
 
 
 def correlated(samples=512, columns=48):
@@ -24,8 +24,8 @@ def decided(weight, cost, rounds=2):
 
 def test_the_outputs_change_less_than_by_rounding_to_the_nearest_step():
     x, w = correlated(), torch.randn(32, 48)
-    inputs = LayerInputs((x.T @ x / len(x))[None], torch.ones(32))
-    weight = ColumnWeight("w", w, inputs)
+    fisher = Fisher((x.T @ x / len(x))[None], torch.ones(32))
+    weight = ColumnWeight("w", w, fisher)
     weight.start_(1.0)
     nearest = weight.packed(weight.most).to_dense()
     # bits that cost nothing: only what the others did decides
@@ -36,8 +36,8 @@ def test_the_outputs_change_less_than_by_rounding_to_the_nearest_step():
 
 def test_a_filter_whose_output_matters_less_gets_wider_steps():
     x, w = correlated(), torch.randn(2, 48)
-    inputs = LayerInputs((x.T @ x / len(x))[None], torch.tensor([1.0, 1 / 64]))
-    weight = ColumnWeight("w", w, inputs)
+    fisher = Fisher((x.T @ x / len(x))[None], torch.tensor([1.0, 1 / 64]))
+    weight = ColumnWeight("w", w, fisher)
     weight.start_(0.01)
     narrow, wide = weight.packed(weight.most).scale.flatten().tolist()
     assert wide == 8 * narrow
@@ -47,9 +47,7 @@ def test_each_group_of_a_convolution_has_inputs_of_its_own():
     torch.manual_seed(0)
     conv = torch.nn.Conv2d(8, 8, 3, groups=8)
     together = torch.stack([(x.T @ x) / len(x) for x in torch.randn(8, 64, 9)])
-    weight = ColumnWeight(
-        "w", conv.weight, LayerInputs(together, torch.linspace(0.5, 2, 8))
-    )
+    weight = ColumnWeight("w", conv.weight, Fisher(together, torch.linspace(0.5, 2, 8)))
     weight.start_(1e-4)
     made = decided(weight, 1e-4)
     assert made.shape == (8, 1, 3, 3)
@@ -59,10 +57,10 @@ def test_each_group_of_a_convolution_has_inputs_of_its_own():
 
 def test_dearer_bits_make_more_zeros():
     x, w = correlated(), torch.randn(32, 48)
-    inputs = LayerInputs((x.T @ x / len(x))[None], torch.ones(32))
+    fisher = Fisher((x.T @ x / len(x))[None], torch.ones(32))
     zeros = []
     for cost in (0.001, 0.1, 1.0):
-        weight = ColumnWeight("w", w, inputs)
+        weight = ColumnWeight("w", w, fisher)
         weight.start_(cost)
         zeros.append(int((decided(weight, cost).codes == 0).sum()))
     assert zeros[0] < zeros[1] < zeros[2]

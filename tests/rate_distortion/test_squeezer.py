@@ -51,6 +51,36 @@ def test_a_higher_price_makes_a_smaller_file_and_a_low_one_keeps_the_accuracy(tm
     )
 
 
+def test_bits_that_cost_nothing_leave_the_network_as_it_is():
+    net, x, y = trained()
+    packed = Squeezer(net, [(x[:256], y[:256])]).at(0.0)
+    assert not packed.compressed()
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(packed[name], tensor), name
+
+
+def test_the_outputs_come_back_as_bits_become_cheap():
+    net, x, y = trained()
+    squeezer = Squeezer(net, list(zip(x.split(64), y.split(64), strict=True)))
+    errors = []
+    with torch.no_grad():
+        for price in (0.1, 1e-3, 1e-5):
+            made = load_state(squeezer.at(price), copy.deepcopy(net)).eval()
+            errors.append(float((made(x) - net(x)).square().mean() / net(x).var()))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-3
+
+
+def test_bytes_fall_with_the_price(tmp_path):
+    net, x, y = trained()
+    squeezer = Squeezer(net, list(zip(x.split(64), y.split(64), strict=True)))
+    sizes = [
+        tersify.save(squeezer.at(price), tmp_path / "net.terse")
+        for price in (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+
+
 def test_codes_of_a_file_keep_their_levels(tmp_path):
     net, x, y = trained()
     packed = tersify.compress_(net, "lut-4")

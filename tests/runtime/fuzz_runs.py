@@ -26,6 +26,7 @@ from typing import Any
 
 PER_MODULE_S = 180  # silence for longer is a hang; a wrong module is cut down meanwhile
 CHUNK = 100
+BUILDING = "while its steps were drawn"
 HERE = Path(__file__).parent
 
 
@@ -78,6 +79,7 @@ def work(first: int, count: int) -> None:
     torch.set_num_threads(1)
     isas = list(_runtime.isas())
     for seed in range(first, first + count):
+        _say(building=seed)
         case = build(seed)
         setting = Setting.drawn(random.Random(seed), isas)
         text = f"{setting}\nweights: {case.weights}\ninputs: {[tuple(x.shape) for x in case.inputs(2, 0)]}\n"
@@ -129,6 +131,8 @@ def _child(found: Found, first: int, count: int) -> int:
                 return first + count
             if "hangs" in facts:
                 how = "hangs"
+            elif "building" in facts:
+                last = {"start": facts["building"], "text": BUILDING}
             elif "start" in facts:
                 last = facts
             else:
@@ -142,10 +146,27 @@ def _child(found: Found, first: int, count: int) -> int:
         said = errors.read()[-1500:]
     if last["start"] < first:
         raise RuntimeError(f"the fuzzer itself does not start: {last['text']}\n{said}")
+    # While a module is drawn nothing but torch runs.
+    if how.startswith("ended with -") and (
+        last["text"] == BUILDING or _torch_dies(last["start"])
+    ):
+        found.refused += 1
+        found.refusals["torch itself ends the process"] += 1
+        return int(last["start"])
     found.wrong.append(
         f"seed {last['start']}: the process {how}\n{last['text']}\n{said[-600:]}"
     )
     return int(last["start"])
+
+
+def _torch_dies(seed: int) -> bool:
+    """Whether the module alone, without us, ends a process by a signal."""
+    command = [sys.executable, __file__, "--torch", str(seed)]
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=PER_MODULE_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode < 0
 
 
 def _said(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
@@ -185,7 +206,7 @@ def _note(found: Found, facts: dict[str, Any]) -> None:
         found.wrong.append(f"seed {facts['end']}: {facts['why']}\n{facts['text']}\n")
 
 
-def many(count: int, seed: int, workers: int = 2) -> Found:
+def many(count: int, seed: int, workers: int) -> Found:
     starts = range(seed, seed + count, CHUNK)
     found = Found()
     with ThreadPoolExecutor(workers) as pool:
@@ -206,6 +227,12 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         work(int(sys.argv[2]), int(sys.argv[3]))
         return
+    if sys.argv[1:2] == ["--torch"]:
+        from fuzz_check import run_in_torch
+        from fuzz_modules import build
+
+        run_in_torch(build(int(sys.argv[2])))
+        return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -213,7 +240,7 @@ def main() -> None:
     parser.add_argument("seed", type=int, nargs="?", default=time.time_ns() % 10**9)
     asked = parser.parse_args()
     print(f"{asked.count} modules from seed {asked.seed}")
-    found = many(asked.count, asked.seed)
+    found = many(asked.count, asked.seed, len(os.sched_getaffinity(0)))
     print(found.describe())
     sys.exit(1 if found.wrong else 0)
 

@@ -350,3 +350,72 @@ def test_outputs_that_are_others_under_another_shape_are_right_and_stay(order):
             torch.allclose(a, b, atol=1e-5) and a.shape == b.shape
             for a, b in zip(found, wanted, strict=True)
         )
+
+
+class Weighed(nn.Module):
+    """Attention that also returns its weights: some of its calls are torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)
+
+
+@needs_short_way
+def test_a_network_with_torch_calls_is_recognised_in_c_too(monkeypatch):
+    model, x = Weighed().eval(), torch.randn(2, 8, 16)
+    fast = compile(model, x, threads=1)
+    assert fast._first.network.calls_torch
+
+    def ask(*_):
+        raise AssertionError("the call went through Python's checks")
+
+    with monkeypatch.context() as patched, torch.no_grad():
+        patched.setattr("tersify.runtime.compiled.key_of_call", ask)
+        for _ in range(3):
+            x = torch.randn(2, 8, 16)
+            for made, wanted in zip(fast(x), model(x), strict=True):
+                assert torch.allclose(made, wanted, atol=1e-6)
+        with pytest.raises(AssertionError, match="Python's checks"):
+            fast(x[:1])
+    gone = weakref.ref(fast)
+    del fast
+    gc.collect()
+    assert gone() is None
+
+
+def test_keywords_of_the_example_are_not_taken_for_positions():
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 5), nn.Linear(6, 5)
+
+        def forward(self, second, first):
+            return self.one(first) - 2 * self.two(second)
+
+    model, a, b = Takes(), torch.randn(2, 6), torch.randn(2, 6)
+    fast = compile(model, {"first": a, "second": b}, threads=1)
+    with torch.no_grad():
+        wanted = model(b, a)
+        assert torch.allclose(fast(first=a, second=b), wanted, atol=1e-6)
+        for _ in range(2):
+            assert torch.allclose(fast(b, a), wanted, atol=1e-6)
+
+
+def test_tensors_in_a_list_are_not_taken_for_positions():
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 5)
+
+        def forward(self, parts):
+            return self.layer(parts[0]) + self.layer(parts[1])
+
+    model, a, b = Sums(), torch.randn(2, 6), torch.randn(2, 6)
+    fast = compile(model, ([a, b],), threads=1)
+    with torch.no_grad():
+        assert torch.allclose(fast([a, b]), model([a, b]), atol=1e-6)
+    with pytest.raises(ValueError, match="does not take an input"):
+        fast(a, b)

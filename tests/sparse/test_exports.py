@@ -26,6 +26,7 @@ def paths(collection, format, tmp_path):
     return {path.name: path for path in written}
 
 
+@pytest.mark.filterwarnings("ignore:The default value for .spmatrix.")
 def test_scipy_reads_the_matrix_market_files_bit_for_bit(collection, tmp_path):
     from scipy.io import mmread
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tersify.sparse.formats import FORMATS, Entries, Matrix
-from tersify.sparse.statistics import describe, tile_counts
+from tersify.sparse.matrix_statistics import describe, tile_counts
 
 
 @st.composite

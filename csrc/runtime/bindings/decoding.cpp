@@ -1,12 +1,14 @@
 #include "bindings/decoding.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <climits>
 #include <cstdlib>
+#include <optional>
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
@@ -44,10 +46,11 @@ std::shared_ptr<RowWeights> pack_row_codes(const SharedWorkspace& workspace, con
 }
 
 std::shared_ptr<LinearInt8Weights> pack_codes_i8(const SharedWorkspace& workspace, const Codes& codes,
-                                                 const std::vector<int>& levels) {
+                                                 const std::vector<int>& levels, std::optional<bool> smallest) {
   check(workspace, codes);
   nb::gil_scoped_release released;
-  return std::make_shared<LinearInt8Weights>(workspace, codes.data(), int(codes.shape(0)), int(codes.shape(1)), levels);
+  return std::make_shared<LinearInt8Weights>(workspace, codes.data(), int(codes.shape(0)), int(codes.shape(1)), levels,
+                                             smallest.value_or(!multiplies_faster_than_it_looks_up()));
 }
 
 void set_rotation(KeyCache& cache, const Matrix& cosines, const Matrix& sines) {
@@ -72,8 +75,9 @@ void bind_decoding(nb::module_& m) {
   m.def("pack_rows", pack_rows, "workspace"_a, "weight"_a, "Every weight of float32 [rows, features].");
   m.def("pack_row_codes", pack_row_codes, "workspace"_a, "codes"_a, "levels"_a,
         "The same of uint8 [rows, features], the numbers of levels.");
-  m.def("pack_codes_i8", pack_codes_i8, "workspace"_a, "codes"_a, "levels"_a,
-        "The same for vectors rounded to 8 bits; levels are whole numbers of -127..127.");
+  m.def("pack_codes_i8", pack_codes_i8, "workspace"_a, "codes"_a, "levels"_a, "smallest"_a = nb::none(),
+        "The same for vectors rounded to 8 bits; levels are whole numbers of -127..127. smallest: signs take the fewest "
+        "bytes, where the CPU would else read others faster; None: what is fastest here.");
   nb::class_<KeyCache>(m, "KeyCache")
       .def(nb::init<int, int, int, bool>(), "layers"_a, "key_heads"_a, "width"_a, "half"_a)
       .def("reserve", &KeyCache::reserve, "slots"_a, "positions"_a)

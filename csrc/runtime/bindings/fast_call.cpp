@@ -90,17 +90,35 @@ void FastCall::remember(const nb::tuple& shapes, nb::object engine, nb::tuple bl
   Entry entry;
   entry.engine = nb::cast<Engine*>(engine);
   if (!entry.engine) throw std::invalid_argument("a fast call needs an engine");
-  for (nb::handle shape : shapes) entry.inputs.push_back(nb::cast<Sizes>(shape));
+  for (nb::handle shape : shapes) entry.inputs.push_back({nb::cast<Sizes>(shape), nb::dtype<float>()});
   for (nb::handle blank : blanks) entry.outputs.push_back(nb::cast<Sizes>(blank.attr("shape")));
   const Engine& e = *entry.engine;
   bool fits = entry.inputs.size() == e.input_number() && entry.outputs.size() == e.output_number();
-  for (size_t i = 0; fits && i < entry.inputs.size(); ++i) fits = numel(entry.inputs[i]) == e.input_count(i);
+  for (size_t i = 0; fits && i < entry.inputs.size(); ++i) {
+    if (e.input_is_ids(i)) entry.inputs[i].type = nb::dtype<int64_t>();
+    fits = numel(entry.inputs[i].shape) == e.input_count(i);
+  }
   for (size_t i = 0; fits && i < entry.outputs.size(); ++i) fits = numel(entry.outputs[i]) == e.output_count(i);
   if (!fits || (one_ && entry.outputs.size() != 1))
     throw std::invalid_argument("the shapes and blanks of a fast call are not those of its engine");
   entry.engine->seal();
-  entry.engine_object = std::move(engine);
+  entry.runs = std::move(engine);
   entry.blanks = std::move(blanks);
+  keep(std::move(entry));
+}
+
+void FastCall::remember_function(const nb::tuple& examples, nb::object function) {
+  Entry entry;
+  for (nb::handle example : examples) {
+    nb::dlpack::dltensor t;
+    if (!describe(example, t)) return;  // such inputs would not be recognised either
+    entry.inputs.push_back({Sizes(t.shape, t.shape + t.ndim), t.dtype});
+  }
+  entry.runs = std::move(function);
+  keep(std::move(entry));
+}
+
+void FastCall::keep(Entry entry) {
   const auto known =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.inputs == entry.inputs; });
   if (known != entries_.end()) entries_.erase(known);
@@ -132,11 +150,10 @@ const FastCall::Entry* FastCall::find(const nb::tuple& inputs, std::vector<Span>
     const Entry& entry = entries_[e];
     bool fits = entry.inputs.size() == given.size();
     for (size_t i = 0; fits && i < given.size(); ++i)
-      fits =
-          plain(given[i], entry.inputs[i], entry.engine->input_is_ids(i) ? nb::dtype<int64_t>() : nb::dtype<float>());
+      fits = plain(given[i], entry.inputs[i].shape, entry.inputs[i].type);
     if (!fits) continue;
     for (size_t i = 0; i < given.size(); ++i)
-      sources.push_back({static_cast<char*>(given[i].data), numel(entry.inputs[i])});
+      sources.push_back({static_cast<char*>(given[i].data), numel(entry.inputs[i].shape)});
     if (e > 0) std::rotate(entries_.begin(), entries_.begin() + e, entries_.begin() + e + 1);
     return &entries_.front();
   }
@@ -144,11 +161,15 @@ const FastCall::Entry* FastCall::find(const nb::tuple& inputs, std::vector<Span>
 }
 
 nb::object FastCall::operator()(const nb::tuple& inputs, const nb::dict& module) {
-  if (entries_.empty() || wrapped(module) || watched()) return nb::none();
+  return entries_.empty() || wrapped(module) || watched() ? nb::none() : run(inputs);
+}
+
+nb::object FastCall::run(const nb::tuple& inputs) {
   std::vector<Span> sources, targets;
   const Entry* found = find(inputs, sources);
   if (!found) return nb::none();
   const Entry entry = *found;  // another thread may move or drop it while this one runs
+  if (!entry.engine) return checked(PyObject_CallFunctionObjArgs(entry.runs.ptr(), inputs.ptr(), nullptr));
   nb::object made, all = one_ ? nb::object() : nb::list();
   for (size_t i = 0; i < entry.outputs.size(); ++i) {
     PyObject* blank = entry.blanks[i].ptr();

@@ -32,21 +32,32 @@ class FastCall {
 
   // From now on inputs of these shapes run on `engine`, whose outputs are like `blanks`. The shapes used last are kept.
   void remember(const nanobind::tuple& shapes, nanobind::object engine, nanobind::tuple blanks);
+  // From now on `function` takes the tuple of inputs that are like these: for networks that are not one engine.
+  void remember_function(const nanobind::tuple& examples, nanobind::object function);
 
-  // The outputs as a list, or the one. None where an input differs or is not finite, somebody watches or, as its
+  // The outputs as a list, or the one, or what the function returns. None where an input differs or is not finite, somebody watches or, as its
   // attributes say, stands around the module. It is not told of the module before: that would hold it, and the garbage
   // collector does not see what C++ holds.
   nanobind::object operator()(const nanobind::tuple& inputs, const nanobind::dict& module);
+  // The same for a part of a network, whose caller has seen to it that nobody watches.
+  nanobind::object run(const nanobind::tuple& inputs);
 
  private:
   using Sizes = std::vector<int64_t>;
+  struct Input {
+    Sizes shape;
+    nanobind::dlpack::dtype type;
+    bool operator==(const Input& other) const { return shape == other.shape && type == other.type; }
+  };
   struct Entry {
-    nanobind::object engine_object;
-    Engine* engine;
+    nanobind::object runs;  // an engine or a function
+    Engine* engine = nullptr;
     nanobind::tuple blanks;
-    std::vector<Sizes> inputs, outputs;
+    std::vector<Input> inputs;
+    std::vector<Sizes> outputs;
   };
 
+  void keep(Entry entry);
   bool watched() const;
   bool describe(nanobind::handle x, nanobind::dlpack::dltensor& description) const;
   // The entry that takes these inputs, in front now, and where they lie; null: none.

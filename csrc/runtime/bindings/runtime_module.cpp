@@ -221,5 +221,7 @@ NB_MODULE(_runtime, m) {
       .def(nb::init<nb::handle, nb::capsule, nb::handle, bool, nb::tuple, nb::tuple>(), "type"_a, "exchange"_a,
            "empty_like"_a, "one"_a, "hooks"_a, "watchers"_a)
       .def("remember", &FastCall::remember, "shapes"_a, "engine"_a, "blanks"_a)
-      .def("__call__", &FastCall::operator());
+      .def("remember_function", &FastCall::remember_function, "examples"_a, "function"_a)
+      .def("__call__", &FastCall::operator())
+      .def("run", &FastCall::run, "inputs"_a);
 }

@@ -103,7 +103,8 @@ inline Case linear_case(Random& r, ValueKind kind) {
 }
 
 // Layers of many rows are looked up where the CPU can. Inputs are whole and their largest is 127: each is its own step.
-inline Case codes_case(Random& r, ValueKind kind, int least_rows = 1) {
+// `streamed`: told as numbers of levels, in the form of fewest bytes or in another.
+inline Case codes_case(Random& r, ValueKind kind, int least_rows = 1, bool streamed = false) {
   const int rows = least_rows + r.between(0, 299), features = r.between(1, 600);
   Case c;
   c.n = r.between(1, 40);
@@ -111,7 +112,12 @@ inline Case codes_case(Random& r, ValueKind kind, int least_rows = 1) {
   c.outputs = size_t(c.n) * rows;
   const Numbers weight = r.weights(size_t(rows) * features, kind, {-127, -60, -3, 1, 8, 90}), shift = r.floats(rows);
   c.build = [=, n = c.n](Engine& e, const Space& space) {
-    auto packed = std::make_shared<LinearInt8Weights>(space, weight.data(), rows, features, false);
+    std::vector<uint8_t> levels;
+    for (float v : weight) levels.push_back(uint8_t(v + 1));  // of signs
+    auto packed = streamed
+                      ? std::make_shared<LinearInt8Weights>(space, levels.data(), rows, features, std::vector{-1, 0, 1},
+                                                            n % 2 == 0)
+                      : std::make_shared<LinearInt8Weights>(space, weight.data(), rows, features, false);
     e.outputs({e.linear_i8(e.input(n, {features, 1, 1}), packed, relu_with(shift))});
   };
   c.reference = linear_reference(c.input, weight, shift, c.n, features);
@@ -127,7 +133,7 @@ inline Quant bit_levels(Random& r) {
 }
 
 inline Case bits_case(Random& r) {
-  const int rows = r.between(1, 300), features = r.between(1, 600);
+  const int rows = r.between(1, 300), features = r.between(1, 2400);
   const Quant levels = bit_levels(r);
   Case c;
   c.n = r.between(1, 40);

@@ -1,5 +1,6 @@
 // Every kernel of every instruction set of this CPU against plain loops (reference.hpp) on random shapes, and, where the
 // bits must be the same everywhere, against the portable one. Then how long some take (not with --quick).
+// `kernel_check --layer KIND ISA VECTORS` runs one layer once and checks nothing.
 // One static program, for machines that have nothing but the CPU: cmake --build BUILD --target kernel_check
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 
 #include "kernel_cases.hpp"
 #include "kernel_times.hpp"
+#include "one_layer.hpp"
 
 namespace {
 
@@ -49,12 +51,13 @@ std::vector<Checked> all_kernels() {
       {"linear of floats", linear(ValueKind::Float)},
       {"two-bit linear", codes(ValueKind::Sign, 1)},
       {"two-bit linear of many rows", codes(ValueKind::Sign, 1000)},
+      {"streamed linear of signs", [](Random& r) { return codes_case(r, ValueKind::Sign, 100, true); }},
       {"four-bit linear", codes(ValueKind::Table, 1)},
-      {"linear of bits", bits_case},
-      {"conv of bits", conv_bits_case},
       {"pool", pool_case},
   };
   if (portable_kernels().conv_lists_f16) {  // a library for plans has none
+    all.push_back({"linear of bits", bits_case});
+    all.push_back({"conv of bits", conv_bits_case});
     all.push_back({"fp16 conv of signs", conv(ValueKind::Sign, ConvKernel::Fp16)});
     all.push_back({"fp16 conv of tables", conv(ValueKind::Table, ConvKernel::Fp16)});
     all.push_back({"fp16 conv of floats", conv(ValueKind::Float, ConvKernel::Fp16)});
@@ -80,6 +83,10 @@ bool all_agree(Isa isa) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count == 5 && std::strcmp(arguments[1], "--layer") == 0) {
+    run(one_layer(arguments[2], std::atoi(arguments[4])), isa_named(arguments[3]), 1);
+    return 0;
+  }
   const bool quick = count > 1 && std::strcmp(arguments[1], "--quick") == 0;
   bool good = true;
   for (Isa isa : available_isas()) {

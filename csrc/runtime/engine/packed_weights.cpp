@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -21,7 +20,6 @@ constexpr int kMaxWindow = 1 << 15;
 constexpr int kMaxFeatures2Bit = 1 << 17, kMaxFeatures4Bit = 1 << 16;
 
 int sign(float v) { return (v > 0) - (v < 0); }
-
 size_t per_row(const DenseWeight& w) { return size_t(w.channels / w.groups) * w.taps; }
 
 void check_table(ValueKind kind, const std::vector<float>& table) {
@@ -275,42 +273,47 @@ LinearInt8Weights::LinearInt8Weights(std::shared_ptr<Workspace> workspace, const
     : PackedWeights(std::move(workspace)),
       rows((check_sizes({weight, rows, features, 1, 1}), rows)),
       features(features) {
-  pack({&workspace_->kernels(), weight, rows, features, signs});
+  pack({&workspace_->kernels(), weight, rows, features, signs}, false, true);
 }
 
 LinearInt8Weights::LinearInt8Weights(std::shared_ptr<Workspace> workspace, const uint8_t* codes, int rows, int features,
-                                     const std::vector<int>& levels)
+                                     const std::vector<int>& levels, bool smallest)
     : PackedWeights(std::move(workspace)),
       rows((check_sizes({nullptr, rows, features, 1, 1}), rows)),
       features(features) {
-  pack({&workspace_->kernels(), nullptr, rows, features, false, codes, byte_levels(levels)});
+  pack({&workspace_->kernels(), nullptr, rows, features, false, codes, byte_levels(levels)}, true, smallest);
 }
 
-void LinearInt8Weights::pack(ByteRows bytes) {
+// `streamed`: reading the weights takes longer than using them, so what counts is their bytes.
+void LinearInt8Weights::pack(ByteRows bytes, bool streamed, bool may_look_up) {
   const Isa isa = workspace_->isa();
   const int threads = workspace_->threads();
+  HugePages* const pages = streamed ? &workspace_->pages() : nullptr;
+  const LookupForm& form = streamed ? kFiveSigns : kFourSigns;
   const ByteFacts facts = look_at(bytes, threads);
-  const bool tiles = isa == Isa::Amx;
-  bytes.signs = facts.ternary;
-  if (features > (facts.ternary ? kMaxFeatures2Bit : kMaxFeatures4Bit))
+  const bool tiles = isa == Isa::Amx, ternary = bytes.signs = facts.ternary;
+  const double count = double(rows) * features, nonzeros = double(facts.nonzeros);
+  if (features > (ternary ? kMaxFeatures2Bit : kMaxFeatures4Bit))
     throw std::invalid_argument("8-bit products of " + std::to_string(features) + " features overflow their sums");
-  double least = code_cost(rows, features, 1);
-  const double looked_up = LookupMatrix::cost(rows, features, 1, threads);
-  const bool looks_up =
-      facts.ternary && !tiles && lookup_sums_of(isa) && LookupMatrix::possible(features) && looked_up < least;
+  double least = streamed ? count / 4 : code_cost(rows, features, 1);
+  const double looked_up = streamed ? double(LookupMatrix::code_bytes(form, rows, features))
+                                    : LookupMatrix::cost(form, rows, features, 1, threads);
+  const bool looks_up = may_look_up && ternary && !tiles && lookup_sums_of(isa) &&
+                        LookupMatrix::possible(features) && looked_up < least;
   if (looks_up) least = looked_up;
-  const bool sparse = double(facts.nonzeros) < kPicksBelow * double(rows) * features;
-  if (facts.ternary && sparse && pick_sums_of(isa) && PickMatrix::possible(features)) {
+  const bool sparse = nonzeros < (streamed ? least : kPicksBelow * count);
+  if (ternary && sparse && pick_sums_of(isa) && PickMatrix::possible(features)) {
     auto packed = std::make_shared<PickMatrix>(bytes, threads);
-    if (packed->cost(1) < least) picks = packed;
+    if ((streamed ? double(packed->resident_bytes()) : packed->cost(1)) < least) picks = packed;
   }
-  if (looks_up && !picks) lookups = std::make_shared<LookupMatrix>(bytes, threads);
-  if (tiles || (!picks && !lookups)) codes = std::make_shared<CodeMatrix>(bytes, threads);
+  if (looks_up && !picks) lookups = std::make_shared<LookupMatrix>(bytes, threads, form, pages);
+  if (ternary && pair_kernels_of(isa).sums) pairs = std::make_shared<PairMatrix>(bytes, threads);
+  if (tiles || (!picks && !lookups && !pairs)) codes = std::make_shared<CodeMatrix>(bytes, threads, pages);
 }
 
 size_t LinearInt8Weights::bytes() const {
-  return (lookups ? lookups->resident_bytes() : 0) + (picks ? picks->resident_bytes() : 0) +
-         (codes ? codes->resident_bytes() : 0);
+  return (lookups ? lookups->resident_bytes() : 0) + (pairs ? pairs->resident_bytes() : 0) +
+         (picks ? picks->resident_bytes() : 0) + (codes ? codes->resident_bytes() : 0);
 }
 
 BitWeights::BitWeights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features)

@@ -14,6 +14,7 @@
 #include "kernels/linear-2bit-i8/code_matrix.hpp"
 #include "kernels/linear-bits/bit_matrix.hpp"
 #include "kernels/linear-lookup-i8/lookup_matrix.hpp"
+#include "kernels/linear-lookup-i8/pair_matrix.hpp"
 #include "kernels/linear-picks-i8/pick_matrix.hpp"
 #include "kernels/linear-rows-f32/row_matrix.hpp"
 #include "kernels/recurrent-f32/state_matrix.hpp"
@@ -129,18 +130,20 @@ class LinearInt8Weights final : public PackedWeights {
  public:
   // `signs`: only those count; else the weights are whole numbers.
   LinearInt8Weights(std::shared_ptr<Workspace> workspace, const float* weight, int rows, int features, bool signs);
-  // Numbers of levels, which are whole numbers.
+  // Numbers of levels, which are whole numbers, for networks that no cache holds. `smallest`: of signs the form of
+  // fewest bytes is taken, else that of fewest bytes among those that are not looked up.
   LinearInt8Weights(std::shared_ptr<Workspace> workspace, const uint8_t* codes, int rows, int features,
-                    const std::vector<int>& levels);
+                    const std::vector<int>& levels, bool smallest);
   const int rows, features;
   std::shared_ptr<const LookupMatrix> lookups;  // null: too few rows, or another form is cheaper
+  std::shared_ptr<const PairMatrix> pairs;      // null: not signs, or the CPU has better ways
   std::shared_ptr<const PickMatrix> picks;      // null: too few zeros
   std::shared_ptr<const CodeMatrix> codes;      // null: never needed
 
   static double code_cost(int rows, int features, int vectors);
 
  private:
-  void pack(ByteRows bytes);
+  void pack(ByteRows bytes, bool streamed, bool may_look_up);
   size_t bytes() const override;
 };
 

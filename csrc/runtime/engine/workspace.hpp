@@ -22,6 +22,7 @@ class Workspace {
   const Kernels& kernels() const { return kernels_; }
   int threads() const { return threads_; }
   size_t arena_bytes();
+  HugePages& pages() { return pages_; }  // for weights that are read whole in every run
 
   // Whoever holds it is alone with everything that runs change: the pool, the memory, lazily packed weights.
   std::unique_lock<std::mutex> lock() { return std::unique_lock<std::mutex>(running_); }
@@ -49,6 +50,7 @@ class Workspace {
   const Kernels& kernels_;
   int threads_;
   std::mutex running_;
+  HugePages pages_;
   std::unique_ptr<ThreadPool> pool_;            // made by the first run, in each process
   std::vector<AlignedBytes> arenas_, scratch_;  // one a thread
   int turns_ = 0;                               // since memory was last shrunk

@@ -1,7 +1,7 @@
 // The kernels, written once for vectors of TERSIFY_VECTOR_BYTES. Each instruction set includes this file
 // into a namespace of its own. No inline function of a shared header may be called here: the linker could keep
-// the copy compiled for the wrong CPU. TERSIFY_PLANS_ONLY leaves out what no plan of a file asks for: lanes of fp16 and
-// the decoding of language models.
+// the copy compiled for the wrong CPU. TERSIFY_PLANS_ONLY leaves out what no plan of a file asks for: lanes of fp16,
+// products of bits and the decoding of language models.
 
 #include <float.h>
 #include <math.h>
@@ -57,9 +57,11 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/linear-8bit-i8/linear_8bit_i8.hpp"
 #include "kernels/linear-i8/linear_i8.hpp"
 #include "kernels/conv-codes-i8/conv_codes_i8.hpp"
+#if !defined(TERSIFY_PLANS_ONLY)
 #include "kernels/linear-bits/bit_sums.hpp"
 #include "kernels/linear-bits/linear_bits.hpp"
 #include "kernels/levels-f32/levels_f32.hpp"
+#endif
 #include "kernels/attention-f32/attention_f32.hpp"
 #include "kernels/recurrent-f32/recurrent_f32.hpp"
 #if !defined(TERSIFY_PLANS_ONLY)
@@ -111,10 +113,12 @@ const Kernels kKernels{
     .write_vector = write_vector,
     .quantize_pixels = quantize_pixels,
     .write_positions = write_positions,
+#if !defined(TERSIFY_PLANS_ONLY)
     .bit_sums = bit_sums,
     .bit_vector = bit_vector,
     .bit_pixels = bit_pixels,
     .levels = levels,
+#endif
     .all_finite = all_finite,
     .sign_bytes = sign_bytes,
     .whole_bytes = whole_bytes,

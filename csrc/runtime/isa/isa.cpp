@@ -189,6 +189,27 @@ LookupSums lookup_sums_of(Isa isa) {
   return nullptr;
 }
 
+// Measured on Zen 5, which adds two vectors of byte products a cycle and reads 40 GB a second with one thread: products
+// with two bits a weight take 15 ms where lookups of 1.6 take 26. On Zen 4, which does half of either, lookups win.
+bool multiplies_faster_than_it_looks_up() {
+#if defined(__x86_64__)
+  constexpr unsigned kZen5 = 0x1a;
+  return cpu_features().amd_family >= kZen5;
+#else
+  return false;
+#endif
+}
+
+// Products of bytes take fewer instructions where the CPU has them.
+PairKernels pair_kernels_of(Isa isa) {
+#if defined(__aarch64__)
+  if (isa == Isa::Portable) return neon_pair_kernels;
+#else
+  (void)isa;
+#endif
+  return {};
+}
+
 BitSums bit_sums_of(Isa isa) {
 #if defined(__x86_64__)
   if (multiplies_bytes(isa) && cpu_features().avx512vpopcntdq) return vpopcnt_bit_sums;

@@ -17,6 +17,8 @@ bool adds_fp16(Isa isa);  // by instructions of the CPU: all others round float 
 const Kernels& kernels_of(Isa isa);
 PickSums pick_sums_of(Isa isa);          // null where bytes cannot be permuted
 LookupSums lookup_sums_of(Isa isa);      // the same
+bool multiplies_faster_than_it_looks_up();  // this CPU; codes of two bits then take less time than smaller ones
+PairKernels pair_kernels_of(Isa isa);    // null where there are better ways
 BitSums bit_sums_of(Isa isa);
 Isa isa_named(const std::string& name);  // throws std::invalid_argument for one this CPU lacks
 

@@ -14,6 +14,7 @@
 #include "kernels/linear-2bit-i8/codes_task.hpp"
 #include "kernels/linear-bits/bits_task.hpp"
 #include "kernels/linear-lookup-i8/lookup_task.hpp"
+#include "kernels/linear-lookup-i8/pairs_task.hpp"
 #include "kernels/linear-picks-i8/picks_task.hpp"
 #include "kernels/linear-rows-f32/rows_task.hpp"
 #include "kernels/pixels-f32/pixel_pool_task.hpp"
@@ -72,11 +73,11 @@ struct Kernels {
                        const EpilogueView&);
   void (*quantize_pixels)(const PixelTask&);
   void (*write_positions)(const PositionsTask&);
-  void (*bit_sums)(const BitsTask&);
+  void (*bit_sums)(const BitsTask&) = nullptr;
   // One vector as bits of signs and, unless null, of what is not zero; returns how many are not.
-  int32_t (*bit_vector)(const float* x, int count, const Quant& levels, uint64_t* signs, uint64_t* used);
-  void (*bit_pixels)(const BitPixelsTask&);
-  void (*levels)(float* out, const float* in, size_t count, const Quant&);  // the nearest; scale 0: signs
+  int32_t (*bit_vector)(const float* x, int count, const Quant& levels, uint64_t* signs, uint64_t* used) = nullptr;
+  void (*bit_pixels)(const BitPixelsTask&) = nullptr;
+  void (*levels)(float* out, const float* in, size_t count, const Quant&) = nullptr;  // the nearest; scale 0: signs
   bool (*all_finite)(const float* x, size_t count);
   // Weights as bytes, which packing starts from; false where some cannot be.
   bool (*sign_bytes)(const float* weights, int count, int8_t* bytes);
@@ -116,6 +117,7 @@ using PickSums = void (*)(const PickTask&);
 extern const PickSums vbmi_pick_sums, neon_pick_sums;
 using LookupSums = void (*)(const LookupTask&);
 extern const LookupSums vbmi_lookup_sums;
+extern const PairKernels neon_pair_kernels;
 using BitSums = void (*)(const BitsTask&);
 extern const BitSums vpopcnt_bit_sums;
 bool amx_keeps_its_promise();  // tries it: only where CPUID and the operating system have agreed

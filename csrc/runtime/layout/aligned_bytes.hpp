@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -13,16 +14,32 @@
 #include <malloc.h>
 #endif
 
+#include "layout/huge_pages.hpp"
+
 namespace tersify {
 
 class AlignedBytes {
  public:
   static constexpr size_t kAlign = 64;
   static constexpr size_t kHugePage = size_t(1) << 21, kLarge = 2 * kHugePage;
+  AlignedBytes() = default;
+  AlignedBytes(AlignedBytes&& other) noexcept { *this = std::move(other); }
+  AlignedBytes& operator=(AlignedBytes&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
   static size_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-  void grow(size_t bytes) {
+  // `shared`: pages that others have parts of, too.
+  void grow(size_t bytes, HugePages* shared = nullptr) {
     if (bytes <= size_) return;
+    if (shared)
+      if (auto part = shared->part(rounded(bytes) + 2 * kAlign)) {
+        data_ = std::move(part);
+        size_ = bytes;
+        return;
+      }
     const size_t align = bytes < kLarge ? kAlign : kHugePage;
     const size_t all = rounded(bytes) + 2 * kAlign;
     void* fresh = allocate(align, all);
@@ -34,7 +51,7 @@ class AlignedBytes {
       madvise(fresh, whole, MADV_HUGEPAGE);
     }
 #endif
-    data_.reset(static_cast<char*>(fresh));
+    data_.reset(static_cast<char*>(fresh), release);
     size_ = bytes;
   }
   char* data() { return data_ ? data_.get() + kAlign : nullptr; }
@@ -52,10 +69,7 @@ class AlignedBytes {
   }
   static void release(char* p) { std::free(p); }
 #endif
-  struct Free {
-    void operator()(char* p) const { release(p); }
-  };
-  std::unique_ptr<char, Free> data_;
+  std::shared_ptr<char> data_;
   size_t size_ = 0;
 };
 

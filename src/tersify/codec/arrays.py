@@ -1,5 +1,5 @@
 """Groups of arrays: as planes, of large arrays in pieces, with their zeros set aside,
-or as they are in a zstd frame.
+or in a zstd frame, as they are or byte by byte.
 
 The smallest is taken.
 
@@ -47,10 +47,10 @@ Arrays = Sequence[tuple[str, int]]  # kind, elements
 
 
 def encode_arrays(
-    data: Codes, arrays: Arrays, width: int, *, is_float: bool
+    data: Codes, arrays: Arrays, width: int, *, is_float: bool, columns: bool = False
 ) -> tuple[str, bytes]:
     """The name and the bytes of the smaller coding; `data` holds the arrays one after
-    the other.
+    the other. `columns` is tried where it is asked for: it helps in small files alone.
     """
     name = (
         "pieces"
@@ -64,6 +64,10 @@ def encode_arrays(
         made = _encode_zeros(data, arrays, width)
         if len(made) < len(best[1]):
             best = ("zeros", made)
+    if columns and width > 1:
+        turned = np.ascontiguousarray(data.reshape(-1, width).T).reshape(-1)
+        frame = zipped(turned, len(best[1]))
+        best = best if frame is None else ("columns", frame)
     if width == 1 or not may_repeat(data, width):
         return best
     # Quick tries do not see single values that return, and would say that the thorough
@@ -79,10 +83,10 @@ def decode_arrays(
     """The bytes of all arrays."""
     if codec in ("planes", "pieces"):
         return decode_planes(data, _boxes(codec, arrays), width, is_float=is_float)
-    if codec == "zstd":
+    if codec in ("zstd", "columns"):
         out = np.empty(width * sum(elements for _, elements in arrays), np.uint8)
         unzip(data, out)
-        return out
+        return out if codec == "zstd" else out.reshape(width, -1).T.reshape(-1)
     if codec != "zeros" or not is_float:
         raise TerseFileError(
             f"unknown codec {codec!r} for arrays; a newer tersify may know it"

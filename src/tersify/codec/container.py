@@ -13,6 +13,7 @@ from typing import Any
 
 from tersify.codec.atomic import replacing
 from tersify.codec.errors import TerseFileError
+from tersify.codec.small import MAX_SMALL_BYTES, SMALL, spans_of
 from tersify.regular import open_regular
 
 MAX_HEADER_BYTES = 1 << 24
@@ -47,8 +48,10 @@ def header_of(sections: Mapping[str, bytes], version: str) -> bytes:
         }
         end += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
-    # The data begins at a multiple of 8 bytes, as safetensors wants it.
-    text += b" " * (-len(text) % 8)
+    # The data begins at a multiple of 8 bytes, as safetensors wants it. Nothing in a
+    # small file is mapped into memory as it lies.
+    if SMALL not in sections:
+        text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
 
@@ -64,10 +67,18 @@ class Sections:
         weakref.finalize(self, os.close, self._file)
         self.file_bytes = os.fstat(self._file).st_size
         self._spans, self.version, self._data_start = self._read_header()
+        # Before anything is read: `read` looks up both.
+        self._parts: dict[str, tuple[int, int]] = {}
+        self._parts = self._parts_of_small()
 
     def names(self) -> list[str]:
         """In the order in which they lie."""
         return sorted(self._spans, key=lambda name: self._spans[name])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the parts lie in one section, with one checksum."""
+        return SMALL in self._spans
 
     def size_bytes(self, name: str) -> int:
         begin, end = self._span(name)
@@ -78,9 +89,27 @@ class Sections:
         return self._read_at(self._data_start + begin, end - begin)
 
     def _span(self, name: str) -> tuple[int, int]:
-        if name not in self._spans:
+        found = self._spans.get(name) or self._parts.get(name)
+        if found is None:
             raise TerseFileError(f"the file has no section {name!r}")
-        return self._spans[name]
+        return found
+
+    def _parts_of_small(self) -> dict[str, tuple[int, int]]:
+        """The directory and the groups of a small file, which lie in one section."""
+        if SMALL not in self._spans:
+            return {}
+        begin, end = self._spans[SMALL]
+        if end - begin > MAX_SMALL_BYTES:
+            raise TerseFileError(
+                f"a section {SMALL!r} has at most {MAX_SMALL_BYTES} bytes, got {end - begin}"
+            )
+        inside = spans_of(self.read(SMALL))
+        # Two directories would be two networks.
+        for name in inside.keys() & self._spans.keys():
+            raise TerseFileError(
+                f"the section {SMALL!r} holds {name!r}, and there must be no {name!r} beside it"
+            )
+        return {name: (begin + a, begin + b) for name, (a, b) in inside.items()}
 
     def _read_at(self, offset: int, count: int) -> bytes:
         pieces = []

@@ -14,14 +14,18 @@ import zstandard
 from tersify.codec.container import parse_json
 from tersify.codec.entries import Entry, entry_from_json, entry_to_json, typed
 from tersify.codec.errors import TerseFileError
+from tersify.codec.small import DICTIONARY
 
 MAX_DIRECTORY_BYTES = 1 << 24
+_KNOWN = zstandard.ZstdCompressionDict(
+    DICTIONARY, dict_type=zstandard.DICT_TYPE_RAWCONTENT
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
     codec: str
-    crc32: int
+    crc32: int | None = None  # none in a small file, which has one for all of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +38,14 @@ class Directory:
     provenance: dict[str, Any]
 
 
-def pack_directory(directory: Directory) -> bytes:
+def pack_directory(directory: Directory, *, small: bool = False) -> bytes:
+    """One zstd frame; that of a small file refers to text that readers know."""
     plain: dict[str, Any] = {
         "tensors": [entry_to_json(entry) for entry in directory.entries],
-        "groups": [[group.codec, group.crc32] for group in directory.groups],
+        "groups": [
+            [group.codec] if small else [group.codec, group.crc32]
+            for group in directory.groups
+        ],
         "provenance": directory.provenance,
     }
     for key in ("aliases", "recipe", "metadata"):
@@ -61,7 +69,10 @@ def pack_directory(directory: Directory) -> bytes:
         raise ValueError(
             f"names and metadata take {len(text)} bytes, a .terse file allows {MAX_DIRECTORY_BYTES}"
         )
-    return zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text)
+    known = _KNOWN if small else None
+    return zstandard.ZstdCompressor(
+        level=19, write_checksum=not small, dict_data=known
+    ).compress(text)
 
 
 def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Directory:
@@ -117,7 +128,8 @@ def _unzip(data: bytes, max_bytes: int) -> bytes:
             raise TerseFileError(
                 f"the directory claims {size} bytes, {min(max_bytes, MAX_DIRECTORY_BYTES)} are allowed"
             )
-        return zstandard.ZstdDecompressor().decompress(
+        # A frame that does not refer to the text before it is read as if it were not there.
+        return zstandard.ZstdDecompressor(dict_data=_KNOWN).decompress(
             data, max_output_size=size, allow_extra_data=False
         )
     except zstandard.ZstdError as problem:
@@ -126,9 +138,9 @@ def _unzip(data: bytes, max_bytes: int) -> bytes:
 
 def _group(item: Any) -> Group:
     listed = typed(item, list, "a group")
-    if len(listed) < 2:
-        raise TerseFileError(f"a group is [codec, checksum, …], got {listed!r}")
+    if not listed:
+        raise TerseFileError("a group is [codec, checksum, …], got nothing")
     return Group(
         codec=typed(listed[0], str, "a codec"),
-        crc32=typed(listed[1], int, "a checksum"),
+        crc32=typed(listed[1], int, "a checksum") if len(listed) > 1 else None,
     )

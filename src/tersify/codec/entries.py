@@ -33,6 +33,10 @@ DTYPES: dict[str, torch.dtype] = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _COMPRESSED_KEYS = set("cbvmaf")
+# the group of a codebook that needs none: codes 0, 1, … stand for 0, 1, …, and those of
+# the upper half for …, −2, −1
+WHOLE = -1
+_WHOLE_DTYPES = ("F64", "F32", "F16", "BF16")  # those with every whole number to 128
 # the letter of its kind
 PARTS = {
     "dense": "d",
@@ -66,6 +70,16 @@ class Stored:
     def given_bytes(self) -> int:
         return self.elements * DTYPES[self.given].itemsize
 
+    def whole_numbers(self) -> torch.Tensor:
+        """The levels of a codebook of the group `WHOLE`."""
+        return whole_levels(self.elements).to(DTYPES[self.given])
+
+
+def whole_levels(count: int) -> torch.Tensor:
+    """0, 1, …, −2, −1: `count` levels, the largest being half of them."""
+    levels = torch.arange(count)
+    return torch.where(levels > count // 2, levels - count, levels)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -95,17 +109,24 @@ class Entry:
         return box_of(self.shape)
 
     def parts(self) -> dict[str, Stored]:
-        """The dense arrays by the name of the field that holds them."""
+        """The stored arrays by the name of the field that holds them."""
         return {
             part: stored
             for part in PARTS
-            if (stored := getattr(self, part)) is not None
+            if (stored := getattr(self, part)) is not None and stored.group != WHOLE
         }
+
+    @property
+    def has_whole_levels(self) -> bool:
+        return self.codebook is not None and self.codebook.group == WHOLE
 
     @property
     def decoded_bytes(self) -> int:
         codes = 0 if self.dense is not None else math.prod(self.shape)
-        return codes + sum(stored.given_bytes for stored in self.parts().values())
+        levels = self.levels * 8 if self.has_whole_levels else 0
+        return (
+            codes + levels + sum(stored.given_bytes for stored in self.parts().values())
+        )
 
 
 def kind_of(part: str, name: str) -> str:
@@ -134,6 +155,8 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
             made["m"] = [made["m"], reference]
         else:
             made[PARTS[part]] = reference
+    if entry.codebook is not None and entry.has_whole_levels:
+        made["b"] = [entry.codebook.given, WHOLE, entry.levels]
     if entry.dense is None:
         made["c"] = entry.code_group
     if entry.axis is not None:
@@ -189,7 +212,14 @@ def entry_from_json(item: Any, groups: int) -> Entry:
         # One row of levels for each slice of the axis; the file stores the number of
         # levels only.
         rows = () if axis is None else (shape[axis],)
-        codebook = _stored(dtypes, group, (*rows, *sizes), groups, name)
+        if group == WHOLE:
+            _require(
+                axis is None and dtypes in _WHOLE_DTYPES,
+                f"{name!r} has whole numbers for levels and dtype {dtypes!r}, or an axis",
+            )
+            codebook = Stored(shape=sizes, dtype=dtypes, given=dtypes, group=WHOLE)
+        else:
+            codebook = _stored(dtypes, group, (*rows, *sizes), groups, name)
     else:
         dtypes, group, sizes = _reference(plain["v"], name)
         _require(

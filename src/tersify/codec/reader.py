@@ -107,6 +107,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
             self.directory: Directory = unpack_directory(
                 self._sections.read("directory"), max_bytes=directory_bytes
             )
+            _check_checksums(self.directory, self._sections)
             self.contents: Contents = contents_of(self.directory)
         self._entries = {entry.name: entry for entry in self.directory.entries}
         self._recent: dict[int, Codes] = {}
@@ -230,6 +231,8 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         if entry.dense is not None:
             return parts["dense"]
         codes = self.contents.take(decoded, entry, "codes", copy=copy)
+        if entry.codebook is not None and entry.has_whole_levels:
+            parts["codebook"] = entry.codebook.whole_numbers()
         try:
             return CompressedTensor(
                 shape=entry.shape,
@@ -246,7 +249,8 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         group = self.contents.group(index)
         data = self._sections.read(f"g{index}")
         # Before decoding: a flipped bit would give plausible but wrong weights.
-        if zlib.crc32(data) != self.directory.groups[index].crc32:
+        told = self.directory.groups[index].crc32
+        if told is not None and zlib.crc32(data) != told:
             raise TerseFileError(
                 f"group {index} is damaged: its checksum does not match"
             )
@@ -295,6 +299,13 @@ def _array(raw: Codes, stored: Stored, name: str) -> Tensor:
         .reshape(stored.shape)
         .to(DTYPES[stored.given])
     )
+
+
+def _check_checksums(directory: Directory, sections: Sections) -> None:
+    """Only a small file has one checksum for all, and needs none for each group."""
+    for index, group in enumerate(directory.groups):
+        if group.crc32 is None and not sections.is_small:
+            raise TerseFileError(f"group {index} has no checksum")
 
 
 def _check_version(version: str) -> None:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,15 @@ from torch import Tensor
 from tersify.codec.arrays import encode_arrays
 from tersify.codec.codes import Meaning
 from tersify.codec.directory import Group
-from tersify.codec.entries import DTYPE_NAMES, DTYPES, Entry, Stored, kind_of
+from tersify.codec.entries import (
+    DTYPE_NAMES,
+    DTYPES,
+    WHOLE,
+    Entry,
+    Stored,
+    kind_of,
+    whole_levels,
+)
 from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
 from tersify.codec.native import Codes
 from tersify.codec.packing import halved
@@ -77,11 +86,13 @@ class OpenGroup:
 
 class Grouping:
     """Decides which group each part goes to: small parts share one, a large part fills
-    several.
+    several. `small` is a file in which hundred bytes count, whatever older readers know.
     """
 
-    def __init__(self, *, half: bool, alone: Collection[str] = ()) -> None:
-        self._half, self._alone = half, alone
+    def __init__(
+        self, *, half: bool, small: bool = False, alone: Collection[str] = ()
+    ) -> None:
+        self._half, self._small, self._alone = half, small, alone
         # The levels of codes, or the dtype of arrays and what sets them apart.
         self.groups: list[tuple[int | str, OpenGroup]] = []
         self._open: dict[int | str, int] = {}
@@ -139,6 +150,11 @@ class Grouping:
         if self._half and plain.dtype == torch.float32:
             plain = halved(plain, name)
         dtype = DTYPE_NAMES[plain.dtype]
+        if self._small and part == "codebook" and _is_whole(tensor):
+            given = DTYPE_NAMES[tensor.dtype]
+            return Stored(
+                shape=tuple(tensor.shape), dtype=given, given=given, group=WHOLE
+            )
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         width = plain.dtype.itemsize
         # zstd finds returning values only where other arrays do not lie between them.
@@ -213,18 +229,36 @@ class Grouping:
             return {}, []
         # The coders are C++ and let go of Python's lock.
         with ThreadPoolExecutor(min(usable_cpus(), len(self.groups))) as threads:
-            coded = list(threads.map(_encode, *zip(*self.groups, strict=True)))
+            coded = list(
+                threads.map(
+                    partial(_encode, small=self._small), *zip(*self.groups, strict=True)
+                )
+            )
         sections = {f"g{index}": data for index, (_, data) in enumerate(coded)}
         groups = [Group(codec=codec, crc32=zlib.crc32(data)) for codec, data in coded]
         return sections, groups
 
 
-def _encode(key: int | str, group: OpenGroup) -> tuple[str, bytes]:
+def _is_whole(codebook: Tensor) -> bool:
+    """Bit for bit: −0.0 is another number in a file."""
+    levels = whole_levels(codebook.numel())
+    return (
+        codebook.ndim == 1
+        and codebook.dtype.itemsize > 1
+        and codebook.dtype.is_floating_point
+        and torch.equal(codebook.detach().cpu(), levels.to(codebook.dtype))
+        and not codebook[0].signbit()
+    )
+
+
+def _encode(
+    key: int | str, group: OpenGroup, *, small: bool = False
+) -> tuple[str, bytes]:
     if group.coded is not None:
         return group.coded
     if isinstance(key, int):
         return _encode_codes(group, key)
-    return _encode_arrays(group, key.partition(" ")[0])
+    return _encode_arrays(group, key.partition(" ")[0], small=small)
 
 
 def _encode_codes(group: OpenGroup, levels: int) -> tuple[str, bytes]:
@@ -255,7 +289,7 @@ def _activity(levels: np.ndarray) -> Codes:
     )
 
 
-def _encode_arrays(group: OpenGroup, dtype: str) -> tuple[str, bytes]:
+def _encode_arrays(group: OpenGroup, dtype: str, *, small: bool) -> tuple[str, bytes]:
     arrays = sorted(group.arrays, key=lambda array: array[0].encode())
     width = DTYPES[dtype].itemsize
     kinds = [(kind, len(data) // width) for kind, data in arrays]
@@ -264,4 +298,10 @@ def _encode_arrays(group: OpenGroup, dtype: str) -> tuple[str, bytes]:
         if len(arrays) == 1
         else np.concatenate([data for _, data in arrays])
     )
-    return encode_arrays(joined, kinds, width, is_float=DTYPES[dtype].is_floating_point)
+    return encode_arrays(
+        joined,
+        kinds,
+        width,
+        is_float=DTYPES[dtype].is_floating_point,
+        columns=small,
+    )

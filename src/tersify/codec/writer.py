@@ -20,14 +20,18 @@ from tersify.codec.directory import Directory, Group, pack_directory
 from tersify.codec.duplicates import equal_tensors
 from tersify.codec.entries import Entry
 from tersify.codec.packing import packed_losslessly
+from tersify.codec.small import DIRECTORY, MAX_SMALL_BYTES, SMALL, joined
 from tersify.codec.stored_groups import Grouping, OpenGroup
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA
 from tersify.tensor.model import GRAPH, check_names
 
-VERSION, SECOND_VERSION = "1.2", "1.1"
+VERSION, THIRD_VERSION, SECOND_VERSION = "1.3", "1.2", "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
 PLAN = "plan"  # the section of the lowered network, which version 1.2 added
+# A file of fewer weights than this takes what version 1.3 added: there, hundred bytes
+# count. Others are for older readers, too.
+SMALL_ELEMENTS = 1 << 18
 
 
 def save(
@@ -46,29 +50,37 @@ def save(
     """
     made = encoded(model, floats=floats, network=network, example=example)
     if plan_section is None:
-        return write_sections(path, made.sections, made.version)
-    return write_sections(path, made.sections | {PLAN: plan_section}, VERSION)
+        return write_sections(path, made.stored, made.version)
+    version = max(made.version, THIRD_VERSION)
+    return write_sections(path, made.stored | {PLAN: plan_section}, version)
 
 
 def add_plan(file: Sections, out: str | os.PathLike[str], plan: bytes) -> int:
     """The file with this plan instead of its own, all else as it is."""
     kept = {name: file.read(name) for name in file.names() if name != PLAN}
-    return write_sections(out, kept | {PLAN: plan}, VERSION)
+    version = max(file.version, THIRD_VERSION)
+    return write_sections(out, kept | {PLAN: plan}, version)
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A file in memory: its sections, and what went into each group."""
+    """A file in memory: its directory and groups, and what went into each group."""
 
     sections: dict[str, bytes]
+    small: bool
     version: str
     groups: list[Group]
     # what each was made of, with the levels of its codes or the dtype of its arrays
     contents: list[tuple[int | str, OpenGroup]]
 
     @property
+    def stored(self) -> dict[str, bytes]:
+        """The sections that the file has."""
+        return {SMALL: joined(self.sections)} if self.small else self.sections
+
+    @property
     def size_bytes(self) -> int:
-        return size_of_sections(self.sections, self.version)
+        return size_of_sections(self.stored, self.version)
 
 
 def encoded(
@@ -90,9 +102,12 @@ def encoded(
     packed = packed_losslessly(model, half=half)
     if network is not None:
         packed.metadata |= {GRAPH: _graph_of(network, example, packed)}
-    grouping, entries = _grouped(packed, Grouping(half=half))
+    small = sum(tensor.numel() for tensor in packed.values()) < SMALL_ELEMENTS
+    grouping, entries = _grouped(packed, Grouping(half=half, small=small))
     if alone := grouping.better_alone():
-        grouping, entries = _grouped(packed, Grouping(half=half, alone=alone))
+        grouping, entries = _grouped(
+            packed, Grouping(half=half, small=small, alone=alone)
+        )
     sections, groups = grouping.encode()
     directory = Directory(
         entries=entries,
@@ -102,8 +117,12 @@ def encoded(
         metadata=packed.metadata,
         provenance=_provenance(),
     )
-    all_sections = {"directory": pack_directory(directory), **sections}
-    return Encoded(all_sections, _version(directory), groups, grouping.groups)
+    parts = {DIRECTORY: pack_directory(directory, small=small), **sections}
+    # Metadata may be of any size: a graph, for instance.
+    if small and len(joined(parts)) > MAX_SMALL_BYTES:
+        small, parts[DIRECTORY] = False, pack_directory(directory)
+    version = VERSION if small else _version(directory)
+    return Encoded(parts, small, version, groups, grouping.groups)
 
 
 def _grouped(
@@ -143,13 +162,16 @@ def _version(directory: Directory) -> str:
     """The first version that has all the file needs, so that older readers read what
     they can.
     """
+    codecs = {group.codec for group in directory.groups}
+    # Whole levels came with 1.3.
+    if "columns" in codecs or any(e.has_whole_levels for e in directory.entries):
+        return VERSION
     # Two scales came with 1.2, and an older reader would take the first for all of it.
     if any(entry.column_scale is not None for entry in directory.entries):
-        return VERSION
+        return THIRD_VERSION
     # References to equal tensors came with 1.1.
     if any(entry.same is not None for entry in directory.entries):
         return SECOND_VERSION
-    codecs = {group.codec for group in directory.groups}
     return FIRST_VERSION if codecs <= FIRST_CODECS else SECOND_VERSION
 
 

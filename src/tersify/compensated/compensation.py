@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tersify.calibration import Calibration
 from tersify.compensated.folder import Folder, Measured
 from tersify.compensated.matrices import Matrix, in_parts, matrices_of
+from tersify.compensated.priced import PricedTable, priced_levels
 from tersify.compensated.rates import constant_for, entropy_bits_by_scale, sample_of
 from tersify.compensated.settings import Compensation
 from tersify.compensated.statistics import Statistics, mirrored, statistics_of
@@ -82,9 +83,7 @@ def compensate_(
             _measure(
                 model, part, settings, batches, kept, frequencies, bf16=bf16, tell=tell
             )
-        constant = (
-            _constant(settings, matrices, kept) if settings.code == "steps" else 0.0
-        )
+        constant = _constant(settings, matrices, kept) if settings.file_bits else 0.0
         made: dict[str, CompressedTensor] = {}
         for number, matrix in enumerate(matrices):
             packed = kept.packed(matrix)
@@ -188,13 +187,13 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
 
     def bits_at(constant: float, added: float = 0.0) -> float:
         total = sum(
-            n * entropy_bits_by_scale(_rounded(z / constant, settings))
+            n * entropy_bits_by_scale(_ranks(z / constant, settings))
             for z, n in samples
         )
         return total / weights + steps + added
 
     start = float(torch.stack([z.square().mean().sqrt() for z, _ in samples]).median())
-    constant = constant_for(settings.bits, bits_at, start)
+    constant = constant_for(settings.file_bits, bits_at, start)
     tried = sorted({round(i * (len(matrices) - 1) / (TRIED - 1)) for i in range(TRIED)})
     tried = [
         i
@@ -206,37 +205,46 @@ def _constant(settings: Compensation, matrices: list[Matrix], kept: Folder) -> f
         packed, _ = _compressed(
             settings, matrices[i], kept.statistics(matrices[i]), constant
         )
-        assert packed.codebook is not None
-        wholes = packed.codebook[packed.codes.int()]
-        wholes = wholes.T if matrices[i].transposed else wholes
-        plain = entropy_bits_by_scale(_rounded(samples[i][0] / constant, settings))
-        added += (entropy_bits_by_scale(wholes) - plain) / len(tried)
-    constant = constant_for(settings.bits - added, bits_at, constant)
+        ranks = _ranks_of(packed)
+        ranks = ranks.T if matrices[i].transposed else ranks
+        plain = entropy_bits_by_scale(_ranks(samples[i][0] / constant, settings))
+        added += (entropy_bits_by_scale(ranks) - plain) / len(tried)
+    constant = constant_for(settings.file_bits - added, bits_at, constant)
     kept.put_constant(constant)
     return constant
 
 
-def _rounded(values: Tensor, settings: Compensation) -> Tensor:
-    return rounded(values, settings.dead_zone, settings.most_steps)
+def _ranks(values: Tensor, settings: Compensation) -> Tensor:
+    """For each number of steps that of its level, counted from zero up and down."""
+    if settings.code == "steps":
+        return rounded(values, settings.dead_zone, settings.most_steps)
+    return priced_levels(values, settings.table_levels).ranks(values)
+
+
+def _ranks_of(packed: CompressedTensor) -> Tensor:
+    assert packed.codebook is not None
+    order = packed.codebook.argsort()
+    ranks = torch.empty_like(order)
+    ranks[order] = torch.arange(len(order))
+    return (ranks - ranks[0])[packed.codes.int()]
 
 
 def _compressed(
     settings: Compensation, matrix: Matrix, found: Measured, constant: float
 ) -> tuple[CompressedTensor, Tensor | None]:
     """The packed matrix, and what was rounded where tuning will want it."""
-    if settings.code == "steps":
+    if settings.file_bits:
         keeps = settings.tune_codes and settings.tune_steps > 0
-        steps = Steps(
+        grid = _grid(
+            settings,
             constant / found.rows.sqrt(),
-            dead_zone=settings.dead_zone,
-            most=settings.most_steps,
             keep_latents=keeps and matrix.embedding is None,
         )
-        compensate(matrix.weight, found.upper, steps)
-        latents = steps.latents
+        compensate(matrix.weight, found.upper, grid)
+        latents = grid.latents
         if latents is not None and matrix.transposed:
             latents = latents.T.contiguous()
-        return matrix.as_stored(steps.packed().cpu()), latents
+        return matrix.as_stored(grid.packed().cpu()), latents
     code: Table | Pruned
     if settings.code == "table":
         code = Table(int(settings.bits), found.rows)
@@ -246,6 +254,19 @@ def _compressed(
         code = Pruned(settings.sparsity)
     compensate(matrix.weight, found.upper, code)
     return matrix.as_stored(code.packed().cpu()), None
+
+
+def _grid(
+    settings: Compensation, rows: Tensor, *, keep_latents: bool
+) -> Steps | PricedTable:
+    if settings.code == "table":
+        return PricedTable(rows, most=settings.table_levels, keep_latents=keep_latents)
+    return Steps(
+        rows,
+        dead_zone=settings.dead_zone,
+        most=settings.most_steps,
+        keep_latents=keep_latents,
+    )
 
 
 def _network(

@@ -20,6 +20,8 @@ class Compensation:
         code: "steps" (whole steps, coded by their entropy), "table" (2^bits levels and a scale a row), "ternary"
             or "prune" (zeros, the others as they are).
         bits: of a weight in the file, a mean over all matrices, for steps; the size of a table for "table".
+        coded_bits: of a weight in the file, a mean over all matrices, for "table": a price on the bits of codes chooses
+            the levels, and rows and columns have steps; 0 for a table that ignores them.
         dead_zone: how much more than half a step a weight must have to be no zero, for steps.
         levels: the most that a matrix has, an odd number, for steps; 15 makes codes of 4 bits.
         sparsity: the fraction of zeros, for "prune".
@@ -27,11 +29,12 @@ class Compensation:
         embeddings: whether embeddings, and heads tied to them, are compressed too.
         tune_steps: batches by which scales and norms learn the outputs of the network as it was; 0 for none.
         tune_rate: the most that a scale changes in one of these steps, as a fraction of it.
-        tune_codes: whether the codes learn too, for steps.
+        tune_codes: whether the codes learn too, for steps and for tables with coded_bits.
     """
 
     code: str = "steps"
     bits: float = 3.0
+    coded_bits: float = 0.0
     dead_zone: float = 0.1
     levels: int = 255
     sparsity: float = 0.5
@@ -48,6 +51,11 @@ class Compensation:
             raise ValueError(
                 f"bits of a table must be one of 2, 3, 4, 5, 6, got {self.bits}"
             )
+        check_range("coded_bits", self.coded_bits, low=0.0, high=8.0)
+        if self.coded_bits and self.code != "table":
+            raise ValueError(
+                f"coded_bits is for code table, got {self.code!r}; steps have bits"
+            )
         check_range("dead_zone", self.dead_zone, low=0.0, high=0.5)
         check_whole("levels", self.levels, low=3, high=255)
         if self.levels % 2 == 0:
@@ -63,15 +71,24 @@ class Compensation:
                 raise ValueError(
                     f"{name} must be true or false, got {getattr(self, name)!r}"
                 )
-        if self.tune_codes and self.code != "steps":
+        if self.tune_codes and not self.file_bits:
             raise ValueError(
-                f"tune_codes is for code steps, got {self.code!r}; leave it out"
+                f"tune_codes is for code steps and for tables with coded_bits, got {self.code!r}; leave it out"
             )
 
     @property
     def most_steps(self) -> int:
         """Of a weight, either way from zero."""
         return self.levels // 2
+
+    @property
+    def file_bits(self) -> float:
+        """Of a weight in the file, where that is asked for; else 0."""
+        return self.bits if self.code == "steps" else self.coded_bits
+
+    @property
+    def table_levels(self) -> int:
+        return int(2**self.bits)
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Compensation:

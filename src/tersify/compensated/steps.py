@@ -1,5 +1,5 @@
-"""Whole steps, coded by their entropy: the step of a weight is that of its row times
-that of its column.
+"""Steps, coded by their entropy: the step of a weight is that of its row times that of
+its column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,51 @@ def coarse(steps: Tensor) -> Tensor:
     return power.exp2().to(torch.bfloat16).float()
 
 
-class Steps:
+class Grid:
+    """Codes of whole or other numbers of steps; the step of a weight is that of its row
+    times that of its column.
+
+    Args:
+        rows: a step for each row, before that of the columns.
+        keep_latents: whether `latents` holds what was rounded, in steps.
+    """
+
+    def __init__(self, rows: Tensor, *, keep_latents: bool = False) -> None:
+        self.rows = coarse(rows)
+        self.columns = torch.ones(0)
+        self._ranks = torch.empty(0, dtype=torch.int8)
+        self._latents = torch.empty(0, dtype=torch.float16) if keep_latents else None
+
+    def begin(self, weight: Tensor, spread: Tensor) -> None:
+        self.columns = coarse(spread)
+        self._ranks = torch.empty(
+            weight.shape[1], weight.shape[0], dtype=torch.int8, device=weight.device
+        )
+        if self._latents is not None:
+            self._latents = torch.empty_like(self._ranks, dtype=torch.float16)
+
+    def block(self, weight: Tensor, spread: Tensor, columns: slice) -> None:
+        pass
+
+    def column(self, values: Tensor, index: int) -> Tensor:
+        steps = values / (self.rows * self.columns[index])
+        ranks, made = self.rounded(steps)
+        self._ranks[index] = ranks.to(torch.int8)
+        if self._latents is not None:
+            self._latents[index] = steps.to(torch.float16)
+        return made * self.rows * self.columns[index]
+
+    def rounded(self, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """The number of each level, counted from zero up and down, and the level."""
+        raise NotImplementedError
+
+    @property
+    def latents(self) -> Tensor | None:
+        """What was rounded, rows × columns in steps, where it was to be kept."""
+        return None if self._latents is None else self._latents.T.contiguous()
+
+
+class Steps(Grid):
     """Uniform steps with a dead zone around zero.
 
     Args:
@@ -40,14 +84,11 @@ class Steps:
         most: int = MOST_STEPS,
         keep_latents: bool = False,
     ) -> None:
-        self.rows = coarse(rows)
-        self.columns = torch.ones(0)
+        super().__init__(rows, keep_latents=keep_latents)
         self.dead_zone, self.most = dead_zone, most
-        self._wholes = torch.empty(0, dtype=torch.int8)
-        self._latents = torch.empty(0, dtype=torch.float16) if keep_latents else None
 
     def begin(self, weight: Tensor, spread: Tensor) -> None:
-        self.columns = coarse(spread)
+        super().begin(weight, spread)
         # No weight is cut off: a row with one that is far out gets a wider step.
         least = (
             (weight.abs() / self.columns).amax(1)
@@ -55,30 +96,13 @@ class Steps:
             * 2 ** (0.6 / STEPS_AN_OCTAVE)
         )
         self.rows = coarse(torch.maximum(self.rows, least))
-        self._wholes = torch.empty(
-            weight.shape[1], weight.shape[0], dtype=torch.int8, device=weight.device
-        )
-        if self._latents is not None:
-            self._latents = torch.empty_like(self._wholes, dtype=torch.float16)
 
-    def block(self, weight: Tensor, spread: Tensor, columns: slice) -> None:
-        pass
-
-    def column(self, values: Tensor, index: int) -> Tensor:
-        steps = self.rows * self.columns[index]
-        whole = rounded(values / steps, self.dead_zone, self.most)
-        self._wholes[index] = whole.to(torch.int8)
-        if self._latents is not None:
-            self._latents[index] = (values / steps).to(torch.float16)
-        return whole * self.rows * self.columns[index]
-
-    @property
-    def latents(self) -> Tensor | None:
-        """What was rounded, rows × columns in steps, where it was to be kept."""
-        return None if self._latents is None else self._latents.T.contiguous()
+    def rounded(self, steps: Tensor) -> tuple[Tensor, Tensor]:
+        whole = rounded(steps, self.dead_zone, self.most)
+        return whole, whole
 
     def packed(self) -> CompressedTensor:
-        return packed_steps(self._wholes.T.contiguous(), self.rows, self.columns)
+        return packed_steps(self._ranks.T.contiguous(), self.rows, self.columns)
 
 
 def rounded(values: Tensor, dead_zone: float, most: int = MOST_STEPS) -> Tensor:
@@ -91,9 +115,15 @@ def rounded(values: Tensor, dead_zone: float, most: int = MOST_STEPS) -> Tensor:
 
 def packed_steps(wholes: Tensor, rows: Tensor, columns: Tensor) -> CompressedTensor:
     """The codes of whole numbers, with a step for each row and each column."""
-    codes, codebook = coded_steps(wholes)
+    return packed_grid(*coded_steps(wholes), rows, columns)
+
+
+def packed_grid(
+    codes: Tensor, codebook: Tensor, rows: Tensor, columns: Tensor
+) -> CompressedTensor:
+    """Codes with a step for each row and each column."""
     return CompressedTensor(
-        shape=tuple(wholes.shape),
+        shape=tuple(codes.shape),
         codes=codes,
         codebook=codebook,
         scale=rows[:, None],

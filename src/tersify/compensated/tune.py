@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from tersify.calibration import Calibration
 from tersify.compensated.matrices import Matrix
+from tersify.compensated.priced import Levels
 from tersify.compensated.settings import Compensation
 from tersify.compensated.steps import coded_steps, rounded
 from tersify.compensated.tables import short
@@ -51,8 +52,8 @@ class Scaled:
 
 
 class Moving(Scaled):
-    """A matrix of whole steps whose codes move too: gradients pass the rounding as if
-    it were not there.
+    """A matrix of steps whose codes move too: gradients pass the rounding as if it were
+    not there.
     """
 
     def __init__(
@@ -65,26 +66,33 @@ class Moving(Scaled):
         super().__init__(packed, like)
         assert packed.codebook is not None
         assert packed.column_scale is not None
-        wholes = packed.codebook[packed.codes.int()].to(like.device)
+        made = packed.codebook[packed.codes.int()].to(like.device)
         start = latents.to(like.device).float()
         self._base = torch.empty(0)
         self._columns = packed.column_scale.to(like.device)
-        self._dead_zone, self._most = settings.dead_zone, settings.most_steps
+        self._settings = settings
+        self._levels = None if settings.code == "steps" else Levels.of(packed)
         # Latents are kept in half precision: one next to a limit may have crossed it.
-        same = self._rounded(start) == wholes
-        self.latents = torch.where(same, start, wholes).requires_grad_()
+        same = self._rounded(start) == made
+        self.latents = torch.where(same, start, made).requires_grad_()
 
     def _rounded(self, latents: Tensor) -> Tensor:
-        return rounded(latents, self._dead_zone, self._most)
+        if self._levels is not None:
+            return self._levels(latents)
+        return rounded(latents, self._settings.dead_zone, self._settings.most_steps)
 
     def weight(self) -> Tensor:
         still = self.latents.detach()
-        wholes = self._rounded(still) + (self.latents - still)
-        return wholes * self._columns * (self._scale * (1 + self.change))
+        made = self._rounded(still) + (self.latents - still)
+        return made * self._columns * (self._scale * (1 + self.change))
 
     def result(self) -> CompressedTensor:
-        wholes = self._rounded(self.latents.detach()).to(torch.int8)
-        codes, codebook = coded_steps(wholes.cpu())
+        latents = self.latents.detach().cpu()
+        codes, codebook = (
+            coded_steps(self._rounded(latents).to(torch.int8))
+            if self._levels is None
+            else self._levels.coded(self._levels.ranks(latents))
+        )
         scale = self._new_scale().cpu()
         return replace(self.packed, codes=codes, codebook=codebook, scale=scale)
 

@@ -2,7 +2,7 @@
 nobody has to trust.
 """
 
-from tersify.graph.network import GraphNetwork, network_of
+from tersify.graph.graph_module import GraphNetwork, network_of
 from tersify.graph.record import recorded
 
 __all__ = ["GraphNetwork", "network_of", "recorded"]

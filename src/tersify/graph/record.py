@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.nn.utils import parametrize
 
-from tersify.graph.network import GraphNetwork, parsed
+from tersify.graph.graph_module import GraphNetwork, parsed
+from tersify.graph.json_arguments import Json, dtype_name, tensor_to_json, to_json
 from tersify.graph.operations import name_of
-from tersify.graph.values import Json, dtype_name, tensor_to_json, to_json
 from tersify.modes import eval_mode
 
 MOST_CONSTANT_BYTES = 1 << 22

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 import tersify
 from tersify.calibration import Calibration
-from tersify.integrations.common import (
+from tersify.integrations.compression import (
     add_penalty_,
     check_optimizer,
     refuse_cut_weights,

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from tersify.calibration import Calibration
-from tersify.integrations.common import (
+from tersify.integrations.compression import (
     Compression,
     add_penalty_,
     check_optimizer,

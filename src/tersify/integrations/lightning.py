@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tersify.calibration import Calibration
-from tersify.integrations.common import (
+from tersify.integrations.compression import (
     Compression,
     add_penalty_,
     check_optimizer,

@@ -5,7 +5,7 @@ the knapsack.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,7 +144,7 @@ def measure(
     return table
 
 
-def knapsack(table: dict[str, list[Choice]], limit_bytes: int) -> Plan:
+def knapsack(table: Mapping[str, Sequence[Choice]], limit_bytes: int) -> Plan:
     """The plan with the least total damage within the limit."""
     least = sum(min(c.size_bytes for c in choices) for choices in table.values())
     if least > limit_bytes:

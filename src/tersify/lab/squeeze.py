@@ -5,11 +5,11 @@ training could have seen.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.calibration import Calibration
@@ -20,10 +20,10 @@ from tersify.rate_distortion import Squeezer
 from tersify.tensor import CompressedModel
 from tersify.tensor.model import load_state
 
-LEAST_PRICE, MOST_PRICE = 1e-4, 1.0
+FIRST_PRICE = 1e-3  # takes most networks to about three bits a weight
+STRIDE = 4.0  # from price to price, until one keeps the drop and one does not
 CALIBRATION_BATCH = 32
-# Softer outputs: of images that a network knows by heart, its own hardly tell a thing.
-TEMPERATURE = 2.0
+SOFTNESS = 2.0  # of the softmax, in standard deviations of the outputs
 
 
 @dataclass(frozen=True)
@@ -58,50 +58,72 @@ def squeeze(
     """
     check_range("drop", drop, low=0.0, high=100.0)
     check_range("noise", noise, low=0.0, high=10.0)
-    chosen = data.for_choosing()
-    picked = torch.randperm(
-        len(chosen.train), generator=torch.Generator().manual_seed(0)
-    )[:images]
-    batches = [
-        (normalize(chosen.train.images[some], data), None)
-        for some in picked.split(CALIBRATION_BATCH)
-    ]
-    held = noisy(chosen.test[:held_out], data, noise)
+    held = noisy(data.for_choosing().test[:held_out], data, noise)
     before = _accuracy(model, data, held)
-    squeezer = Squeezer(model.eval(), Calibration(batches, loss=_own_labels()))
-    low, high = LEAST_PRICE, MOST_PRICE
+    if 100 / len(held) > drop:
+        tell(
+            f"one of {len(held)} held-out images is {100 / len(held):.2g} points, more than the drop of {drop:g}: "
+            "the price will be a guess"
+        )
+    squeezer = squeezer_of(model, data, images)
+    low, high = 0.0, math.inf
+    price = FIRST_PRICE
     found: Squeezed | None = None
     for _ in range(tries):
-        # The geometric mean: prices span four powers of ten.
-        price = (low * high) ** 0.5
         packed = squeezer.at(price)
         accuracy = _accuracy(load_state(packed, copy.deepcopy(model)), data, held)
         tell(
-            f"price {price:.4f}: {accuracy:.2f} % of the held-out images, {before:.2f} % before"
+            f"price {price:.2g}: {accuracy:.2f} % of the held-out images, {before:.2f} % before"
         )
         # Fine enough: try a higher price for a smaller file. Otherwise go back.
         if accuracy >= before - drop:
             low, found = price, Squeezed(packed, price, accuracy, before)
         else:
             high = price
+        price = _between(low, high)
     if found is None:
         raise ValueError(
-            f"no price from {LEAST_PRICE} on keeps the drop of {drop} points on {len(held)} held-out images; "
+            f"no price down to {high:.2g} keeps the drop of {drop} points on {len(held)} held-out images; "
             "allow a larger drop, or give more images"
         )
     return found
 
 
-def _own_labels() -> Callable[[Tensor, None], Tensor]:
-    """Cross-entropy with labels drawn from the network's own outputs: the squares of its
-    gradients are the Fisher information, whatever the true labels are.
+def _between(low: float, high: float) -> float:
+    if high == math.inf:
+        return low * STRIDE
+    return (low * high) ** 0.5 if low else high / STRIDE
+
+
+def squeezer_of(model: nn.Module, data: Data, images: int) -> Squeezer:
+    """With what so many training images say of the network's weights."""
+    train = data.for_choosing().train
+    picked = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    batches = [
+        (normalize(train.images[some], data), None)
+        for some in picked[:images].split(CALIBRATION_BATCH)
+    ]
+    return Squeezer(model.eval(), Calibration(batches, loss=_softened()))
+
+
+def _softened() -> Callable[[Tensor, None], Tensor]:
+    """The outputs of each sample, summed with random factors whose covariance is the
+    Fisher information of their softmax: the expected squares of its gradients tell how
+    much a weight changes what the network says.
+
+    The softmax is a soft one. Of images that a network knows by heart, its own says
+    next to nothing.
     """
     draw = torch.Generator().manual_seed(0)
 
     def loss(outputs: Tensor, _: None) -> Tensor:
-        soft = outputs.float().flatten(0, -2) / TEMPERATURE
-        drawn = torch.multinomial(soft.detach().softmax(1).cpu(), 1, generator=draw)
-        return F.cross_entropy(soft, drawn[:, 0].to(soft.device))
+        said = outputs.detach().float()
+        spread = said.std(-1, correction=0).mean().clamp(min=1e-30)
+        likely = (said / (SOFTNESS * spread)).softmax(-1)
+        signs = torch.randint(0, 2, likely.shape, generator=draw).to(likely) * 2 - 1
+        drawn = signs * likely.sqrt()
+        factors = drawn - likely * drawn.sum(-1, keepdim=True)
+        return (outputs * factors.to(outputs.dtype)).sum() / len(outputs)
 
     return loss
 

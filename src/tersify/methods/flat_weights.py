@@ -15,11 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.methods.shape_runs import ShapeRuns
-
-# Between the dimensions as they are named and as they lie in memory, for torch's
-# channels-last layouts.
-_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-
+from tersify.methods.strided_tensors import StridedTensors, is_channels_last
 
 LARGE = 1 << 14  # numbers in a tensor that a core's nearest cache does not hold
 
@@ -76,36 +72,23 @@ class FlatWeights:
         self, tensors: Sequence[Tensor], constants: dict[str, Any] | None = None
     ) -> None:
         self.tensors = tensors
-        self._last = [_is_channels_last(t) for t in tensors]
-        self._molds = [
-            _as_in_memory(t) if last else t
-            for t, last in zip(tensors, self._last, strict=True)
-        ]
         self._constants = {} if constants is None else constants
-        # A network may change its layout between two steps, and with it these shapes.
-        self._shapes = self._shapes_of(f"weights {self._last}", self._molds)
+        # A network may change its layout between two steps, and with it what is known.
+        strides = [t.stride() for t in tensors]
+        self._layout = self.remembered(
+            f"layout {strides}", (), lambda: _layout_of(tensors)
+        )
         self.values = self.flatten(tensors)
         self.learned: list[Learned] = []
         self._learned_lists = 0
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the same shapes as one vector, in the same order."""
-        if any(self._last):
-            tensors = [
-                _as_in_memory(t) if last else t
-                for t, last in zip(tensors, self._last, strict=True)
-            ]
-        return self._shapes.flatten(tensors)
+        return self._layout.flatten(tensors)
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
         """The vector's parts in the shapes and layouts of the tensors."""
-        parts = self._shapes.pieces(flat)
-        if any(self._last):
-            return [
-                _from_memory(p) if last else p
-                for p, last in zip(parts, self._last, strict=True)
-            ]
-        return parts
+        return self._layout.pieces(flat)
 
     def learn(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """A parameter of each tensor, all as one vector through which their gradients
@@ -323,15 +306,8 @@ def signs_beyond(values: Tensor, limit: Tensor) -> Tensor:
     )
 
 
-def _is_channels_last(tensor: Tensor) -> bool:
-    if tensor.ndim not in _LAST_FORMATS or tensor.is_contiguous():
-        return False
-    return tensor.is_contiguous(memory_format=_LAST_FORMATS[tensor.ndim])
-
-
-def _as_in_memory(tensor: Tensor) -> Tensor:
-    return tensor.movedim(1, -1)
-
-
-def _from_memory(tensor: Tensor) -> Tensor:
-    return tensor.movedim(-1, 1)
+def _layout_of(tensors: Sequence[Tensor]) -> ShapeRuns | StridedTensors:
+    """Channels-last tensors need their strides; for others shapes are enough."""
+    if any(is_channels_last(t) for t in tensors):
+        return StridedTensors(tensors)
+    return ShapeRuns(tensors)

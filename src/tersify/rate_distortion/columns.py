@@ -11,14 +11,17 @@ from torch import Tensor
 
 from tersify.codec.costs import BoxPrices
 from tersify.compensated.triangular import spread_of
-from tersify.rate_distortion.layer_inputs import LayerInputs
+from tersify.rate_distortion.fisher import Fisher
 from tersify.tensor import CompressedTensor
 
 MOST_STEPS = 127  # from zero, so that a tensor has at most 255 levels
-DAMPING = 0.02
+# What a few hundred samples say of a matrix of hundreds of columns is believed less than
+# usual, which 0.01 would be.
+DAMPING = 0.1
 # A uniform step s does the damage h·s²/12 to a weight of sensitivity h, and a bit less
-# quadruples it: with a price p for a bit the best step is √(12 p / (2 ln 2 · h)).
-STEP_FACTOR = 6 / math.log(2)
+# quadruples it: with a price p for a bit the best step is √(12 p / (2 ln 2 · h)) where
+# codes are many. Here they are few, and √2 wider is better.
+STEP_FACTOR = 2 * 6 / math.log(2)
 # Steps are powers of √2, which take few bits each in a file.
 STEPS_AN_OCTAVE = 2
 
@@ -30,13 +33,13 @@ class ColumnWeight:
     Rows of a group meet the same inputs. All tensors here are (groups, …).
     """
 
-    def __init__(self, name: str, values: Tensor, inputs: LayerInputs) -> None:
+    def __init__(self, name: str, values: Tensor, fisher: Fisher) -> None:
         self.name, self.shape, self._dtype = name, tuple(values.shape), values.dtype
-        groups = len(inputs.together)
+        groups = len(fisher.columns)
         self._values = values.detach().float().reshape(groups, -1, values[0].numel())
-        uppers = [spread_of(each, DAMPING).float() for each in inputs.together]
+        uppers = [spread_of(each, DAMPING).float() for each in fisher.columns]
         self._upper = torch.stack(uppers)
-        self._matters = inputs.matters.view(groups, -1)
+        self._matters = fisher.rows.view(groups, -1)
         self._whole = torch.zeros_like(self._values)
         self._step = torch.ones_like(self._matters)
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.batchnorm_statistics import recalibrate_
 from tersify.calibration import Calibration, squared_gradients
 from tersify.codec.costs import priced
 from tersify.codec.layout import BLOCK_ELEMENTS
+from tersify.norm_shifts import follow_, moments_of
 from tersify.norms_in_few_bits import coarse_norms
 from tersify.rate_distortion.columns import ColumnWeight
-from tersify.rate_distortion.layer_inputs import layer_inputs
+from tersify.rate_distortion.fisher import fisher_of
 from tersify.rate_distortion.neighbours import (
     NeighbourWeight,
     decide_,
@@ -43,8 +43,8 @@ class Squeezer:
     decided take over what the others did to the outputs, as the inputs go together.
     For other weights the damage of a code is the squared change of its weight times the
     mean squared gradient of the loss there, half of it the weight's own and half its
-    layer's mean. Weights that the file holds as codes keep their levels. Batch norms are
-    measured anew, and saved in few bits like biases.
+    layer's mean. Weights that the file holds as codes keep their levels. Batch norms
+    follow the new weights, and are saved in few bits like biases.
     """
 
     def __init__(
@@ -59,18 +59,19 @@ class Squeezer:
             if not self._keeps_levels(site.name)
             and site.latent.numel() <= BLOCK_ELEMENTS
         ]
-        inputs = layer_inputs(model, free, self.calibration)
+        fisher = fisher_of(model, free, self.calibration)
         self._columns = [
-            ColumnWeight(site.name, site.latent, inputs[site.name])
+            ColumnWeight(site.name, site.latent, fisher[site.name])
             for site in free
-            if site.name in inputs
+            if site.name in fisher
         ]
-        self._others = [site for site in sites if site.name not in inputs]
+        self._others = [site for site in sites if site.name not in fisher]
         self._sensitivity = self._measured()
+        self._moments = moments_of(model, self.calibration)
         damages = [
-            (inputs[s.name].sensitivity(s.latent.shape) * s.latent.detach().square())
+            (fisher[s.name].diagonal(s.latent.shape) * s.latent.detach().square())
             for s in free
-            if s.name in inputs
+            if s.name in fisher
         ] + [
             s * site.latent.detach().square()
             for s, site in zip(self._sensitivity, self._others, strict=True)
@@ -90,19 +91,20 @@ class Squeezer:
         if not self._others:
             return []
         own = squared_gradients(self.model, self._others, self.calibration)
-        # The gradient of a batch's mean loss is that of single samples summed and
-        # divided by their number, as in `layer_inputs`; samples' gradients are taken
-        # for independent.
+        # The gradient of a batch's mean loss is a mean over its samples, whose gradients
+        # are taken for independent; `fisher_of` squares those of single samples.
         batch = max(1, len(next(self.calibration.pairs())[0]))
         # Half of the layer's mean: gradients of a few batches are noisy, and a weight
         # without any would be free to vanish.
-        return [(each + each.mean()) / 2 / batch for each in own]
+        return [(each + each.mean()) / 2 * batch for each in own]
 
     @torch.no_grad()
     def at(self, price: float) -> CompressedModel:
         """The network where a bit is worth `price` times the mean damage of putting a
-        weight to zero.
+        weight to zero; for nothing it stays as it is.
         """
+        if price == 0:
+            return self._network({})
         cost = price * self._unit
         for weight in self._columns:
             weight.start_(cost)
@@ -147,12 +149,12 @@ class Squeezer:
         return made | {other.name: other.packed() for other in others}, most
 
     def _network(self, made: dict[str, CompressedTensor]) -> CompressedModel:
-        """The codes with all else, batch norms measured with them in their places."""
+        """The codes with all else; batch norms follow them."""
         model = copy.deepcopy(self.model)
         parameters = dict(model.named_parameters())
         for name, tensor in made.items():
             parameters[name].copy_(tensor.to_dense())
-        recalibrate_(model, self.calibration)
+        follow_(model, self._moments, self.calibration)
         tensors, aliases = tied(model.state_dict(keep_vars=True))
         recipe, known = file_facts(self.model)
         facts = facts_of(model)
@@ -162,4 +164,4 @@ class Squeezer:
             recipe=recipe,
             metadata={**known, **({METADATA: facts} if facts else {})},
         )
-        return coarse_norms(packed, model, NORM_BITS)
+        return coarse_norms(packed, model, NORM_BITS if made else None)

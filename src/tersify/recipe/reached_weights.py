@@ -21,8 +21,8 @@ def reached_by(glob: str, sites: Sequence[Site]) -> list[Site]:
     """The sites that `glob` names, with a warning where these are weights that are
     usually left alone.
 
-    Those are embeddings, normalization and frozen parameters. They are meant only by
-    their full name, or by a glob that matches nothing else.
+    Those are embeddings, normalization, scales and frozen parameters. They are meant
+    only by their full name, or by a glob that matches nothing else.
     """
     in_full = [site for site in sites if glob in (site.name, *site.aliases)]
     matrices = [site for site in sites if site.latent.ndim >= 2]
@@ -50,8 +50,8 @@ def _tell_of_special_weights(glob: str, caught: Sequence[str]) -> None:
     some = ", ".join(caught[:3])
     if glob == "*":
         raise ValueError(
-            f"rule '*' leaves embeddings, normalization and frozen weights alone, and the network has no others: "
-            f"{some}; name those to be compressed"
+            "rule '*' leaves embeddings, normalization, scales and frozen weights alone, and the network has no "
+            f"others: {some}; name those to be compressed"
         )
     warnings.warn(
         f"rule {glob!r} names {some}{' and more' if len(caught) > 3 else ''}, which a wider glob "
@@ -70,6 +70,8 @@ def _kind(site: Site, some_train: bool) -> str:
         return "an embedding"
     if all(_is_normalization(module) for module, _ in site.owners):
         return "normalization"
+    if all(_is_scale(site, attribute) for _, attribute in site.owners):
+        return "a scale"
     if some_train and not site.latent.requires_grad:
         return "frozen"
     return ""
@@ -87,6 +89,15 @@ def _is_embedding(site: Site) -> bool:
 
 def _names_a_table(attribute: str) -> bool:
     return attribute != "weight" and any(w in attribute for w in _WORDS_OF_TABLES)
+
+
+def _is_scale(site: Site, attribute: str) -> bool:
+    """Numbers along one dimension that multiply activations, as a temperature of each
+    head or ConvNeXt's γ: a bias by its nature, in the shape that broadcasting wants.
+    """
+    shape = site.latent.shape
+    is_vector = len(shape) > 1 and site.latent.numel() == max(shape)
+    return is_vector and "weight" not in attribute
 
 
 def _is_normalization(module: nn.Module) -> bool:

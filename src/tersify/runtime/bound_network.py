@@ -26,7 +26,7 @@ from tersify.runtime.check import (
     rounds_in_between,
 )
 from tersify.runtime.engine import Kernels, Segment
-from tersify.runtime.inputs import in_order
+from tersify.runtime.inputs import in_order, strides_in_order
 from tersify.runtime.nested import map_leaves
 from tersify.runtime.network import Network
 from tersify.runtime.planner import Planner
@@ -51,6 +51,14 @@ class Bound:
         self._plain = (
             self.returns_one_tensor and not graph.written and len(self._names) == 1
         )
+        # of a result that is a plain tuple of tensors, where each is among the outputs
+        self._tuple = (
+            [self._names.index(leaf.name) for leaf in graph.outputs]
+            if type(graph.outputs) is tuple
+            and all(type(leaf) is Ref for leaf in graph.outputs)
+            else None
+        )
+        self._strides = [strides_in_order(graph.values[n].shape) for n in graph.inputs]
 
     def call(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})
@@ -64,6 +72,15 @@ class Bound:
             return self.module(*args, **kwargs)
         with torch.no_grad():
             return self.module(*args, **kwargs)
+
+    def call_unseen(self, args: tuple[Any, ...]) -> Any:
+        """The same, where nobody has a hook that would see the call."""
+        if self.module is None:
+            return self.run(args)
+        if not torch.is_grad_enabled():
+            return self.module.forward(*args)
+        with torch.no_grad():
+            return self.module.forward(*args)
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
         """What the module would return."""
@@ -94,9 +111,17 @@ class Bound:
         """The inputs as the capture had them: one number behind the other, unless it
         kept their strides.
         """
-        return inputs if self.depends_on_strides else [in_order(x) for x in inputs]
+        if self.depends_on_strides:
+            return inputs
+        return [
+            x if x.stride() == strides else in_order(x)
+            for x, strides in zip(inputs, self._strides, strict=True)
+        ]
 
     def like_the_module(self, made: Sequence[Tensor]) -> Any:
+        """The tensors in the structure that the module returns."""
+        if self._tuple is not None:
+            return tuple([made[i] for i in self._tuple])
         values = dict(zip(self._names, made, strict=True))
         return map_leaves(
             self.graph.outputs,

@@ -32,11 +32,6 @@ def key_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     )
 
 
-def plain_key(inputs: tuple[Any, ...]) -> Any:
-    """Of plain tensors alone, as quickly as may be."""
-    return tuple([(x.shape, x.dtype) if type(x) is Tensor else None for x in inputs])
-
-
 def other_numbers(x: Tensor) -> Tensor:
     """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats
     also change a little.

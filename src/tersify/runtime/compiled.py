@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.runtime.bound_network import Bound, agrees, bind
-from tersify.runtime.call_keys import key_of_call, other_numbers, plain_key
+from tersify.runtime.call_keys import key_of_call, other_numbers
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
 from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
 from tersify.runtime.checksums import check_unchanged, checksums
@@ -50,11 +50,9 @@ class CompiledModule(nn.Module):
         self._bounds: OrderedDict[Any, Bound] = OrderedDict()
         self._lock = (os.getpid(), threading.Lock())
         self._first: Bound | None = None
-        # what runs the module instead of its plan, by the sizes it was faster for
-        self._module_calls: dict[Any, Callable[..., Any]] = {}
         self._unchanged: dict[str, int] = {}
         self._number = number_of(self)
-        self._fast = None if kernels is None else fast_call(kernels)
+        self._fast = None if kernels is None else fast_call(kernels.module)
         self.eval()
 
     @property
@@ -75,16 +73,6 @@ class CompiledModule(nn.Module):
         a hook or a mode needs it.
         """
         if not named and not torch.compiler.is_dynamo_compiling():
-            module = (
-                self._module_calls.get(plain_key(inputs))
-                if self._module_calls
-                else None
-            )
-            if module is not None and nobody_looks_at(self):
-                if not torch.is_grad_enabled():
-                    return module(*inputs)
-                with torch.no_grad():
-                    return module(*inputs)
             made = None if self._fast is None else self._fast(inputs, self.__dict__)
             if made is not None:
                 return made
@@ -160,11 +148,10 @@ class CompiledModule(nn.Module):
             self._planner.calibrate(
                 [self._observation(batch) for batch in calibration or [example]]
             )
-        self._first = self._remembered(
-            self._bind(
-                captured, [in_order(x) for x in given], key_of_call(args, kwargs)
-            )
+        bound = self._bind(
+            captured, [in_order(x) for x in given], key_of_call(args, kwargs)
         )
+        self._first = self._remembered(bound, args, kwargs)
         self._choose_module(self._first, captured, args, kwargs)
         self._check_other_numbers(args, kwargs, given)
 
@@ -235,9 +222,8 @@ class CompiledModule(nn.Module):
             check_unchanged(captured, self._unchanged)
             if keep_strides:
                 return self._bind(captured, given, key)
-            found = self._remembered(
-                self._bind(captured, [in_order(x) for x in given], key)
-            )
+            found = self._bind(captured, [in_order(x) for x in given], key)
+            self._remembered(found, args, kwargs)
             self._choose_module(found, captured, args, kwargs)
             return found
 
@@ -256,17 +242,13 @@ class CompiledModule(nn.Module):
         bound.module = self._eager.faster(
             bound, captured, args, kwargs, self._call_unseen
         )
-        key = plain_key(args)
-        if bound.module is not None and not kwargs and None not in key:
-            if len(self._module_calls) >= MAX_SIZES:
-                self._module_calls.clear()
-            # Nobody else holds this copy, so nobody can have hooked its call.
-            self._module_calls[key] = bound.module.forward
 
     def _call_unseen(self, *args: Any, **kwargs: Any) -> Any:
         """A call that takes the user's way, but for hooks, which must not see it."""
-        known = None if kwargs else self._known(args)
-        return self.forward(*args, **kwargs) if known is None else known.call(args)
+        made = None
+        if self._fast is not None and not kwargs:
+            made = self._fast(args, self.__dict__)
+        return self.forward(*args, **kwargs) if made is None else made
 
     def _bind(self, captured: Captured, given: Sequence[Tensor], key: Any) -> Bound:
         bound = bind(captured, given, self._planner, self._kernels, strict=self._strict)
@@ -275,16 +257,28 @@ class CompiledModule(nn.Module):
             self._bounds.popitem(last=False)
         return bound
 
-    def _remembered(self, bound: Bound) -> Bound:
-        """The fast call knows inputs by their shapes, so it must not see a network that
-        is bound to strides.
+    def _remembered(
+        self, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Bound:
+        """The fast call knows positional tensors by their shapes and types, so it must
+        not see a network that is bound to strides, to keywords or to autocast.
         """
+        positional = not kwargs and all(type(x) is Tensor for x in args)
+        if (
+            self._fast is None
+            or not positional
+            or bound.depends_on_strides
+            or torch.is_autocast_enabled("cpu")
+        ):
+            return bound
         segment = bound.only_segment()
-        if self._fast is not None and segment is not None:
+        if segment is not None:
             shapes = tuple(
                 bound.graph.values[name].shape for name in bound.graph.inputs
             )
             self._fast.remember(shapes, segment.engine, blanks(segment.shapes))
+        else:
+            self._fast.remember_function(args, bound.call_unseen)
         return bound
 
     def _captured(

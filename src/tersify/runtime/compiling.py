@@ -68,7 +68,8 @@ def compile(
 
     A causal language model of transformers needs no example: it becomes a
     `LanguageModel`, which decodes with a cache of keys and values (`generate`,
-    `stream`). One whose layers have no kernels is returned as it is, with a warning.
+    `stream`). One whose layers have no kernels is returned as it is, with a warning. On
+    a GPU its layers of few levels run packed inside transformers' own model.
 
     Args:
         model: a module on the CPU or on a GPU; compressed weights are found by themselves, wherever they come from.
@@ -147,7 +148,13 @@ def _language_model(
             "need none"
         )
     if device != "cpu":
-        raise ValueError("language models are decoded on the CPU; move the model there")
+        from tersify.runtime.gpu.language_model import compile_language_model_on_gpu
+
+        if context is not None or cache != "fp32":
+            raise ValueError(
+                "context and cache are settings of the CPU's decoder; on a GPU transformers keeps the cache"
+            )
+        return compile_language_model_on_gpu(model, precision=precision, strict=strict)
     module = extension()
     kernels = None if module is None else Kernels(module, threads)
     return compile_language_model(

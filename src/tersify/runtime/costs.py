@@ -335,7 +335,7 @@ def _engine_seconds(
 ) -> float:
     values = {"x": _floats(*x.shape), **{node.name: node.value for node in nodes}}
     segment = Segment(Kernels(module, 1), nodes, values, {nodes[-1].name}, quants)
-    return _best_seconds(lambda: segment.run([x]))
+    return _best_seconds(lambda: segment.run(x))
 
 
 def _best_seconds(call: Callable[[], Any]) -> float:

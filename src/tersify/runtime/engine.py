@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tersify.runtime.capture.values import Value
 from tersify.runtime.extension import chosen_isa
+from tersify.runtime.fast_call import fast_part
 from tersify.runtime.plan import Node, Quant
 from tersify.runtime.weights import Weight
 
@@ -146,15 +147,26 @@ class Segment:
         emitter.outputs(self.outputs)
         self.engine = emitter.engine
         self._makers = emitter.makers
+        # Masks of bool become floats first, which the fast call does not do.
+        self._fast = (
+            None
+            if torch.bool in self._dtypes
+            else fast_part(kernels.module, self.engine, self._sizes, self.shapes)
+        )
 
     @property
     def takes_only_floats(self) -> bool:
         return all(dtype == torch.float32 for dtype in self._dtypes)
 
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+    def run(self, *inputs: Tensor) -> list[Tensor] | None:
         """The outputs; None where an input is not finite, which kernels that skip zeros
         cannot propagate.
         """
+        made: list[Tensor] | None = None if self._fast is None else self._fast(inputs)
+        return self._run_checked(inputs) if made is None else made
+
+    def _run_checked(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+        """For inputs that are laid out in another way, and for those that do not fit."""
         given = [self._prepared(position, x) for position, x in enumerate(inputs)]
         outputs = self._blank_outputs()
         done = self.engine.run(_buffers(given), _buffers(outputs))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from tersify.runtime.engine import Kernels
 from tersify.runtime.torch_operator import WATCHERS
 
 HOOKS_OF_ALL_MODULES = tuple(
@@ -36,18 +36,40 @@ def nobody_looks_at(module: nn.Module) -> bool:
     )
 
 
-def fast_call(kernels: Kernels) -> Any:
+def fast_call(extension: ModuleType) -> Any:
     """A C++ function that runs again what ran before; None where this torch does not
     describe tensors to C++.
     """
+    # The C++ function asks the hooks and watchers itself at every call, and gives None
+    # where any of them wants to see it.
+    return _made(extension, one=True, hooks=HOOKS_OF_ALL_MODULES, watchers=WATCHERS)
+
+
+def fast_part(
+    extension: ModuleType,
+    engine: Any,
+    inputs: Sequence[tuple[int, ...]],
+    outputs: Sequence[tuple[int, ...]],
+) -> Any:
+    """The same for one engine in the middle of a network, with a list of its outputs."""
+    call = _made(extension, one=False)
+    if call is None:
+        return None
+    call.remember(tuple(inputs), engine, blanks(outputs))
+    return call.run
+
+
+def _made(
+    extension: ModuleType,
+    *,
+    one: bool,
+    hooks: tuple[Any, ...] = (),
+    watchers: tuple[Any, ...] = (),
+) -> Any:
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # since torch 2.10
     if exchange is None:
         return None
-    # The C++ function asks the hooks and watchers itself at every call, and gives None
-    # where any of them wants to see it.
-    return kernels.module.FastCall(
-        Tensor, exchange, torch.empty_like, True, HOOKS_OF_ALL_MODULES, WATCHERS
-    )
+    return extension.FastCall(Tensor, exchange, torch.empty_like, one, hooks, watchers)
 
 
 def blanks(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:

@@ -4,7 +4,7 @@ checked before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,18 +68,23 @@ def in_order(x: Tensor) -> Tensor:
     """The tensor with the strides of a fresh one, on axes of size 1 as well: these
     strides mean nothing, yet torch compares them.
     """
-    # From the last axis: each stride is the product of the sizes behind it.
-    strides = []
-    expected = 1
-    for size in reversed(x.shape):
-        strides.append(expected)
-        expected *= max(size, 1)
-    wanted = tuple(reversed(strides))
+    wanted = strides_in_order(x.shape)
     if x.stride() == wanted:
         return x
     made = x.contiguous()
     # `contiguous` leaves the strides of axes of size 1 as they are.
     return made if made.stride() == wanted else made.as_strided(made.shape, wanted)
+
+
+def strides_in_order(shape: Sequence[int]) -> tuple[int, ...]:
+    """Those of a fresh tensor."""
+    # From the last axis: each stride is the product of the sizes behind it.
+    strides = []
+    expected = 1
+    for size in reversed(shape):
+        strides.append(expected)
+        expected *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def calibration_batches(

@@ -11,6 +11,8 @@ from tersify.runtime.plan import Node, Plan
 from tersify.runtime.weights import Weight
 from tersify.tensor import CompressedTensor
 
+GAINS_TOO_LITTLE = "among torch calls its kernel gains less than it takes to call"
+
 
 def lower(
     graph: Graph,
@@ -47,7 +49,7 @@ def _lowered(
     if refused.intersection(call.results):
         reason = "its kernel disagreed with torch"
     elif lonely.intersection(call.results):
-        reason = "among torch calls its kernel gains less than it takes to call"
+        reason = GAINS_TOO_LITTLE
     elif lowering is not None:
         try:
             op, inputs = lowering(call, context)

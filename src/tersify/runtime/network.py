@@ -37,8 +37,7 @@ class Network:
             return list(run_reference(self.plan, inputs))
         values: dict[str, Any] = dict(zip(self.plan.inputs, inputs, strict=True))
         for stage in self.stages:
-            given = [values[name] for name in stage.inputs]
-            made = stage.run(given) if isinstance(stage, Segment) else stage.run(*given)
+            made = stage.run(*[values[name] for name in stage.inputs])
             # An engine gives None for inputs that hold infinity or NaN.
             if made is None:
                 made = self._segment_in_torch(stage, values)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from tersify.units.rules import operation_name
+from tersify.units.operation_rules import operation_name
 from tersify.units.trace import Trace
 from tersify.units.walk import argument, shape_of
 

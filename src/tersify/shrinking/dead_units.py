@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from tersify.shrinking.constant_activations import constants
 from tersify.units.groups import follow
 from tersify.units.labels import FIXED
-from tersify.units.rules import operation_name
+from tersify.units.operation_rules import operation_name
 from tersify.units.trace import Trace
 from tersify.units.walk import Walk, argument, units_along
 

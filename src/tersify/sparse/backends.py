@@ -113,26 +113,27 @@ def _torch_dual(op: Operation) -> Prepared:
 
 
 def _torch_weight(e: Entries, layout: str) -> torch.Tensor:
-    values = torch.from_numpy(e.values)
-    if layout == "coo":
-        places = torch.from_numpy(np.stack([e.rows, e.columns]))
-        return torch.sparse_coo_tensor(
-            places, values, e.shape, is_coalesced=True, check_invariants=True
+    # By the context, since torch 2.11 warns whatever the argument says; and its check
+    # refuses tensors without entries.
+    with torch.sparse.check_sparse_tensor_invariants(len(e.values) > 0):
+        if layout == "coo":
+            places = torch.from_numpy(np.stack([e.rows, e.columns]))
+            return torch.sparse_coo_tensor(
+                places, torch.from_numpy(e.values), e.shape, is_coalesced=True
+            )
+        arrays = Matrix.packed(e, layout).arrays
+        block = arrays["values"].shape[-1] if layout == "bsr" else 1
+        # Copies: the strides of an empty array of numpy's are not always torch's.
+        return torch.sparse_compressed_tensor(
+            torch.tensor(arrays["pointers"], dtype=torch.int64),
+            torch.tensor(
+                arrays["rows" if layout == "csc" else "columns"], dtype=torch.int64
+            ),
+            torch.from_numpy(arrays["values"]),
+            # BSR wants whole blocks, so sizes are rounded up.
+            [-(-n // block) * block for n in e.shape],
+            layout=getattr(torch, f"sparse_{layout}"),
         )
-    arrays = Matrix.packed(e, layout).arrays
-    inner = torch.from_numpy(
-        arrays["rows" if layout == "csc" else "columns"].astype(np.int64)
-    )
-    block = arrays["values"].shape[-1] if layout == "bsr" else 1
-    return torch.sparse_compressed_tensor(
-        torch.from_numpy(arrays["pointers"].astype(np.int64)),
-        inner,
-        torch.from_numpy(arrays["values"]),
-        # BSR wants whole blocks, so sizes are rounded up.
-        [-(-n // block) * block for n in e.shape],
-        layout=getattr(torch, f"sparse_{layout}"),
-        check_invariants=True,
-    )
 
 
 def _torch_bytes(weight: torch.Tensor, layout: str) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.sparse.input_rows import Record
-from tersify.sparse.statistics import fraction
+from tersify.sparse.matrix_statistics import fraction
 from tersify.tensor.origin import file_facts
 from tersify.toml import read_toml
 

@@ -35,8 +35,8 @@ from tersify.sparse.collection_index import (
 from tersify.sparse.formats import FORMATS, Array, Entries, Matrix
 from tersify.sparse.input_rows import SAMPLING, Record, as_array, record
 from tersify.sparse.lowering import COLUMNS_LAYOUT, WEIGHT_LAYOUT, multiply
+from tersify.sparse.matrix_statistics import describe, fraction
 from tersify.sparse.npz import to_npz
-from tersify.sparse.statistics import describe, fraction
 
 if TYPE_CHECKING:
     from tersify.recipe import Recipe

@@ -16,7 +16,7 @@ import torch
 from tersify.sparse.collection import Collection, Operation
 from tersify.sparse.formats import Matrix
 from tersify.sparse.lowering import Geometry, raise_weight
-from tersify.sparse.statistics import TILES, tile_counts
+from tersify.sparse.matrix_statistics import TILES, tile_counts
 
 if TYPE_CHECKING:
     from tersify.sparse.formats import Entries

@@ -169,8 +169,13 @@ class CompressedTensor:
                     *self.shape[: self.axis],
                     *self.shape[self.axis + 1 :],
                 )
+                # As bits: torch's gather passes bfloat16 through floats, and some CPUs
+                # change NaN there.
+                is_short = self.codebook.dtype == torch.bfloat16
+                book = self.codebook.view(torch.int16) if is_short else self.codebook
                 dense = (
-                    self.codebook.gather(1, per_slice)
+                    book.gather(1, per_slice)
+                    .view(self.codebook.dtype)
                     .reshape(moved)
                     .movedim(0, self.axis)
                     .contiguous()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from tersify.units.labels import FIXED, Labels
-from tersify.units.rules import rule_for
+from tersify.units.operation_rules import rule_for
 from tersify.units.trace import Example, Trace, trace
 from tersify.units.walk import Role, Walk, no_units
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from runtime_plans import permutes_bytes
 
 runtime = pytest.importorskip("tersify._runtime")
 ISAS = runtime.isas()
@@ -189,6 +190,79 @@ REFUSALS = {
     ),
 }
 SPACE = runtime.Workspace(ISAS[-1], 1)
+
+
+def signs_product(isa, threads, signs, x, smallest=None):
+    """Of signs that are told as codes, and the bits that a weight takes."""
+    space = runtime.Workspace(isa, threads)
+    codes = (signs + 1).to(torch.uint8)
+    weights = runtime.pack_codes_i8(space, codes.numpy(), [-1, 0, 1], smallest)
+    engine = runtime.Engine(space)
+    value = engine.input(len(x), (x.shape[1], 1, 1))
+    engine.outputs([engine.linear_i8(value, weights, runtime.Epilogue())])
+    made = run(engine, [x], (len(x), len(signs)))
+    return made, 8 * engine.weight_bytes / signs.numel()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("rows", "features"), [(1, 1), (64, 30), (100, 61), (320, 150), (1000, 367)]
+)
+@pytest.mark.parametrize("zeros", [0.0, 0.7, 0.95])
+@pytest.mark.parametrize("smallest", [True, False])
+def test_products_of_streamed_signs_are_exact(isa, rows, features, zeros, smallest):
+    g = torch.Generator().manual_seed(rows)
+    signs = torch.randint(0, 2, (rows, features), generator=g) * 2.0 - 1
+    signs[torch.rand(rows, features, generator=g) < zeros] = 0
+    for n, most in ((1, 127), (3, 12)):  # sums that fit two bytes only in short rounds
+        x = torch.randint(-most, most + 1, (n, features), generator=g).float()
+        x[:, 0] = 127
+        made, _ = signs_product(isa, 2, signs, x, smallest)
+        assert torch.equal(made, x @ signs.T)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("smallest", [True, False])
+def test_the_largest_sums_of_signs_do_not_overflow(isa, smallest):
+    features = 1900
+    signs = torch.ones(300, features)
+    signs[1::2] = -1
+    for x in (127.0, -127.0):
+        x_all = torch.full((1, features), x)
+        made, _ = signs_product(isa, 1, signs, x_all, smallest)
+        assert torch.equal(made, x * signs.sum(1)[None])
+
+
+@pytest.mark.skipif(
+    not permutes_bytes(ISAS[-1]) or ISAS[-1] == "amx", reason="no permuted bytes"
+)
+def test_streamed_signs_take_a_byte_for_five_where_few_bytes_are_asked_for():
+    signs = torch.randint(-1, 2, (640, 2560), generator=torch.Generator()).float()
+    _, bits = signs_product(ISAS[-1], 2, signs, torch.ones(1, 2560), smallest=True)
+    assert bits < 1.62
+    _, bits = signs_product(ISAS[-1], 2, signs, torch.ones(1, 2560), smallest=False)
+    assert bits == 2
+
+
+@pytest.mark.parametrize("smallest", [True, False])
+def test_matrices_that_share_pages_keep_their_own_weights_and_outlive_each_other(
+    smallest,
+):
+    space, x = runtime.Workspace(ISAS[-1], 2), torch.ones(1, 2560)
+    x[0, ::3] = -127
+    kept = {}
+    for seed in range(4):
+        g = torch.Generator().manual_seed(seed)
+        signs = torch.randint(-1, 2, (1100, 2560), generator=g).float()
+        codes = (signs + 1).to(torch.uint8).numpy()
+        weights = runtime.pack_codes_i8(space, codes, [-1, 0, 1], smallest)
+        kept[seed] = signs, weights
+    del kept[0], kept[2]
+    for signs, weights in kept.values():
+        engine = runtime.Engine(space)
+        value = engine.input(1, (2560, 1, 1))
+        engine.outputs([engine.linear_i8(value, weights, runtime.Epilogue())])
+        assert torch.equal(run(engine, [x], (1, 1100)), x @ signs.T)
 
 
 @pytest.mark.parametrize("what", REFUSALS)

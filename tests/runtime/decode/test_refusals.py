@@ -16,6 +16,15 @@ def test_tokens_that_do_not_exist_are_refused():
             fast.stream([3, token], max_new_tokens=2)
 
 
+def test_a_text_that_is_not_yet_tokens_is_refused():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    for call in (fast.generate, fast.stream):
+        with pytest.raises(ValueError, match="numbers of tokens, as a tokenizer"):
+            call("Once upon a time", max_new_tokens=2)
+    with pytest.raises(ValueError, match="numbers of tokens, as a tokenizer"):
+        fast(["Once upon a time"])
+
+
 def test_a_prompt_without_tokens_is_refused():
     fast = tersify.compile(random_model("llama"), strict=True)
     with pytest.raises(ValueError, match="at least one each"):

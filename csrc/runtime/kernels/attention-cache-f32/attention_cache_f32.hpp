@@ -8,11 +8,16 @@ constexpr int kCachePart = 16;  // positions that lie side by side: kCacheBlock
 constexpr int kPartVecs = kCachePart / kLanes;
 typedef uint16_t CacheHalves __attribute__((vector_size(2 * kLanes)));
 
-// 16-bit floats ↔ floats by arithmetic alone: 2^112 moves one exponent to the other, small numbers included.
+// 16-bit floats ↔ floats by arithmetic alone where the CPU may lack an instruction: 2^112 moves one exponent to the
+// other, small numbers included.
 inline Vec from_half(CacheHalves h) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_cvtph_ps((__m256i)h);
+#else
   const IntVec bits = __builtin_convertvector(h, IntVec);
   const Vec size = (Vec)((bits & 0x7fff) << 13) * 0x1p112f;
   return (Vec)((IntVec)size | (bits & 0x8000) << 16);
+#endif
 }
 
 inline uint16_t to_half(float v) {
@@ -85,8 +90,20 @@ void cache_scores(const CacheTask& t, int begin, int end, float* scores) {
         for (int q = 0; q < queries; ++q) sums[q][i] += t.queries[q].q[f] * k;
       }
     };
+    // The weights of a layer have pushed the cache far away: a later block of keys is asked for here, and the values of
+    // this one, which are as many and come next.
+    auto ask_ahead = [&](int f) {
+      constexpr int kAheadBlocks = 2, kBytes = half ? 2 : 4;
+      const size_t at = (block + size_t(f) * kCachePart) * kBytes;
+      UNROLL
+      for (int line = 0; line < 2 * kCachePart * kBytes; line += 64) {
+        __builtin_prefetch(t.keys + at + line + size_t(kAheadBlocks) * t.width * kCachePart * kBytes);
+        __builtin_prefetch(t.values + at + line);
+      }
+    };
     int f = 0;
     for (; f + 2 <= t.width; f += 2) {
+      ask_ahead(f);
       add_feature(f, even);
       add_feature(f + 1, odd);
     }
@@ -112,8 +129,14 @@ inline float cache_weights(float* scores, int count, int low, int high, Attended
   high = high > count ? count : high;
   for (int i = 0; i < count; ++i)
     if (i < low || i >= high) scores[i] = -INFINITY;
+  Vec tops = Vec{} + seen.top;
+  for (int i = 0; i < count; i += kLanes) {
+    Vec x;
+    memcpy(&x, scores + i, sizeof x);
+    tops = x > tops ? x : tops;
+  }
   float top = seen.top;
-  for (int i = low; i < high; ++i) top = scores[i] > top ? scores[i] : top;
+  for (int l = 0; l < kLanes; ++l) top = tops[l] > top ? tops[l] : top;
   if (top == -INFINITY) {
     memset(scores, 0, size_t(count) * sizeof(float));
     return 1.0f;

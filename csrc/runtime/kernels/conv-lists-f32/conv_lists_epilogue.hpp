@@ -168,7 +168,7 @@ WriteFn write_function(const ConvTask& t) {
 
 // A patch straight from the registers, where no curve needs them and the whole patch is written.
 template <class Lanes, int H, int W>
-inline void write_registers(const ConvTask& t, const typename Lanes::Sum* acc, int channel) {
+inline __attribute__((always_inline)) void write_registers(const ConvTask& t, const typename Lanes::Sum* acc, int channel) {
   const Folded f = fold(t.epilogue, channel);
   const size_t at = channel * t.output_channel_bytes;
   UNROLL

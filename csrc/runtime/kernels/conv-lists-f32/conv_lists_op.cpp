@@ -6,7 +6,7 @@
 
 #include "engine/window_layouts.hpp"
 #include "kernels/conv-lists-f32/conv_lists_step.hpp"
-#include "kernels/conv-lists-i8/mean_steps.hpp"
+#include "kernels/conv-lists-i8/byte_epilogue.hpp"
 #include "kernels/conv-pixels-f32/conv_pixels_op.hpp"
 
 namespace tersify {
@@ -45,6 +45,8 @@ void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
   } else {
     step.target = s.new_buffer_for(op.output, conv.mean ? Layout{} : to);
   }
+  if (step.lane == Lane::I8 && !conv.mean)
+    step.byte_epilogues = byte_epilogues(*step.epilogue, step.out.c, step.residual_quant, step.output_quant);
   if (!conv.mean) return add_conv(s, std::move(step), w);
   if (step.lane != Lane::I8) return add_mean_conv(s, std::move(step), w, *conv.mean);
   step.mean_steps = mean_steps(*step.epilogue, step.out.c, conv.weights->row_weights, step.residual_quant);

@@ -47,6 +47,7 @@ ConvTask ConvStep::task(char* const* buffers, int number, char* scratch) const {
   t.fill = input_quant.low < 0 ? kByteZero : 0;
   t.residual_quant = residual_quant;
   t.output_quant = output_quant;
+  t.byte_epilogues = byte_epilogues.data();
   t.scratch = scratch;
   if (!buffers) return t;
   const size_t at = group * t.output_channel_bytes * out.c + (size_t(position.y) * to.tile_w + position.x) * bytes;

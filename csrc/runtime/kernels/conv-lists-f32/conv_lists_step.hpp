@@ -23,6 +23,7 @@ struct ConvStep {
   Quant input_quant, residual_quant, output_quant;
   int pool_h = 1, pool_w = 1;                      // of the windows whose maxima are all that is wanted
   std::shared_ptr<Epilogue> mean{};                // of the means that are all that is wanted; null: none
+  std::vector<ByteEpilogue> byte_epilogues{};      // byte lanes that are written as bytes
   std::vector<float> mean_steps{};                 // byte lanes: of the sums that become means
   std::shared_ptr<const PositionedLists> lists{};  // during a run
 

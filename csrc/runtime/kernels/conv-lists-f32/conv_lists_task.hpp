@@ -17,6 +17,8 @@ constexpr uint16_t kFirst = 0x8000, kLast = 0x4000;
 constexpr uint16_t kFlush = 0x2000;  // sums of 8 or 16 bits could overflow in the next block: add them to the wide ones
 constexpr uint16_t kCountMask = 0x1fff;
 
+constexpr int kReadAhead = 8;  // entries behind the last one that a kernel may read without using them
+
 struct Unit {
   const Row* rows;
   uint32_t row_count;
@@ -71,6 +73,12 @@ struct MeanView {
   EpilogueView epilogue;     // of the mean
 };
 
+// int8: the byte of one output channel is a·sum + b + c·byte of the residual, rounded and kept between two bytes. A curve
+// comes before the steps of the output: a, b and c then make its argument.
+struct ByteEpilogue {
+  float a, b, c, low, high;
+};
+
 struct ConvTask {
   PatchView patch;
   const char* input;  // of the image group
@@ -91,6 +99,7 @@ struct ConvTask {
   bool flushes;                                   // lanes narrower than float: some row has wide sums
   uint8_t fill;                                   // int8: what lies outside the image
   Quant residual_quant, output_quant;
+  const ByteEpilogue* byte_epilogues;  // int8, but for means: of each channel
   char* scratch;
 };
 

@@ -150,9 +150,10 @@ std::shared_ptr<const PositionedLists> ListWeights::lists_for(const std::vector<
   auto lists = std::make_shared<PositionedLists>();
   lists->positions = positions;
   lists->units = from.units;
-  lists->entries.reserve(from.entries.size());
-  for (uint16_t e : from.entries)
-    lists->entries.push_back(static_cast<uint16_t>(positions[index[e >> shift]] << shift | (e & shift)));
+  lists->entries.resize(nonzeros_ + kReadAhead);
+  std::transform(from.entries.begin(), from.entries.begin() + nonzeros_, lists->entries.begin(), [&](uint16_t e) {
+    return static_cast<uint16_t>(positions[index[e >> shift]] << shift | (e & shift));
+  });
   point_units(*lists);
   if (unpositioned_) positioned_.clear();
   unpositioned_ = false;

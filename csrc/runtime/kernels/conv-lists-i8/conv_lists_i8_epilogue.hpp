@@ -4,53 +4,29 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
-struct EpilogueI8 {
-  Folded f;
-  float low, high, inverse, zero;
-  bool curved;
-};
-
-// A clamp and the rounding are one: everything is counted in steps of the output. A curve comes between them.
-inline EpilogueI8 epilogue_i8(const ConvTask& t, int channel) {
-  const Quant& q = t.output_quant;
-  EpilogueI8 n{fold(t.epilogue, channel),
-               q.low + byte_zero(q),
-               q.high + byte_zero(q),
-               1.0f / q.scale,
-               byte_zero(q),
-               t.epilogue.activation != Activation::Clamp};
-  const float unit = n.curved ? 1.0f : n.inverse;
-  n.f.a *= unit;
-  n.f.c *= unit * t.residual_quant.scale;
-  n.f.b = product(n.f.b, unit) - product(n.f.c, byte_zero(t.residual_quant));
-  if (n.curved) return n;
-  n.f.b += n.zero;
-  const float low = product(t.epilogue.low, n.inverse) + n.zero, high = product(t.epilogue.high, n.inverse) + n.zero;
-  if (low > n.low) n.low = low;
-  if (high < n.high) n.high = high;
-  return n;
-}
-
 // Plain: no curve and no wide sums.
 template <bool plain, bool adds>
-inline IntVec position_i8(const ConvTask& t, const EpilogueI8& n, const char* sums, const char* wides, size_t at) {
+inline __attribute__((always_inline)) IntVec position_i8(const ConvTask& t, const ByteEpilogue& n, const char* sums,
+                                                         const char* wides, size_t at) {
+  const bool curved = t.epilogue.activation != Activation::Clamp;
+  const float inverse = 1.0f / t.output_quant.scale;
   const ByteSums bytes = byte_sums(sums);
   const IntVec other = adds ? (IntVec)load_words_i8(t.residual + at) : IntVec{};
-  IntVec out{};
+  Vec numbers[kWides];
   UNROLL
   for (int k = 0; k < kWides; ++k) {
     const IntVec sum = plain || !t.flushes ? bytes.of[k] : bytes.of[k] + (IntVec)load(wides + k * kBytes);
-    Vec v = product(__builtin_convertvector(sum, Vec), Vec{} + n.f.a) + n.f.b;
-    if (adds) v += product(__builtin_convertvector((other >> 8 * k) & 0xff, Vec), Vec{} + n.f.c);
-    if (!plain && n.curved) v = product(activate(v, t.epilogue), Vec{} + n.inverse) + n.zero;
-    out |= rounded(clamp(v, n.low, n.high)) << 8 * k;
+    Vec v = product(__builtin_convertvector(sum, Vec), Vec{} + n.a) + n.b;
+    if (adds) v += product(__builtin_convertvector((other >> 8 * k) & 0xff, Vec), Vec{} + n.c);
+    if (!plain && curved) v = product(activate(v, t.epilogue), Vec{} + inverse) + byte_zero(t.output_quant);
+    numbers[k] = v;
   }
-  return out;
+  return rounded_bytes(numbers, n.low, n.high);
 }
 
 template <bool plain, bool adds>
 void write_patch_i8(const ConvTask& t, const char* sums, int channel) {
-  const EpilogueI8 n = epilogue_i8(t, channel);
+  const ByteEpilogue n = t.byte_epilogues[channel];
   const char* wides = sums + size_t(t.patch.h) * t.patch.w * kSums * kBytes;
   for (int y = t.patch.skip_h; y < t.patch.h; ++y) {
     const size_t at = channel * t.output_channel_bytes + y * t.output_row_bytes;
@@ -66,7 +42,7 @@ void write_patch_i8(const ConvTask& t, const char* sums, int channel) {
 
 template <bool adds>
 void write_maxima_i8(const ConvTask& t, const char* sums, int channel) {
-  const EpilogueI8 n = epilogue_i8(t, channel);
+  const ByteEpilogue n = t.byte_epilogues[channel];
   const char* wides = sums + size_t(t.patch.h) * t.patch.w * kSums * kBytes;
   for (int top = 0; top < t.patch.h; top += t.pool_h)
     for (int left = 0; left < t.patch.w; left += t.pool_w) {

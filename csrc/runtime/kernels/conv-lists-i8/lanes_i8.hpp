@@ -36,6 +36,35 @@ inline size_t waiting_bytes_i8(const ConvTask& t) {
   return size_t(t.patch.h) * t.patch.w * kBytes * (t.flushes ? kSums + kWides : kSums);
 }
 
+// The lower 16 bits of every 32, with their sign.
+inline IntVec low_halves(WordVec v) {
+#if defined(__AVX512BW__)
+  return (IntVec)_mm512_madd_epi16((__m512i)v, _mm512_set1_epi32(1));
+#else
+  return (IntVec)v << 16 >> 16;
+#endif
+}
+
+// Four numbers in every 32 bits, the first lowest, rounded and kept between two bytes.
+inline IntVec rounded_bytes(const Vec (&v)[kWides], float low, float high) {
+#if defined(__AVX512BW__)
+  // Saturating packs do the lower half of the clamp for all four at once. The upper one comes first: the conversion of
+  // what lies beyond 2^31 is negative.
+  const Vec highs = Vec{} + high;
+  const auto below = [&](int k) { return (__m512i)rounded(v[k] > highs ? highs : v[k]); };
+  const __m512i bytes =
+      _mm512_packus_epi16(_mm512_packs_epi32(below(0), below(1)), _mm512_packs_epi32(below(2), below(3)));
+  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m512i lows = _mm512_set1_epi8(char(_mm_cvtss_si32(_mm_set_ss(low))));
+  return (IntVec)_mm512_max_epu8(_mm512_shuffle_epi8(bytes, order), lows);
+#else
+  IntVec out{};
+  UNROLL
+  for (int k = 0; k < kWides; ++k) out |= rounded(clamp(v[k], low, high)) << 8 * k;
+  return out;
+#endif
+}
+
 struct ByteSums {
   IntVec of[kWides];
 };
@@ -43,7 +72,7 @@ struct ByteSums {
 inline ByteSums byte_sums(const char* waiting) {
   const WordVec odds = load_words_i8(waiting + kBytes);
   const WordVec evens = load_words_i8(waiting) - (odds << 8);  // without what the odd bytes carried into it
-  return {{(IntVec)evens << 16 >> 16, (IntVec)odds << 16 >> 16, (IntVec)evens >> 16, (IntVec)odds >> 16}};
+  return {{low_halves(evens), low_halves(odds), (IntVec)evens >> 16, (IntVec)odds >> 16}};
 }
 
 void to_lanes_i8(const LaneView& v, const float* flat, char* lanes, int group, int c_begin, int c_end, const Quant& q) {

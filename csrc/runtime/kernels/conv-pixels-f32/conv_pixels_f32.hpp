@@ -40,7 +40,11 @@ void pixel_tile(const PixelConvTask& t, int first) {
       for (int v = 0; v < vectors; ++v) sums[p][v] += weight[v] * x[p][i];
     }
   }
-  for (int p = 0; p < count; ++p) write_pixel<vectors>(t, first + p, sums[p]);
+  Vec made[count][vectors];  // where a loop may count: clang would keep the sums in memory for it
+  UNROLL
+  for (int p = 0; p < count; ++p) UNROLL
+  for (int v = 0; v < vectors; ++v) made[p][v] = sums[p][v];
+  for (int p = 0; p < count; ++p) write_pixel<vectors>(t, first + p, made[p]);
 }
 
 template <int vectors>

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "engine/item_step.hpp"
 #include "kernels/conv-lists-f32/conv_lists_step.hpp"
 
 namespace tersify {
@@ -73,19 +74,10 @@ int Engine::with_constant(int in, std::vector<float> constant, bool multiply) {
                                 std::to_string(constant.size()));
   auto shared = std::make_shared<std::vector<float>>(std::move(constant));
   return add({in}, shape, [=](Schedule& s, const Op& op) {
-    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
-    Step step;
-    step.tasks = s.items(in);
-    step.reads = {source};
-    step.writes = {target};
-    step.kernel = "constant";
-    step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
-      const size_t at = size_t(item) * shape.numel();
+    add_item_step(s, op, "constant", shape.numel(), [=](const Kernels& k, float* to, const float* from, size_t count) {
       const EpilogueView f{nullptr, nullptr, nullptr, nullptr, Activation::Clamp, -INFINITY, INFINITY};
-      k->elementwise(reinterpret_cast<float*>(b[target]) + at, reinterpret_cast<const float*>(b[source]) + at,
-                     shared->data(), multiply, size_t(shape.numel()), f, 0);
-    };
-    s.add(std::move(step));
+      k.elementwise(to, from, shared->data(), multiply, count, f, 0);
+    });
   });
 }
 

@@ -36,7 +36,8 @@ std::vector<int> levels_of(const ByteRows& weight, int threads) {
 
 }  // namespace
 
-CodeMatrix::CodeMatrix(const ByteRows& weight, int threads) : rows_(weight.rows), steps_((weight.features + 3) / 4) {
+CodeMatrix::CodeMatrix(const ByteRows& weight, int threads, HugePages* shared)
+    : rows_(weight.rows), steps_((weight.features + 3) / 4) {
   threads = threads_for(size_t(rows_) * weight.features, threads);
   std::vector<int> levels = levels_of(weight, threads);
   if (levels.front() >= -1 && levels.back() <= 1)
@@ -49,7 +50,7 @@ CodeMatrix::CodeMatrix(const ByteRows& weight, int threads) : rows_(weight.rows)
     if (bits_ == 4) levels_[i] = byte;
     codes_by_level[levels[i] + kTop] = bits_ == 8 ? byte : static_cast<uint8_t>(i);
   }
-  codes_.grow(size_t(blocks()) * steps_ * step_bytes());
+  codes_.grow(size_t(blocks()) * steps_ * step_bytes(), shared);
   const size_t step_words = step_bytes() / sizeof(uint32_t);
   auto* codes = reinterpret_cast<uint32_t*>(codes_.data());
   // Four features of a row are one word, whose bytes the rows of a lane share.

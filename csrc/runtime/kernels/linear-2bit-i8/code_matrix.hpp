@@ -18,7 +18,7 @@ class CodeMatrix {
  public:
   // Whole numbers of −127..127: −1, 0 and 1 take two bits, up to 16 others four. Activations beyond the last feature
   // must be zeros.
-  CodeMatrix(const ByteRows& weight, int threads);
+  CodeMatrix(const ByteRows& weight, int threads, HugePages* shared = nullptr);
 
   int rows() const { return rows_; }
   int groups() const { return (rows_ + kCodeRows - 1) / kCodeRows; }  // of kCodeRows rows

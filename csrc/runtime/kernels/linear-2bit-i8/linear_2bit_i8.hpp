@@ -127,6 +127,12 @@ inline Bytes shifted_bytes(Bytes v) {
 // With it the whole byte stands for the last field: the others are taken off its sum at the end.
 struct TritCodes {
   explicit TritCodes(const CodesTask&) {}
+#if defined(__AVX2__)
+  // Half as far as others and into the first cache: these are used up fastest.
+  static void ask_ahead(const uint8_t* codes) {
+    _mm_prefetch(reinterpret_cast<const char*>(codes) + kAheadBytes / 2, _MM_HINT_T0);
+  }
+#endif
 
   template <int F>
   void unpack(Bytes byte, Bytes* field) const {
@@ -150,6 +156,11 @@ struct TritCodes {
 // Levels + 128, looked up. Without VNNI only one of two neighbours at a time fits 16 bits.
 struct NibbleCodes {
   explicit NibbleCodes(const CodesTask& t) : levels(load_levels(t.levels)) {}
+#if defined(__AVX2__)
+  static void ask_ahead(const uint8_t* codes) {
+    _mm_prefetch(reinterpret_cast<const char*>(codes) + kAheadBytes, _MM_HINT_T1);
+  }
+#endif
 
   template <int F>
   void unpack(Bytes byte, Bytes* field) const {
@@ -213,7 +224,7 @@ void code_vectors(const CodesTask& t, int first) {
       for (; step + kPhases <= t.run_steps; step += kPhases) UNROLL
       for (int phase = 0; phase < kPhases; ++phase, codes += kStepBytes) {
 #if defined(__AVX2__)
-        if (V == 1) _mm_prefetch(reinterpret_cast<const char*>(codes) + kAheadBytes, _MM_HINT_T1);
+        if (V == 1) Codes::ask_ahead(codes);
 #endif
         code_step<V, F>(kind, sums + phase * V, codes, x, 4 * (step + phase));
       }

@@ -10,6 +10,8 @@
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 #ifndef UNROLL
 #define UNROLL _Pragma("GCC unroll 16")
@@ -22,7 +24,11 @@ namespace {
 typedef uint64_t BitWords __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
 constexpr int kWordLanes = TERSIFY_VECTOR_BYTES / 8;
 // Vectors of rows, and of activations, whose sums registers hold.
+#if defined(__aarch64__)
+constexpr int kRowsAtOnce = 8, kVectorsAtOnce = 1;
+#else
 constexpr int kRowsAtOnce = TERSIFY_VECTOR_BYTES >= 32 ? 8 : 4, kVectorsAtOnce = TERSIFY_VECTOR_BYTES == 64 ? 2 : 1;
+#endif
 
 inline BitWords load_words(const uint64_t* p) {
   BitWords v;
@@ -30,7 +36,17 @@ inline BitWords load_words(const uint64_t* p) {
   return v;
 }
 
-// Of every 64 bits.
+// AVX2 and later count the bits of words, all others those of bytes, which are added up for a round of words before they
+// could overflow.
+#if defined(__AVX2__)
+typedef BitWords BitCounts;
+constexpr int kRoundWords = 1 << 30;
+inline BitWords per_word(BitCounts counts) { return counts; }
+#else
+typedef int8_t BitCounts __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+constexpr int kRoundWords = 127 / 8;
+#endif
+
 #if defined(__AVX512VPOPCNTDQ__)
 inline BitWords bit_counts(BitWords v) { return (BitWords)_mm512_popcnt_epi64((__m512i)v); }
 #elif defined(__AVX512BW__)
@@ -51,18 +67,29 @@ inline BitWords bit_counts(BitWords v) {
   return (BitWords)_mm256_sad_epu8(bytes, _mm256_setzero_si256());
 }
 #elif defined(__ARM_NEON)
-inline BitWords bit_counts(BitWords v) {
-  return (BitWords)vpaddlq_u32(vpaddlq_u16(vpaddlq_u8(vcntq_u8((uint8x16_t)v))));
+inline BitCounts bit_counts(BitWords v) { return (BitCounts)vcntq_u8((uint8x16_t)v); }
+
+inline BitWords per_word(BitCounts counts) {
+  return (BitWords)vpaddlq_s32(vpaddlq_s16(vpaddlq_s8((int8x16_t)counts)));
 }
 #else
-inline BitWords bit_counts(BitWords v) {
+#if defined(__wasm_simd128__)
+inline BitCounts bit_counts(BitWords v) { return (BitCounts)wasm_i8x16_popcnt((v128_t)v); }
+#else
+inline BitCounts bit_counts(BitWords v) {
   v -= v >> 1 & 0x5555555555555555u;
   v = (v & 0x3333333333333333u) + (v >> 2 & 0x3333333333333333u);
-  v = (v + (v >> 4)) & 0x0f0f0f0f0f0f0f0fu;
-  v += v >> 8;
-  v += v >> 16;
-  v += v >> 32;
-  return v & 0x7f;
+  return (BitCounts)((v + (v >> 4)) & 0x0f0f0f0f0f0f0f0fu);
+}
+#endif
+
+inline BitWords per_word(BitCounts counts) {
+  typedef int16_t Shorts __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+  typedef int32_t Longs __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+  typedef int64_t Words __attribute__((vector_size(TERSIFY_VECTOR_BYTES)));
+  const Shorts two = ((Shorts)counts << 8 >> 8) + ((Shorts)counts >> 8);
+  const Longs four = ((Longs)two << 16 >> 16) + ((Longs)two >> 16);
+  return (BitWords)(((Words)four << 32 >> 32) + ((Words)four >> 32));
 }
 #endif
 
@@ -74,28 +101,34 @@ void some_bit_sums(const BitsTask& t, int vector, int row) {
   constexpr bool both = zeros_x && zeros_w;
   constexpr int kWordRows = zeros_w ? 2 * kBitRows : kBitRows;
   BitWords sums[V][R] = {};
-  for (int word = 0; word < t.words; ++word) {
-    const uint64_t* weights = t.weights + size_t(word) * kWordRows + row;
-    BitWords signs[V], used[V];
-    for (int v = 0; v < V; ++v) {
-      signs[v] = BitWords{} + t.signs[(vector + v) * t.vector_words + word];
-      if (zeros_x) used[v] = BitWords{} + t.used[(vector + v) * t.vector_words + word];
-    }
-    UNROLL for (int r = 0; r < R; ++r) {
-      const uint64_t* own = weights + r * kWordLanes;
-      const BitWords weight_signs = load_words(own);
-      BitWords weight_used = {};
-      if (zeros_w) weight_used = load_words(own + kBitRows);
-      UNROLL for (int v = 0; v < V; ++v) {
-        const BitWords differ = signs[v] ^ weight_signs;
-        if (both) {
-          const BitWords meet = used[v] & weight_used;
-          sums[v][r] += bit_counts(meet & ~differ) - bit_counts(meet & differ);
-        } else {
-          sums[v][r] += bit_counts(zeros_x ? differ & used[v] : zeros_w ? differ & weight_used : differ);
+  for (int first = 0, word = 0; word < t.words; first = word) {
+    const int last = t.words - first < kRoundWords ? t.words : first + kRoundWords;
+    BitCounts counts[V][R] = {};
+    for (; word < last; ++word) {
+      const uint64_t* weights = t.weights + size_t(word) * kWordRows + row;
+      BitWords signs[V], used[V];
+      for (int v = 0; v < V; ++v) {
+        signs[v] = BitWords{} + t.signs[(vector + v) * t.vector_words + word];
+        if (zeros_x) used[v] = BitWords{} + t.used[(vector + v) * t.vector_words + word];
+      }
+      UNROLL for (int r = 0; r < R; ++r) {
+        const uint64_t* own = weights + r * kWordLanes;
+        const BitWords weight_signs = load_words(own);
+        BitWords weight_used = {};
+        if (zeros_w) weight_used = load_words(own + kBitRows);
+        UNROLL for (int v = 0; v < V; ++v) {
+          const BitWords differ = signs[v] ^ weight_signs;
+          if (both) {
+            const BitWords meet = used[v] & weight_used;
+            counts[v][r] += bit_counts(meet & ~differ) - bit_counts(meet & differ);
+          } else {
+            counts[v][r] += bit_counts(zeros_x ? differ & used[v] : zeros_w ? differ & weight_used : differ);
+          }
         }
       }
     }
+    for (int v = 0; v < V; ++v)
+      for (int r = 0; r < R; ++r) sums[v][r] += per_word(counts[v][r]);
   }
   for (int v = 0; v < V; ++v)
     for (int r = 0; r < R; ++r)

@@ -7,6 +7,7 @@
 #include "engine/schedule.hpp"
 #include "kernels/linear-2bit-i8/code_matrix.hpp"
 #include "kernels/linear-lookup-i8/lookup_matrix.hpp"
+#include "kernels/linear-lookup-i8/pair_matrix.hpp"
 #include "kernels/linear-picks-i8/pick_matrix.hpp"
 
 namespace tersify {
@@ -138,19 +139,19 @@ void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<const LookupMa
   const Kernels* k = &s.kernels();
   const bool few_vectors = count < s.threads() * kCodeTasksPerThread;
   const int parts_per_task = few_vectors ? 1 : weights->parts(), tasks_per_vector = weights->parts() / parts_per_task;
-  const size_t steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
+  const size_t tables_bytes = weights->tables_bytes(), steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
   size_t rows_at_most = 0;
   for (int part = 0; part < weights->parts(); part += parts_per_task)
     rows_at_most = std::max(rows_at_most, size_t(weights->padded_rows(part, part + parts_per_task)));
   Step multiply;
   multiply.tasks = tasks_per_vector * count;
-  multiply.scratch_bytes = kLookupTablesBytes + steps_bytes + (sizeof(uint16_t) + sizeof(int32_t)) * rows_at_most;
+  multiply.scratch_bytes = tables_bytes + steps_bytes + (sizeof(uint16_t) + sizeof(int32_t)) * rows_at_most;
   multiply.kernel = weights->kernel_name();
   multiply.reads = {source};
   multiply.writes = {target};
   multiply.run = [=](char* const* b, int task, char* scratch) {
     const int first = task / count * parts_per_task, v = task % count;
-    char* steps = scratch + kLookupTablesBytes;
+    char* steps = scratch + tables_bytes;
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
     const VectorScale scale = round_vector(*k, x, features, kByteZero, steps, steps_bytes);
     LookupTask t = weights->task(first, first + parts_per_task);
@@ -164,7 +165,42 @@ void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<const LookupMa
     k->write_vector(t.sums, 0, scale.scale, row, rows, out, epilogue->view());
   };
   s.add(std::move(multiply));
-  s.add_cost(weights->cost(weights->rows(), features, count, tasks_per_vector));
+  s.add_cost(weights->cost(features, count, tasks_per_vector));
+}
+
+// The same with pairs of signs: tables of all activations, then one block of rows after the other.
+void add_pairs(Schedule& s, const PairKernels& pairs, std::shared_ptr<const PairMatrix> weights,
+               std::shared_ptr<Epilogue> epilogue, int features, int source, int target, int count) {
+  const Kernels* k = &s.kernels();
+  const bool few_vectors = count < s.threads() * kCodeTasksPerThread;
+  const int blocks = weights->blocks(), parts = few_vectors ? std::min(blocks, s.threads()) : 1;
+  const size_t tables_bytes = weights->tables_bytes(), steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
+  Step multiply;
+  multiply.tasks = parts * count;
+  multiply.scratch_bytes = tables_bytes + steps_bytes;
+  multiply.kernel = weights->kernel_name();
+  multiply.reads = {source};
+  multiply.writes = {target};
+  multiply.run = [=](char* const* b, int task, char* scratch) {
+    const int part = task / count, v = task % count;
+    auto* tables = reinterpret_cast<uint8_t*>(scratch);
+    char* steps = scratch + tables_bytes;
+    const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
+    const float scale = round_vector(*k, x, features, 0, steps, steps_bytes).scale;
+    pairs.tables(reinterpret_cast<const int8_t*>(steps), weights->rounds(), tables);
+    for (int block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+      alignas(64) int32_t sums[kPairRows];
+      PairsTask t = weights->task(block);
+      t.tables = tables;
+      t.sums = sums;
+      pairs.sums(t);
+      const int row = block * kPairRows;
+      float* out = reinterpret_cast<float*>(b[target]) + size_t(v) * weights->rows() + row;
+      k->write_vector(sums, 0, scale, row, weights->rows_of(block), out, epilogue->view());
+    }
+  };
+  s.add(std::move(multiply));
+  s.add_cost(LinearInt8Weights::code_cost(weights->rows(), features, count));
 }
 
 }  // namespace
@@ -178,6 +214,8 @@ int Engine::linear_i8(int in, std::shared_ptr<const LinearInt8Weights> weights, 
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {}), count = s.items(in) * per_item;
     if (weights->lookups)
       add_lookups(s, lookup_sums_of(isa), weights->lookups, constants, features, source, target, count);
+    else if (weights->pairs)
+      add_pairs(s, pair_kernels_of(isa), weights->pairs, constants, features, source, target, count);
     else if (weights->picks && (!weights->codes || count < kLeastTileVectors))
       add_picks(s, pick_sums_of(isa), weights->picks, constants, features, source, target, count);
     else

@@ -1,4 +1,4 @@
-// Ternary products with 8-bit activations, looked up: for every four features a table of all sums of their signs, and
+// Ternary products with 8-bit activations, looked up: for every four or five features a table of all sums of their signs, and
 // one permutation of bytes finds those of 64 rows. A sum takes two bytes, which add up for a round of tables before
 // they overflow; then they become words, and where words could overflow next, 32-bit sums. The tables of a chunk of
 // features stay in the first cache while all rows meet them, and the codes are read once, in order.
@@ -6,21 +6,13 @@
 #include <string.h>
 
 #include "isa/kernel_table.hpp"
-#include "kernels/linear-lookup-i8/lookup_tables.hpp"
+#include "kernels/linear-lookup-i8/five_signs.hpp"
+#include "kernels/linear-lookup-i8/four_signs.hpp"
 
 namespace tersify {
 namespace {
 
 constexpr int kWords = 32;  // of a vector
-
-struct Tables {  // of one group
-  INLINE Tables(const uint8_t* tables, int group) {
-    const uint8_t *pair = tables + group / 2 * kLookupPairBytes, *own = pair + group % 2 * 128;
-    lower0 = _mm512_load_si512(own), upper0 = _mm512_load_si512(own + 64);
-    lower1 = _mm512_load_si512(pair + 256), upper1 = _mm512_load_si512(pair + 320);
-  }
-  __m512i lower0, lower1, upper0, upper1;
-};
 
 // What B blocks have added up so far. Members and not arrays, and the order of instructions given, because every vector
 // operation here is time and compilers would spill.
@@ -38,24 +30,18 @@ struct Blocks : Blocks<B - 1> {
     _mm512_store_si512(words + (2 * B - 1) * kWords, second);
   }
 
+  template <class Tables>
   INLINE void begin(const uint8_t* codes, const Tables& t) {
     Blocks<B - 1>::begin(codes, t);
-    asm volatile(
-        "vmovdqa64 %2, %0\n\tvmovdqa64 %0, %1\n\t"
-        "vpermi2b %4, %3, %0\n\tvpermi2b %6, %5, %1"
-        : "=&v"(lower), "=&v"(upper)
-        : "m"(codes_of(codes)), "v"(t.lower0), "v"(t.lower1), "v"(t.upper0), "v"(t.upper1));
+    t.find(codes_of(codes), lower, upper);
   }
 
+  template <class Tables>
   INLINE void add(const uint8_t* codes, const Tables& t) {
     Blocks<B - 1>::add(codes, t);
     __m512i more_lower, more_upper;
-    asm volatile(
-        "vmovdqa64 %4, %2\n\tvmovdqa64 %2, %3\n\t"
-        "vpermi2b %6, %5, %2\n\tvpermi2b %8, %7, %3\n\t"
-        "vpaddb %2, %0, %0\n\tvpaddb %3, %1, %1"
-        : "+v"(lower), "+v"(upper), "=&v"(more_lower), "=&v"(more_upper)
-        : "m"(codes_of(codes)), "v"(t.lower0), "v"(t.lower1), "v"(t.upper0), "v"(t.upper1));
+    t.find(codes_of(codes), more_lower, more_upper);
+    asm volatile("vpaddb %2, %0, %0\n\tvpaddb %3, %1, %1" : "+v"(lower), "+v"(upper) : "v"(more_lower), "v"(more_upper));
   }
 
   INLINE void widen(__m512i weights) {
@@ -74,13 +60,16 @@ template <>
 struct Blocks<0> {
   INLINE void load(const uint16_t*) {}
   INLINE void store(uint16_t*) const {}
+  template <class Tables>
   INLINE void begin(const uint8_t*, const Tables&) {}
+  template <class Tables>
   INLINE void add(const uint8_t*, const Tables&) {}
   INLINE void widen(__m512i) {}
 };
 
-template <class R, int B>
+template <class Form, class R, int B>
 INLINE void add_round(Blocks<B>& blocks, const uint8_t* codes, const uint8_t* tables) {
+  using Tables = typename Form::Tables;
   asm("" : "+r"(tables));  // or compilers load what both kinds of round begin with too early, and spill
   blocks.begin(codes, Tables(tables, 0));
   UNROLL
@@ -89,39 +78,42 @@ INLINE void add_round(Blocks<B>& blocks, const uint8_t* codes, const uint8_t* ta
 }
 
 // Adds one chunk's sums to the words of B blocks.
-template <int B>
+template <class Form, int B>
 void add_chunk(const uint8_t* codes, const TableChunk& chunk, uint16_t* words) {
+  using Short = typename Form::Short;
+  using Long = typename Form::Long;
   Blocks<B> blocks;
   blocks.load(words);
   for (int group = 0; group < chunk.groups;) {
-    const uint8_t *codes_here = codes + group * B * kLookupRows, *tables = chunk.tables + group / 2 * kLookupPairBytes;
-    if (chunk.is_long[group / LongRound::groups]) {
-      add_round<LongRound>(blocks, codes_here, tables);
-      group += LongRound::groups;
+    const uint8_t *codes_here = codes + group * B * kLookupRows, *tables = chunk.tables + group * Form::form.group_bytes;
+    if (chunk.is_long[group / Long::groups]) {
+      add_round<Form, Long>(blocks, codes_here, tables);
+      group += Long::groups;
     } else {
-      add_round<ShortRound>(blocks, codes_here, tables);
-      group += ShortRound::groups;
+      add_round<Form, Short>(blocks, codes_here, tables);
+      group += Short::groups;
     }
   }
   blocks.store(words);
 }
 
 // The same for blocks one behind the other.
+template <class Form>
 void add_part(const uint8_t* codes, int blocks, const TableChunk& chunk, uint16_t* words) {
   static_assert(kLookupBandBlocks == 4);
   for (; blocks > 0; blocks -= kLookupBandBlocks) {
     switch (blocks) {
       case 1:
-        add_chunk<1>(codes, chunk, words);
+        add_chunk<Form, 1>(codes, chunk, words);
         break;
       case 2:
-        add_chunk<2>(codes, chunk, words);
+        add_chunk<Form, 2>(codes, chunk, words);
         break;
       case 3:
-        add_chunk<3>(codes, chunk, words);
+        add_chunk<Form, 3>(codes, chunk, words);
         break;
       default:
-        add_chunk<4>(codes, chunk, words);
+        add_chunk<Form, 4>(codes, chunk, words);
     }
     codes += size_t(chunk.groups) * kLookupBandBlocks * kLookupRows;
     words += kLookupBandBlocks * kLookupRows;
@@ -146,9 +138,10 @@ uint8_t* half_a_page_from(const uint8_t* codes, uint8_t* room) {
   return room + apart % kLookupPage;
 }
 
-void lookup_sums(const LookupTask& t) {
-  constexpr int kRoom = (1 << 15) - 1;
-  static_assert(kLookupChunk * 4 * 127 <= kRoom);
+template <class Form>
+void sums_by(const LookupTask& t) {
+  constexpr int kRoom = (1 << 15) - 1, kChunk = Form::form.chunk, kSigns = Form::form.signs;
+  static_assert(kChunk * kSigns * 127 <= kRoom);
   size_t rows = 0;
   for (const LookupPart* part = t.first; part != t.last; ++part) rows += size_t(part->blocks) * kLookupRows;
   memset(t.words, 0, rows * sizeof *t.words);
@@ -156,9 +149,9 @@ void lookup_sums(const LookupTask& t) {
   TableChunk chunk;
   chunk.tables = half_a_page_from(t.first->codes, t.tables);
   int room = kRoom, zeros = 0;  // what the words have too much
-  for (int first = 0; first < t.groups; first += kLookupChunk) {
-    chunk.groups = t.groups - first < kLookupChunk ? t.groups - first : kLookupChunk;
-    make_chunk(t.x + 4 * first, chunk);
+  for (int first = 0; first < t.groups; first += kChunk) {
+    chunk.groups = t.groups - first < kChunk ? t.groups - first : kChunk;
+    make_chunk<Form>(t.x + kSigns * first, chunk);
     if (chunk.largest > room) {
       move_words(t.words, rows, zeros, t.sums);
       room = kRoom, zeros = 0;
@@ -166,12 +159,14 @@ void lookup_sums(const LookupTask& t) {
     room -= chunk.largest, zeros += chunk.zeros;
     uint16_t* words = t.words;
     for (const LookupPart* part = t.first; part != t.last; ++part) {
-      add_part(part->codes + size_t(first) * part->blocks * kLookupRows, part->blocks, chunk, words);
+      add_part<Form>(part->codes + size_t(first) * part->blocks * kLookupRows, part->blocks, chunk, words);
       words += size_t(part->blocks) * kLookupRows;
     }
   }
   move_words(t.words, rows, zeros, t.sums);
 }
+
+void lookup_sums(const LookupTask& t) { t.form->signs == 4 ? sums_by<FourSigns>(t) : sums_by<FiveSigns>(t); }
 
 }  // namespace
 

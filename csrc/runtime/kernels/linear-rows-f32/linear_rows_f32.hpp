@@ -122,11 +122,15 @@ void rows_tile(const RowsTask& t, int first) {
     for (int v = 0; v < vectors; ++v) UNROLL
     for (int i = 0; i < kRowVecs; ++i) sums[0][v][i] += weights[i] * x[size_t(v) * t.features + f];
   }
-  for (int v = 0; v < vectors; ++v) {
-    for (int s = 1; s < kSplit; ++s)
-      for (int i = 0; i < kRowVecs; ++i) sums[0][v][i] += sums[s][v][i];
-    write_block(t, first + v, sums[0][v]);
+  Vec made[vectors][kRowVecs];  // where a loop may count: clang would keep the sums in memory for it
+  UNROLL
+  for (int v = 0; v < vectors; ++v) UNROLL
+  for (int i = 0; i < kRowVecs; ++i) {
+    made[v][i] = sums[0][v][i];
+    UNROLL
+    for (int s = 1; s < kSplit; ++s) made[v][i] += sums[s][v][i];
   }
+  for (int v = 0; v < vectors; ++v) write_block(t, first + v, made[v]);
 }
 
 template <RowForm form>

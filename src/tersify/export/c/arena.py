@@ -4,7 +4,7 @@ longer.
 
 from __future__ import annotations
 
-from tersify.export.c.steps import Buffer, Step, Steps
+from tersify.export.c.c_steps import Buffer, Step, Steps
 
 ALIGN = 8
 # they read a summand where they then write

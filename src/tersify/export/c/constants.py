@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 BYTE_ZERO = 128
-# of sums that become means, as in mean_steps.cpp
+# of sums that become means, as in byte_epilogue.cpp
 STEP_BITS, LEAST_EXPONENT, MOST_MEAN, TOP_BYTE = 30, -90, 1e30, 255
 
 
@@ -50,7 +50,7 @@ def in_numbers(f: Epilogue, residual: Quant | None) -> Epilogue:
 
 def mean_steps(f: Epilogue, row_weights: int) -> Floats:
     """How many steps 1 has in a sum that becomes a mean, as the kernels have it
-    (mean_steps.cpp): the largest number of a row has about 2³⁰.
+    (byte_epilogue.cpp): the largest number of a row has about 2³⁰.
     """
     a, b, c = (np.abs(part.astype(np.float64)) for part in (f.a, f.b, f.c))
     largest = a * TOP_BYTE * row_weights + b + c * TOP_BYTE

@@ -2,6 +2,6 @@
 a Makefile.
 """
 
-from tersify.export.fpga.folder import export_fpga
+from tersify.export.fpga.fpga_folder import export_fpga
 
 __all__ = ["export_fpga"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tersify.lab.data.augment import augment
 from tersify.lab.data.cifar import CIFAR10, CIFAR100, cifar
 from tersify.lab.data.digits import digits
-from tersify.lab.data.folder import image_folder
+from tersify.lab.data.image_folder import image_folder
 from tersify.lab.data.mnist import mnist
 from tersify.lab.data.polarity import polarity, polarity_bytes
 from tersify.lab.data.roots import data_root

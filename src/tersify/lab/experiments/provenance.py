@@ -57,17 +57,19 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def cpu_name() -> str:
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = cpuinfo.read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    names = [
-        line.partition(":")[2].strip()
-        for line in lines
-        if line.startswith("model name")
-    ]
-    return names[0] if names else platform.machine()
+    told = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    name, family, model = (
+        told.get(key, "").strip(": \t") for key in ("model name", "cpu family", "model")
+    )
+    if not name:
+        return platform.machine()
+    # A virtual machine may tell every generation by one name.
+    return f"{name} (family {family}, model {model})" if family else name
 
 
 def commit(folder: Path) -> str | None:

@@ -14,13 +14,13 @@ from tersify.lab.names import unknown
 from tersify.lab.networks.alexnet import alexnet
 from tersify.lab.networks.digits_cnn import digits_cnn
 from tersify.lab.networks.minilm import minilm
-from tersify.lab.networks.recurrent import lstm
 from tersify.lab.networks.resnet_cifar import cifar_resnet
 from tersify.lab.networks.resnet_imagenet import LAYERS, imagenet_resnet
 from tersify.lab.networks.resnet_star import resnet20_star
 from tersify.lab.networks.scaling import compound
 from tersify.lab.networks.speech import speech_mlp
 from tersify.lab.networks.squeezenet import squeezenet1_1
+from tersify.lab.networks.token_lstm import lstm
 from tersify.lab.networks.vgg import vgg16
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {

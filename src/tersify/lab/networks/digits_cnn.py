@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tersify.lab.networks.layers import activation_of, conv3x3, spread_weights_
 from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
+from tersify.lab.networks.shared_layers import activation_of, conv3x3, spread_weights_
 
 
 class DigitsCnn(nn.Module):

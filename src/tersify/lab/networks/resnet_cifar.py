@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tersify.lab.networks.layers import activation_of, conv3x3
 from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
+from tersify.lab.networks.shared_layers import activation_of, conv3x3
 
 
 class PadShortcut(nn.Module):

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tersify.checks import check_choice
-from tersify.lab.networks.layers import conv3x3
 from tersify.lab.networks.resizing import Resize
 from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
+from tersify.lab.networks.shared_layers import conv3x3
 
 
 class Block(nn.Module):

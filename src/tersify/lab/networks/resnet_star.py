@@ -7,8 +7,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from tersify.checks import check_whole
-from tersify.lab.networks.layers import activation_of, conv3x3, initialize_
 from tersify.lab.networks.scaling import scaled_blocks, scaled_channels
+from tersify.lab.networks.shared_layers import activation_of, conv3x3, initialize_
 
 
 class StarBlock(nn.Module):

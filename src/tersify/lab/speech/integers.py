@@ -14,6 +14,7 @@ from torch import Tensor
 from tersify.lab.networks.speech import BINS, FLOOR, FRAMES, HEADS, MOST, STRENGTH
 from tersify.runtime.fixed.cordic import Cordic
 from tersify.runtime.fixed.fft import FixedFft
+from tersify.runtime.fixed.fixed_network import FixedNetwork, fixed_network
 from tersify.runtime.fixed.fixed_point import (
     Format,
     Ints,
@@ -21,7 +22,6 @@ from tersify.runtime.fixed.fixed_point import (
     quantize,
     shift_right,
 )
-from tersify.runtime.fixed.network import FixedNetwork, fixed_network
 from tersify.tensor import CompressedTensor
 
 POINTS = 256

@@ -16,6 +16,7 @@ from tersify.lab.metrics import perplexity, topk_accuracy
 from tersify.modes import eval_mode
 
 EVAL_BATCH = 1000
+CPU_BATCH = 64  # what a layer gives then stays in the caches
 
 
 def evaluate(
@@ -32,7 +33,9 @@ def evaluate(
         torch.no_grad(),
         torch.autocast(device.type, torch.bfloat16, enabled=amp),
     ):
-        for images, labels in _batches(split):
+        for images, labels in _batches(
+            split, CPU_BATCH if device.type == "cpu" else EVAL_BATCH
+        ):
             logits.append(
                 # (samples, classes), or (samples · tokens, classes) of a language
                 # model.
@@ -53,11 +56,9 @@ def evaluate(
     )
 
 
-def _batches(split: Split) -> Iterable[tuple[Tensor, Tensor]]:
+def _batches(split: Split, size: int) -> Iterable[tuple[Tensor, Tensor]]:
     if not isinstance(split, Stream):
-        return zip(
-            split.images.split(EVAL_BATCH), split.labels.split(EVAL_BATCH), strict=True
-        )
+        return zip(split.images.split(size), split.labels.split(size), strict=True)
     return (checked_batch(batch) for batch in split.batches(TEST_BATCH))
 
 

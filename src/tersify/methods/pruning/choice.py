@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from tersify.ranks import gather, rank, sum_over_ranks
 SHORT_ROW = 1 << 16  # counting a number's two halves takes tables of that length
 MOST_TOGETHER = 64  # layers whose scores are held at the same time
 SCOPES = ("layer", "global", "row")
+Item = TypeVar("Item")
 
 
 def lowest(scores: Tensor, count: int) -> Tensor:
@@ -90,13 +92,9 @@ def choose_in_layers(
     """
     for _, same in groupby(enumerate(layers), key=_alike):
         run = [scores for _, scores in same]
-        rows = (
-            run[0].reshape(1, -1)
-            if len(run) == 1
-            else torch.stack([scores.reshape(-1) for scores in run])
-        )
+        rows = (run[0] if len(run) == 1 else torch.stack(run)).reshape(len(run), -1)
         kept = ~lowest(rows, amount(rows.shape[1]))
-        yield from (row.view_as(scores) for row, scores in zip(kept, run, strict=True))
+        yield from kept.view(len(run), *run[0].shape).unbind()
 
 
 def _alike(numbered: tuple[int, Tensor]) -> tuple[object, ...]:
@@ -105,7 +103,25 @@ def _alike(numbered: tuple[int, Tensor]) -> tuple[object, ...]:
     """
     at, scores = numbered
     together = at // MOST_TOGETHER if scores.numel() <= SHORT_ROW else -1 - at
-    return together, scores.numel(), scores.dtype, scores.device
+    return together, scores.shape, scores.dtype, scores.device
+
+
+def together(
+    items: Iterable[Item], weights: Callable[[Item], int]
+) -> Iterator[list[Item]]:
+    """Items that follow each other, as many as may be held at the same time: a call for
+    all of them costs less than a call for each.
+    """
+    held: list[Item] = []
+    room = SHORT_ROW * MOST_TOGETHER
+    for item in items:
+        held.append(item)
+        room -= weights(item)
+        if room <= 0 or len(held) == MOST_TOGETHER:
+            yield held
+            held, room = [], SHORT_ROW * MOST_TOGETHER
+    if held:
+        yield held
 
 
 def choose_globally(

@@ -16,15 +16,24 @@ from tersify.methods.pruning.choice import (
     choose_in_layers,
     choose_in_rows,
     lowest_of_shards,
+    together,
 )
 from tersify.methods.pruning.mask import LearnedMask, MaskTransform, SoftMask
 from tersify.methods.pruning.prune_checks import check_leaves_something, check_settings
-from tersify.methods.pruning.pruned_sites import PruneBound, above, is_scored, layers_of
+from tersify.methods.pruning.pruned_sites import (
+    PruneBound,
+    above,
+    is_scored,
+    layers_of,
+    scores_of,
+    weights_of,
+)
 from tersify.methods.pruning.schedule import Pace
 from tersify.methods.pruning.scores import Score, score_named
 from tersify.methods.pruning.shared_units import with_units
 from tersify.methods.pruning.structures import (
     GROUPED,
+    keep_all_,
     n_of_m,
 )
 from tersify.methods.registry import register
@@ -220,14 +229,16 @@ class Prune(Method):
         if self.structure in GROUPED:
             for mask in bound.each(MaskTransform):
                 mask.mask.fill_(True)
-        # One by one, unless all compete: the scores of a large network would take as
-        # much memory as itself.
+        # A few at a time, unless all compete: the scores of a large network would take
+        # as much memory as itself.
         scores = (
-            layer.scores(lambda site, mask: score.of(site.entering(mask), mask, site))
-            for layer in bound.layers
+            scores
+            for layers in together(bound.layers, weights_of)
+            for scores in scores_of(layers, score)
         )
-        for layer, kept in zip(bound.layers, self._kept(scores, done), strict=True):
-            layer.keep_(kept)
+        chosen = zip(bound.layers, self._kept(scores, done), strict=True)
+        for choices in together(chosen, lambda choice: weights_of(choice[0])):
+            keep_all_(choices)
 
     def _choose_among_shards_(self, bound: PruneBound, done: float) -> None:
         """The same choice where each rank has rows of the weight and of the mask

@@ -107,7 +107,7 @@ def check_leaves_something(method: Prune, bound: PruneBound) -> None:
     units: dict[str, int] = {}
     for layer in bound.layers:
         # Only the shape counts, so the weights themselves stand in for scores.
-        shape = layer.scores(lambda site, mask: site.entering()).shape
+        shape = layer.scores([site.entering() for site, _ in layer.scored]).shape
         units[layer.name] = shape[-1] if method.in_rows else shape.numel()
     if method.scope == "global":
         _check_room(method, units)

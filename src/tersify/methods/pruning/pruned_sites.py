@@ -4,13 +4,14 @@ compete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from tersify.methods.base import Bound, Site
 from tersify.methods.pruning.mask import MaskTransform
+from tersify.methods.pruning.scores import Score
 from tersify.methods.pruning.structures import (
     Layer,
     TiledLayer,
@@ -54,6 +55,18 @@ def layers_of(
             f"{sites[0].name!r} has no {structure}; choose another structure or other weights"
         )
     return layers
+
+
+def weights_of(layer: Layer) -> int:
+    """How many weights are scored for it."""
+    return sum(site.latent.numel() for site, _ in layer.scored)
+
+
+def scores_of(layers: Sequence[Layer], score: Score) -> Iterator[Tensor]:
+    """The scores of each layer's units, from those of all their weights together."""
+    found = iter(score.of_all([one for layer in layers for one in layer.scored]))
+    for layer in layers:
+        yield layer.scores([next(found) for _ in layer.scored])
 
 
 def _unit_layers(sites: Sequence[Site], masks: Sequence[MaskTransform]) -> list[Layer]:

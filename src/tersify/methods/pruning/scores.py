@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -32,6 +33,10 @@ class Score:
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         raise NotImplementedError
 
+    def of_all(self, members: Sequence[tuple[Site, MaskTransform]]) -> Sequence[Tensor]:
+        """The scores of several tensors' weights."""
+        return [self.of(_entering(site, mask), mask, site) for site, mask in members]
+
     def has_seen_data(self, mask: MaskTransform) -> bool:
         """Whether the score says anything yet."""
         return True
@@ -42,6 +47,9 @@ class Magnitude(Score):
 
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         return weight.abs()
+
+    def of_all(self, members: Sequence[tuple[Site, MaskTransform]]) -> Sequence[Tensor]:
+        return torch._foreach_abs([_entering(site, mask) for site, mask in members])
 
 
 class Random(Score):
@@ -157,6 +165,11 @@ class Wanda(Score):
     def of(self, weight: Tensor, mask: MaskTransform, site: Site) -> Tensor:
         assert isinstance(mask, FactorMask)
         return weight.abs() * mask.factor
+
+
+def _entering(site: Site, mask: MaskTransform) -> Tensor:
+    # Mostly the mask comes first, and the latent itself is what it masks.
+    return site.latent if site.chain[0] is mask else site.entering(mask)
 
 
 SCORES = ("magnitude", "movement", "soft-movement", "taylor", "obd", "random", "wanda")

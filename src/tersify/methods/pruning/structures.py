@@ -15,8 +15,6 @@ from torch import Tensor
 from tersify.methods.base import Site
 from tersify.methods.pruning.mask import MaskTransform
 
-ScoreOf = Callable[[Site, MaskTransform], Tensor]
-
 
 class Tiling(Protocol):
     """How one tensor's weights form units: scores of weights → scores of units (rows ×
@@ -33,7 +31,7 @@ class Elements:
         return _matrix(scores)
 
     def elements(self, kept: Tensor, shape: torch.Size) -> Tensor:
-        return kept.reshape(shape)
+        return kept if kept.shape == shape else kept.reshape(shape)
 
     def fits(self, shape: torch.Size) -> bool:
         return True
@@ -155,20 +153,40 @@ class Layer(Protocol):
     """
 
     name: str
+    scored: Sequence[tuple[Site, MaskTransform]]  # the tensors whose worth counts
 
-    def scores(self, of: ScoreOf) -> Tensor: ...
+    def scores(self, of_weights: Sequence[Tensor]) -> Tensor: ...
     def keep_(self, kept: Tensor) -> None: ...
 
 
 class TiledLayer:
     def __init__(self, site: Site, mask: MaskTransform, tiling: Tiling) -> None:
-        self.name, self._site, self._mask, self._tiling = site.name, site, mask, tiling
+        self.name, self._tiling = site.name, tiling
+        self.scored: Sequence[tuple[Site, MaskTransform]] = [(site, mask)]
 
-    def scores(self, of: ScoreOf) -> Tensor:
-        return self._tiling.units(of(self._site, self._mask))
+    def scores(self, of_weights: Sequence[Tensor]) -> Tensor:
+        (scores,) = of_weights
+        return self._tiling.units(scores)
+
+    def mask_for(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """The mask of the tensor, and what it becomes."""
+        mask = self.scored[0][1].mask
+        return mask, self._tiling.elements(kept, mask.shape)
 
     def keep_(self, kept: Tensor) -> None:
-        self._mask.mask.copy_(self._tiling.elements(kept, self._mask.mask.shape))
+        mask, wanted = self.mask_for(kept)
+        mask.copy_(wanted)
+
+
+def keep_all_(choices: Sequence[tuple[Layer, Tensor]]) -> None:
+    """Every layer keeps its units; masks that belong to one layer each take one call."""
+    tiles = [layer.mask_for(k) for layer, k in choices if isinstance(layer, TiledLayer)]
+    if len(tiles) == len(choices):
+        masks, wanted = zip(*tiles, strict=True)
+        torch._foreach_copy_(list(masks), list(wanted))
+        return
+    for layer, kept in choices:
+        layer.keep_(kept)
 
 
 class UnitLayer:
@@ -178,24 +196,27 @@ class UnitLayer:
 
     def __init__(self, members: Sequence[tuple[Site, MaskTransform, int]]) -> None:
         self._members = members
-        self.name = next(
-            site.name for site, _, part in members if site.units[part].scored
-        )
+        judged = [
+            (s, m, s.units[part]) for s, m, part in members if s.units[part].scored
+        ]
+        self.scored: Sequence[tuple[Site, MaskTransform]] = [
+            (site, mask) for site, mask, _ in judged
+        ]
+        self._units = [units for _, _, units in judged]
+        self.name = judged[0][0].name
 
-    def scores(self, of: ScoreOf) -> Tensor:
+    def scores(self, of_weights: Sequence[Tensor]) -> Tensor:
         sums, weights = [], []
-        for site, mask, part in self._members:
-            units = site.units[part]
-            if units.scored:
-                # (indices along the units' dimension, weights of each slice).
-                slices = of(site, mask).movedim(units.dim, 0).flatten(1)
-                # A product with the units' indicators: unlike a scattered sum it comes
-                # out the same every time.
-                belongs = (units.unit[None] == torch.arange(units.count)[:, None]).to(
-                    slices
-                )
-                sums.append(belongs @ slices.sum(1))
-                weights.append(belongs.sum(1) * slices.shape[1])
+        for scores, units in zip(of_weights, self._units, strict=True):
+            # (indices along the units' dimension, weights of each slice).
+            slices = scores.movedim(units.dim, 0).flatten(1)
+            # A product with the units' indicators: unlike a scattered sum it comes out
+            # the same every time.
+            belongs = (units.unit[None] == torch.arange(units.count)[:, None]).to(
+                slices
+            )
+            sums.append(belongs @ slices.sum(1))
+            weights.append(belongs.sum(1) * slices.shape[1])
         # (1, units): the mean over all scored weights of a unit, whichever tensors they
         # lie in.
         return (torch.stack(sums).sum(0) / torch.stack(weights).sum(0).clamp(min=1))[
@@ -214,4 +235,6 @@ class UnitLayer:
 
 
 def _matrix(scores: Tensor) -> Tensor:
+    if scores.ndim == 2:
+        return scores
     return scores.reshape(len(scores) if scores.ndim > 1 else 1, -1)

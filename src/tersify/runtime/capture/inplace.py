@@ -4,6 +4,7 @@ any.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,8 @@ def functional_form(
         raise refuse(
             f"the forward calls {name}() on a tensor", "make a new tensor instead"
         )
+    if func is aten.as_strided_.default and _keeps_every_number(*args, **kwargs):
+        return aten.view.default, (args[0], args[1]), {}
     # In place the result keeps the type of the tensor written to; the functional form
     # promotes. They agree where all types are the same.
     one_type = all(
@@ -101,6 +104,26 @@ def functional_form(
     ):
         return getattr(getattr(aten, name[:-1]), overload), args, kwargs
     return OnCopies(func, _written_positions(func, args, kwargs)), args, kwargs
+
+
+def _keeps_every_number(
+    tensor: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> bool:
+    """Whether the strides give all numbers of a tensor in their order, as torch does
+    with a mean over channels that lie last. An axis of one number has any stride.
+    """
+    whole = math.prod(size) == tensor.numel() and tensor.is_contiguous()
+    if storage_offset or not whole:
+        return False
+    step = 1
+    for length, own in zip(reversed(size), reversed(stride), strict=True):
+        if length != 1 and own != step:
+            return False
+        step *= length
+    return True
 
 
 def _written_positions(

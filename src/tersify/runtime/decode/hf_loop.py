@@ -15,6 +15,17 @@ from tersify.runtime.decode.decoder import Decoder
 MOVED = "what the decoder does not do; call the model's own generate"
 
 
+def tensor_of(input_ids: Any) -> Tensor:
+    """Numbers of tokens in any form; raises where a text was not made tokens."""
+    try:
+        return torch.as_tensor(input_ids)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            "input_ids are the numbers of tokens, as a tokenizer makes them of a text; "
+            f"got {input_ids!r:.40}"
+        ) from None
+
+
 def prompts_of(
     input_ids: Tensor, attention_mask: Tensor | None, vocabulary: int
 ) -> list[list[int]]:

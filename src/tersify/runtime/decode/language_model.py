@@ -5,19 +5,20 @@ kernels.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tersify.checks import check_whole
 from tersify.runtime.decode import hf_loop
 from tersify.runtime.decode.decoder import Decoder
 from tersify.runtime.decode.sampling import Sampling
+from tersify.runtime.decode.streaming import Streaming
 
 
-class LanguageModel:
+class LanguageModel(Streaming):
     """What `compile` makes of a causal model of transformers.
 
     Called with `input_ids` it gives the logits of every token. `generate` takes
@@ -70,6 +71,7 @@ class LanguageModel:
         """
         self._check_unchanged()
         a = self._decoder.network.architecture
+        input_ids = hf_loop.tensor_of(input_ids)
         texts = hf_loop.prompts_of(input_ids, attention_mask, a.vocabulary)
         out = torch.zeros(*input_ids.shape, a.vocabulary)
         with self._lock:
@@ -85,7 +87,13 @@ class LanguageModel:
         """transformers' `generate`, with its arguments, its processors of logits and
         its criteria to stop.
         """
-        return self._model.generate(input_ids, custom_generate=self.decode, **arguments)
+        input_ids = hf_loop.tensor_of(input_ids)
+        with warnings.catch_warnings():
+            # A model that is only a configuration has no device, and needs none.
+            warnings.filterwarnings("ignore", "You are calling .generate")
+            return self._model.generate(
+                input_ids, custom_generate=self.decode, **arguments
+            )
 
     def decode(
         self,
@@ -116,40 +124,21 @@ class LanguageModel:
                 **model_kwargs,
             )
 
-    def stream(
-        self,
-        input_ids: Tensor | Sequence[int],
-        *,
-        max_new_tokens: int,
-        do_sample: bool = False,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        eos_token_id: int | Sequence[int] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[int]:
-        """One token after the other of one text, up to the one that ends it, which is
-        the last, or to a full cache.
+    @property
+    def _vocabulary(self) -> int:
+        return self._decoder.network.architecture.vocabulary
 
-        A prompt that begins with what the last stream saw is only read from where they
-        part.
-        """
-        check_whole("max_new_tokens", max_new_tokens, low=1)
-        sampling = Sampling(
-            do_sample=do_sample, temperature=temperature, top_k=top_k, top_p=top_p
-        )
-        ids = torch.as_tensor(input_ids).reshape(1, -1)
-        (text,) = hf_loop.prompts_of(
-            ids, None, self._decoder.network.architecture.vocabulary
-        )
+    def _begin(
+        self,
+        text: list[int],
+        count: int,
+        sampling: Sampling,
+        ends: set[int],
+        generator: torch.Generator | None,
+    ) -> Iterator[int]:
         self._check_unchanged()
-        self._decoder.room_for(
-            1, min(len(text) + max_new_tokens, max(self.context, len(text)))
-        )
-        ends = (
-            {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
-        )
-        return self._streamed(text, max_new_tokens, sampling, ends, generator)
+        self._decoder.room_for(1, min(len(text) + count, max(self.context, len(text))))
+        return self._streamed(text, count, sampling, ends, generator)
 
     def _streamed(
         self,
@@ -159,6 +148,9 @@ class LanguageModel:
         ends: set[int],
         generator: torch.Generator | None,
     ) -> Iterator[int]:
+        """A prompt that begins with what the last stream saw is only read from where
+        they part.
+        """
         for number in range(count):
             if len(text) > self.context:
                 return

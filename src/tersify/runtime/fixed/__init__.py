@@ -2,6 +2,8 @@
 
 from tersify.runtime.fixed.cordic import Cordic
 from tersify.runtime.fixed.fft import FixedFft
+from tersify.runtime.fixed.fixed_layer import VARIANTS, FixedLayer
+from tersify.runtime.fixed.fixed_network import FixedNetwork, fixed_network
 from tersify.runtime.fixed.fixed_point import (
     ROUNDINGS,
     Format,
@@ -11,8 +13,6 @@ from tersify.runtime.fixed.fixed_point import (
     quantize,
     shift_right,
 )
-from tersify.runtime.fixed.layer import VARIANTS, FixedLayer
-from tersify.runtime.fixed.network import FixedNetwork, fixed_network
 
 __all__ = [
     "ROUNDINGS",

@@ -87,7 +87,7 @@ def compile_on_gpu(
         )
         costs.save()
         compiled = GpuModule(_copied(model, packed), plan)
-        problem = _problem(compiled, example, wanted)
+        problem = disagreement(compiled, example, wanted)
         read = {
             one.name
             for one in seen
@@ -103,7 +103,7 @@ def compile_on_gpu(
                 plan, read, "the network reads its weight besides calling it"
             )
             compiled = GpuModule(_copied(model, packed), plan)
-            problem = _problem(compiled, example, wanted)
+            problem = disagreement(compiled, example, wanted)
         if problem:
             if strict:
                 raise ValueError(f"the network with packed layers {problem}")
@@ -112,12 +112,7 @@ def compile_on_gpu(
                 RuntimeWarning,
                 stacklevel=3,
             )
-            plan = _without(
-                plan,
-                {choice.name for choice in plan.packed},
-                "the whole network disagreed",
-            )
-            compiled = GpuModule(_copied(model, {}), plan)
+            compiled = left_to_torch(model, plan, "the whole network disagreed")
     if device.type == "cuda":
         # kernels read weights before what comes before them in the stream ends
         torch.cuda.synchronize(device)
@@ -212,7 +207,7 @@ def _copied(model: nn.Module, packed: Mapping[nn.Module, PackedLinear]) -> nn.Mo
         ) from error
 
 
-def _problem(compiled: GpuModule, example: Arguments, wanted: Any) -> str:
+def disagreement(compiled: GpuModule, example: Arguments, wanted: Any) -> str:
     """What is wrong with the whole network, against what its module made; empty where
     nothing is.
     """
@@ -236,6 +231,12 @@ def _problem(compiled: GpuModule, example: Arguments, wanted: Any) -> str:
         if apart <= tolerance
         else f"differs from its module by {apart:.1e} of the largest number"
     )
+
+
+def left_to_torch(model: nn.Module, plan: GpuPlan, reason: str) -> GpuModule:
+    """A copy without packed layers."""
+    names = {choice.name for choice in plan.packed}
+    return GpuModule(_copied(model, {}), _without(plan, names, reason))
 
 
 def _without(plan: GpuPlan, names: set[str], reason: str) -> GpuPlan:

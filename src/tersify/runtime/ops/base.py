@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from tersify.runtime.capture.values import Call, Graph, Ref, refs
+from tersify.runtime.capture.values import Call, Graph, Ref
 from tersify.runtime.weights import Weight, classify
 from tersify.tensor import CompressedTensor
 
@@ -76,9 +76,7 @@ class Context:
             _place(tensor): name
             for name, tensor in reversed(list(graph.parameters.items()))
         }
-        self._readers = {name for call in graph.calls for name in call.reads} | set(
-            refs(graph.outputs)
-        )
+        self._read = _read_for_results(graph)
 
     def constant(self, given: Any, what: str) -> Tensor:
         if not isinstance(given, Ref) or given.name not in self.graph.constants:
@@ -138,7 +136,7 @@ class Context:
         return value.shape
 
     def is_read(self, name: str) -> bool:
-        return name in self._readers
+        return name in self._read
 
     def unread(self, names: Sequence[str]) -> None:
         if any(map(self.is_read, names)):
@@ -146,6 +144,15 @@ class Context:
 
     def only_first_result(self, call: Call) -> None:
         self.unread(call.results[1:])
+
+
+def _read_for_results(graph: Graph) -> set[str]:
+    """The results, and what the calls read that lead to one: others are not made."""
+    read = set(graph.results)
+    for call in reversed(graph.calls):
+        if not read.isdisjoint(call.results):
+            read.update(call.reads)
+    return read
 
 
 # A lowering returns the operation and the names of its operands.

@@ -105,12 +105,15 @@ def _lower_max(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(aten.avg_pool2d.default)
 def _lower_average(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
-    if a["ceil_mode"] or a["divisor_override"] is not None:
-        raise CannotLower("averages with ceil_mode or divisor_override have no kernel")
-    context.floats(a["self"], rank=4)
+    if a["divisor_override"] is not None:
+        raise CannotLower("averages with divisor_override have no kernel")
+    shape = context.floats(a["self"], rank=4)
     # torch takes an empty stride for "as large as the window".
     kernel = _two(a["kernel_size"])
     window = Window.of(kernel, _two(a["stride"]) or kernel, _two(a["padding"]), (1, 1))
+    made = context.graph.values[call.results[0]].shape
+    if a["ceil_mode"] and made[2:] != window.whole_windows(shape[2:]):
+        raise CannotLower("averages of windows beyond the image have no kernel")
     return AveragePool(window=window, count_padding=a["count_include_pad"]), (
         a["self"].name,
     )

@@ -55,6 +55,16 @@ class Window(NamedTuple):
     def dilation(self) -> tuple[int, int]:
         return self.dilation_h, self.dilation_w
 
+    def whole_windows(self, size: Sequence[int]) -> tuple[int, ...]:
+        """How many windows fit into a padded image of this size, along each axis."""
+        axes = zip(
+            size, self.kernel, self.stride, self.padding, self.dilation, strict=True
+        )
+        return tuple(
+            (length + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+            for length, kernel, stride, pad, dilation in axes
+        )
+
     @property
     def is_side_by_side(self) -> bool:
         """Windows that touch and neither overlap nor leave the image."""

@@ -23,6 +23,7 @@ from tersify.runtime.inputs import (
     explained,
     in_order,
 )
+from tersify.runtime.lower import GAINS_TOO_LITTLE
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.planner import Planner
@@ -105,11 +106,14 @@ class _Maker:
                 "it gets no plan"
             )
         plan = _for_every_machine(self.planner.plan(graph))
-        for node in plan.nodes:
-            if node.in_torch:
-                raise ValueError(
-                    f"{node.name!r} would be a call of torch ({node.reason}), so the network gets no plan"
-                )
+        in_torch = [node for node in plan.nodes if node.in_torch]
+        # What has a kernel stays in torch only beside calls that have none.
+        in_torch.sort(key=lambda node: node.reason == GAINS_TOO_LITTLE)
+        if in_torch:
+            node = in_torch[0]
+            raise ValueError(
+                f"{node.name!r} would be a call of torch ({node.reason}), so the network gets no plan"
+            )
         if any(name in plan.constants for name in plan.outputs):
             raise ValueError(
                 "an output does not depend on the inputs, so the network gets no plan"

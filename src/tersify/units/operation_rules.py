@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from tersify.units import layers, moving_rules
+from tersify.units import layer_rules, moving_rules
 from tersify.units.walk import Rule
 
 _POOLS = [
@@ -56,11 +56,11 @@ _ACTIVATIONS = [
     "threshold",
 ]
 _RULES: dict[str, Rule] = {
-    "linear": layers.linear,
-    **{f"conv{d}d": layers.conv for d in (1, 2, 3)},
-    **{f"conv_transpose{d}d": layers.conv_transpose for d in (1, 2, 3)},
-    "embedding": layers.embedding,
-    "batch_norm": layers.batch_norm,
+    "linear": layer_rules.linear,
+    **{f"conv{d}d": layer_rules.conv for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": layer_rules.conv_transpose for d in (1, 2, 3)},
+    "embedding": layer_rules.embedding,
+    "batch_norm": layer_rules.batch_norm,
     **dict.fromkeys([*_POOLS, *_RESAMPLES], moving_rules.keeps_channels),
     **dict.fromkeys(["mean", "sum", "amax", "amin", "std", "var"], moving_rules.reduce),
     **dict.fromkeys(["softmax", "log_softmax", "_softmax"], moving_rules.along_dim),
@@ -78,7 +78,7 @@ _RULES: dict[str, Rule] = {
         moving_rules.same,
     ),
     **dict.fromkeys(_ACTIVATIONS, moving_rules.same),
-    "prelu": layers.prelu,
+    "prelu": layer_rules.prelu,
     **dict.fromkeys(
         ["view", "reshape", "_unsafe_view", "unflatten"], moving_rules.view
     ),
@@ -91,8 +91,8 @@ _RULES: dict[str, Rule] = {
         moving_rules.take,
     ),
     **dict.fromkeys(["pad", "constant_pad_nd"], moving_rules.pad),
-    **dict.fromkeys(["matmul", "bmm"], layers.matmul),
-    "scaled_dot_product_attention": layers.attention,
+    **dict.fromkeys(["matmul", "bmm"], layer_rules.matmul),
+    "scaled_dot_product_attention": layer_rules.attention,
     "getitem": moving_rules.getitem,
 }
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tersify.export.c.arena import IN_PLACE, places
+from tersify.export.c.c_steps import Buffer, Step, Steps
 from tersify.export.c.constants import Quant
-from tersify.export.c.steps import Buffer, Step, Steps
 from tersify.export.c.stored import FLOATS
 
 LARGEST = "3.402823466e38f"

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tersify.graph.operations import makes_tensors, operation
-from tersify.graph.values import (
+from tersify.graph.json_arguments import (
     Json,
     dtype_of,
     from_json,
@@ -21,6 +20,7 @@ from tersify.graph.values import (
     names_in,
     tensor_from_json,
 )
+from tersify.graph.operations import makes_tensors, operation
 
 MOST_VALUE_BYTES = 1 << 33  # of one value in between, for a batch of two
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tersify.export.c.source import header, source
-from tersify.export.c.steps import steps_of
+from tersify.export.c.c_source import header, source
+from tersify.export.c.program_steps import steps_of
 from tersify.runtime.portable import Program, Replay
 from tersify.tensor import CompressedTensor
 

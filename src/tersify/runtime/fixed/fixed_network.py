@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from tersify.runtime.fixed.fixed_layer import FixedLayer
 from tersify.runtime.fixed.fixed_point import Format, Ints, Monitor, quantize
-from tersify.runtime.fixed.layer import FixedLayer
 from tersify.tensor import CompressedTensor, Table
 from tersify.tensor.inputs import METADATA
 
