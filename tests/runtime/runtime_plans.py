@@ -241,7 +241,7 @@ def linear_int8_plan(
 
 def in_int8(plan: Plan, inputs: Sequence[Tensor], *, codes: bool = False) -> Plan:
     """Ternary convolutions on int8 activations, by lists or dense codes, their ranges
-    those of the inputs.
+    those of the inputs, however faint some of them are.
     """
     if codes:
         node = plan.nodes[0]
@@ -250,7 +250,7 @@ def in_int8(plan: Plan, inputs: Sequence[Tensor], *, codes: bool = False) -> Pla
             nodes=(replace(node, op=replace(node.op, kernel=ConvKernel.CODES_I8)),),
         )
     marked = with_int8_kernels(plan)
-    ranges = observed([(_in_floats(plan), inputs)])
+    ranges = observed([(_in_floats(plan), inputs)], most_noise=math.inf)
     return replace(
         marked, quants={name: ranges[name] for name in quantized_values(marked)}
     )

@@ -67,7 +67,9 @@ def quantized_values(plan: Plan) -> set[str]:
     return touched
 
 
-def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quant]:
+def observed(
+    batches: Iterable[tuple[Plan, Sequence[Tensor]]], *, most_noise: float = MOST_NOISE
+) -> dict[str, Quant]:
     """The steps of every float value over all batches, but for those whose faint items
     they would drown. The plans are those of the batches' sizes, in fp32.
 
@@ -96,7 +98,7 @@ def observed(batches: Iterable[tuple[Plan, Sequence[Tensor]]]) -> dict[str, Quan
     return {
         name: quant
         for name, quant in quants.items()
-        if seen[name].noise(quant.scale) <= MOST_NOISE
+        if seen[name].noise(quant.scale) <= most_noise
     }
 
 
