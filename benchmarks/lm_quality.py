@@ -7,17 +7,23 @@ chosen on the rest of these (held out); measures on WikiText-2's test text, on o
 modules and on another book. Ratios are to the same model in float32.
 
 usage: python benchmarks/lm_quality.py --model FOLDER|FILE.gguf --wikitext DIR --books DIR
-       [--folder DIR] [--device cpu] [--bf16] [--quick] [--json FILE]
+       [--folder DIR] [--device cpu] [--bf16] [--quick] [--json FILE] [--recipes NAME ...]
+       [--statistics 112] [--own 224] [--batch 16] [--steps N] [--rate R]
 
 --books holds alice29.txt, asyoulik.txt, lcet10.txt and plrabn12.txt of the Canterbury
-corpus. With --device cuda --bf16 it takes minutes; on a CPU hours.
+corpus. With --device cuda --bf16 it takes minutes; on a CPU hours, unless the last
+options ask for less: windows of each kind for the statistics, windows of the model's own
+text, windows in a batch of the tuning, and its steps and their rate where a recipe's are
+not wanted. What measures stays as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,14 +36,13 @@ from torch import Tensor, nn
 
 import tersify
 from tersify.calibration import Calibration
-from tersify.compensated import compensate_, next_token_loss
+from tersify.compensated import Compensation, compensate_, next_token_loss
 from tersify.compensated.rates import entropy_bits_by_scale
 from tersify.compensated.recipes import load_compensation
 from tersify.lab import language
 from tersify.tensor import CompressedModel
 
 RECIPES = ("lm-3bit", "lm-2bit", "lm-table4")
-TUNE_BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +83,14 @@ def code_bytes(path: Path) -> int:
 
 
 def measured(
-    model: Any, tokenizer: Any, given: argparse.Namespace, folder: Path
-) -> dict[str, float]:
-    counts = QUICK if given.quick else Windows()
+    model: Any,
+    tokenizer: Any,
+    given: argparse.Namespace,
+    folder: Path,
+    write: Callable[[dict[str, float]], None],
+) -> None:
+    """`write` gets the figures of all recipes so far."""
+    counts = windows_of(given)
     kinds = texts(given.wikitext, given.books)
     ids = {
         kind: language.tokens_of(tokenizer, kinds[kind].calibrating) for kind in KINDS
@@ -89,8 +99,9 @@ def measured(
     cut = torch.cat([_evenly(windows, counts.statistics) for windows in tuning])
     batches = [(part.to(given.device),) * 2 for part in cut.split(4)]
     starts = torch.cat([ids["prose"], ids["wikitext"]])
-    tuning.append(own_text(model, starts, counts.own, bf16=given.bf16))
-    mixed = language.shuffled_batches(torch.cat(tuning), TUNE_BATCH, given.device)
+    if counts.own:
+        tuning.append(own_text(model, starts, counts.own, bf16=given.bf16))
+    mixed = language.shuffled_batches(torch.cat(tuning), given.batch, given.device)
     measuring = {
         f"{part}_{kind}": language.windows_of(
             language.tokens_of(tokenizer, getattr(kinds[kind], part)), count
@@ -110,17 +121,17 @@ def measured(
     figures = {f"dense_{name}_perplexity": value for name, value in dense.items()}
     weights = sum(parameter.numel() for parameter in model.parameters())
     frequencies = language.frequencies_of(list(ids.values()), model.config.vocab_size)
-    for name in RECIPES[:1] if given.quick else RECIPES:
+    for name in RECIPES[:1] if given.quick else given.recipes:
         net = copy.deepcopy(model)
-        settings = load_compensation(name)
         packed = compensate_(
             net,
-            replace(settings, tune_steps=2) if given.quick else settings,
+            settings_of(name, given),
             calibration=Calibration(batches, next_token_loss),
             tuning=mixed,
             frequencies=frequencies,
             folder=folder,
             bf16=given.bf16,
+            tell=_tell_step,
         )
         path = folder / f"{name}.terse"
         size = tersify.save(language.stored(packed, model, tokenizer), path)
@@ -138,7 +149,26 @@ def measured(
         }
         figures |= row
         _tell(row)
-    return figures
+        write(figures)
+
+
+def windows_of(given: argparse.Namespace) -> Windows:
+    if given.quick:
+        return QUICK
+    return Windows(statistics=given.statistics, own=given.own)
+
+
+def settings_of(name: str, given: argparse.Namespace) -> Compensation:
+    """A recipe, with as many steps as were asked."""
+    settings = load_compensation(name)
+    if not settings.tune_steps:
+        return settings
+    steps = 2 if given.quick else given.steps
+    return replace(
+        settings,
+        tune_steps=settings.tune_steps if steps is None else steps,
+        tune_rate=given.rate or settings.tune_rate,
+    )
 
 
 def _evenly(windows: Tensor, count: int) -> Tensor:
@@ -148,6 +178,10 @@ def _evenly(windows: Tensor, count: int) -> Tensor:
 
 def _tell(figures: dict[str, float]) -> None:
     print({name: round(value, 4) for name, value in figures.items()}, flush=True)
+
+
+def _tell_step(what: str, done: int, all_of_it: int) -> None:
+    print(f"{what} {done} of {all_of_it}", file=sys.stderr)
 
 
 def main() -> None:
@@ -165,21 +199,34 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--recipes", nargs="*", choices=RECIPES, default=RECIPES)
+    parser.add_argument("--statistics", type=int, default=Windows.statistics)
+    parser.add_argument("--own", type=int, default=Windows.own)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--rate", type=float)
     given = parser.parse_args()
+
+    def write(figures: dict[str, float]) -> None:
+        report(
+            "lm-quality",
+            figures,
+            json_path=given.json,
+            versions={"torch": torch.__version__},
+            windows=asdict(windows_of(given)),
+            length=language.LENGTH,
+            bf16=given.bf16,
+            batch=given.batch,
+            settings={
+                name: settings_of(name, given).to_mapping() for name in given.recipes
+            },
+        )
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         model, tokenizer = language.language_model(given.model)
-        figures = measured(model.to(given.device), tokenizer, given, folder)
-    report(
-        "lm-quality",
-        figures,
-        json_path=given.json,
-        versions={"torch": torch.__version__},
-        windows=asdict(QUICK if given.quick else Windows()),
-        length=language.LENGTH,
-        bf16=given.bf16,
-    )
+        measured(model.to(given.device), tokenizer, given, folder, write)
 
 
 if __name__ == "__main__":

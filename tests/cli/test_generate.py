@@ -177,3 +177,32 @@ def test_what_cannot_be_is_one_sentence(arguments, sentence, folder, tmp_path, c
     shown = capsys.readouterr().err
     assert sentence in shown
     assert sum(line.startswith("tersify: ") for line in shown.splitlines()) == 1
+
+
+def stopped(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_is_told_on_a_line_of_its_own(
+    model, tokenizer, tmp_path, monkeypatch, capsys
+):
+    path = str(terse_file(tmp_path / "m.terse", model, tokenizer, TEMPLATE))
+    monkeypatch.setattr("builtins.input", stopped)
+    assert main(["chat", path]) == 130
+    assert capsys.readouterr().err == "\ntersify: stopped\n"
+    monkeypatch.setattr("tersify.cli.generate._stream", stopped)
+    assert main(["generate", path, "--prompt", "once"]) == 130
+    assert capsys.readouterr().err == "\ntersify: stopped\n"
+
+
+def test_the_end_of_the_input_ends_its_line(
+    model, tokenizer, tmp_path, monkeypatch, capsys
+):
+    path = terse_file(tmp_path / "m.terse", model, tokenizer, TEMPLATE)
+
+    def ended(_):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", ended)
+    assert main(["chat", str(path)]) == 0
+    assert capsys.readouterr().out == "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tersify.cli.common import MaxDecodedBytes, allowed
+from tersify.cli.common import INTERRUPTED, MaxDecodedBytes, allowed
 
 Model = Annotated[
     Path,
@@ -98,8 +99,9 @@ def generate(
             made.append(token)
             yield token
 
-    for piece in pieces(kept(), tokenizer):
-        typer.echo(piece, nl=False)
+    with _stopped_in_a_sentence():
+        for piece in pieces(kept(), tokenizer):
+            typer.echo(piece, nl=False)
     seconds = time.perf_counter() - begin
     typer.echo(f"\n[{len(ids)} + {len(made)} tokens in {seconds:.2f} s]", err=True)
 
@@ -119,18 +121,29 @@ def chat(
     """Talk with MODEL, line by line; an empty line or the end of the input ends the
     talk.
     """
-    from tersify.lab.texts import pieces
-
     net, tokenizer = _open_model(model, precision, threads, context, max_decoded_bytes)
     if not tokenizer.chat_template:
         raise ValueError(
             f"{model} has no chat template: it goes on from texts and does not talk; use tersify generate"
         )
     talk = [] if system is None else [{"role": "system", "content": system}]
+    with _stopped_in_a_sentence():
+        _talk(net, tokenizer, talk, (max_new_tokens, temperature, top_p, seed))
+
+
+def _talk(
+    net: Any,
+    tokenizer: Any,
+    talk: list[dict[str, str]],
+    settings: tuple[int, float, float, int],
+) -> None:
+    from tersify.lab.texts import pieces
+
     while True:
         try:
             line = input("> ").strip()
         except EOFError:
+            typer.echo()  # what the shell says next begins a line
             return
         if not line:
             return
@@ -139,14 +152,21 @@ def chat(
             talk, add_generation_prompt=True, return_dict=True
         )["input_ids"]
         answer = ""
-        for piece in pieces(
-            _stream(net, tokenizer, ids, max_new_tokens, temperature, top_p, seed),
-            tokenizer,
-        ):
+        for piece in pieces(_stream(net, tokenizer, ids, *settings), tokenizer):
             typer.echo(piece, nl=False)
             answer += piece
         typer.echo()
         talk.append({"role": "assistant", "content": answer})
+
+
+@contextlib.contextmanager
+def _stopped_in_a_sentence() -> Iterator[None]:
+    """Ctrl-C inside says so on a line of its own."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("\ntersify: stopped", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _stream(
