@@ -16,6 +16,7 @@ from tersify.runtime.portable.program import Numbers, Plain
 from tersify.runtime.portable.signatures import (
     ACTIVATIONS,
     CALLS,
+    CURVES,
     EPILOGUE_VECTORS,
     KINDS,
     LANES,
@@ -107,6 +108,8 @@ class Tape:
             return self.vector([x])[0]
         if kind == "kind":
             return KINDS.index(x.name)
+        if kind == "curve":
+            return CURVES.index(x.name)
         if kind == "lane":
             return LANES.index(x.name)
         if kind == "flag":

@@ -16,6 +16,7 @@ from tersify.runtime.portable.program import Plain, Program, sizes_of, vector
 from tersify.runtime.portable.signatures import (
     ACTIVATIONS,
     CALLS,
+    CURVES,
     EPILOGUE_VECTORS,
     KINDS,
     LANES,
@@ -66,7 +67,7 @@ class Replay:
         given = [x.contiguous() for x in inputs]
         if not self._engines[batch].run(_buffers(given), _buffers(outputs)):
             raise ValueError(
-                "an input holds NaN or infinity, which kernels that skip zeros do not take"
+                "an input, or a logarithm, root or power of the network, is NaN or infinite, which kernels that skip zeros do not take"
             )
         return outputs
 
@@ -120,6 +121,8 @@ class Replay:
             return getattr(self._module.ValueKind, KINDS[x])
         if kind == "lane":
             return getattr(self._module.Lane, LANES[x])
+        if kind == "curve":
+            return getattr(self._module.Curve, CURVES[x])
         if kind == "axes":
             return [tuple(axis) for axis in x]
         return tuple(x) if isinstance(x, list) and kind != "window" else x

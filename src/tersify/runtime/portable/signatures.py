@@ -34,6 +34,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "layer_norm": ("value", "count", "numbers", "numbers", "number", "flag"),
     "group_norm": ("value", "count", "numbers", "numbers", "number"),
     "prelu": ("value", "numbers"),
+    "curve": ("value", "curve"),
     "with_constant": ("value", "numbers", "flag"),
     "move": ("value", "shape", "axes", "count", "number"),
     "attention": ("values", "counts6", "number", "flag", "flags4", "flags3"),
@@ -54,6 +55,7 @@ PACKS: Mapping[str, tuple[str, ...]] = {
 }
 KINDS = ("SIGN", "TABLE", "FLOAT")
 LANES = ("F32",)
+CURVES = ("EXP", "LOG", "LOG_SIGMOID", "ROOT")
 ACTIVATIONS = (
     "CLAMP",
     "GELU",
