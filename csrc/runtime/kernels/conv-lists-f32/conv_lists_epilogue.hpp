@@ -166,22 +166,39 @@ WriteFn write_function(const ConvTask& t) {
   return t.mean.sums ? write_means<Lanes> : t.pool_h * t.pool_w > 1 ? write_maxima<Lanes> : write_patch<Lanes>;
 }
 
-// A patch straight from the registers, where no curve needs them and the whole patch is written.
-template <class Lanes, int H, int W>
-inline __attribute__((always_inline)) void write_registers(const ConvTask& t, const typename Lanes::Sum* acc, int channel) {
+template <class Lanes, int H, int W, bool residual>
+inline __attribute__((always_inline)) void write_clamped(const ConvTask& t, const typename Lanes::Sum* acc, int channel) {
   const Folded f = fold(t.epilogue, channel);
-  const size_t at = channel * t.output_channel_bytes;
+  const Vec a = Vec{} + f.a, b = Vec{} + f.b, c = Vec{} + f.c;
+  const float low = t.epilogue.low, high = t.epilogue.high;
+  const size_t at = channel * t.output_channel_bytes, row_bytes = t.output_row_bytes;
+  const char* beside = t.residual + at;
+  char* output = t.output + at;
   UNROLL
   for (int y = 0; y < H; ++y) {
     UNROLL
     for (int x = 0; x < W; ++x) {
-      const size_t position = at + y * t.output_row_bytes + size_t(x) * kBytes;
-      Numbers<Lanes> v = with_affine<Lanes>(t, f, acc[y * W + x], nullptr, position);
+      const size_t position = y * row_bytes + size_t(x) * kBytes;
+      Numbers<Lanes> v;
       UNROLL
-      for (int k = 0; k < Lanes::kParts; ++k) v.of[k] = clamp(v.of[k], t.epilogue.low, t.epilogue.high);
-      store_numbers<Lanes>(t.output + position, v);
+      for (int k = 0; k < Lanes::kParts; ++k) {
+        Vec number = product(Lanes::part(acc[y * W + x], k), a) + b;
+        if (residual) number += product(Lanes::part(load_lanes<Lanes>(beside + position), k), c);
+        v.of[k] = clamp(number, low, high);
+      }
+      store_numbers<Lanes>(output + position, v);
     }
   }
+}
+
+// A patch straight from the registers, where no curve needs them and the whole patch is written. Whether there is a
+// residual is asked once: the products, which must not be fused with additions, keep the compiler from doing so.
+template <class Lanes, int H, int W>
+inline __attribute__((always_inline)) void write_registers(const ConvTask& t, const typename Lanes::Sum* acc, int channel) {
+  if (t.residual)
+    write_clamped<Lanes, H, W, true>(t, acc, channel);
+  else
+    write_clamped<Lanes, H, W, false>(t, acc, channel);
 }
 
 }  // namespace
