@@ -53,9 +53,12 @@ PACKS: Mapping[str, tuple[str, ...]] = {
     "recurrent": ("array", "flag", "numbers"),
     "embedding": ("array", "numbers", "numbers"),
 }
-KINDS = ("SIGN", "TABLE", "FLOAT")
-LANES = ("F32",)
-CURVES = ("EXP", "LOG", "LOG_SIGMOID", "ROOT")
+# Kinds of arguments that are written as places in a list: the type, and its names.
+CHOICES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "kind": ("ValueKind", ("SIGN", "TABLE", "FLOAT")),
+    "lane": ("Lane", ("F32",)),
+    "curve": ("Curve", ("EXP", "LOG", "LOG_SIGMOID", "ROOT")),
+}
 ACTIVATIONS = (
     "CLAMP",
     "GELU",
