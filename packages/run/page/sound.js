@@ -1,27 +1,40 @@
 // Sounds as samples at 8 kHz, from files and from the microphone, and samples as sounds.
 export const RATE = 8000;
-const MOST_SECONDS = 60, USUAL_RATE = 48000;
+const MOST_SECONDS = 60, USUAL_RATE = 48000, PCM = 1;
 
-/** The rate that the header of a WAV file names, so that decoding does not change it; of others a usual one. */
-function rateOf(bytes) {
-  const view = new DataView(bytes), text = (at) => String.fromCharCode(...new Uint8Array(bytes, at, 4));
-  if (bytes.byteLength < 12 || text(0) !== "RIFF") return USUAL_RATE;
-  for (let at = 12; at + 16 <= bytes.byteLength; at += 8 + view.getUint32(at + 4, true))
-    if (text(at) === "fmt ") return view.getUint32(at + 12, true);
-  return USUAL_RATE;
+/** The chunks of a WAV file by their names, as views of its bytes; of other files null. */
+function chunksOf(bytes) {
+  const view = new DataView(bytes), text = (at) => String.fromCharCode(...new Uint8Array(bytes, at, 4)), chunks = {};
+  if (bytes.byteLength < 12 || text(0) !== "RIFF" || text(8) !== "WAVE") return null;
+  for (let at = 12; at + 8 <= bytes.byteLength;) {
+    const size = Math.min(view.getUint32(at + 4, true), bytes.byteLength - at - 8);
+    chunks[text(at)] = new DataView(bytes, at + 8, size);
+    at += 8 + size + (size & 1);
+  }
+  return chunks["fmt "]?.byteLength >= 16 && chunks.data ? chunks : null;
+}
+
+/** The channels and the rate of a sound file. */
+async function decoded(bytes) {
+  const chunks = chunksOf(bytes), format = chunks?.["fmt "], rate = format?.getUint32(4, true) ?? USUAL_RATE;
+  // Browsers do not agree on what 32767 stands for (Chromium: 1); as everywhere in Tersify it is 1 − 2⁻¹⁵.
+  if (format?.getUint16(0, true) === PCM && format.getUint16(14, true) === 16) {
+    const count = format.getUint16(2, true), length = Math.floor(chunks.data.byteLength / (2 * count));
+    const sample = (c) => (_, i) => chunks.data.getInt16(2 * (i * count + c), true) / 32768;
+    return { rate, channels: Array.from({ length: count }, (_, c) => Float32Array.from({ length }, sample(c))) };
+  }
+  // A context of the rate of the file leaves that as it is.
+  const sound = await new OfflineAudioContext(1, 1, rate).decodeAudioData(bytes);
+  const channels = Array.from({ length: sound.numberOfChannels }, (_, c) => sound.getChannelData(c));
+  return { rate: sound.sampleRate, channels };
 }
 
 /** A sound file → one row of samples at 8 kHz: channels are averaged, other rates resampled. */
 export async function samplesOf(name, bytes) {
-  let sound;
-  try {
-    sound = await new OfflineAudioContext(1, 1, rateOf(bytes)).decodeAudioData(bytes);
-  } catch {
-    throw new Error(`${name} is no sound that this browser reads`);
-  }
-  const channels = Array.from({ length: sound.numberOfChannels }, (_, c) => sound.getChannelData(c));
+  const { channels, rate } = await decoded(bytes).catch(() => ({}));
+  if (!(rate > 0) || !channels.length || !channels[0].length) throw new Error(`${name} is no sound that this browser reads`);
   const mono = channels[0].map((_, i) => channels.reduce((sum, channel) => sum + channel[i], 0) / channels.length);
-  return resampled(mono, sound.sampleRate);
+  return resampled(mono, rate);
 }
 
 const divisor = (a, b) => (b ? divisor(b, a % b) : a);
@@ -85,7 +98,7 @@ export function wavOf(samples) {
   view.setUint32(4, 36 + 2 * samples.length, true);
   text(8, "WAVEfmt ");
   view.setUint32(16, 16, true);
-  view.setUint16(20, 1, true); // PCM
+  view.setUint16(20, PCM, true);
   view.setUint16(22, 1, true);
   view.setUint32(24, RATE, true);
   view.setUint32(28, 2 * RATE, true);
