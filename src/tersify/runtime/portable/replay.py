@@ -65,8 +65,8 @@ class Replay:
         given = [x.contiguous() for x in inputs]
         if not self._engines[batch].run(_buffers(given), _buffers(outputs)):
             raise ValueError(
-                "an input, or a logarithm, root or power of the network, is NaN or "
-                "infinite, which kernels that skip zeros do not take"
+                "an input, or a curve of one, is NaN or infinite, which kernels that "
+                "skip zeros do not take"
             )
         return outputs
 
