@@ -153,7 +153,7 @@ class Builder {
   int other(std::string_view name, Arguments& a) const {
     if (name == "attention") return attention(a);
     if (name != "softmax" && name != "layer_norm" && name != "group_norm" && name != "prelu" &&
-        name != "with_constant" && name != "move")
+        name != "curve" && name != "with_constant" && name != "move")
       return unknown(name);
     const int in = value(a);
     if (name == "softmax") return engine_.softmax(in, a.count());
@@ -165,6 +165,10 @@ class Builder {
       return engine_.layer_norm(in, count, std::move(weight), std::move(bias), eps, a.flag());
     }
     if (name == "prelu") return engine_.prelu(in, a.vector());
+    if (name == "curve") {
+      static constexpr Curve kCurves[] = {Curve::Exp, Curve::Log, Curve::LogSigmoid, Curve::Root};
+      return engine_.curve(in, kCurves[a.next().whole("a curve", 0, 3)]);
+    }
     if (name == "with_constant") {
       std::vector<float> constant = a.vector();
       return engine_.with_constant(in, std::move(constant), a.flag());

@@ -48,7 +48,7 @@ std::shared_ptr<Engine> Session::engine(int64_t batch) {
 
 void Session::run(int64_t batch, const std::vector<Span>& inputs, const std::vector<Span>& outputs) {
   if (!engine(batch)->run(inputs, outputs))
-    throw NotFinite("an input holds NaN or infinity, which kernels that skip zeros do not take");
+    throw NotFinite("an input, or a curve of one, is NaN or infinite, which kernels that skip zeros do not take");
 }
 
 std::vector<StepTime> Session::profile(int64_t batch, const std::vector<Span>& inputs,

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,11 +26,18 @@ def chromium() -> str | None:
 class Page:
     """One page; the browser reads commands from descriptor 3 and answers on 4."""
 
-    def __init__(self, program: str, profile: Path, *, width: int = 1200) -> None:
+    def __init__(
+        self,
+        program: str,
+        profile: Path,
+        *,
+        width: int = 1200,
+        flags: Sequence[str] = (),
+    ) -> None:
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
         line = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'
-        given = [program, *FLAGS, f"--user-data-dir={profile}"]
+        given = [program, *FLAGS, *flags, f"--user-data-dir={profile}"]
         self._process = subprocess.Popen(
             ["bash", "-c", line, *given],
             pass_fds=(commands, answers),
@@ -97,12 +105,15 @@ class Page:
     def open(self, url: str, done: str, seconds: float = 60) -> None:
         """Returns when the expression `done` is true."""
         self.ask("Page.navigate", url=url)
+        self.wait(done, seconds)
+
+    def wait(self, done: str, seconds: float = 60) -> None:
         for _ in range(int(seconds * 10)):
             if self.value(done):
                 return
             time.sleep(0.1)
         raise AssertionError(
-            f"{url} did not finish: {self.value('document.body.innerText')}"
+            f"{done} did not come true: {self.value('document.body.innerText')}"
         )
 
     def picture(self, path: Path) -> None:

@@ -29,7 +29,7 @@ typedef enum {
   TERSIFY_NO_PLAN = 3,       /* weights alone: `tersify plan` adds what is missing */
   TERSIFY_BAD_ARGUMENT = 4,  /* a null pointer, another size, an unknown name */
   TERSIFY_TOO_LARGE = 5,     /* more memory than the limit allows */
-  TERSIFY_NOT_FINITE = 6,    /* an input holds NaN or infinity */
+  TERSIFY_NOT_FINITE = 6,    /* an input holds NaN or infinity, or a curve makes one */
   TERSIFY_NO_MEMORY = 7,
   TERSIFY_INTERNAL = 8
 } tersify_status;

@@ -146,6 +146,7 @@ void bind_engine(nb::module_& m) {
       .def("layer_norm", &Engine::layer_norm, "value"_a, "count"_a, "weight"_a, "bias"_a, "eps"_a, "centred"_a = true)
       .def("group_norm", &Engine::group_norm, "value"_a, "groups"_a, "weight"_a, "bias"_a, "eps"_a)
       .def("prelu", &Engine::prelu, "value"_a, "slopes"_a)
+      .def("curve", &Engine::curve, "value"_a, "curve"_a)
       .def("with_constant", &Engine::with_constant, "value"_a, "constant"_a, "multiply"_a)
       .def("move", &move, "value"_a, "shape"_a, "axes"_a, "offset"_a, "fill"_a,
            "Axes of an item, outermost first: (size, low, high, stride).")
@@ -163,7 +164,7 @@ void bind_engine(nb::module_& m) {
           },
           "value"_a, "(items, c, h, w) of a value.")
       .def("run", &run, "inputs"_a, "outputs"_a,
-           "Whether it ran: not where an input holds NaN or infinity. Lists of (address, number of elements).")
+           "Whether it ran: not where an input holds NaN or infinity, or a curve makes one. Lists of (address, number of elements).")
       .def("profile", &profile, "inputs"_a, "outputs"_a)
       .def_prop_ro("weight_bytes", &Engine::weight_bytes, Unlocked())
       .def_prop_ro("arena_bytes", &Engine::arena_bytes, Unlocked());
@@ -183,6 +184,11 @@ NB_MODULE(_runtime, m) {
       .value("SIGN", ValueKind::Sign)
       .value("TABLE", ValueKind::Table)
       .value("FLOAT", ValueKind::Float);
+  nb::enum_<Curve>(m, "Curve")
+      .value("EXP", Curve::Exp)
+      .value("LOG", Curve::Log)
+      .value("LOG_SIGMOID", Curve::LogSigmoid)
+      .value("ROOT", Curve::Root);
   nb::enum_<Activation>(m, "Activation")
       .value("CLAMP", Activation::Clamp)
       .value("GELU", Activation::Gelu)

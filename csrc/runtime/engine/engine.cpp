@@ -196,8 +196,9 @@ bool Engine::run(const std::vector<Span>& inputs, const std::vector<Span>& outpu
   turn.pool().reverse_order();
   turn.pool().wake();
   if (!all_finite(turn, inputs)) return false;
+  finite_ = true;
   run_all(turn, inputs, outputs, nullptr);
-  return true;
+  return finite_;
 }
 
 std::vector<StepTime> Engine::profile(const std::vector<Span>& inputs, const std::vector<Span>& outputs) {

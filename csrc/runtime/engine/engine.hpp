@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -161,6 +162,7 @@ class Engine {
   // Groups of channels, each with the mean and the spread of all its positions.
   int group_norm(int in, int groups, std::vector<float> weight, std::vector<float> bias, float eps);
   int prelu(int in, std::vector<float> slopes);  // one a channel: negative numbers are multiplied with it
+  int curve(int in, Curve curve);
   // With a constant of the size of an item, number by number.
   int with_constant(int in, std::vector<float> constant, bool multiply);
   int move(int in, Shape shape, Move move);
@@ -173,7 +175,8 @@ class Engine {
 
   // Nothing can be added from now on.
   void seal();
-  // False, and nothing computed, where an input holds NaN or infinity: lists skip zeros, so 0 · infinity would vanish.
+  // False, and the outputs are of no use, where an input holds NaN or infinity, or a curve makes one: lists skip zeros,
+  // so 0 · infinity would vanish.
   bool run(const std::vector<Span>& inputs, const std::vector<Span>& outputs);
   // The same, of any numbers, and how long each step took.
   std::vector<StepTime> profile(const std::vector<Span>& inputs, const std::vector<Span>& outputs);
@@ -228,6 +231,7 @@ class Engine {
   std::map<int, int> views_;  // values that are others under another shape
   std::vector<std::shared_ptr<const PackedWeights>> weights_;
   bool sealed_ = false;
+  std::atomic<bool> finite_{true};  // what the curves of a run made; one run at a time has the workspace
   std::unique_ptr<Plans> plans_;  // made by the first run
 };
 

@@ -102,6 +102,7 @@ const Kernels kKernels{
     .mean_pixels = mean_pixels,
     .elementwise = elementwise,
     .elementwise_rows = elementwise_rows,
+    .curve = curve,
     .global_mean = global_mean,
     .trit_tables = TERSIFY_GEMV(trit_tables),
     .trit_gemv = TERSIFY_GEMV(trit_gemv),

@@ -54,6 +54,7 @@ struct Kernels {
   // The same where neighbours are neighbouring channels.
   void (*elementwise_rows)(float* out, const float* a, const float* b, bool multiply, int channels,
                            const EpilogueView&);
+  void (*curve)(float* out, const float* in, size_t count, Curve);
   // Means of `channels` channels of one image group, as rows [image][channel].
   void (*global_mean)(const LaneView&, const char* lanes, float* flat, int group, const EpilogueView&);
   // Null where the instruction set has no permutation wide enough.

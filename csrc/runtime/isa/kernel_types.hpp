@@ -9,6 +9,7 @@ namespace tersify {
 
 // Clamp with infinite ends is no activation at all; Leaky multiplies negative numbers with `low`.
 enum class Activation : uint8_t { Clamp, Gelu, GeluTanh, Silu, Sigmoid, Tanh, HardSwish, Leaky };
+enum class Curve : uint8_t { Exp, Log, LogSigmoid, Root };
 enum class ValueKind : uint8_t { Sign, Table, Float };
 enum class Lane : uint8_t { I8 = 1, F16 = 2, F32 = 4 };  // what one holds: its bytes
 

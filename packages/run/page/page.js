@@ -1,12 +1,14 @@
-// Files come from a drop, from the button, or from the address: ?terse=URL&image=URL&onnx=URL.
+// Files come from a drop, from the button, or from the address: ?terse=URL&image=URL&sound=URL&onnx=URL.
 import { WorkerNetwork } from "../client.js";
 import { onnxNetwork } from "./onnx.js";
+import { RATE, draw, record, samplesOf, wavOf } from "./sound.js";
+import { enhance, isSpeech } from "./speech.js";
 import { floatsOf, largest, median, sizeOf } from "./numbers.js";
 
 const REPEATS = 30, WARM_UP = 3;
 const at = (id) => document.getElementById(id);
 const network = new WorkerNetwork();
-const held = { facts: null, terseBytes: 0, image: null, onnx: null, onnxBytes: 0 };
+const held = { facts: null, terseBytes: 0, image: null, sound: null, onnx: null, onnxBytes: 0 };
 
 function tell(problem) {
   at("problem").textContent = problem?.message ?? "";
@@ -27,6 +29,8 @@ async function openTerse(name, bytes) {
     return [dt, dd];
   }));
   at("network").hidden = false;
+  at("speech").hidden = !isSpeech(held.facts);
+  at("result").hidden = at("times").hidden = at("sounds").hidden = true;
 }
 
 function pixelsOf(image, height, width) {
@@ -48,11 +52,21 @@ function timed(name, bytes, milliseconds) {
 }
 
 async function run() {
-  if (!held.facts || !held.image) {
-    at("status").textContent = held.facts ? "Now an image." : "Now a .terse file.";
+  const speech = held.facts && isSpeech(held.facts), given = speech ? held.sound : held.image;
+  if (held.facts && !given && (held.sound || held.image))
+    throw new Error(speech ? "the network takes speech: record it, or drop a sound" : "the network takes no sound");
+  if (!given || !held.facts) {
+    const wanted = speech ? "Now record speech, or drop a sound." : "Now an image.";
+    at("status").textContent = held.facts ? wanted : "Now a .terse file.";
     return;
   }
   at("status").textContent = "Running…";
+  await (speech ? runSpeech() : runImage());
+  at("status").textContent = "";
+  document.body.dataset.done = "yes";
+}
+
+async function runImage() {
   const { inputs, mean, std, labels } = held.facts;
   const [, channels, height, width] = inputs[0].shape;
   if (inputs.length !== 1 || inputs[0].shape.length !== 4) throw new Error("the network does not take one image");
@@ -64,13 +78,34 @@ async function run() {
     item.style.setProperty("--share", share);
     return item;
   }));
-  at("result").hidden = at("times").hidden = false;
+  at("result").hidden = false;
+  await showTimes("image", numbers, [1, channels, height, width], ours);
+}
+
+async function runSpeech() {
+  const window = Number(at("window").value);
+  const { enhanced, milliseconds, stack } = await enhance(network, held.sound, window);
+  at("sounds").hidden = false;
+  for (const [name, samples] of Object.entries({ noisy: held.sound, enhanced })) {
+    URL.revokeObjectURL(at(name).src);
+    at(name).src = URL.createObjectURL(wavOf(samples));
+    draw(at(`${name}-outline`), samples);
+  }
+  const ours = await network.run([stack], { batch: 1, repeats: WARM_UP + REPEATS });
+  await showTimes("frame", stack, [1, ...held.facts.inputs[0].shape.slice(1)], ours);
+  const seconds = held.sound.length / RATE, spent = milliseconds.reduce((a, b) => a + b);
+  at("heard").textContent =
+    `${seconds.toFixed(2)} s of sound, ${milliseconds.length} frames, ${spent.toFixed(0)} ms in the network.`;
+}
+
+async function showTimes(each, numbers, shape, ours) {
+  at("times").hidden = false;
+  at("each").textContent = `one thread, one ${each}`;
   at("rows").replaceChildren();
+  at("heard").textContent = "";
   timed("Tersify", held.terseBytes, ours.milliseconds.slice(WARM_UP));
   at("beside").textContent = "Drop the same network as .onnx to time ONNX Runtime Web beside it.";
-  if (held.onnx) await runBeside(numbers, [1, channels, height, width], ours);
-  at("status").textContent = "";
-  document.body.dataset.done = "yes";
+  if (held.onnx) await runBeside(numbers, shape, ours);
 }
 
 async function runBeside(numbers, shape, ours) {
@@ -88,16 +123,40 @@ async function take(name, blob) {
   } else if (name.endsWith(".onnx")) {
     held.onnx = await onnxNetwork(await blob.arrayBuffer());
     held.onnxBytes = blob.size;
+  } else if (blob.type.startsWith("audio/")) {
+    [held.sound, held.image] = [await samplesOf(name, await blob.arrayBuffer()), null];
   } else {
-    held.image = await createImageBitmap(blob);
+    [held.image, held.sound] = [await createImageBitmap(blob), null];
   }
 }
 
 async function takeAll(files) {
-  tell(null);
-  try {
+  await telling(async () => {
     for (const { name, blob } of files) await take(name, blob);
     await run();
+  });
+}
+
+async function recordSpeech() {
+  const button = at("record");
+  if (held.recording) return held.recording.stop();
+  await telling(async () => {
+    held.recording = await record();
+    button.textContent = "Stop";
+    at("status").textContent = "Recording…";
+    held.sound = await held.recording.samples.finally(() => {
+      held.recording = null;
+      button.textContent = "Record";
+    });
+    await run();
+  });
+}
+
+async function telling(work) {
+  tell(null);
+  delete document.body.dataset.done;
+  try {
+    await work();
   } catch (problem) {
     tell(problem);
     document.body.dataset.done = "no";
@@ -105,6 +164,8 @@ async function takeAll(files) {
 }
 
 const dropped = (list) => Array.from(list, (file) => ({ name: file.name, blob: file }));
+at("record").addEventListener("click", recordSpeech);
+at("window").addEventListener("change", () => takeAll([]));
 at("files").addEventListener("change", ({ target }) => takeAll(dropped(target.files)));
 const over = (is) => at("drop").classList.toggle("over", is);
 addEventListener("dragover", (event) => {
@@ -119,7 +180,7 @@ addEventListener("drop", (event) => {
 });
 
 const asked = new URLSearchParams(location.search);
-const given = await Promise.all(["terse", "onnx", "image"].filter((key) => asked.has(key)).map(async (key) => {
+const given = await Promise.all(["terse", "onnx", "image", "sound"].filter((key) => asked.has(key)).map(async (key) => {
   const response = await fetch(asked.get(key));
   return { name: asked.get(key), blob: await response.blob(), ok: response.ok };
 }));

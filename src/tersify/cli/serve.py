@@ -12,14 +12,22 @@ import typer
 
 GIVEN = "/given/"
 PAGE = "page/index.html"
-KINDS = {".terse": "terse", ".onnx": "onnx"}
-IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"}
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a")
+KINDS = {
+    ".terse": "terse",
+    ".onnx": "onnx",
+    **dict.fromkeys(IMAGES, "image"),
+    **dict.fromkeys(SOUNDS, "sound"),
+}
 
 
 def serve(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="A .terse file, an image and an .onnx file to begin with."),
+        typer.Argument(
+            help="A .terse file, an image or a sound, and an .onnx file to begin with."
+        ),
     ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="0 lets the system choose one.")
@@ -29,8 +37,8 @@ def serve(
         typer.Option(help="Folder of the package @tersify/run, if it is elsewhere."),
     ] = None,
 ) -> None:
-    """Open the page in a browser: drop a .terse file and an image, see result, size and
-    milliseconds.
+    """Open the page in a browser: drop a .terse file and an image, or speak to the
+    speech network, and see result, size and milliseconds.
     """
     given = files or []
     server = server_of(folder or package_folder(), given, port)
@@ -75,10 +83,10 @@ def server_of(folder: Path, files: list[Path], port: int) -> ThreadingHTTPServer
 
 
 def _kind(file: Path) -> str:
-    kind = KINDS.get(file.suffix) or ("image" if file.suffix in IMAGES else None)
+    kind = KINDS.get(file.suffix)
     if kind is None:
         raise ValueError(
-            f"{file} is neither a .terse file nor an image nor an .onnx file; give one of those"
+            f"{file} is neither a .terse file nor an image, a sound or an .onnx file; give one of those"
         )
     return kind
 

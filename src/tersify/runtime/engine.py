@@ -159,8 +159,8 @@ class Segment:
         return all(dtype == torch.float32 for dtype in self._dtypes)
 
     def run(self, *inputs: Tensor) -> list[Tensor] | None:
-        """The outputs; None where an input is not finite, which kernels that skip zeros
-        cannot propagate.
+        """The outputs; None where an input or what a curve makes is not finite, which
+        kernels that skip zeros cannot propagate.
         """
         made: list[Tensor] | None = None if self._fast is None else self._fast(inputs)
         return self._run_checked(inputs) if made is None else made

@@ -31,8 +31,12 @@ inline void dense_patches(const ConvTask& t, const Unit& unit, const float* weig
     }
   }
   const auto write = write_function<Fp32Lanes>(t);
+#if defined(__wasm__)  // a module is fetched before it runs: one way to write is enough there
+  constexpr bool straight = false;
+#else
   const bool straight = write == write_patch<Fp32Lanes> && t.epilogue.activation == Activation::Clamp &&
                         t.patch.skip_h + t.patch.skip_w == 0;
+#endif
   UNROLL
   for (int r = 0; r < R; ++r) {
     if (r >= rows) continue;

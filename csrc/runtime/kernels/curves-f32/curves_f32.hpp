@@ -34,7 +34,14 @@ inline Vec clamp(Vec v, float low, float high) {
 inline Vec magnitude(Vec v) { return (Vec)((IntVec)v & 0x7fffffff); }
 inline Vec with_sign_of(Vec v, Vec sign) { return (Vec)((IntVec)v | ((IntVec)sign & int32_t(0x80000000))); }
 
-inline Vec exp_of(Vec x) {
+// A module is fetched before it runs: there curves stand once and are called, elsewhere wherever they are needed.
+#if defined(__wasm__)
+#define TERSIFY_CURVE __attribute__((noinline)) Vec
+#else
+#define TERSIFY_CURVE inline Vec
+#endif
+
+TERSIFY_CURVE exp_of(Vec x) {
   constexpr float kMagic = 12582912.0f;  // adding it leaves whole numbers in the lowest bits
   const auto too_large = x > Vec{} + 88.7f;
   x = clamp(x, -87.3f, 88.3f);
@@ -81,7 +88,53 @@ inline Vec tanh_of(Vec x) {
   return size < Vec{} + 0.65f ? near : far;
 }
 
-inline Vec activate(Vec v, const EpilogueView& f) {
+// Of zero −∞, of negative numbers NaN, and of numbers too small for an exponent their own.
+TERSIFY_CURVE log_of(Vec x) {
+  const auto tiny = x < Vec{} + 1.17549435e-38f;
+  const IntVec bits = (IntVec)(tiny ? x * 8388608.0f : x);
+  // The power of two that leaves a mantissa between √½ and √2.
+  const IntVec shifted = bits - 0x3f3504f3, power = shifted >> 23;
+  const Vec m = (Vec)(bits - (power << 23)) - 1.0f, square = m * m;
+  const Vec whole = __builtin_convertvector(power, Vec) - (tiny ? Vec{} + 23.0f : Vec{});
+  Vec p = Vec{} + 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const Vec made = m + (p * m * square - whole * 2.12194440e-4f - 0.5f * square) + whole * 0.693359375f;
+  const Vec odd = x == Vec{} ? Vec{} - INFINITY : x + INFINITY;  // ∞ and NaN stay
+  const Vec found = ((x > Vec{}) & (x < Vec{} + INFINITY)) ? made : odd;
+  return x < Vec{} ? Vec{} + NAN : found;
+}
+
+// Of numbers around 1 log x loses what 1 + x has rounded away; it comes back as the ratio of x to what was added.
+inline Vec log_sigmoid_of(Vec x) {
+  const Vec power = exp_of(Vec{} - magnitude(x)), sum = 1.0f + power, added = sum - 1.0f;
+  const Vec log1p = added == Vec{} ? power : log_of(sum) * (power / added);
+  return (x < Vec{} ? x : Vec{}) - log1p;
+}
+
+inline Vec curve_of(Vec x, Curve curve) {
+  Vec made;
+  switch (curve) {
+    case Curve::Exp:  // halves reach as far as floats do
+      made = exp_of(0.5f * x);
+      return made * made;
+    case Curve::Log:
+      return log_of(x);
+    case Curve::LogSigmoid:
+      return log_sigmoid_of(x);
+    default:
+      for (int l = 0; l < kLanes; ++l) made[l] = __builtin_sqrtf(x[l]);
+      return made;
+  }
+}
+
+TERSIFY_CURVE curved(Vec v, const EpilogueView& f) {
   switch (f.activation) {
     case Activation::Gelu:
       return 0.5f * v * erfc_of(v * -0.70710678f);
@@ -95,11 +148,13 @@ inline Vec activate(Vec v, const EpilogueView& f) {
       return tanh_of(v);
     case Activation::HardSwish:
       return v * clamp(v + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f);
-    case Activation::Leaky:
-      return v < Vec{} ? v * f.low : v;
     default:
-      return clamp(v, f.low, f.high);
+      return v < Vec{} ? v * f.low : v;
   }
+}
+
+inline Vec activate(Vec v, const EpilogueView& f) {
+  return f.activation == Activation::Clamp ? clamp(v, f.low, f.high) : curved(v, f);
 }
 
 inline float activate(float v, const EpilogueView& f) {

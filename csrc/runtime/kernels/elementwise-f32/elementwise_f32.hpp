@@ -34,6 +34,13 @@ void elementwise_rows(float* out, const float* a, const float* b, bool multiply,
   }
 }
 
+void curve(float* out, const float* in, size_t count, Curve which) {
+  for (size_t i = 0; i < count; i += kLanes) {
+    const int some = int(count - i < size_t(kLanes) ? count - i : kLanes);
+    store_some(out + i, curve_of(load_some(in + i, some), which), some);
+  }
+}
+
 }  // namespace
 }  // namespace TERSIFY_NAMESPACE
 }  // namespace tersify

@@ -81,6 +81,17 @@ int Engine::with_constant(int in, std::vector<float> constant, bool multiply) {
   });
 }
 
+int Engine::curve(int in, Curve curve) {
+  const Shape shape = at(in).shape;
+  return add({in}, shape, [=, this](Schedule& s, const Op& op) {
+    add_item_step(s, op, "curve", shape.numel(),
+                  [=, this](const Kernels& k, float* to, const float* from, size_t count) {
+                    k.curve(to, from, count, curve);
+                    if (!k.all_finite(to, count)) finite_ = false;
+                  });
+  });
+}
+
 int Engine::elementwise(int a, int b, bool multiply, Epilogue epilogue) {
   const Value first = at(a);
   std::vector<int> inputs{a};

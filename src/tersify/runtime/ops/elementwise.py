@@ -226,7 +226,11 @@ def _lower_arithmetic(call: Call, context: Context) -> tuple[Op, tuple[str, ...]
         )
     multiply = call.target is aten.mul.Tensor
     if call.target is aten.div.Tensor:
-        raise CannotLower("quotients of two tensors have no kernel")
+        if not context.is_constant(other):
+            raise CannotLower("quotients of two tensors have no kernel")
+        return _over_constant(context.constant(other, "divisor"), shape), (
+            a["self"].name,
+        )
     # a ± alpha · b: the factor belongs to the second operand.
     factor = float(a.get("alpha", 1)) * (-1 if call.target is aten.sub.Tensor else 1)
     if context.is_constant(other):
@@ -289,6 +293,14 @@ def _with_constant(
             epilogue=Epilogue(scale=channels) if multiply else Epilogue(shift=channels)
         )
     return WithConstant(constant=item, multiply=multiply)
+
+
+def _over_constant(constant: Tensor, shape: tuple[int, ...]) -> Op:
+    """A product with the inverse, which differs from the quotient by a last place."""
+    if constant.dtype != torch.float32:
+        raise CannotLower("its constant is not of finite float32 numbers")
+    inverse = float64(constant).reciprocal().to(torch.float32)
+    return _with_constant(inverse, shape, 1.0, True)
 
 
 def _with_number(call: Call, value: float) -> Op:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -90,6 +91,36 @@ class GlobalAverage(Op):
         return [self.epilogue.describe()]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AverageOfAxes(Op):
+    """The mean over some axes of an item, channels or not."""
+
+    kind: ClassVar[str] = "average of axes"
+    source_shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    def reference(
+        self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
+    ) -> Tensor:
+        return sources[0].mean(self.axes).reshape(node.shape)
+
+    def emit(self, emitter: Emitter, node: Node) -> int:
+        # What stays moves to the front and counts as channels, the rest as positions.
+        rank = len(self.source_shape)
+        kept = [axis for axis in range(1, rank) if axis not in self.axes]
+        strides = [math.prod(self.source_shape[axis + 1 :]) for axis in range(rank)]
+        size = self.source_shape
+        order = [(size[a], 0, size[a], strides[a]) for a in (*kept, *self.axes)]
+        channels = math.prod(size[axis] for axis in kept)
+        positions = math.prod(size[axis] for axis in self.axes)
+        moved = emitter.engine.move(
+            emitter.source(node), (channels, positions, 1), order, 0, 0.0
+        )
+        plain = Epilogue().in_cpp(emitter.module, channels)
+        means = emitter.engine.global_mean(moved, plain)
+        return emitter.engine.view(means, *emitter.item_of_shape(node.shape))
+
+
 @lowers(aten.max_pool2d_with_indices.default)
 def _lower_max(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
@@ -140,16 +171,17 @@ def _lower_adaptive(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 def _lower_mean(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     source: Ref = a["self"]
-    rank = len(context.floats(source))
-    # Axes may be negative. A mean over items or channels is another operation.
+    shape = context.floats(source)
+    rank = len(shape)
+    # Axes may be negative. A mean over items is no operation of ours.
     axes = sorted(axis % max(rank, 1) for axis in (a["dim"] or []))
-    if (
-        rank < 3
-        or axes != list(range(2, rank))
-        or a["dtype"] not in (None, torch.float32)
-    ):
-        raise CannotLower("only the mean over all positions of a channel has a kernel")
-    return GlobalAverage(), (source.name,)
+    if rank < 2 or not axes or axes[0] == 0 or a["dtype"] not in (None, torch.float32):
+        raise CannotLower("only means of float32 numbers of one item have a kernel")
+    if rank > 2 and axes == list(range(2, rank)):
+        return GlobalAverage(), (source.name,)
+    if len(context.graph.values[call.results[0]].shape) < 2:
+        raise CannotLower("it leaves no axis of an item")
+    return AverageOfAxes(source_shape=shape, axes=tuple(axes)), (source.name,)
 
 
 def _two(values: Any) -> tuple[int, ...]:

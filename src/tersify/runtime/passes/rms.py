@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tersify.runtime.ops import (
+    AverageOfAxes,
     Elementwise,
     GlobalAverage,
     LayerNorm,
@@ -141,21 +142,12 @@ def _is_mean_of_last(mean: Node, node: Node) -> bool:
             and not mean.op.epilogue.is_affine
             and not mean.op.epilogue.activates
         )
-    if _target(mean) is not aten.mean.dim:
-        return False
-    assert isinstance(mean.op, TorchCall)
-    axes = list(mean.op.args[1]) if len(mean.op.args) > 1 else []
-    # A `dtype` would compute the mean in another precision than the kernel.
-    return axes in ([-1], [len(node.shape) - 1]) and "dtype" not in mean.op.kwargs
+    return isinstance(mean.op, AverageOfAxes) and mean.op.axes == (len(node.shape) - 1,)
 
 
 def _squares(squares: Node, value: str) -> bool:
     if squares.inputs[0] != value:
         return False
-    if _target(squares) is aten.pow.Tensor_Scalar:
-        assert isinstance(squares.op, TorchCall)
-        # x.pow(2) and x · x are the two usual spellings of a square.
-        return squares.op.args[1:] == (2,)
     multiplies = (
         isinstance(squares.op, Elementwise)
         and squares.op.multiply

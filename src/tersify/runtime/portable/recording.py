@@ -16,9 +16,8 @@ from tersify.runtime.portable.program import Numbers, Plain
 from tersify.runtime.portable.signatures import (
     ACTIVATIONS,
     CALLS,
+    CHOICES,
     EPILOGUE_VECTORS,
-    KINDS,
-    LANES,
     LENGTHS,
     MAKES_NOTHING,
     PACKS,
@@ -105,10 +104,8 @@ class Tape:
             return self.vector(list(x))
         if kind == "number":
             return self.vector([x])[0]
-        if kind == "kind":
-            return KINDS.index(x.name)
-        if kind == "lane":
-            return LANES.index(x.name)
+        if kind in CHOICES:
+            return CHOICES[kind][1].index(x.name)
         if kind == "flag":
             return bool(x)
         if kind == "axes":

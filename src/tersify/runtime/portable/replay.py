@@ -16,9 +16,8 @@ from tersify.runtime.portable.program import Plain, Program, sizes_of, vector
 from tersify.runtime.portable.signatures import (
     ACTIVATIONS,
     CALLS,
+    CHOICES,
     EPILOGUE_VECTORS,
-    KINDS,
-    LANES,
     MAKES_NOTHING,
     PACKS,
 )
@@ -66,7 +65,8 @@ class Replay:
         given = [x.contiguous() for x in inputs]
         if not self._engines[batch].run(_buffers(given), _buffers(outputs)):
             raise ValueError(
-                "an input holds NaN or infinity, which kernels that skip zeros do not take"
+                "an input, or a curve of one, is NaN or infinite, which kernels that "
+                "skip zeros do not take"
             )
         return outputs
 
@@ -116,10 +116,9 @@ class Replay:
             return tuple(vector(x, numbers).tolist())
         if kind == "number":
             return float(vector([x, 1], numbers)[0])
-        if kind == "kind":
-            return getattr(self._module.ValueKind, KINDS[x])
-        if kind == "lane":
-            return getattr(self._module.Lane, LANES[x])
+        if kind in CHOICES:
+            type_name, names = CHOICES[kind]
+            return getattr(getattr(self._module, type_name), names[x])
         if kind == "axes":
             return [tuple(axis) for axis in x]
         return tuple(x) if isinstance(x, list) and kind != "window" else x

@@ -34,6 +34,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "layer_norm": ("value", "count", "numbers", "numbers", "number", "flag"),
     "group_norm": ("value", "count", "numbers", "numbers", "number"),
     "prelu": ("value", "numbers"),
+    "curve": ("value", "curve"),
     "with_constant": ("value", "numbers", "flag"),
     "move": ("value", "shape", "axes", "count", "number"),
     "attention": ("values", "counts6", "number", "flag", "flags4", "flags3"),
@@ -52,8 +53,12 @@ PACKS: Mapping[str, tuple[str, ...]] = {
     "recurrent": ("array", "flag", "numbers"),
     "embedding": ("array", "numbers", "numbers"),
 }
-KINDS = ("SIGN", "TABLE", "FLOAT")
-LANES = ("F32",)
+# Kinds of arguments that are written as places in a list: the type, and its names.
+CHOICES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "kind": ("ValueKind", ("SIGN", "TABLE", "FLOAT")),
+    "lane": ("Lane", ("F32",)),
+    "curve": ("Curve", ("EXP", "LOG", "LOG_SIGMOID", "ROOT")),
+}
 ACTIVATIONS = (
     "CLAMP",
     "GELU",
