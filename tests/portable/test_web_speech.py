@@ -119,7 +119,9 @@ def test_the_microphone_is_enhanced_as_the_command_does_it(
     sound = spoken(tmp_path / "said.wav", 48000)
     flags = [*FAKE, f"--use-file-for-fake-audio-capture={sound}"]
     with browser.Page(program, tmp_path / "profile", flags=flags) as page:
-        page.open(serving(planned), "document.getElementById('speech')?.hidden === false")
+        page.open(
+            serving(planned), "document.getElementById('speech')?.hidden === false"
+        )
         page.value("document.getElementById('record').click()")
         page.wait("document.getElementById('record').textContent === 'Stop'")
         page.value("new Promise((done) => setTimeout(done, 1500))")
