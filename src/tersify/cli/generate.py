@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tersify.cli.common import INTERRUPTED, MaxDecodedBytes, allowed
+from tersify.cli import INTERRUPTED
+from tersify.cli.common import MaxDecodedBytes, allowed
 
 Model = Annotated[
     Path,
