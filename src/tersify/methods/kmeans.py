@@ -126,9 +126,9 @@ class SharedTransform(Transform):
         # A weight belongs to its nearest centre, so clusters part half way between two.
         edges = (centres[1:] + centres[:-1]) / 2
         self.codes.copy_(
-            torch.where(weight == 0, 0, torch.bucketize(weight, edges) + 1).to(
-                torch.uint8
-            )
+            torch.where(
+                weight == 0, 0, torch.bucketize(weight.contiguous(), edges) + 1
+            ).to(torch.uint8)
         )
         self.levels.start.copy_(centres)
         self.levels.factor.fill_(1.0)
