@@ -92,7 +92,7 @@ def watched_slot(site: Site) -> Slot:
     chain = lists[attribute]
     # behind the class that torch made for the parametrized module
     kind = type(module).__mro__[1]
-    chain.slot.castable = site.chain[-1].is_exact and not others and kind in CAST_LAYERS
+    chain.slot.castable = not others and kind in CAST_LAYERS
     chain.slot.watch(chain)
     return chain.slot
 

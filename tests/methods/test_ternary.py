@@ -275,14 +275,18 @@ def test_functional_calls_work_after_a_step_and_give_the_same_gradients():
     )
 
 
-def test_under_autocast_prepared_weights_come_in_its_type_and_give_the_same_training():
+@pytest.mark.parametrize("scale", ["none", "tensor", "channel"])
+def test_under_autocast_prepared_weights_come_in_its_type_and_give_the_same_training(
+    scale,
+):
     weights, types = [], []
+    method = Ternary(spread=0.3, scale=scale)
     for prepared in (True, False):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
         session = tersify.attach(
             model,
-            Recipe(rules=[Rule(weights="*.weight", methods=[Ternary(spread=0.3)])]),
+            Recipe(rules=[Rule(weights="*.weight", methods=[method])]),
             epochs=9,
         )
         optimizer = torch.optim.Adam(session.param_groups(), lr=0.02)

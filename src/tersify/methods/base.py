@@ -104,13 +104,6 @@ class Transform(nn.Module):
         raise NotImplementedError
 
     @property
-    def is_exact(self) -> bool:
-        """Whether every value it gives is the same number in any floating type, as −1,
-        0 and 1 are.
-        """
-        return False
-
-    @property
     def passes_in_training(self) -> bool:
         """Whether training uses the latent as it comes."""
         return False

@@ -71,10 +71,6 @@ class BinaryTransform(Transform):
         super().__init__()
         self.stochastic, self.scaled = stochastic, scaled
 
-    @property
-    def is_exact(self) -> bool:
-        return not self.scaled
-
     def forward(self, latent: Tensor) -> Tensor:
         fixed = latent.detach()
         # Evaluation always takes the sign, so that it gives the weights that `pack`

@@ -73,14 +73,18 @@ class FlatWeights:
     ) -> None:
         self.tensors = tensors
         self._constants = {} if constants is None else constants
-        # A network may change its layout between two steps, and with it what is known.
-        strides = [t.stride() for t in tensors]
-        self._layout = self.remembered(
-            f"layout {strides}", (), lambda: _layout_of(tensors)
-        )
+        self._layout = self._known_layout()
         self.values = self.flatten(tensors)
         self.learned: list[Learned] = []
         self._learned_lists = 0
+
+    def _known_layout(self) -> ShapeRuns | StridedTensors:
+        """The layout of the last step, unless the network has changed its own since."""
+        strides = [t.stride() for t in self.tensors]
+        known = self._constants.get("layout")
+        if known is None or known[0] != strides:
+            known = self._constants["layout"] = strides, _layout_of(self.tensors)
+        return known[1]
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the same shapes as one vector, in the same order."""
@@ -189,14 +193,17 @@ class FlatWeights:
             return numbers.index_select(0, owners)
         return _Spread.apply(numbers, owners, self.members(per_channel=per_channel))
 
-    def sums(self, *vectors: Tensor) -> Tensor:
-        """The sums over each tensor's weights: a row for each tensor, a column for each
-        vector.
+    def sums(self, *vectors: Tensor, per_channel: bool = False) -> Tensor:
+        """The sums over each tensor's (or output channel's) weights: a row for each of
+        them, a column for each vector.
         """
-        count = len(vectors)
+        members, count = self.members(per_channel=per_channel), len(vectors)
+        if count == 1:
+            return _segment_sums(vectors[0], members)[:, None]
         # Vectors end to end are summed faster than the columns of a matrix.
+        whose = "channels" if per_channel else "tensors"
         lengths = self.constant(
-            f"members for {count} vectors", lambda: self.members().repeat(count)
+            f"members of {whose} for {count} vectors", lambda: members.repeat(count)
         )
         return _segment_sums(torch.cat(vectors), lengths).view(count, -1).t()
 

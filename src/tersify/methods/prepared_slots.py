@@ -22,9 +22,9 @@ class Slot:
     object, or lies elsewhere. An edit through `.data` passes unseen, as it does by
     autograd.
 
-    `castable` says that only layers read the weight that autocast casts for, and that
-    it is exact in any type: then it is made at once in the type that autocast made of
-    the last one, `cast`, which spares a cast for each.
+    `castable` says that the weight belongs to a layer for which autocast casts it. Then
+    it is made at once in the type that autocast made of the last one, `cast`: the same
+    numbers that autocast would make, without a call for each layer.
     """
 
     __slots__ = (

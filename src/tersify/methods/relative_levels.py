@@ -69,32 +69,20 @@ class AllLevels:
     """
 
     def __init__(self, every: Sequence[RelativeLevels], weights: FlatWeights) -> None:
-        self._starts, self._gains, factor = _starts_gains_and_factors(every, weights)
+        gains = weights.constant(
+            "gains",
+            lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]),
+        )
+        starts = [cast("Tensor", e._buffers["start"]) for e in every]
+        self._starts = weights.remembered(
+            "starts", starts, lambda: torch.cat([start.reshape(-1) for start in starts])
+        )
+        factor = weights.learn(
+            [cast("nn.Parameter", e._parameters["factor"]) for e in every]
+        )
+        self._gains = gains.to(factor.dtype)
         self.values = self._starts * factor.detach()
 
     def to_factors(self, gradient: Tensor) -> Tensor:
         # Chain rule of start · factor, with the gain of `RelativeLevels.forward`.
         return gradient.reshape(-1) * self._starts * self._gains
-
-
-def all_levels(every: Sequence[RelativeLevels], weights: FlatWeights) -> Tensor:
-    """The same with torch recording the way back."""
-    start, gains, factor = _starts_gains_and_factors(every, weights)
-    return start * scale_gradient(factor, gains)
-
-
-def _starts_gains_and_factors(
-    every: Sequence[RelativeLevels], weights: FlatWeights
-) -> tuple[Tensor, Tensor, Tensor]:
-    gains = weights.constant(
-        "gains",
-        lambda: torch.cat([torch.full((e.start.numel(),), e.gain) for e in every]),
-    )
-    starts = [cast("Tensor", e._buffers["start"]) for e in every]
-    start = weights.remembered(
-        "starts", starts, lambda: torch.cat([start.reshape(-1) for start in starts])
-    )
-    factor = weights.learn(
-        [cast("nn.Parameter", e._parameters["factor"]) for e in every]
-    )
-    return start, gains.to(factor.dtype), factor

@@ -25,9 +25,12 @@ class ShapeRuns:
         # torch.cat along the first dimension demands equal shapes behind it;
         # `all(shapes)` excludes 0-dim tensors, which it refuses.
         self._joins_at_once = len({shape[1:] for shape in shapes}) == 1 and all(shapes)
+        self._are_numbers = not any(shapes)
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """The tensors, of the shapes that are known, end to end."""
+        if self._are_numbers:
+            return torch.stack(list(tensors))
         if not self._joins_at_once:
             tensors = [t.reshape(-1) for t in tensors]
         # Not `view`: what is joined from channels-last tensors lies in their layout.

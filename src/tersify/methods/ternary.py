@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tersify.checks import check_choice, check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform
-from tersify.methods.flat_weights import FlatWeights
+from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.registry import register
 from tersify.methods.ternary_bound import TernaryBound
 from tersify.methods.threshold import (
@@ -128,15 +128,15 @@ class Ternary(Method):
             if not is_measured_at(step.progress):
                 return
             # Δ follows the regime until it reaches the quantile, and the quantile from
-            # there on.
-            threshold = min(
-                threshold, float(magnitude_quantile(bound.entering(), self.sparsity))
-            )
+            # there on: as a tensor, since a Python number would wait for a GPU.
+            quantile = magnitude_quantile(bound.entering(), self.sparsity)
+            bound.set_thresholds_(quantile.clamp(max=threshold))
+            return
         bound.set_thresholds_(threshold)
 
     def prepare(
         self, bound: Bound, weights: FlatWeights
-    ) -> Tensor | tuple[Tensor, Tensor] | None:
+    ) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
         assert isinstance(bound, TernaryBound)
         return bound.ternarized(weights)
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from tersify import ranks
 from tersify.methods.base import Bound
-from tersify.methods.flat_weights import FlatWeights, clip_, signs_beyond
-from tersify.methods.relative_levels import all_levels
+from tersify.methods.flat_weights import FlatWeights, Prepared, clip_, signs_beyond
+from tersify.methods.relative_levels import AllLevels, levels_of
 from tersify.methods.threshold import TernaryTransform
-from tersify.methods.weight_math import straight_through
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,25 +68,38 @@ class TernaryBound(Bound):
             self._equal_at[:] = versions
         return thresholds[0]
 
-    def ternarized(self, weights: FlatWeights) -> Tensor | tuple[Tensor, Tensor] | None:
+    @torch.no_grad()
+    def ternarized(
+        self, weights: FlatWeights
+    ) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
         threshold = self._one_threshold()
         if threshold is None:
             return None
-        transforms = self.each(TernaryTransform)
-        first, latents = transforms[0], weights.values.detach()
+        first, latents = self.transforms[0], weights.values
+        assert isinstance(first, TernaryTransform)
         # Equal to TernaryTransform.pattern in every bit.
         pattern = signs_beyond(latents, threshold)
-        # a clipped latent is inside, where all gradients pass (eq. 2)
-        outside = first.saturate and not first.clip
+        # A clipped latent is inside, where all gradients pass. A boolean gain keeps
+        # the gradient where it is true, which is eq. 2's indicator.
+        inside = latents.abs() <= 1.0 if first.saturate and not first.clip else None
         if first.factor is None:
-            # A boolean gain keeps the gradient where it is true, which is eq. 2's
-            # indicator.
-            return (pattern, latents.abs() <= 1.0) if outside else pattern
-        factors = all_levels(
-            [t.factor for t in transforms if t.factor is not None], weights
-        )
-        passed = weights.values.clamp(-1.0, 1.0) if outside else weights.values
-        per_channel = first.factor.start.ndim > 0
-        return straight_through(pattern, passed) * weights.spread(
-            factors, per_channel=per_channel
-        )
+            return pattern if inside is None else (pattern, inside)
+        return self._scaled(pattern, inside, first.factor.start.ndim > 0, weights)
+
+    def _scaled(
+        self,
+        pattern: Tensor,
+        inside: Tensor | None,
+        per_channel: bool,
+        weights: FlatWeights,
+    ) -> Prepared:
+        """The pattern times the factor of each tensor, or of each output channel."""
+        levels = AllLevels(levels_of(self, "factor"), weights)
+        factors = weights.spread(levels.values, per_channel=per_channel)
+
+        def gradient(given: Tensor) -> Tensor:
+            sums = weights.sums(given * pattern, per_channel=per_channel)
+            return levels.to_factors(sums)
+
+        gain = factors if inside is None else torch.where(inside, factors, 0.0)
+        return Prepared(pattern * factors, gain, gradient)

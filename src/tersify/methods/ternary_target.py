@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tersify.checks import check_range
 from tersify.methods.base import Bound, Method, Site, Step, Transform
-from tersify.methods.flat_weights import FlatWeights
+from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.layer_spreads import layer_spreads
 from tersify.methods.registry import register
 from tersify.methods.ternary_bound import TernaryBound
@@ -131,7 +131,7 @@ class TernaryTarget(Method):
 
     def prepare(
         self, bound: Bound, weights: FlatWeights
-    ) -> Tensor | tuple[Tensor, Tensor] | None:
+    ) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
         assert isinstance(bound, TernaryBound)
         return bound.ternarized(weights)
 

@@ -46,8 +46,12 @@ def magnitude_quantile(latents: Sequence[Tensor], fraction: float) -> Tensor:
     """
     # Rounded up, and at least 1: the sample has at most about SAMPLED_LATENTS numbers.
     stride = -(-sum(t.numel() for t in latents) // SAMPLED_LATENTS)
-    sample = torch.cat([t.reshape(-1)[::stride].abs() for t in latents])
-    return sample.kthvalue(max(1, round(fraction * sample.numel()))).values
+    sample = torch.cat([t.reshape(-1)[::stride] for t in latents]).abs_()
+    place = max(1, round(fraction * sample.numel()))
+    if sample.is_cuda:
+        # There torch searches a vector with one block of threads, and sorts with all.
+        return sample.sort().values[place - 1]
+    return sample.kthvalue(place).values
 
 
 class TernaryTransform(Transform):
@@ -84,10 +88,6 @@ class TernaryTransform(Transform):
                     start.expand(per_channel if scale == "channel" else ()),
                     members=latent.numel(),
                 )
-
-    @property
-    def is_exact(self) -> bool:
-        return self.factor is None
 
     @torch.no_grad()
     def start_(self, latent: Tensor) -> None:
