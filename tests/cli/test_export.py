@@ -21,6 +21,15 @@ def speech_file(tmp_path_factory):
     return path
 
 
+def test_export_alone_shows_its_help_as_the_program_alone_does(capsys):
+    assert main([]) == main(["export"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "Usage: tersify export" in captured.out
+    for kind in ("fpga", "onnx", "c", "safetensors", "gguf"):
+        assert f" {kind} " in captured.out
+
+
 def test_an_fpga_folder_from_a_file(speech_file, tmp_path, capsys):
     assert (
         main(

@@ -30,9 +30,15 @@ if TYPE_CHECKING:
 
 export = typer.Typer(
     help="Hand a .terse file over: a folder for an FPGA, a C source, an ONNX or GGUF file, or dense safetensors.",
-    no_args_is_help=True,
     add_completion=False,
 )
+
+
+@export.callback(invoke_without_command=True)
+def _alone(context: typer.Context) -> None:
+    # Typer's own no_args_is_help ends in an error without a word in some versions.
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @export.command()
