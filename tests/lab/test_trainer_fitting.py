@@ -12,6 +12,7 @@ from tersify.lab.data import dataset
 from tersify.lab.experiments import Experiment, experiments
 from tersify.lab.trainer import (
     DENSE,
+    Display,
     Job,
     RunDirectory,
     TrainConfig,
@@ -21,8 +22,9 @@ from tersify.lab.trainer import (
 from tersify.lab.trainer.dense_twin import dense_twin, starts_from_twin
 from tersify.lab.trainer.loop import Loop
 from tersify.lab.trainer.rate import learning_rate
-from tersify.lab.trainer.run_directory import TWIN
+from tersify.lab.trainer.run_directory import START, TWIN
 from tersify.recipe import Recipe, ready_recipes
+from tersify.report.run_files import find_runs
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +148,40 @@ def test_a_recipe_that_starts_from_a_trained_network_starts_from_its_dense_twin(
         == rows
     )
     assert RunDirectory(tmp_path / "run").model.read_bytes() == before
+
+
+def test_a_recipe_without_a_wanted_twin_says_that_it_trains_its_start_and_shows_no_twin(
+    tmp_path,
+):
+    job, data = job_of(Recipe.load("twn"))
+    out, said, shown = tmp_path / "run", [], []
+
+    def display(name):
+        shown.append(name)
+        return Display()
+
+    def run(**flags):
+        return run_with_twin(
+            job,
+            out,
+            data=data,
+            label="twn",
+            wanted=False,
+            display=display,
+            tell=said.append,
+            **flags,
+        )
+
+    rows = run()
+    assert [*rows] == ["twn"]
+    assert "dense_accuracy" not in rows["twn"]
+    assert shown == ["dense start", "twn"]
+    assert said == [
+        f"twn starts from a trained network, so a dense one is trained first, into {out / START}; "
+        "--weights FILE starts from one that you have"
+    ]
+    assert [run.path for run in find_runs([out])] == [out]
+    assert run(resume=True) == rows
 
 
 def test_a_run_that_stopped_after_its_twin_goes_on_from_it(tmp_path):

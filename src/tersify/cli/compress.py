@@ -52,7 +52,9 @@ def compress(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="Start from these weights, and not from the dense twin's."),
+        typer.Option(
+            help="Start from these weights, and not from a dense network trained here first."
+        ),
     ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data sets.")
@@ -63,7 +65,8 @@ def compress(
     dense_twin: Annotated[
         bool,
         typer.Option(
-            help="Train the same network dense as well, for comparison; a recipe may start from it."
+            help="Train the same network dense as well, for comparison. Without it, a recipe that starts from a trained "
+            "network still trains a dense one first, unless --weights has one, and does not show it."
         ),
     ] = True,
     batch_size: Annotated[
@@ -164,8 +167,13 @@ def compress(
             tensorboard=tensorboard,
             data=samples,
             display=lambda name: display_for(console, name),
+            tell=lambda line: first(lambda: _say(console, line)),
         )
         first(lambda: _print_and_report(console, home, label, rows))
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_and_report(
@@ -189,4 +197,4 @@ def _print_and_report(
             highlight=False,
         )
     for path in (out / "model.terse", write_report([out])):
-        console.print(f"{path}", highlight=False, markup=False, soft_wrap=True)
+        _say(console, f"{path}")

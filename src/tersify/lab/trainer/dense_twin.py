@@ -16,7 +16,7 @@ from tersify.lab.trainer.display import Display
 from tersify.lab.trainer.evaluation import evaluate
 from tersify.lab.trainer.fitting import DENSE, fitted
 from tersify.lab.trainer.job import Job
-from tersify.lab.trainer.run_directory import TWIN, RunDirectory
+from tersify.lab.trainer.run_directory import START, TWIN, RunDirectory
 
 SAMPLE = 1000  # images that tell whether a network is trained
 # What the dense twin has in common with the compressed run that starts from it; the
@@ -83,31 +83,40 @@ def run_with_twin(
     resume: bool = False,
     display: Callable[[str], Display] = lambda label: Display(),
     tensorboard: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, dict[str, float]]:
     """Train the twin into `out/dense-twin`, then the job into `out`; the metrics of
     both, by "dense twin" and `label`.
 
     A recipe that wants a trained network starts from the twin, unless the job has one
-    already. Else the twin is there for comparison, and only where it is `wanted`.
+    already. Where no twin is `wanted`, such a recipe still needs its start: `tell` is
+    given one sentence, it is trained into `out/dense-start`, and its metrics are left
+    out.
     """
     ranks.first(lambda: RunDirectory(out).check_usable(resume=resume))
-    rows: dict[str, dict[str, float]] = {}
     if job.recipe is not None:
         # A mistake in the compressed job must not show after the twin has trained for
         # hours.
         job.check(data)
     starts_there = starts_from_twin(job, data)
-    if job.recipe is not None and (wanted or starts_there):
-        twin = dense_twin(job, data)
-        rows["dense twin"] = twin.run(
-            out / TWIN, resume=resume, display=display("dense twin"), data=data
+    name, folder = ("dense twin", TWIN) if wanted else ("dense start", START)
+    if starts_there and not wanted:
+        tell(
+            f"{label} starts from a trained network, so a dense one is trained first, into {out / folder}; "
+            "--weights FILE starts from one that you have"
         )
+    rows: dict[str, dict[str, float]] = {}
+    if job.recipe is not None and (wanted or starts_there):
+        dense = dense_twin(job, data).run(
+            out / folder, resume=resume, display=display(name), data=data
+        )
+        rows = {name: dense} if wanted else {}
     if starts_there:
-        job = replace(job, weights=RunDirectory(out / TWIN).model)
+        job = replace(job, weights=RunDirectory(out / folder).model)
     metrics = job.run(
         out, resume=resume, display=display(label), tensorboard=tensorboard, data=data
     )
     if rows:
-        metrics["dense_accuracy"] = rows["dense twin"]["accuracy"]
+        metrics["dense_accuracy"] = rows[name]["accuracy"]
         ranks.first(lambda: RunDirectory(out).write_metrics(metrics))
     return rows | {label: metrics}

@@ -24,8 +24,9 @@ _ALWAYS_MEASURED = (
 )
 
 
-# the folder of the run's dense twin, which may be trained before it
+# the folders of what may be trained before the run: its dense twin, or only its start
 TWIN = "dense-twin"
+START = "dense-start"
 
 
 class RunDirectory:
@@ -92,7 +93,7 @@ class RunDirectory:
 
     def _is_empty(self) -> bool:
         return not self.path.exists() or all(
-            path.name in (LOCK, TWIN) for path in self.path.iterdir()
+            path.name in (LOCK, TWIN, START) for path in self.path.iterdir()
         )
 
     def _never_got_anywhere(self) -> bool:
