@@ -25,6 +25,8 @@ struct BadInput : std::runtime_error {
 
 std::vector<uint8_t> read_whole(const std::string& path);
 Array read_npy(const std::string& path);
+// Throws unless there is nothing yet or a regular file, which is none of those that are `read`.
+void check_replaceable(const std::string& path, const std::vector<std::string>& read);
 void write_npy(const std::string& path, const float* numbers, const std::vector<int64_t>& shape);
 Array read_png(const std::string& path);  // [1, 1 or 3, height, width]; transparency is left out
 

@@ -79,6 +79,26 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return text;
 }
 
+bool ends_in(const std::string& text, const std::string& end) {
+  return text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+std::string name_of(const std::string& out, size_t number) { return number ? out + "." + std::to_string(number) : out; }
+
+// What stands behind the inputs is where to write, and it must not be anything that somebody wants to keep.
+void take_output(Wanted& w, const tersify_facts& facts) {
+  const size_t given = w.inputs.size(), taken = facts.inputs;
+  const std::string takes = "the network takes " + std::to_string(taken) + (taken == 1 ? " input" : " inputs");
+  if (given != taken && given != taken + 1) throw BadInput(takes + ", got " + std::to_string(given));
+  if (given == taken) return;
+  w.out = w.inputs.back();
+  w.inputs.pop_back();
+  if (!ends_in(w.out, ".npy")) throw BadInput(takes + ", and a file to write ends in .npy, got '" + w.out + "'");
+  std::vector<std::string> read = w.inputs;
+  read.push_back(w.file);
+  for (size_t i = 0; i < facts.outputs; ++i) check_replaceable(name_of(w.out, i), read);
+}
+
 // The array as the port takes it: bytes of images become floats of about zero mean.
 Array fitted(Array array, const tersify_port& port, const tersify_facts& facts, int64_t& batch) {
   const std::vector<int64_t> wanted(port.shape, port.shape + port.rank);
@@ -94,12 +114,17 @@ Array fitted(Array array, const tersify_port& port, const tersify_facts& facts, 
     throw BadInput(std::string("'") + port.name + "' takes " + (port.dtype == TERSIFY_INT64 ? "int64" : "float32"));
   const size_t channels = array.shape.size() > 1 ? size_t(array.shape[1]) : 1;
   const size_t plane = array.count() / size_t(array.shape[0]) / channels;
+  const size_t known_channels = facts.image_channels;
+  if (known_channels > 1 && known_channels != channels)
+    throw BadInput("the plan has the mean of " + std::to_string(known_channels) + " channels for images, and '" +
+                   port.name + "' has " + std::to_string(channels) + "; give float32");
+  if (!known_channels)
+    std::fprintf(stderr, "tersify-run: the plan does not say how images become numbers; bytes were divided by 255\n");
   std::vector<float> numbers(array.count());
   for (size_t i = 0; i < numbers.size(); ++i) {
-    const size_t c = facts.image_channels == 1 ? 0 : i / plane % channels;
-    const bool known = c < facts.image_channels;
-    numbers[i] = (float(array.bytes[i]) / 255.0f - (known ? facts.image_mean[c] : 0.0f)) /
-                 (known ? facts.image_std[c] : 1.0f);
+    const size_t c = known_channels == 1 ? 0 : i / plane % channels;
+    const float mean = known_channels ? facts.image_mean[c] : 0.0f, std = known_channels ? facts.image_std[c] : 1.0f;
+    numbers[i] = (float(array.bytes[i]) / 255.0f - mean) / std;
   }
   array.kind = 'f';
   array.bytes.resize(numbers.size() * sizeof(float));
@@ -136,13 +161,7 @@ void run(Wanted w) {
   const std::unique_ptr<tersify_model, ModelCloser> model(opened);
   tersify_facts facts;
   check(tersify_describe(opened, &facts));
-  if (w.inputs.size() == facts.inputs + 1) {
-    w.out = w.inputs.back();
-    w.inputs.pop_back();
-  }
-  if (w.inputs.size() != facts.inputs)
-    throw BadInput("the network takes " + std::to_string(facts.inputs) + " inputs, got " +
-                   std::to_string(w.inputs.size()));
+  take_output(w, facts);
   int64_t batch = facts.batch;
   std::vector<Array> arrays;
   std::vector<tersify_tensor> inputs, outputs;
@@ -150,8 +169,7 @@ void run(Wanted w) {
     tersify_port port;
     check(tersify_input(opened, i, &port));
     const std::string& path = w.inputs[i];
-    const bool png = path.size() > 4 && path.substr(path.size() - 4) == ".png";
-    arrays.push_back(fitted(png ? read_png(path) : read_npy(path), port, facts, batch));
+    arrays.push_back(fitted(ends_in(path, ".png") ? read_png(path) : read_npy(path), port, facts, batch));
   }
   batch = batch ? batch : 1;
   for (Array& array : arrays) inputs.push_back({array.bytes.data(), array.count()});
@@ -178,11 +196,10 @@ void run(Wanted w) {
   check(tersify_run(begun, batch, inputs.data(), outputs.data()));
   const double first = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   for (size_t i = 0; i < facts.outputs; ++i) {
-    const std::string more = i ? "." + std::to_string(i) : "";
     if (w.out.empty())
       print_largest(opened, made[i], batch);
     else
-      write_npy(w.out + more, made[i].data(), shapes[i]);
+      write_npy(name_of(w.out, i), made[i].data(), shapes[i]);
   }
   if (w.bench) {
     std::vector<double> times;

@@ -2,6 +2,10 @@
 #include <cstring>
 #include <memory>
 
+#if !defined(_WIN32)
+#include <sys/stat.h>
+#endif
+
 #include "run/arrays.hpp"
 
 namespace tersify::run {
@@ -33,6 +37,7 @@ std::vector<uint8_t> read_whole(const std::string& path) {
     bytes.insert(bytes.end(), block, block + got);
     if (bytes.size() > kMaxInput) throw BadInput(path + " is larger than 1 GiB");
   }
+  if (std::ferror(file.get())) throw BadInput(path + " cannot be read");
   return bytes;
 }
 
@@ -77,6 +82,20 @@ Array read_npy(const std::string& path) {
   if (file.size() - begin - length != count * width) throw BadInput(path + " has another size than its shape");
   made.bytes.assign(file.begin() + ptrdiff_t(begin + length), file.end());
   return made;
+}
+
+void check_replaceable(const std::string& path, const std::vector<std::string>& read) {
+#if defined(_WIN32)
+  for (const std::string& other : read)
+    if (other == path) throw BadInput(path + " is also read, and would be lost; write to another file");
+#else
+  struct stat own, others;
+  if (stat(path.c_str(), &own) != 0) return;
+  if (!S_ISREG(own.st_mode)) throw BadInput(path + " is no regular file; write to another place");
+  for (const std::string& other : read)
+    if (stat(other.c_str(), &others) == 0 && own.st_dev == others.st_dev && own.st_ino == others.st_ino)
+      throw BadInput(path + " is also read, and would be lost; write to another file");
+#endif
 }
 
 void write_npy(const std::string& path, const float* numbers, const std::vector<int64_t>& shape) {
