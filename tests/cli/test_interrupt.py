@@ -58,6 +58,19 @@ def test_ctrl_c_leaves_a_run_that_the_printed_command_resumes(tmp_path, capsys):
     assert not first_shown.startswith("1/")
 
 
+def test_ctrl_c_before_anything_was_done_leaves_with_the_command_that_starts_it(
+    tmp_path, monkeypatch, capsys
+):
+    def pressed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tersify.lab.trainer.run_with_twin", pressed)
+    assert main([*COMMAND, "--out", str(tmp_path / "a run")]) == 130
+    told = capsys.readouterr().err
+    assert "nothing was done yet. Start with:" in told
+    assert told.endswith(f"--out '{tmp_path / 'a run'}'\n")
+
+
 def test_ctrl_c_before_the_commands_are_imported_shows_no_traceback(
     monkeypatch, capsys
 ):

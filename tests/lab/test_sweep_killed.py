@@ -19,7 +19,7 @@ def kill_and_resume(folder, trials, kills, most_seconds):
     )
     before = {}
     for _ in range(kills):
-        process = start_sweep(file, out, "--resume")
+        process = start_sweep(file, out, *(["--resume"] if before else []))
         while process.poll() is None and not (out / "trials").is_dir():
             time.sleep(0.01)
         time.sleep(chance.uniform(0.0, most_seconds))

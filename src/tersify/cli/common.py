@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tersify.cli import INTERRUPTED
+from tersify.locks import LOCK
 from tersify.toml import read_toml
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tersify.recipe import Recipe
 
 DATA_HELP = "digits, cifar10, cifar100, mnist, polarity, polarity-bytes, a folder or file.py:function."
+_REMEDY = "leave --resume out to begin, or give the --out of what was begun"
 Target = Annotated[
     str | None,
     typer.Option(
@@ -137,6 +139,18 @@ def load_recipe(name: str) -> Recipe | None:
     return None if name == "none" else Recipe.load(name)
 
 
+def check_begun(out: Path) -> None:
+    """There is something that --resume could go on with; what it is, others ask."""
+    if out.is_dir() and not _is_begun(out):
+        raise ValueError(f"there is nothing to resume, {out} is empty; {_REMEDY}")
+    if not out.exists():
+        raise ValueError(f"there is nothing to resume, {out} is not there; {_REMEDY}")
+
+
+def _is_begun(out: Path) -> bool:
+    return out.is_dir() and any(path.name != LOCK for path in out.iterdir())
+
+
 @contextlib.contextmanager
 def resumable(context: typer.Context, out: Path) -> Iterator[None]:
     """Ctrl-C inside leaves with the command that goes on from the last checkpoint."""
@@ -144,9 +158,12 @@ def resumable(context: typer.Context, out: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         arguments = [a for a in context.obj if a != "--resume"]
-        typer.echo(
-            f"\nStopped; finished epochs are kept in {out}. Go on with:\n"
-            f"  tersify {shlex.join([*arguments, '--resume'])}",
-            err=True,
+        begun = _is_begun(out)
+        told = (
+            f"finished epochs are kept in {out}. Go on with:"
+            if begun
+            else "nothing was done yet. Start with:"
         )
+        command = [*arguments, *(["--resume"] if begun else [])]
+        typer.echo(f"\nStopped; {told}\n  tersify {shlex.join(command)}", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -14,6 +14,7 @@ from tersify.cli.common import (
     DATA_HELP,
     MaxDecodedBytes,
     allowed,
+    check_begun,
     load_recipe,
     pairs,
     resumable,
@@ -65,8 +66,8 @@ def compress(
     dense_twin: Annotated[
         bool,
         typer.Option(
-            help="Train the same network dense as well, for comparison. Without it, a recipe that starts from a trained "
-            "network still trains a dense one first, unless --weights has one, and does not show it."
+            help="Train the same network dense as well, for comparison. Without it, a recipe that starts from a "
+            "trained network still trains a dense one first, unless --weights has one, and does not show it."
         ),
     ] = True,
     batch_size: Annotated[
@@ -129,7 +130,6 @@ def compress(
     home = out or Path("runs") / "-".join(
         re.sub(r"[^\w.-]+", "-", name) for name in (target, data, label)
     )
-    resume = resume or restarted()
     flags = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -144,7 +144,9 @@ def compress(
     table = chosen.train if chosen else DENSE
     # a mistake in the settings is told before the data are read
     fitted(table, 1, **overrides)
-    first(lambda: RunDirectory(home).check_usable(resume=resume))
+    # torchrun may start a process again before the run has left anything
+    goes_on = resume or restarted()
+    first(lambda: RunDirectory(home).check_usable(resume=goes_on))
     samples = dataset(data, root=data_root)
     job = Job(
         target=target,
@@ -158,12 +160,14 @@ def compress(
     )
     console = wide_console()
     with process_group(pick_device(job.config.device)), resumable(context, home):
+        if resume and not restarted():
+            first(lambda: check_begun(home))  # the others may not see the folder
         rows = run_with_twin(
             job,
             home,
             label=label,
             wanted=dense_twin,
-            resume=resume,
+            resume=goes_on,
             tensorboard=tensorboard,
             data=samples,
             display=lambda name: display_for(console, name),

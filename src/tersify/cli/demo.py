@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tersify.cli.common import resumable
+from tersify.cli.common import check_begun, resumable
 from tersify.cli.example import show_example
 
 
@@ -46,6 +46,8 @@ def demo(
         home = out or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="tersify-demo-"))
         )
+        if resume:
+            check_begun(home)
         if out is not None:
             stack.enter_context(resumable(context, out))
         rows = run_demo(

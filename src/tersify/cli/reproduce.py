@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.common import refuse_flags, resumable
+from tersify.cli.common import check_begun, refuse_flags, resumable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,6 +110,8 @@ def reproduce(
         or Path("runs")
         / f"{experiment}{'-smoke' if smoke else ''}{'-validation' if validate else ''}"
     )
+    if resume:
+        check_begun(home)
     request = Request(
         out=home,
         smoke=smoke,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tersify.cli.common import resumable
+from tersify.cli.common import check_begun, resumable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,8 @@ def sweep(
 
     chosen = Sweep.load(file)
     home = out or Path("runs") / chosen.name
+    if resume and storage is None:  # a journal elsewhere may know of trials
+        check_begun(home)
     console = wide_console()
     with resumable(context, home), sweep_display(console) as display:
         results = run(
