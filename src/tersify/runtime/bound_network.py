@@ -30,6 +30,7 @@ from tersify.runtime.inputs import in_order, strides_in_order
 from tersify.runtime.nested import map_leaves
 from tersify.runtime.network import Network
 from tersify.runtime.planner import Planner
+from tersify.runtime.shared_inputs import refuse_fixed_tensors, writes_are_seen
 
 # nodes that are sent back to torch one by one; after that all of them are
 MAX_RETURNS = 8
@@ -46,6 +47,8 @@ class Bound:
         self.returns_one_tensor = type(graph.outputs) is Ref
         self._names = graph.results
         self.depends_on_strides = graph.depends_on_strides
+        # calls with inputs of the same sizes may still differ
+        self.looks_at_memory = graph.depends_on_strides or bool(graph.written)
         # runs instead of the network, where it is faster
         self.module: nn.Module | None = None
         self._plain = (
@@ -106,6 +109,15 @@ class Bound:
                 for place, name in self.graph.written.items():
                     places[place].copy_(values[name])
         return made
+
+    def needs_the_module(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether a write reaches what else this call reads, so that only the module
+        itself is right.
+        """
+        if not self.graph.written:
+            return False
+        refuse_fixed_tensors(self.graph, inputs)
+        return writes_are_seen(self.graph, inputs)
 
     def laid_out(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """The inputs as the capture had them: one number behind the other, unless it

@@ -19,7 +19,7 @@ from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
 from tersify.runtime.checksums import check_unchanged, checksums
 from tersify.runtime.eager import Eager
 from tersify.runtime.engine import Kernels
-from tersify.runtime.fast_call import blanks, fast_call, nobody_looks_at
+from tersify.runtime.fast_call import fast_call, nobody_looks_at, remember
 from tersify.runtime.inputs import Arguments, check_inputs, explained, in_order
 from tersify.runtime.nested import map_leaves
 from tersify.runtime.op_profile import OpTime, profile
@@ -51,6 +51,8 @@ class CompiledModule(nn.Module):
         self._lock = (os.getpid(), threading.Lock())
         self._first: Bound | None = None
         self._unchanged: dict[str, int] = {}
+        # tensors of the module that some size changes: all others read them anew
+        self._state: tuple[Tensor, ...] = ()
         self._number = number_of(self)
         self._fast = None if kernels is None else fast_call(kernels.module)
         self.eval()
@@ -97,7 +99,7 @@ class CompiledModule(nn.Module):
                 return None
         key = key_of_call(inputs, {})
         found = self._bounds.get(key)
-        if found is None or found.depends_on_strides:
+        if found is None or found.looks_at_memory:
             return None
         with suppress(KeyError):  # another thread may just have dropped it
             self._bounds.move_to_end(key)
@@ -109,6 +111,9 @@ class CompiledModule(nn.Module):
             return self._as_operator(args)
         given = check_inputs(args, kwargs)
         bound = self._bound(args, kwargs, given)
+        if bound.needs_the_module(given):
+            with self._binding():
+                return self._eager.run(args, kwargs)
         return bound.run(given) if bound.module is None else bound.call(args, kwargs)
 
     def weight_bytes(self) -> int:
@@ -148,11 +153,14 @@ class CompiledModule(nn.Module):
             self._planner.calibrate(
                 [self._observation(batch) for batch in calibration or [example]]
             )
+            # they may have shown that the module changes more than it did before
+            captured = self._captured(args, kwargs)
         bound = self._bind(
             captured, [in_order(x) for x in given], key_of_call(args, kwargs)
         )
-        self._first = self._remembered(bound, args, kwargs)
-        self._choose_module(self._first, captured, args, kwargs)
+        self._first = bound
+        remember(self._fast, bound, args, kwargs)
+        self._choose_module(bound, captured, args, kwargs)
         self._check_other_numbers(args, kwargs, given)
 
     def _check_other_numbers(
@@ -223,7 +231,7 @@ class CompiledModule(nn.Module):
             if keep_strides:
                 return self._bind(captured, given, key)
             found = self._bind(captured, [in_order(x) for x in given], key)
-            self._remembered(found, args, kwargs)
+            remember(self._fast, found, args, kwargs)
             self._choose_module(found, captured, args, kwargs)
             return found
 
@@ -257,30 +265,6 @@ class CompiledModule(nn.Module):
             self._bounds.popitem(last=False)
         return bound
 
-    def _remembered(
-        self, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Bound:
-        """The fast call knows positional tensors by their shapes and types, so it must
-        not see a network that is bound to strides, to keywords or to autocast.
-        """
-        positional = not kwargs and all(type(x) is Tensor for x in args)
-        if (
-            self._fast is None
-            or not positional
-            or bound.depends_on_strides
-            or torch.is_autocast_enabled("cpu")
-        ):
-            return bound
-        segment = bound.only_segment()
-        if segment is not None:
-            shapes = tuple(
-                bound.graph.values[name].shape for name in bound.graph.inputs
-            )
-            self._fast.remember(shapes, segment.engine, blanks(segment.shapes))
-        else:
-            self._fast.remember_function(args, bound.call_unseen)
-        return bound
-
     def _captured(
         self,
         args: tuple[Any, ...],
@@ -290,12 +274,23 @@ class CompiledModule(nn.Module):
     ) -> Captured:
         model = self._source[0]
         try:
-            return capture(model, args, kwargs, keep_strides=keep_strides)
+            captured = capture(
+                model, args, kwargs, keep_strides=keep_strides, state=self._state
+            )
         except CannotCapture:
             raise
         except Exception as error:
             # anybody's forward: what it raises is not known here
             raise explained(model, check_inputs(args, kwargs), error) from error
+        state = tuple(captured.graph.state.values())
+        if len(state) > len(self._state):
+            # Networks of other sizes took these tensors for constants.
+            self._state = state
+            self._bounds.clear()
+            self._fast = (
+                None if self._kernels is None else fast_call(self._kernels.module)
+            )
+        return captured
 
     def _binding(self) -> threading.Lock:
         """A lock of this process: another thread may have held the parent's when this
@@ -316,7 +311,12 @@ class CompiledModule(nn.Module):
 
     def run_flat(self, inputs: list[Tensor]) -> list[Tensor]:
         """For the operator: the tensors of the outputs in order."""
-        return self._bound(tuple(inputs), {}, inputs).run_flat(inputs)
+        bound = self._bound(tuple(inputs), {}, inputs)
+        if bound.needs_the_module(inputs):
+            raise ValueError(
+                "the forward writes to memory that several inputs share, which no operator of torch may; give copies"
+            )
+        return bound.run_flat(inputs)
 
     def output_values(self, inputs: Sequence[Tensor]) -> list[Value]:
         """For the operator: the sizes and types of the outputs. A tracer has no numbers

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from tersify.modes import eval_mode
 from tersify.runtime.bound_network import Bound
 from tersify.runtime.capture import Captured
 from tersify.runtime.check import FP32_TOLERANCE, difference
@@ -44,6 +45,11 @@ class Eager:
     @cached_property
     def _twin(self) -> nn.Module | None:
         return twin(self._model)
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the module itself makes of a call, with all that it leaves behind."""
+        with torch.no_grad(), eval_mode(self._model):
+            return self._model(*args, **kwargs)
 
     def faster(
         self,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from tersify.runtime.torch_operator import WATCHERS
+
+if TYPE_CHECKING:
+    from tersify.runtime.bound_network import Bound
 
 HOOKS_OF_ALL_MODULES = tuple(
     getattr(torch_module, name, {})
@@ -43,6 +46,28 @@ def fast_call(extension: ModuleType) -> Any:
     # The C++ function asks the hooks and watchers itself at every call, and gives None
     # where any of them wants to see it.
     return _made(extension, one=True, hooks=HOOKS_OF_ALL_MODULES, watchers=WATCHERS)
+
+
+def remember(
+    fast: Any, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """The fast call knows positional tensors by their shapes and types, so it must not
+    see a network that is bound to strides, to keywords or to autocast, or that writes.
+    """
+    if (
+        fast is None
+        or kwargs
+        or any(type(x) is not Tensor for x in args)
+        or bound.looks_at_memory
+        or torch.is_autocast_enabled("cpu")
+    ):
+        return
+    segment = bound.only_segment()
+    if segment is not None:
+        shapes = tuple(bound.graph.values[name].shape for name in bound.graph.inputs)
+        fast.remember(shapes, segment.engine, blanks(segment.shapes))
+    else:
+        fast.remember_function(args, bound.call_unseen)
 
 
 def fast_part(

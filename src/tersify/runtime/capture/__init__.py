@@ -54,21 +54,23 @@ def capture(
     kwargs: Mapping[str, Any],
     *,
     keep_strides: bool = False,
+    state: tuple[Tensor, ...] = (),
 ) -> Captured:
     """Run the module once in eval mode on copies of the inputs. The module is left as
     it was.
 
     The copies are contiguous, unless `keep_strides`: what a write in place reaches may
-    depend on strides.
+    depend on strides. `state`: tensors of the module that are known to change; those
+    that this run changes are found.
     """
     copy = _with_strides if keep_strides else _contiguous
     try:
-        return _settled(model, args, kwargs, copy)
+        return _settled(model, args, kwargs, state, copy)
     except CannotCapture:
         # Some libraries look at numbers only to skip work, and not while torch.compile
         # looks at them.
         with _as_if_compiling():
-            return _settled(model, args, kwargs, copy)
+            return _settled(model, args, kwargs, state, copy)
 
 
 @contextlib.contextmanager
@@ -89,12 +91,15 @@ def _as_if_compiling() -> Iterator[None]:
 
 
 def _settled(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], copy: Copy
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    state: tuple[Tensor, ...],
+    copy: Copy,
 ) -> Captured:
     # A first record may show that the forward changes buffers, or fills a cache. It is
     # then recorded again with that known. Four rounds are enough for a buffer whose
     # change shows another one; a forward that goes on changing is refused.
-    state: tuple[Tensor, ...] = ()
     settled = False
     before = Attributes(model)
     for _ in range(4):
