@@ -16,6 +16,7 @@ from tersify.cli.common import (
     check_free,
     pairs,
 )
+from tersify.cli.completion import data_sets, networks
 
 if TYPE_CHECKING:
     from tersify.lab.allocate import Plan
@@ -25,7 +26,8 @@ def allocate(
     target: Annotated[
         str,
         typer.Argument(
-            help="The network: a reference network's name or file.py:function."
+            help="The network: a reference network's name or file.py:function.",
+            autocompletion=networks,
         ),
     ],
     weights: Annotated[
@@ -34,7 +36,7 @@ def allocate(
             help="Its trained weights: .terse, .safetensors or a torch checkpoint."
         ),
     ],
-    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    data: Annotated[str, typer.Option(help=DATA_HELP, autocompletion=data_sets)],
     out: Annotated[Path, typer.Option(help="The recipe to write.")],
     budget: Annotated[
         int | None, typer.Option(help="Bytes that codes and tables may take.")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tersify.cli.common import MaxDecodedBytes, allowed, pairs, refuse_flags
+from tersify.cli.completion import data_sets, networks, recipes
 
 
 def collect(
@@ -17,7 +18,8 @@ def collect(
         str,
         typer.Argument(
             help="A reference network, file.py:function, torchvision:NAME, timm:NAME, hf:PATH, a .terse file, "
-            "or a collection that is there (for --bench and --export)."
+            "or a collection that is there (for --bench and --export).",
+            autocompletion=networks,
         ),
     ],
     out: Annotated[
@@ -27,7 +29,8 @@ def collect(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Where the calibration batch comes from: a data set as for compress."
+            help="Where the calibration batch comes from: a data set as for compress.",
+            autocompletion=data_sets,
         ),
     ] = None,
     weights: Annotated[
@@ -36,7 +39,10 @@ def collect(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="Prune by this recipe, without training, before collecting."),
+        typer.Option(
+            help="Prune by this recipe, without training, before collecting.",
+            autocompletion=recipes,
+        ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE for the network; repeatable.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tersify.cli import INTERRUPTED
+from tersify.cli.completion import networks
 from tersify.locks import LOCK
 from tersify.toml import read_toml
 
@@ -28,6 +29,7 @@ Target = Annotated[
     typer.Option(
         "--target",
         help="What the network is, where the file does not name a reference network.",
+        autocompletion=networks,
     ),
 ]
 TargetOption = Annotated[

@@ -19,6 +19,7 @@ from tersify.cli.common import (
     pairs,
     resumable,
 )
+from tersify.cli.completion import data_sets, networks, recipes_or_none
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,12 +33,17 @@ def compress(
     target: Annotated[
         str,
         typer.Argument(
-            help="A reference network, file.py:function, torchvision:NAME, timm:NAME or hf:PATH."
+            help="A reference network, file.py:function, torchvision:NAME, timm:NAME or hf:PATH.",
+            autocompletion=networks,
         ),
     ],
-    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    data: Annotated[str, typer.Option(help=DATA_HELP, autocompletion=data_sets)],
     recipe: Annotated[
-        str, typer.Option(help="A ready recipe, a TOML file, or none (train it dense).")
+        str,
+        typer.Option(
+            help="A ready recipe, a TOML file, or none (train it dense).",
+            autocompletion=recipes_or_none,
+        ),
     ],
     out: Annotated[
         Path | None,

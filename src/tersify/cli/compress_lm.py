@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from tersify.cli.common import Overwrite, check_free
+from tersify.cli.completion import language_recipes
 
 
 def compress_lm(
@@ -26,7 +27,8 @@ def compress_lm(
     recipe: Annotated[
         str,
         typer.Option(
-            help="A ready recipe (lm-3bit, lm-2bit, lm-table4) or a TOML file."
+            help="A ready recipe (lm-3bit, lm-2bit, lm-table4) or a TOML file.",
+            autocompletion=language_recipes,
         ),
     ] = "lm-3bit",
     bits: Annotated[

@@ -18,11 +18,12 @@ from tersify.cli.common import (
     pairs,
     trusted,
 )
+from tersify.cli.completion import data_sets
 
 
 def evaluate(
     file: Annotated[Path, typer.Argument(help="A .terse file.")],
-    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    data: Annotated[str, typer.Option(help=DATA_HELP, autocompletion=data_sets)],
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data sets.")
     ] = None,

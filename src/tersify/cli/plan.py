@@ -19,6 +19,7 @@ from tersify.cli.common import (
     check_free,
     network_and_input,
 )
+from tersify.cli.completion import data_sets
 
 if TYPE_CHECKING:
     from tersify.lab.data.types import Data
@@ -35,7 +36,8 @@ def plan(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Data for activation ranges and input normalization: " + DATA_HELP
+            help="Data for activation ranges and input normalization: " + DATA_HELP,
+            autocompletion=data_sets,
         ),
     ] = None,
     data_root: Annotated[

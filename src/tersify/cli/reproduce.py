@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tersify.cli.common import check_begun, refuse_flags, resumable
+from tersify.cli.completion import experiments
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def reproduce(
     context: typer.Context,
     experiment: Annotated[
-        str | None, typer.Argument(help="The experiment's name; see --list.")
+        str | None,
+        typer.Argument(
+            help="The experiment's name; see --list.", autocompletion=experiments
+        ),
     ] = None,
     smoke: Annotated[
         bool,

@@ -19,13 +19,14 @@ from tersify.cli.common import (
     check_free,
     pairs,
 )
+from tersify.cli.completion import data_sets
 
 
 def squeeze(
     file: Annotated[
         Path, typer.Argument(help="A .terse file, with plain or coded weights.")
     ],
-    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    data: Annotated[str, typer.Option(help=DATA_HELP, autocompletion=data_sets)],
     out: Annotated[Path, typer.Option(help="The .terse file to write.")],
     drop: Annotated[
         float,
