@@ -5,6 +5,7 @@ does with images.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import zlib
@@ -237,3 +238,63 @@ def test_a_mean_for_other_channels_than_the_bytes_have_is_refused(
     status, _, said = told(file, image)
     assert status == 1
     assert "the mean of 2 channels" in sentence(said)
+
+
+class EveryStep(nn.Module):
+    """Depthwise and strided layers, a concatenation, norms, sums, products and means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.slopes = nn.PReLU(8)
+        self.group = nn.GroupNorm(2, 8)
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.slopes(self.stem(x))
+        y = torch.sigmoid(self.group(self.depthwise(x))) * x
+        both = torch.cat([x, y], 1).mean((2, 3))
+        return torch.softmax(self.head(self.norm(both)), -1)
+
+
+class ManySigns(nn.Module):
+    """A layer that one vector at a time meets as signs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(512, 256, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.layer(x)) + 1
+
+
+def every_network() -> dict[str, tuple[nn.Module, Tensor]]:
+    torch.manual_seed(0)
+    signs = ManySigns()
+    signs.layer.weight.data = signs.layer.weight.data.sign()
+    return {
+        **networks(),
+        "every step": (EveryStep(), torch.randn(1, 3, 12, 12)),
+        "depthwise": (
+            nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.AdaptiveAvgPool2d(1)),
+            torch.randn(1, 3, 12, 12),
+        ),
+        "signs": (signs, torch.randn(1, 512)),
+    }
+
+
+@pytest.mark.parametrize("name", every_network())
+def test_every_line_of_a_profile_names_a_kernel(name: str, tmp_path: Path) -> None:
+    model, example = every_network()[name]
+    path, given = tmp_path / "net.terse", tmp_path / "in.npy"
+    tersify.save(
+        packed(model.eval()), path, network=model, example=example, plan="fp32"
+    )
+    np.save(given, example.numpy())
+    status, printed, said = told(path, given, tmp_path / "out.npy", "--profile")
+    assert (status, said) == (0, "")
+    assert printed
+    for line in printed.splitlines():
+        assert re.fullmatch(r" *[\d.]+ µs  \w.*\w", line), printed

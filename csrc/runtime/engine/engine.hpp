@@ -22,13 +22,14 @@
 namespace tersify {
 
 struct Step {
+  explicit Step(const char* name) : kernel(name) {}
   int tasks = 0;
   size_t scratch_bytes = 0;  // per thread
   std::vector<int> reads, writes;
   std::function<void(char* const* buffers, int task, char* scratch)> run;
   std::function<void()> prepare{};  // before every run; may be empty
   std::function<void()> release{};  // after it
-  const char* kernel = "";          // what a profile calls it
+  const char* kernel;               // what a profile calls it
   int value = -1;                   // the output of the operation that it belongs to
 };
 

@@ -42,7 +42,7 @@ Schedule::Schedule(const Engine& engine, int parts, int of, int threads)
     if (home.where == Where::Output && home.number == static_cast<int>(i)) continue;
     const int to = new_buffer(Where::Output, 0, static_cast<int>(i));
     const size_t size = bytes(image(engine.outputs_[i]), {});
-    Step copy;
+    Step copy("copy");
     copy.tasks = 1;
     copy.reads = {from};
     copy.writes = {to};
@@ -153,11 +153,10 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
   const Kernels* k = &kernels();
   const int count = view.images * view.rows * view.cols;
   const bool int8 = count == lanes(Lane::I8), fp16 = count == lanes(Lane::F16);
-  Step step;
+  Step step(into_lanes ? "to lanes" : "from lanes");
   step.tasks = groups * parts;
   step.reads = {from};
   step.writes = {to};
-  step.kernel = into_lanes ? "to lanes" : "from lanes";
   step.run = [=](char* const* b, int task, char*) {
     const int group = task / parts, part = task % parts;
     const int begin = view.c * part / parts, end = view.c * (part + 1) / parts;
@@ -175,11 +174,10 @@ void Schedule::add_exchange(const LaneView& view, int from, int to, bool into_la
 
 void Schedule::add_swap(const Image& image, int from, int to, bool into_pixels) {
   const int plane = image.h * image.w, rows = into_pixels ? image.c : plane, columns = into_pixels ? plane : image.c;
-  Step step;
+  Step step(into_pixels ? "to pixels" : "from pixels");
   step.tasks = image.n;
   step.reads = {from};
   step.writes = {to};
-  step.kernel = into_pixels ? "to pixels" : "from pixels";
   step.run = [=, k = &kernels()](char* const* b, int item, char*) {
     const size_t at = size_t(item) * rows * columns;
     k->swap_axes(reinterpret_cast<const float*>(b[from]) + at, rows, columns, reinterpret_cast<float*>(b[to]) + at);

@@ -63,11 +63,10 @@ int Engine::cached_attention(int in, std::shared_ptr<KeyCache> cache, CachedAtte
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
     const int queries = s.temporary(size_t(tokens) * heads * width * sizeof(float));
     auto tiles = std::make_shared<std::vector<Tile>>();
-    Step enter;
+    Step enter("cache");
     enter.tasks = tokens;
     enter.reads = {source};
     enter.writes = {queries};
-    enter.kernel = "cache";
     enter.scratch_bytes = size_t(key_heads) * width * sizeof(float);
     enter.run = [=](char* const* b, int token, char* scratch) {
       const CacheRow& row = cache->rows()[token];
@@ -89,11 +88,10 @@ int Engine::cached_attention(int in, std::shared_ptr<KeyCache> cache, CachedAtte
     };
     s.add(std::move(enter));
     const int group = heads / key_heads, padded = (width + kCacheVectors - 1) / kCacheVectors * kCacheVectors;
-    Step attend;
+    Step attend("attention");
     attend.tasks = tokens * key_heads;  // as many as there can be tiles: those without one do nothing
     attend.reads = {queries};
     attend.writes = {target};
-    attend.kernel = "attention";
     attend.scratch_bytes = size_t(kCacheQueries) * (kCacheChunk + padded) * sizeof(float);
     attend.run = [=](char* const* b, int task, char* scratch) {
       const int number = task / key_heads, head = task % key_heads;
@@ -135,11 +133,10 @@ int Engine::wanted_rows(int in, std::shared_ptr<KeyCache> cache, int count) {
   if (count < 1 || at(in).items != 1) throw std::invalid_argument("at least one row of one item is wanted");
   return add({in}, checked_shape(1, count, width), [=](Schedule& s, const Op& op) {
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
-    Step step;
+    Step step("rows");
     step.tasks = 1;
     step.reads = {source};
     step.writes = {target};
-    step.kernel = "rows";
     step.prepare = [=] {
       if (int(cache->wanted().size()) != count)
         throw std::invalid_argument("the cache was told of " + std::to_string(cache->wanted().size()) +

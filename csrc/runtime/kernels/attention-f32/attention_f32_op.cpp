@@ -58,11 +58,10 @@ int Engine::attention(const std::vector<int>& inputs, const Attention& a) {
     const int target = s.new_buffer_for(op.output, {}), heads = s.items(op.inputs[0]) * a.heads;
     const int parts = std::clamp(2 * s.threads() / heads, 1, (a.queries + kLeastQueries - 1) / kLeastQueries);
     const Kernels* k = &s.kernels();
-    Step step;
+    Step step("attention");
     step.tasks = heads * parts;
     step.reads = from;
     step.writes = {target};
-    step.kernel = "attention";
     step.scratch_bytes = k->attention_scratch_bytes(a.keys, a.width, a.value_width);
     step.run = [=](char* const* b, int task, char* scratch) {
       const int item = task / parts / a.heads, head = task / parts % a.heads, part = task % parts;

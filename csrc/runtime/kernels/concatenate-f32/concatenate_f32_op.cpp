@@ -20,7 +20,7 @@ void add_concatenation(Schedule& s, const Op& op) {
   for (int value : inputs) {
     const int source = s.buffer_of(value, layout);
     const size_t part = s.bytes(s.image(value), layout) / groups, offset = at;
-    Step step;
+    Step step("concat");
     step.tasks = groups;
     step.reads = {source};
     step.writes = {target};

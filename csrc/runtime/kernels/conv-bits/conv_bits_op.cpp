@@ -172,9 +172,8 @@ void add_conv_bits(Schedule& s, const Op& op, std::shared_ptr<const ConvBits> d)
   auto rows_step = [&](int rows_of_image, auto part) {
     const int all = items * rows_of_image;
     const int tasks = s.threads() > 1 ? std::min(all, kRowTasksPerThread * s.threads()) : 1;
-    Step step;
+    Step step(d->weights->matrix.kernel_name());
     step.tasks = tasks;
-    step.kernel = d->weights->matrix.kernel_name();
     step.run = [=](char* const* b, int task, char* scratch) {
       part(b, int(size_t(all) * task / tasks), int(size_t(all) * (task + 1) / tasks), scratch);
     };

@@ -108,7 +108,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
              double(step.weights->products() + step.weights->rows()));
   step.split(groups, s.threads());
   auto shared = std::make_shared<ConvStep>(std::move(step));
-  Step out;
+  Step out(shared->weights->kernel_name());
   out.tasks = groups * static_cast<int>(shared->geometry.positions.size() * (shared->splits.size() - 1));
   const auto scratch_bytes = scratch_of(k, shared->lane);
   for (size_t r = 0; r + 1 < shared->splits.size(); ++r)
@@ -118,7 +118,6 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   out.reads = {shared->source};
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};
-  out.kernel = shared->weights->kernel_name();
   out.run = [shared, kernel = kernel_of(k, shared->lane, shared->weights->dense())](
                 char* const* buffers, int task, char* scratch) { kernel(shared->task(buffers, task, scratch)); };
   s.add(std::move(out));
@@ -137,11 +136,10 @@ void add_mean_conv(Schedule& s, ConvStep step, const Window& window, const Epilo
   step.mean = std::make_shared<Epilogue>();
   add_conv(s, std::move(step), window);
   const Kernels* k = &s.kernels();
-  Step add_up;
+  Step add_up("mean");
   add_up.tasks = 1;
   add_up.reads = {parts};
   add_up.writes = {target};
-  add_up.kernel = "mean";
   add_up.run = [=](char* const* b, int, char*) {
     float* sums = reinterpret_cast<float*>(b[parts]);
     const size_t count = size_t(rows) * channels;
@@ -164,11 +162,10 @@ void add_mean_conv_i8(Schedule& s, ConvStep step, const Window& window, const Ep
   step.target = parts;
   step.mean = std::make_shared<Epilogue>();
   add_conv(s, std::move(step), window);
-  Step add_up;
+  Step add_up("mean");
   add_up.tasks = rows;
   add_up.reads = {parts};
   add_up.writes = {target};
-  add_up.kernel = "mean";
   add_up.run = [=, k = &s.kernels(), fractions = std::move(fractions)](char* const* b, int row, char*) {
     const size_t count = size_t(rows) * channels, first = size_t(row) * channels;
     const int64_t* totals = reinterpret_cast<int64_t*>(b[parts]) + first;

@@ -20,12 +20,11 @@ void add_pixel_conv(Schedule& s, PixelConvStep conv) {
   const int wanted = s.threads() == 1 ? 1 : (kTasks * s.threads() + items * blocks - 1) / (items * blocks);
   const int parts = std::clamp(wanted, 1, std::max(1, positions / kTaskPositions));
   const auto zeros = std::make_shared<std::vector<float>>(conv.runs->length);
-  Step step;
+  Step step("pixels");
   step.tasks = blocks * items * parts;
   step.reads = {conv.source};
   if (conv.residual >= 0) step.reads.push_back(conv.residual);
   step.writes = {conv.target};
-  step.kernel = "pixels";
   step.run = [=, k = &s.kernels()](char* const* b, int task, char*) {
     const int part = task % parts, item = task / parts % items, block = task / parts / items;
     PixelConvTask t{};
@@ -52,11 +51,10 @@ void add_pixel_conv(Schedule& s, PixelConvStep conv) {
 
 void add_pixel_mean(Schedule& s, const Image& image, int source, int target,
                     std::shared_ptr<const Epilogue> epilogue) {
-  Step step;
+  Step step("mean");
   step.tasks = image.n;
   step.reads = {source};
   step.writes = {target};
-  step.kernel = "mean";
   step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
     k->mean_pixels(image_at(b[source], image, item), image.h * image.w, image.c,
                    reinterpret_cast<float*>(b[target]) + size_t(item) * image.c, epilogue->view());

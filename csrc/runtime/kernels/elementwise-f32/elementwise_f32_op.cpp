@@ -26,7 +26,7 @@ void add_elementwise(Schedule& s, const Op& op, bool multiply, std::shared_ptr<E
   const int tasks = std::min(planes, kTasksPerThread * s.threads());
   const Kernels* k = &s.kernels();
   const bool by_rows = (layout.flat() || by_pixels) && image.h * image.w == 1;  // then neighbours are neighbouring channels
-  Step step;
+  Step step("elementwise");
   step.tasks = tasks;
   step.reads = {first};
   if (second >= 0) step.reads.push_back(second);

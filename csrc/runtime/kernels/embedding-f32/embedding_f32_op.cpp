@@ -22,7 +22,7 @@ int Engine::add_embedding(int in, int rows, int width, std::function<void(int64_
   return add({in}, checked_shape(1, per_item, width), [=](Schedule& s, const Op& op) {
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
     const int count = s.items(in) * per_item, tasks = std::min(count, s.threads());
-    Step step;
+    Step step("embedding");
     step.tasks = tasks;
     step.reads = {source};
     step.writes = {target};

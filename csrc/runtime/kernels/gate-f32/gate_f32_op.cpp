@@ -17,11 +17,10 @@ int Engine::gate(int in, int width, Epilogue activation, bool square) {
   auto constants = std::make_shared<Epilogue>(activation.checked(1));
   return add({in}, checked_shape(1, vectors, width), [=](Schedule& s, const Op& op) {
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
-    Step step;
+    Step step("gate");
     step.tasks = s.items(in) * vectors;
     step.reads = {source};
     step.writes = {target};
-    step.kernel = "gate";
     step.run = [=, k = &s.kernels()](char* const* b, int vector, char*) {
       const float* from = reinterpret_cast<const float*>(b[source]) + size_t(vector) * shape.w;
       k->gate(reinterpret_cast<float*>(b[target]) + size_t(vector) * width, from, gated ? from + width : nullptr, width,
@@ -40,11 +39,10 @@ int Engine::scale_columns(int in, std::vector<float> factors) {
   const int vectors = shape.c * shape.h;
   return add({in}, shape, [=](Schedule& s, const Op& op) {
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
-    Step step;
+    Step step("columns");
     step.tasks = s.items(in) * vectors;
     step.reads = {source};
     step.writes = {target};
-    step.kernel = "columns";
     step.run = [=, k = &s.kernels()](char* const* b, int vector, char*) {
       const size_t at = size_t(vector) * shape.w;
       const EpilogueView f{nullptr, nullptr, nullptr, nullptr, Activation::Clamp, -INFINITY, INFINITY};

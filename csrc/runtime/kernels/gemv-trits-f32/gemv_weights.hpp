@@ -24,6 +24,7 @@ class GemvWeights {
   static bool possible(const Kernels& kernels, GemvKind kind, const std::vector<float>& table, bool zeros);
 
   GemvKind kind() const { return kind_; }
+  const char* kernel_name() const { return kind_ == GemvKind::Trits ? "looked-up signs" : "looked-up table"; }
   int rows() const { return rows_; }
   int features() const { return features_; }
   size_t nonzeros() const { return nonzeros_; }

@@ -42,11 +42,10 @@ void add_linear_bits(Schedule& s, std::shared_ptr<const LinearBits> d, BitSums s
   const BitMatrix& matrix = d->weights->matrix;
   const size_t vector_words = size_t(d->words()) * d->planes();
   const int planes = s.temporary(vector_words * count * sizeof(uint64_t)), lacks = s.temporary(sizeof(int32_t) * count);
-  Step lay;
+  Step lay(matrix.kernel_name());
   lay.tasks = count;
   lay.reads = {source};
   lay.writes = {planes, lacks};
-  lay.kernel = matrix.kernel_name();
   lay.run = [=](char* const* b, int v, char*) {
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * d->weights->features;
     uint64_t* signs = reinterpret_cast<uint64_t*>(b[planes]) + vector_words * v;
@@ -57,11 +56,10 @@ void add_linear_bits(Schedule& s, std::shared_ptr<const LinearBits> d, BitSums s
   s.add(std::move(lay));
   const int tiles = (count + kBitVectors - 1) / kBitVectors, units = matrix.groups() * tiles;
   const int tasks = std::min(units, kCodeTasksPerThread * s.threads());
-  Step multiply;
+  Step multiply(matrix.kernel_name());
   multiply.tasks = tasks;
   multiply.reads = {planes, lacks};
   multiply.writes = {target};
-  multiply.kernel = matrix.kernel_name();
   multiply.run = [=](char* const* b, int task, char*) {
     const BitMatrix& own = d->weights->matrix;
     for (int unit = int(size_t(units) * task / tasks); unit < int(size_t(units) * (task + 1) / tasks); ++unit) {

@@ -16,7 +16,7 @@ void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr
               int target, int vector) {
   const Kernels* k = &s.kernels();
   const int tables = s.temporary(weights->table_bytes());
-  Step make_tables;
+  Step make_tables(weights->kernel_name());
   make_tables.tasks = 1;
   make_tables.reads = {source};
   make_tables.writes = {tables};
@@ -26,7 +26,7 @@ void add_gemv(Schedule& s, std::shared_ptr<GemvWeights> weights, std::shared_ptr
   };
   s.add(std::move(make_tables));
   const int blocks = weights->blocks(), tasks = std::min(blocks, 4 * s.threads());
-  Step multiply;
+  Step multiply(weights->kernel_name());
   multiply.tasks = tasks;
   multiply.reads = {tables};
   multiply.writes = {target};

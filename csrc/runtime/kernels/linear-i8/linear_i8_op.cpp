@@ -39,11 +39,10 @@ Rounded add_rounding(Schedule& s, int features, size_t vector_bytes, int zero, i
   const Kernels* k = &s.kernels();
   const size_t bytes = AlignedBytes::rounded(vector_bytes);
   const Rounded to{bytes, s.temporary(bytes * count + 64), s.temporary(sizeof(VectorScale) * count)};
-  Step round;
+  Step round(kernel);
   round.tasks = count;
   round.reads = {source};
   round.writes = {to.steps, to.scales};
-  round.kernel = kernel;
   round.run = [=](char* const* b, int v, char*) {
     const float* x = reinterpret_cast<const float*>(b[source]) + size_t(v) * features;
     reinterpret_cast<VectorScale*>(b[to.scales])[v] =
@@ -58,10 +57,9 @@ template <class Part>
 void add_products(Schedule& s, const Rounded& x, const char* kernel, int units, int target, size_t scratch_bytes,
                   Part part) {
   const int tasks = std::min(units, kCodeTasksPerThread * s.threads());
-  Step multiply;
+  Step multiply(kernel);
   multiply.tasks = tasks;
   multiply.scratch_bytes = scratch_bytes;
-  multiply.kernel = kernel;
   multiply.reads = {x.steps, x.scales};
   multiply.writes = {target};
   multiply.run = [=](char* const* b, int task, char* scratch) {
@@ -143,10 +141,9 @@ void add_lookups(Schedule& s, LookupSums sums_of, std::shared_ptr<const LookupMa
   size_t rows_at_most = 0;
   for (int part = 0; part < weights->parts(); part += parts_per_task)
     rows_at_most = std::max(rows_at_most, size_t(weights->padded_rows(part, part + parts_per_task)));
-  Step multiply;
+  Step multiply(weights->kernel_name());
   multiply.tasks = tasks_per_vector * count;
   multiply.scratch_bytes = tables_bytes + steps_bytes + (sizeof(uint16_t) + sizeof(int32_t)) * rows_at_most;
-  multiply.kernel = weights->kernel_name();
   multiply.reads = {source};
   multiply.writes = {target};
   multiply.run = [=](char* const* b, int task, char* scratch) {
@@ -175,10 +172,9 @@ void add_pairs(Schedule& s, const PairKernels& pairs, std::shared_ptr<const Pair
   const bool few_vectors = count < s.threads() * kCodeTasksPerThread;
   const int blocks = weights->blocks(), parts = few_vectors ? std::min(blocks, s.threads()) : 1;
   const size_t tables_bytes = weights->tables_bytes(), steps_bytes = AlignedBytes::rounded(weights->vector_bytes());
-  Step multiply;
+  Step multiply(weights->kernel_name());
   multiply.tasks = parts * count;
   multiply.scratch_bytes = tables_bytes + steps_bytes;
-  multiply.kernel = weights->kernel_name();
   multiply.reads = {source};
   multiply.writes = {target};
   multiply.run = [=](char* const* b, int task, char* scratch) {

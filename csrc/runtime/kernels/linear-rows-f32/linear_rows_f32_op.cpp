@@ -20,11 +20,10 @@ int Engine::linear_rows(int in, std::shared_ptr<const RowWeights> weights, Epilo
   return add({in}, checked_shape(1, per_item, rows), [=](Schedule& s, const Op& op) {
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {}), count = s.items(in) * per_item;
     const int blocks = weights->matrix.blocks(), tasks = std::min(blocks, kTasksPerThread * s.threads());
-    Step step;
+    Step step(weights->matrix.kernel_name());
     step.tasks = tasks;
     step.reads = {source};
     step.writes = {target};
-    step.kernel = weights->matrix.kernel_name();
     step.run = [=, k = &s.kernels()](char* const* b, int task, char*) {
       const int end = int(size_t(blocks) * (task + 1) / tasks);
       for (int block = int(size_t(blocks) * task / tasks); block < end; ++block) {

@@ -17,7 +17,7 @@ int Engine::global_mean(int in, Epilogue epilogue) {
     const int source = s.buffer_of(in, layout), target = s.new_buffer_for(op.output, {});
     const LaneView view = s.lane_view(image, layout);
     const Kernels* k = &s.kernels();
-    Step step;
+    Step step("mean");
     step.tasks = layout.groups(image.n);
     step.reads = {source};
     step.writes = {target};

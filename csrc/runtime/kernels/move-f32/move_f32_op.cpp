@@ -69,11 +69,10 @@ int Engine::move(int in, Shape shape, Move move) {
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {}), items = s.items(in);
     const bool splits = s.threads() > 1 && shared->axes.size() > 1;
     const int parts = splits ? shared->axes[0].size : 1;
-    Step step;
+    Step step("move");
     step.tasks = items * parts;
     step.reads = {source};
     step.writes = {target};
-    step.kernel = "move";
     step.run = [=](char* const* b, int task, char*) {
       const int item = task / parts, part = task % parts;
       const float* x = reinterpret_cast<const float*>(b[source]) + item * numel + shared->offset;

@@ -13,10 +13,10 @@ struct Affine {
 
 // Vectors of `count` numbers, each by itself: `each` makes one from another.
 template <class Each>
-void add_vectors(Schedule& s, int in, int output, int count, Each each) {
+void add_vectors(Schedule& s, const char* kernel, int in, int output, int count, Each each) {
   const int source = s.buffer_of(in, {}), target = s.new_buffer_for(output, {});
   const Image image = s.image(in);
-  Step step;
+  Step step(kernel);
   step.tasks = int(int64_t(image.n) * image.c * image.h * image.w / count);
   step.reads = {source};
   step.writes = {target};
@@ -40,7 +40,7 @@ void check_vectors(const Shape& shape, int count, const char* what) {
 int Engine::softmax(int in, int count) {
   check_vectors(at(in).shape, count, "a softmax");
   return add({in}, values_[in].shape, [=](Schedule& s, const Op& op) {
-    add_vectors(s, in, op.output, count,
+    add_vectors(s, "softmax", in, op.output, count,
                 [=, k = &s.kernels()](float* out, const float* x) { k->softmax(out, x, count); });
   });
 }
@@ -52,7 +52,7 @@ int Engine::layer_norm(int in, int count, std::vector<float> weight, std::vector
                                 " numbers needs as many weights and biases, or none");
   auto affine = std::make_shared<Affine>(Affine{std::move(weight), std::move(bias)});
   return add({in}, values_[in].shape, [=](Schedule& s, const Op& op) {
-    add_vectors(s, in, op.output, count, [=, k = &s.kernels()](float* out, const float* x) {
+    add_vectors(s, "layer norm", in, op.output, count, [=, k = &s.kernels()](float* out, const float* x) {
       k->layer_norm(out, x, count, affine->weight.empty() ? nullptr : affine->weight.data(),
                     affine->bias.empty() ? nullptr : affine->bias.data(), eps, centred);
     });
@@ -70,11 +70,10 @@ int Engine::group_norm(int in, int groups, std::vector<float> weight, std::vecto
   const int per_group = shape.c / groups, plane = shape.h * shape.w;
   return add({in}, shape, [=](Schedule& s, const Op& op) {
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
-    Step step;
+    Step step("group norm");
     step.tasks = s.items(in) * groups;
     step.reads = {source};
     step.writes = {target};
-    step.kernel = "group norm";
     step.run = [=, k = &s.kernels()](char* const* b, int task, char*) {
       const size_t first = size_t(task) * per_group * plane;
       const float* x = reinterpret_cast<const float*>(b[source]) + first;

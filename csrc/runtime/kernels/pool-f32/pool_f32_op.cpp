@@ -45,11 +45,10 @@ void add_pixel_pool(Schedule& s, const Op& op, const Window& window, bool is_max
     for (int x = 0; x < out.w; ++x) counted->push_back(1.0f / float(averaged(in, window, count_padding, y, x)));
   const int source = s.buffer_of(op.inputs[0], s.pixels(op.inputs[0]));
   const int target = s.new_buffer_for(op.output, s.pixels(op.output));
-  Step step;
+  Step step("pool");
   step.tasks = in.n;
   step.reads = {source};
   step.writes = {target};
-  step.kernel = "pool";
   step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
     PixelPoolTask t{};
     t.input = reinterpret_cast<const float*>(b[source]) + size_t(item) * in.c * in.h * in.w;
@@ -78,12 +77,11 @@ void add_pool(Schedule& s, const Op& op, const Window& window, bool is_max, bool
   auto reciprocal = is_max ? nullptr : reciprocals(in, to, window, count_padding, k->vector_bytes);
   const int positions = static_cast<int>(geometry->positions.size());
   const size_t footprint = size_t(geometry->footprint_h) * geometry->footprint_w * k->vector_bytes;
-  Step step;
+  Step step("pool");
   step.tasks = to.groups(in.n) * positions;
   step.scratch_bytes = footprint;
   step.reads = {source};
   step.writes = {target};
-  step.kernel = "pool";
   step.run = [=](char* const* b, int task, char* scratch) {
     const Geometry::Position& position = geometry->positions[task % positions];
     const size_t group = task / positions, bytes = k->vector_bytes;

@@ -33,11 +33,10 @@ int Engine::recurrent(int in, std::shared_ptr<const RecurrentWeights> weights, b
     const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
     const Kernels* k = &s.kernels();
     const StateMatrix* matrix = &weights->matrix;
-    Step step;
+    Step step(matrix->kernel_name());
     step.tasks = s.items(in);
     step.reads = {source};
     step.writes = {target};
-    step.kernel = matrix->kernel_name();
     step.scratch_bytes = 2 * padded_bytes(*matrix) + AlignedBytes::rounded(size_t(rows) * sizeof(float));
     step.run = [=](char* const* b, int item, char* bytes) {
       const Scratch own = scratch_of(*matrix, bytes);
