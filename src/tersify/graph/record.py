@@ -20,6 +20,7 @@ from tersify.modes import eval_mode
 
 MOST_CONSTANT_BYTES = 1 << 22
 TOLERANCE = 1e-5  # of the largest output
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 _NORM = torch.ops.aten._native_batch_norm_legit_no_training.default
 
 
@@ -199,7 +200,7 @@ def _nodes(program: Any, places: dict[str, str]) -> tuple[list[Json], list[Json]
             # copies where it must.
             name = (
                 "aten.reshape.default"
-                if node.target is torch.ops.aten.view.default
+                if node.target in _VIEWS
                 else name_of(node.target)
             )
             if name is None:

@@ -191,6 +191,7 @@ def _record(
         random=recorder.random,
         depends_on_strides=recorder.depends_on_strides
         or not written.keys().isdisjoint(inputs),
+        strides_read_by=recorder.strides_read_by,
     )
     captured = Captured(graph=graph, made=made)
     return recorder, captured, before.changed(recorder)

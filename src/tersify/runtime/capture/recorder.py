@@ -50,6 +50,7 @@ class Recorder:
         self.saved: list[tuple[Tensor, Tensor]] = []  # and what they held before
         self.random = False
         self.depends_on_strides = False
+        self.strides_read_by = ""  # the first call that looks at them
         # of the module's parameters and buffers
         self._names = {id(t): name for name, t in owned.items()}
         self._owners = {_storage_id(t): t for t in reversed(list(owned.values()))}
@@ -95,7 +96,7 @@ class Recorder:
         inputs = list(tensors((args, kwargs)))
         if func is aten.as_strided.default:  # it reads memory, not a value
             storage = self._entry(inputs[0]).storage
-            self.depends_on_strides = True
+            self.reads_strides("as_strided")
             self._track(made, storage, storage.read(Geometry.of(made), self._emit))
             return
         results = []
@@ -129,6 +130,11 @@ class Recorder:
         """
         self._entry(tensor).storage.laid_out_by_chance = True
 
+    def reads_strides(self, name: str) -> None:
+        """With inputs laid out otherwise this call would do something else."""
+        self.depends_on_strides = True
+        self.strides_read_by = self.strides_read_by or name
+
     def keep_constant(self, made: Any, inputs: Iterable[Tensor]) -> None:
         """What depends on no input stays what it is; memory made by this run is
         remembered as such.
@@ -142,7 +148,6 @@ class Recorder:
     def before_write(self, written: Tensor, *, live: bool) -> None:
         """Memory is about to change: what was read of it before must stay as it was."""
         entry = self._entry(written)
-        self.depends_on_strides |= entry.storage.laid_out_by_chance
         if entry.storage.live:
             return
         # Three cases. Memory of the module: it is state, and its old numbers are saved.
@@ -176,9 +181,10 @@ class Recorder:
         values are its results.
         """
         written = written_arguments(func, args, kwargs)
-        self.random |= is_random(func)
+        random = is_random(func, args, kwargs)
+        self.random |= random
         # Random numbers differ from call to call, as inputs do.
-        live = self.is_live((args, kwargs)) or is_random(func)
+        live = self.is_live((args, kwargs)) or random
         for tensor in written:
             if live and (
                 Geometry.of(tensor).is_expanded
@@ -188,6 +194,8 @@ class Recorder:
                     "the forward writes to a tensor whose numbers share memory",
                     "call .contiguous() before",
                 )
+            if self._entry(tensor).storage.laid_out_by_chance:
+                self.reads_strides(func._schema.name.split("::")[1])
             self.before_write(tensor, live=live)
         # Constants written by constants stay constants; the version tells older views
         # to read again.
@@ -306,8 +314,21 @@ def _puts_in_order(func: Any, kwargs: Mapping[str, Any]) -> bool:
     )
 
 
-def is_random(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+def is_random(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call draws numbers. Attention, dropout and recurrent layers carry the
+    tag for what they may drop: with a chance of 0, or outside of training, it is nothing.
+    """
+    if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+        return False
+    schema = func._schema.arguments
+    given = {a.name: a.default_value for a in schema}
+    given |= dict(zip(given, args, strict=False)) | dict(kwargs)
+    chance = next(
+        (given[name] for name in ("dropout_p", "dropout") if name in given), 1
+    )
+    if "train" in given and "p" in given:
+        chance = given["p"]
+    return chance != 0 and given.get("train", given.get("training")) is not False
 
 
 def _storage_id(tensor: Tensor) -> int:

@@ -107,8 +107,9 @@ class _AtenMode(TorchDispatchMode):
             # A Python number is frozen into the record, and a branch on it would hold
             # for the example only. Comparing sizes is no such case.
             raise refuse("the forward reads numbers of its input into Python", _REMEDY)
-        if live or is_random(func):
-            recorder.random |= is_random(func)
+        random = is_random(func, args, kwargs)
+        if live or random:
+            recorder.random |= random
             recorder.record(func, args, kwargs, made)
         else:
             recorder.keep_constant(made, tensors((args, kwargs)))
@@ -145,7 +146,8 @@ class _FunctionMode(TorchFunctionMode):
             raise refuse(
                 f"the forward calls {func.__name__}() on numbers of its input", _REMEDY
             )
-        recorder.depends_on_strides |= func in _READS_STRIDES and live
+        if func in _READS_STRIDES and live:
+            recorder.reads_strides(func.__name__)
         if func not in WHOLE or not live or _needs_its_parts(func, args, kwargs):
             made = func(*args, **kwargs)
             # No operation shows that nothing was copied, so it is noted here.

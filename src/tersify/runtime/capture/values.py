@@ -102,6 +102,7 @@ class Graph:
     random: bool = False
     # with inputs laid out otherwise, a write would reach other values
     depends_on_strides: bool = False
+    strides_read_by: str = ""  # the call, where it is one of the forward
 
     @property
     def results(self) -> tuple[str, ...]:

@@ -57,6 +57,7 @@ def of_item(constant: Tensor, shape: Sequence[int]) -> Tensor:
     if constant.ndim < len(shape):
         # Broadcasting aligns shapes at their ends, so it is repeated for every item.
         return constant
-    if constant.shape[0] != 1:
+    # Positions that a forward expands to its batch are the same for every item.
+    if not torch.equal(constant, constant[:1].expand_as(constant)):
         raise CannotLower("its constant differs from item to item")
     return constant[0]

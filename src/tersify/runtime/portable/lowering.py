@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_choice
-from tersify.runtime.capture import Captured, capture
+from tersify.runtime.capture import Captured, Graph, capture
 from tersify.runtime.check import FP32_TOLERANCE, ROUNDED_TOLERANCE, difference
 from tersify.runtime.engine import Emitter, Kernels
 from tersify.runtime.extension import extension
@@ -27,6 +27,9 @@ from tersify.runtime.lower import GAINS_TOO_LITTLE
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.planner import Planner
+from tersify.runtime.portable.attention_by_hand import with_attention
+from tersify.runtime.portable.effects import refuse_effects
+from tersify.runtime.portable.pieces import with_single_pieces
 from tersify.runtime.portable.program import PRECISIONS, Port, Program
 from tersify.runtime.portable.recording import Recording, Tape
 from tersify.runtime.portable.replay import Replay
@@ -100,12 +103,8 @@ class _Maker:
 
     def plan(self, args: Sequence[Tensor], found: Captured | None = None) -> Plan:
         graph = (self.captured(args) if found is None else found).graph
-        if graph.state or graph.written or graph.random or graph.depends_on_strides:
-            raise ValueError(
-                f"{type(self.model).__name__} changes tensors of its own, draws random numbers or looks at strides, so "
-                "it gets no plan"
-            )
-        plan = _for_every_machine(self.planner.plan(graph))
+        refuse_effects(graph)
+        plan = _for_every_machine(self.planner.plan(_with_kernels(graph)))
         in_torch = [node for node in plan.nodes if node.in_torch]
         # What has a kernel stays in torch only beside calls that have none.
         in_torch.sort(key=lambda node: node.reason == GAINS_TOO_LITTLE)
@@ -114,10 +113,11 @@ class _Maker:
             raise ValueError(
                 f"{node.name!r} would be a call of torch ({node.reason}), so the network gets no plan"
             )
-        if any(name in plan.constants for name in plan.outputs):
-            raise ValueError(
-                "an output does not depend on the inputs, so the network gets no plan"
-            )
+        for name in plan.outputs:
+            if name in plan.constants:
+                raise ValueError(
+                    f"the output {name!r} does not depend on the inputs, so the network gets no plan"
+                )
         return plan
 
     def program(self, args: Sequence[Tensor]) -> Program:
@@ -145,10 +145,15 @@ class _Maker:
         )
 
 
+def _with_kernels(graph: Graph) -> Graph:
+    """The same calls as others that have kernels."""
+    return with_attention(with_single_pieces(graph))
+
+
 def _observation(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, list[Tensor]]:
-    return capture(model, args, kwargs).graph, [
+    return _with_kernels(capture(model, args, kwargs).graph), [
         in_order(x) for x in check_inputs(args, kwargs)
     ]
 
