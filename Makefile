@@ -30,7 +30,7 @@ wheels:
 
 # The kernels on a GPU, for machines that have one.
 test-gpu: .venv/.checks
-	$(BIN)/pytest tests/runtime/gpu
+	$(BIN)/pytest -m '' tests/runtime/gpu
 
 # The suite with another version of torch, in an environment of its own: make test-torch TORCH=2.11.0
 test-torch:

@@ -159,7 +159,7 @@ def _table(bench: Bench, case: Case, tag: str) -> None:
     ):
         bench.tuned(
             f"table4_{mode.replace(' ', '_')}_{tag}",
-            tilings(case.vectors, in_shared=False),
+            tilings(case.vectors),
             partial(_with, table_works, case, mode, packed),
             expected(
                 case,

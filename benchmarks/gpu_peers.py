@@ -20,7 +20,7 @@ from torch import nn
 from tersify.runtime.gpu.timing import copies_of, microseconds
 
 CASES = ((4096, 4096, 1), (14336, 4096, 1))
-MODES = ("A16W158", "A8W158", "A16W2", "A16W4")
+MODES = ("A16W158", "A16W2", "A16W4", "A8W158")
 
 
 def layer_of(mode: str, case: Case) -> nn.Module:
@@ -45,9 +45,10 @@ def main(path: Path, modes: list[str]) -> None:
 
     gemlite.set_autotune("fast")
     figures: dict[str, float] = {}
-    for rows, features, vectors in CASES:
-        case = Case(rows=rows, features=features, vectors=vectors)
-        for mode in modes:
+    # Mode by mode: where time runs out, the first modes have all their shapes.
+    for mode in modes:
+        for rows, features, vectors in CASES:
+            case = Case(rows=rows, features=features, vectors=vectors)
             key = f"gemlite_{mode}_{case.name}_batch{vectors}_us"
             try:
                 layer = layer_of(mode, case)

@@ -63,6 +63,10 @@ static float __shfl_xor_sync(u32, float v, int distance) {
   const u32 bits = std::bit_cast<u32>(v);
   return std::bit_cast<float>(exchanged(&bits, 1, [&](auto& all) { return all[my_lane() ^ distance][0]; }));
 }
+static int __shfl_xor_sync(u32, int v, int distance) {
+  const u32 bits = v;
+  return int(exchanged(&bits, 1, [&](auto& all) { return all[my_lane() ^ distance][0]; }));
+}
 static u32 __reduce_max_sync(u32, u32 v) {
   return exchanged(&v, 1, [&](auto& all) {
     u32 top = 0;

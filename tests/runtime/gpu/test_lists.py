@@ -27,10 +27,26 @@ def test_two_weights_at_the_ends_of_a_row_take_few_bytes() -> None:
     signs[:, 0], signs[:, -1] = 1, -1
     lists = sparse.pack(signs)
     assert torch.equal(sparse.unpack(lists), signs)
-    assert lists.data.nbytes == 32 * 16
+    assert lists.data.nbytes == 32 * 32
 
 
 def test_nine_zeros_in_ten_take_less_than_a_bit_a_weight() -> None:
     signs = signs_of(1024, 4096, 0.1)
     lists = sparse.pack(signs)
     assert 8 * (lists.data.nbytes + lists.starts.nbytes) < signs.numel()
+
+
+def test_few_lanes_want_the_same_bank_at_once() -> None:
+    lists = sparse.pack(signs_of(64, 4096, 0.1))
+    slices = lists.slices
+    starts, heads = lists.starts[: slices + 1].tolist(), lists.starts[slices + 1 :]
+    first = (heads & ((1 << 18) - 1)).view(slices, sparse.LANES)
+    most = []
+    for home in range(slices):
+        steps = lists.data[starts[home] : starts[home + 1]].transpose(0, 1)
+        steps = steps.reshape(sparse.LANES, -1).view(torch.int8).long()
+        words = (steps.cumsum(1) + first[home, :, None]) * sparse.UNIT // 4
+        most += [
+            int(torch.bincount(at.unique() % sparse.BANKS).max()) for at in words.T
+        ]
+    assert sum(most) / len(most) < 2.4  # 3.5 in rising order

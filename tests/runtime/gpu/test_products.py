@@ -80,6 +80,17 @@ def test_words_that_come_to_shared_memory_first_give_the_same(
     assert_right(TERNARY, 37, 523, count, activations, dtype, settings)
 
 
+@pytest.mark.parametrize(
+    ("activations", "count"), [(INT8, 1), ("fp16", 1), ("bf16", 5)]
+)
+def test_words_of_tables_come_to_shared_memory_too(
+    activations: str, count: int
+) -> None:
+    settings = Settings(tilings=(Tiling.read((2, 3, 2, 0)),) * 4)
+    dtype = TYPES_OF[activations]
+    assert_right(TABLE, 37, 523, count, activations, dtype, settings)
+
+
 @pytest.mark.parametrize("activations", [INT8, "fp16"])
 def test_a_long_row_in_several_lists_is_right(activations: str) -> None:
     assert_right(LISTS, 21, 3300, 1, activations, TYPES_OF[activations])

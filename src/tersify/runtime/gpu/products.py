@@ -60,7 +60,7 @@ class Settings:
             yield from (replace(self, lists=tiling) for tiling in LIST_TILINGS)
             return
         at = class_of(min(vectors, CLASSES[-1]))
-        for tiling in tilings(CLASSES[at], in_shared=form == TERNARY):
+        for tiling in tilings(CLASSES[at]):
             yield replace(
                 self, tilings=(*self.tilings[:at], tiling, *self.tilings[at + 1 :])
             )
@@ -160,9 +160,13 @@ def _shared_bytes_of(device: torch.device) -> int:
 
 
 def _fitting(tiling: Tiling, packed: Packed, room: int) -> Tiling:
-    """Words come to shared memory only where the kernel can do that and they fit."""
+    """Words come to shared memory only where they fit."""
     wide = packed.data.shape[1]
-    if packed.form == TERNARY and ternary.shared_bytes(wide, tiling) <= room:
+    if packed.form == TERNARY:
+        needed = ternary.shared_bytes(wide, tiling)
+    else:
+        needed = table4.TABLE_BYTES + table4.shared_bytes(wide, tiling)
+    if needed <= room:
         return tiling
     return replace(tiling, in_flight=tiling.in_flight or IN_FLIGHT)
 

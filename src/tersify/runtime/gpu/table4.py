@@ -12,6 +12,7 @@ from tersify.runtime.gpu.rounding import Rounded
 
 ROWS, FEATURES = 16, 64  # of a block; see cuda/table4.cu
 LEVELS = 16
+TABLE_BYTES = 32 << 10  # of a block: every pair of levels, a copy for each lane
 
 
 def pack(codes: Tensor) -> Tensor:
@@ -43,6 +44,12 @@ def pairs(levels: Tensor) -> Tensor:
     """16 levels in fp16 or bf16 → the two numbers of every byte, 256 int32 words."""
     both = torch.stack([levels.repeat(LEVELS), levels.repeat_interleave(LEVELS)], -1)
     return both.contiguous().view(torch.int32).reshape(LEVELS * LEVELS)
+
+
+def shared_bytes(wide: int, tiling: Tiling) -> int:
+    """As ternary.shared_bytes."""
+    blocks = tiling.row_warps * tiling.row_blocks * wide
+    return 0 if tiling.in_flight else ROWS * FEATURES // 2 * blocks
 
 
 def launch(
@@ -86,7 +93,7 @@ def launch(
         defines=defines,
         grid=(ceiling(rows, tiling.rows), 1),
         threads=tiling.threads,
-        shared_bytes=wide * FEATURES if round_here else 0,
+        shared_bytes=wide * FEATURES * round_here + shared_bytes(wide, tiling),
         arguments=(
             words,
             table,

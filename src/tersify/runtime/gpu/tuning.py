@@ -24,7 +24,7 @@ _TILINGS = {  # by class: row warps, feature warps, row blocks, loads in flight 
     16: ((1, 8, 4, 1), (1, 4, 1, 4), (2, 4, 2, 2)),
     32: ((1, 4, 2, 1), (2, 4, 2, 2), (2, 2, 2, 4)),
 }
-LIST_TILINGS = ((16, 16), (16, 8), (32, 8), (32, 4))  # warps, loads in flight
+LIST_TILINGS = ((8, 8), (16, 8), (14, 8), (28, 4))  # warps, loads in flight
 
 
 def class_of(vectors: int) -> int:
@@ -32,10 +32,8 @@ def class_of(vectors: int) -> int:
     return next(i for i, most in enumerate(CLASSES) if vectors <= most)
 
 
-def tilings(vectors: int, *, in_shared: bool = True) -> tuple[Tiling, ...]:
-    """The first is the best guess. Not `in_shared`: none that brings words to shared
-    memory.
-    """
+def tilings(vectors: int) -> tuple[Tiling, ...]:
+    """The first is the best guess."""
     return tuple(
         Tiling(
             row_warps=row_warps,
@@ -46,5 +44,4 @@ def tilings(vectors: int, *, in_shared: bool = True) -> tuple[Tiling, ...]:
         for row_warps, feature_warps, row_blocks, in_flight in _TILINGS[
             CLASSES[class_of(vectors)]
         ]
-        if in_shared or in_flight
     )

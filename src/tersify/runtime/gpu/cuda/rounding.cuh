@@ -100,8 +100,8 @@ __device__ __forceinline__ uint2 steps_of(const float (&v)[8], float factor, flo
 }
 
 // By the whole block, once in a kernel. `put(i, words)` gets steps 8·i and those behind; what it writes to shared memory
-// can be read by all threads afterwards.
-template <int TYPE, int THREADS_, class Put>
+// can be read by all threads afterwards. Without SUM the steps are not added up.
+template <int TYPE, int THREADS_, bool SUM = true, class Put>
 __device__ __forceinline__ Rounded round_vector(const void* x, const void* x2, const float* gain, float eps, int eights,
                                                 float* scratch, const Put& put) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -160,15 +160,17 @@ __device__ __forceinline__ Rounded round_vector(const void* x, const void* x2, c
     put(i, steps_of(v, factor, inverse, sum));
   }
 #endif
-  sum = __reduce_add_sync(0xffffffffu, sum);
   int* sums = reinterpret_cast<int*>(scratch + 64);
-  if (lane == 0) sums[warp] = sum;
+  if (SUM) {
+    sum = __reduce_add_sync(0xffffffffu, sum);
+    if (lane == 0) sums[warp] = sum;
+  }
   __syncthreads();
   Rounded made;
   made.scale = (__float_as_uint(largest) & 0x7fffffffu) < 0x7f800000u ? scale : __uint_as_float(0x7fffffffu);
   made.sum = 0;
 #pragma unroll
-  for (int w = 0; w < THREADS_ / 32; ++w) made.sum += sums[w];
+  for (int w = 0; SUM && w < THREADS_ / 32; ++w) made.sum += sums[w];
   return made;
 }
 

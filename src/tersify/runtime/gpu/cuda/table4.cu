@@ -88,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kw = warp % KW, rw = warp / KW, g = lane >> 2, t = lane & 3;
   const int tiles = (N + 15) / 16, first = (blockIdx.x * RW + rw) * MT;
   let_next_start();
+#if UN
   const uint4* from[MT];
 #pragma unroll
   for (int m = 0; m < MT; ++m) from[m] = w + size_t(min(first + m, tiles - 1)) * KB * 32 + lane;
@@ -97,19 +98,30 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
 #pragma unroll
     for (int m = 0; m < MT; ++m)
       if (kw + u * KW < KB) now[u][m] = stream(from[m] + (kw + u * KW) * 32);
+#else
+  const int begin = KB * kw / KW, end = KB * (kw + 1) / KW;
+  SHARED_OF_LAUNCH(uint4, shared);
+  __shared__ Arrival arrivals[RW * KW];
+  uint4* brought = shared + (FUSED ? KB * 4 : 0) + size_t(rw * MT * KB + begin) * 32;
+  bring(brought, w + (size_t(first) * KB + begin) * 32, (end - begin) * 32, max(min(MT, tiles - first), 0), size_t(KB) * 32,
+        arrivals + warp);
+#endif
+  // Asked for now, or the last step would wait for them: those of the first row that a thread writes.
+  const int mine = blockIdx.x * ROWS + threadIdx.x % ROWS;
+  const float my_scale = mine < N ? scale[mine] : 0, my_bias = mine < N && bias ? bias[mine] : 0;
 #if ACT == S8
   const uint4 levels = *reinterpret_cast<const uint4*>(table);
   const char* pairs = nullptr;
 #else
   const uint4 levels = {};
-  u32* copies = reinterpret_cast<u32*>(memory);
-  for (int base = warp * 32; base < 256; base += THREADS_OF_BLOCK) {
-    const u32 mine = table[base + lane];
 #pragma unroll
-    for (int i = 0; i < 32; ++i) copies[(base + i) * 32 + lane] = __shfl_sync(0xffffffffu, mine, i);
+  for (int at = threadIdx.x; at < 256 * 8; at += THREADS_OF_BLOCK) {
+    const u32 both = table[at / 8];
+    const uint4 four = {both, both, both, both};
+    memory[at] = four;
   }
   __syncthreads();
-  const char* pairs = reinterpret_cast<const char*>(copies + lane);
+  const char* pairs = reinterpret_cast<const char*>(reinterpret_cast<const u32*>(memory) + lane);
 #endif
   wait_for_previous();
 #if FUSED
@@ -123,6 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
 #endif
   const size_t row_bytes = size_t(KB) * 64 * (ACT == S8 ? 1 : 2);
   Sum sums[MT][NT][4] = {};
+#if UN
   for (int kb = kw; kb < KB; kb += KW * UN) {
 #pragma unroll
     for (int u = 0; u < UN; ++u)
@@ -137,6 +150,16 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
 #pragma unroll
       for (int m = 0; m < MT; ++m) now[u][m] = next[u][m];
   }
+#else
+  wait_for(arrivals + warp);
+#pragma unroll 2
+  for (int kb = begin; kb < end; ++kb) {
+    uint4 now[MT];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) now[m] = brought[size_t(m * KB + kb - begin) * 32 + lane];
+    block_product(sums, now, vectors, row_bytes, M, g, t, kb, levels, pairs);
+  }
+#endif
   __syncthreads();
 #pragma unroll
   for (int m = 0; m < MT; ++m)
@@ -163,8 +186,9 @@ extern "C" __global__ void __launch_bounds__(THREADS_OF_BLOCK)
 #else
     float v = all;
 #endif
-    v *= scale[out];
-    if (bias) v += bias[out];
+    const bool known = THREADS_OF_BLOCK % ROWS == 0 || at == int(threadIdx.x);
+    v *= known ? my_scale : scale[out];
+    v += known ? my_bias : bias ? bias[out] : 0;
     const size_t place = size_t(column) * N + out;
 #if RESIDUAL
     v += load<OUT>(y2, place);
