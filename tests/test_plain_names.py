@@ -1,6 +1,7 @@
 """Checkpoints written while a session is at work."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -80,8 +81,28 @@ def test_when_the_session_ends_the_network_is_plain_again():
     model.load_state_dict(make("linear", seed=1)[0].state_dict())
 
 
-def test_a_model_at_work_cannot_be_pickled_and_says_so(tmp_path):
-    model, _ = make("linear")
-    tersify.attach(model, recipe_of((BitNet(),)))
-    with pytest.raises(RuntimeError, match=r"only supported through state_dict\(\)"):
+@pytest.mark.parametrize("network", ["linear", "conv2d", "tied", "lstm"])
+def test_a_model_at_work_cannot_be_pickled_and_says_in_one_sentence_what_can(
+    network, tmp_path
+):
+    model, _ = make(network)
+    session = tersify.attach(model, recipe_of((BitNet(),)))
+    said = "a network in a session cannot be pickled whole: save model.state_dict"
+    for network in (model, copy.deepcopy(model)):
+        with pytest.raises(RuntimeError, match=re.escape(said)) as raised:
+            torch.save(network, tmp_path / "model.pt")
+        assert "session.bake_()" in str(raised.value)
+    session.bake_()
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+def test_a_parametrization_of_ones_own_keeps_what_torch_says_of_it(tmp_path):
+    model = nn.Linear(4, 4)
+    model.second = nn.Parameter(torch.randn(4, 4))
+    nn.utils.parametrizations.weight_norm(model, "weight")
+    tersify.attach(model, recipe_of((BitNet(),), weights="second")).bake_()
+    with pytest.raises(RuntimeError, match="Serialization of parametrized modules"):
         torch.save(model, tmp_path / "model.pt")

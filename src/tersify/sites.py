@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 from torch.nn.utils import parametrize
@@ -67,10 +67,22 @@ def install(site: Site, transform: Transform) -> None:
         module.__dict__.setdefault(_ORDER, list(module._parameters))
         if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
             _follow_parametrizations(module)
+        plain = not parametrize.is_parametrized(module)
         parametrize.register_parametrization(module, attribute, transform, unsafe=True)
+        if plain:
+            # Torch made this class for this module alone, and goes back to the plain
+            # one when the chain is taken off.
+            type(module).__getstate__ = _refuse_pickling  # type: ignore[method-assign]
         if not site.chain:
             _put_in_slot(module, attribute, slot)
     site.chain.append(transform)
+
+
+def _refuse_pickling(module: nn.Module) -> NoReturn:
+    raise RuntimeError(
+        "a network in a session cannot be pickled whole: save model.state_dict(), which has the plain weights beside "
+        "the latents, or end the session with session.bake_() and save the plain network"
+    )
 
 
 def _put_in_slot(module: nn.Module, attribute: str, slot: Slot) -> None:
