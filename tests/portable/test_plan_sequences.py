@@ -52,6 +52,27 @@ class OneHead(nn.Module):
         return torch.bmm(scores.softmax(-1), v)
 
 
+class Patches(nn.Module):
+    """The beginning and the end of a vision transformer: patches, a class token,
+    positions, and three pieces of one product.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 24, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 24))
+        self.places = nn.Parameter(torch.randn(1, 10, 24))
+        self.inside, self.head = nn.Linear(24, 72), nn.Linear(24, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
+        three = self.inside(x).reshape(*x.shape[:2], 3, 2, 12).permute(2, 0, 3, 1, 4)
+        q, k, v = three.unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.head((x + mixed.transpose(1, 2).flatten(2))[:, 0])
+
+
 class LastStep(nn.Module):
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
@@ -97,6 +118,7 @@ SEQUENCES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "encoder": (encoder, lambda: torch.randn(2, 9, 32)),
     "attention_by_hand": (ByHand, lambda: torch.randn(2, 7, 24)),
     "one_head_by_hand": (OneHead, lambda: torch.randn(2, 7, 24)),
+    "patches": (Patches, lambda: torch.randn(2, 3, 12, 12)),
     "bert": (bert, lambda: torch.randint(0, 40, (2, 9))),
     "lstm": (lambda: LastStep(nn.LSTM), lambda: torch.randn(2, 9, 12)),
     "gru": (lambda: LastStep(nn.GRU), lambda: torch.randn(2, 9, 12)),

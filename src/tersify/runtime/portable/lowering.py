@@ -29,6 +29,7 @@ from tersify.runtime.plan import Node, Plan
 from tersify.runtime.planner import Planner
 from tersify.runtime.portable.attention_by_hand import with_attention
 from tersify.runtime.portable.effects import refuse_effects
+from tersify.runtime.portable.joined_constants import with_margins
 from tersify.runtime.portable.pieces import with_single_pieces
 from tersify.runtime.portable.program import PRECISIONS, Port, Program
 from tersify.runtime.portable.recording import Recording, Tape
@@ -147,7 +148,7 @@ class _Maker:
 
 def _with_kernels(graph: Graph) -> Graph:
     """The same calls as others that have kernels."""
-    return with_attention(with_single_pieces(graph))
+    return with_attention(with_margins(with_single_pieces(graph)))
 
 
 def _observation(
