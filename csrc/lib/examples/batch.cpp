@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace {
@@ -39,12 +40,18 @@ size_t count_of(const tersify_port& port, int64_t batch) {
 
 int main(int argc, char** argv) try {
   if (argc != 2) throw std::runtime_error("usage: batch FILE.terse");
-  const int64_t batch = 4;
   const Model model = open(argv[1]);
+  tersify_facts facts;
+  check(tersify_describe(model.get(), &facts));
+  if (facts.inputs != 1 || facts.outputs != 1)  // tersify_run takes a tensor for every port
+    throw std::runtime_error("this example is for networks of one input and one output; tersify-run runs the others");
+  const int64_t batch = facts.batch ? facts.batch : 4;
   const Session running = session(model, 2);
   tersify_port in, out;
   check(tersify_input(model.get(), 0, &in));
   check(tersify_output(model.get(), 0, &out));
+  if (in.dtype != TERSIFY_FLOAT32)
+    throw std::runtime_error(std::string("this example gives float32, and '") + in.name + "' takes int64");
   std::vector<float> given(count_of(in, batch)), made(count_of(out, batch));
   const tersify_tensor from{given.data(), given.size()}, to{made.data(), made.size()};
   check(tersify_run(running.get(), batch, &from, &to));

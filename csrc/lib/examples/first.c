@@ -12,9 +12,16 @@ static size_t count_of(const tersify_port* port) {
 int main(int argc, char** argv) {
   tersify_model* model = NULL;
   tersify_session* session = NULL;
+  tersify_facts facts;
   tersify_port in, out;
+  const char* problem = argc == 2 ? NULL : "usage: first FILE.terse";
   tersify_status status = TERSIFY_BAD_ARGUMENT;
   if (argc == 2) status = tersify_open(argv[1], 0, &model);
+  if (status == TERSIFY_OK) status = tersify_describe(model, &facts);
+  if (status == TERSIFY_OK && (facts.inputs != 1 || facts.outputs != 1)) {
+    status = TERSIFY_BAD_ARGUMENT; /* tersify_run takes a tensor for every port */
+    problem = "this example is for networks of one input and one output; tersify-run runs the others";
+  }
   if (status == TERSIFY_OK) status = tersify_input(model, 0, &in);
   if (status == TERSIFY_OK) status = tersify_output(model, 0, &out);
   if (status == TERSIFY_OK) status = tersify_session_new(model, NULL, &session);
@@ -26,7 +33,7 @@ int main(int argc, char** argv) {
     free(given.data);
     free(made.data);
   }
-  if (status != TERSIFY_OK) fprintf(stderr, "%s\n", argc == 2 ? tersify_last_error() : "usage: first FILE.terse");
+  if (status != TERSIFY_OK) fprintf(stderr, "%s\n", problem ? problem : tersify_last_error());
   tersify_session_free(session);
   tersify_close(model);
   return status == TERSIFY_OK ? 0 : 1;
