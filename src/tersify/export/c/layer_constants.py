@@ -15,6 +15,16 @@ from tersify.runtime.portable.replay import weight_array
 from tersify.tensor import CompressedTensor
 
 CLAMP = 0
+# By their numbers in a program.
+NAMES = {
+    1: "GELU",
+    2: "GELU by tanh",
+    3: "SiLU",
+    4: "sigmoid",
+    5: "tanh",
+    6: "hard swish",
+    7: "leaky ReLU",
+}
 
 
 class LayerConstants:
@@ -68,8 +78,9 @@ class LayerConstants:
         """
         *parts, activation, low, high = epilogue
         if activation != CLAMP:
+            name = NAMES.get(activation, f"the activation {activation}")
             raise ValueError(
-                "curved activations have no kernel in C; the network stays with libtersify"
+                f"{name} has no kernel in C; the network stays with libtersify"
             )
         numbers = self._program.numbers
         scale, shift, scale2, shift2 = (vector(part, numbers) for part in parts)
