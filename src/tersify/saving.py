@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from tersify import codec
-from tersify.codec.packing import packed_losslessly
+from tersify.codec.packing import pack, packed_losslessly
 from tersify.tensor import CompressedTensor
+
+Numbers = float | Sequence[float]
 
 
 def save(
-    model: Mapping[str, CompressedTensor | Tensor],
+    model: nn.Module | Mapping[str, CompressedTensor | Tensor],
     path: str | os.PathLike[str],
     *,
     floats: Literal["as-is", "fp16"] = "as-is",
@@ -25,31 +27,43 @@ def save(
     example: Tensor | Sequence[Tensor] | None = None,
     plan: Literal["fp32", "int8"] | None = None,
     calibration: Tensor | Iterable[Any] | None = None,
+    image: tuple[Numbers, Numbers] | None = None,
+    labels: Sequence[str] = (),
 ) -> int:
     """Write a packed model, or any mapping `name → CompressedTensor | Tensor`; returns
-    the file's bytes.
+    the file's bytes. A network with an example of its input gets a plan, too.
 
     Lossless by default, and each dense tensor is stored in the smallest form that is
     exact, as `pack` finds it.
 
     Args:
-        model: what `session.pack()`, `compress_` or `pack` gave, or a state dict.
+        model: what `session.pack()`, `compress_` or `pack` gave, or a state dict; or, with an example, the network
+            itself, whose weights are packed.
         path: the file to write; it appears when all of it is written.
         floats: "as-is", or "fp16" to store 32-bit floats (codebooks, scales, values, dense tensors) in half
             precision; they are given back as 32-bit floats with the rounded values.
-        network: a plain network of these weights. With an example, its graph of operations goes into the file, and
-            `load` needs no `into`.
+        network: a plain network of these weights, where `model` is none. With an example, its graph of operations goes
+            into the file, and `load` needs no `into`.
         example: the network's input, or one for each argument.
         plan: "fp32" or "int8" activations: the network is lowered, too, so that libtersify and `tersify-run` run the
-            file without Python. Every operation must have a kernel.
+            file without Python. Every operation must have a kernel. Where `model` is the network, "fp32" is understood.
         calibration: batches of inputs, from which the activations of an int8 plan get their ranges.
+        image: (mean, std), a number or one for each channel: the plan then takes images of bytes, which go in as
+            (byte / 255 − mean) / std.
+        labels: the names of the classes, one for each output, which the plan keeps.
     """
+    own = False
+    if isinstance(model, nn.Module) and example is not None:
+        if network is not None:
+            raise ValueError("the first argument is the network; leave network= out")
+        own, network, plan = True, model, plan or "fp32"
+    if example is not None and network is None:
+        raise ValueError(
+            "an example is for the network of these weights; give network=, or the network as the first argument"
+        )
     if plan is None:
-        if calibration is not None:
-            raise ValueError(
-                "calibration is for the ranges of an int8 plan; add plan='int8', or leave it out"
-            )
-        return codec.save(model, path, floats=floats, network=network, example=example)
+        _refuse_facts(image, labels, calibration)
+        return codec.save(model, path, floats=floats, network=network, example=example)  # type: ignore[arg-type]
     # Lowering follows the network's operations on this input.
     if network is None or example is None:
         raise ValueError(
@@ -59,14 +73,37 @@ def save(
         raise ValueError(
             f"a plan needs the weights as they are, got floats={floats!r}; leave it out"
         )
-    from tersify.runtime.portable import lowered
+    from tersify.runtime.portable import described, lowered
 
-    packed = packed_losslessly(model)
+    packed = pack(network) if own else packed_losslessly(model)  # type: ignore[arg-type]
     check_same_weights(network, packed)
     program = lowered(network, example, packed, precision=plan, calibration=calibration)
-    return codec.save(
-        packed, path, network=network, example=example, plan_section=program.to_bytes()
-    )
+    section = described(program, image=image, labels=labels).to_bytes()
+    written: dict[str, Any] = {"network": network, "example": example}
+    if own and not _has_graph(network, example):
+        written = {}  # a plan needs none, and nobody asked for one
+    return codec.save(packed, path, **written, plan_section=section)
+
+
+def _refuse_facts(image: Any, labels: Sequence[str], calibration: Any) -> None:
+    if calibration is not None:
+        raise ValueError(
+            "calibration is for the ranges of an int8 plan; add plan='int8', or leave it out"
+        )
+    if image is not None or labels:
+        raise ValueError(
+            "what is known of images and classes is kept in the plan, and none is asked for; add plan='fp32'"
+        )
+
+
+def _has_graph(network: nn.Module, example: Any) -> bool:
+    from tersify.graph import recorded
+
+    try:
+        recorded(network, example)
+    except ValueError:
+        return False
+    return True
 
 
 def check_same_weights(

@@ -56,14 +56,12 @@ def plan(
     """Lower the network of FILE, so that libtersify and tersify-run need no Python to
     run it.
     """
-    from dataclasses import replace
-
     from tersify import codec
     from tersify.codec.container import Sections
     from tersify.codec.writer import add_plan
     from tersify.lab import dataset
     from tersify.lab.data.types import normalize
-    from tersify.runtime.portable import lowered
+    from tersify.runtime.portable import described, lowered
 
     check_free(file, out, overwrite)
     if precision == "int8" and data is None:
@@ -83,9 +81,8 @@ def plan(
         model, example, opened.read(), precision=precision, calibration=calibration
     )
     if loaded is not None and not loaded.train.is_text:
-        program = replace(
-            program, mean=loaded.mean, std=loaded.std, labels=loaded.class_names
-        )
+        image = (loaded.mean, loaded.std)
+        program = described(program, image=image, labels=loaded.class_names)
     size = add_plan(Sections(file), out, program.to_bytes())
     batch = "any batch" if program.batch is None else f"a batch of {program.batch}"
     typer.echo(

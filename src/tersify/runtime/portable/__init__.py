@@ -2,8 +2,9 @@
 file can hold.
 """
 
+from tersify.runtime.portable.facts import described
 from tersify.runtime.portable.lowering import lowered
 from tersify.runtime.portable.program import Port, Program, read_program
 from tersify.runtime.portable.replay import Replay
 
-__all__ = ["Port", "Program", "Replay", "lowered", "read_program"]
+__all__ = ["Port", "Program", "Replay", "described", "lowered", "read_program"]
