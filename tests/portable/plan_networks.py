@@ -64,6 +64,20 @@ class Attends(nn.Module):
         return torch.softmax(self.out(made.transpose(1, 2).flatten(2)), -1)
 
 
+class Curves(nn.Module):
+    """exp, log, the log of a sigmoid and a root, between layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (self.first(x).clamp(-3, 3).exp() + 0.5).log()
+        x = nn.functional.logsigmoid(self.second(x))
+        return self.head((x * x + 0.25).sqrt())
+
+
 def little_cnn() -> nn.Module:
     """Pools and a linear layer that is large enough for 8-bit activations."""
     return ternary_(
@@ -97,6 +111,7 @@ def networks() -> dict[str, tuple[nn.Module, Tensor]]:
         "dense": (seeded(Block), images),
         "tagger": (seeded(Tagger), torch.randint(0, 50, (2, 9))),
         "attention": (seeded(Attends), torch.randn(2, 6, 32)),
+        "curves": (seeded(Curves), torch.randn(2, 12)),
         "pools": (
             ternary_(
                 nn.Sequential(

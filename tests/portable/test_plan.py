@@ -68,6 +68,12 @@ def test_weights_of_a_plan_are_those_of_the_file_and_no_second_copy() -> None:
     assert len(program.numbers) < weights / 20
 
 
+def test_the_networks_of_the_tests_and_of_the_fuzzer_have_every_curve() -> None:
+    model, x = NETWORKS["curves"]
+    calls = lowered(model, x, packed(model)).calls
+    assert {call[2] for call in calls if call[0] == "curve"} == {0, 1, 2, 3}
+
+
 def test_a_file_with_a_plan_loads_as_before_and_says_its_version(
     tmp_path: Path,
 ) -> None:
