@@ -417,8 +417,8 @@ def overhead() -> str:
         else " (compiled steps were not timed)"
     )
     return (
-        f"- A ternary session adds {eager['gpu']} to an eager training step of ResNet-20\\* on an H200 whose host was "
-        f"busy with other processes{to_compiled}; on a CPU {eager['cpu']} and {compiled['cpu']}.\n{_search_overhead()}"
+        f"- A ternary session adds {eager['gpu']} to an eager training step of ResNet-20\\* on an H200"
+        f"{to_compiled}; on a CPU {eager['cpu']} and {compiled['cpu']}.\n{_search_overhead()}"
     )
 
 

@@ -55,7 +55,7 @@ def cut(features: int) -> int:
     return segments
 
 
-def pack(signs: Tensor, unit: int = UNIT) -> Lists:
+def pack(signs: Tensor) -> Lists:
     rows, features = signs.shape
     segments = cut(features)
     row, address = _addresses(signs)
@@ -71,7 +71,7 @@ def pack(signs: Tensor, unit: int = UNIT) -> Lists:
     longest = int(loads.max()) * ENTRIES
     table = torch.full((slices * LANES, longest), _NONE, device=signs.device)
     table[owner, rank] = address
-    visits = _ordered(table.view(slices, LANES, -1), fillings.view(slices, -1), unit)
+    visits = _ordered(table.view(slices, LANES, -1), fillings.view(slices, -1))
     visits = visits.view(slices * LANES, -1)
 
     nowhere = 2 * 8 * ceiling(features, 8)  # where a zero lies
@@ -89,7 +89,7 @@ def pack(signs: Tensor, unit: int = UNIT) -> Lists:
     return Lists(data=data, starts=starts, rows=rows, features=features)
 
 
-def _ordered(table: Tensor, fillings: Tensor, unit: int) -> Tensor:
+def _ordered(table: Tensor, fillings: Tensor) -> Tensor:
     """[slices, lanes, entries] in rising order, `_NONE` behind the last → the address
     that each lane reads at each step, its first one during its fillings. Every lane
     takes the one of its next entries whose bank the fewest lanes before it took. The
@@ -113,7 +113,7 @@ def _ordered(table: Tensor, fillings: Tensor, unit: int) -> Tensor:
         used = torch.zeros(slices, BANKS, dtype=torch.long, device=device)
         if step:
             standing = (step <= waits).long()
-            used.scatter_add_(1, (current * unit // 4) % BANKS, standing)
+            used.scatter_add_(1, (current * UNIT // 4) % BANKS, standing)
         for turn in range(lanes):
             lane = (turn + 5 * step) % lanes
             near = window[:, lane]
@@ -125,7 +125,7 @@ def _ordered(table: Tensor, fillings: Tensor, unit: int) -> Tensor:
             if step:
                 away = entry - current[:, lane, None]
                 good &= (away <= AHEAD) & (away >= -BACK)
-            bank = (entry * unit // 4) % BANKS
+            bank = (entry * UNIT // 4) % BANKS
             price = used.gather(1, bank) * wide + places
             best = torch.where(good, price, _NONE).argmin(1)
             goes = good.gather(1, best[:, None])[:, 0]
@@ -207,10 +207,9 @@ def launch(
     warps: int,
     in_flight: int,
     rounded: bool,
-    unit: int = UNIT,
 ) -> Launch:
     """`x`: [vectors, padded features]; `rounded`: each vector is rounded to int8 first."""
-    unit = 4 if x.dtype == torch.float32 and not rounded else unit
+    unit = 4 if x.dtype == torch.float32 and not rounded else UNIT
     return Launch(
         kernel="sparse",
         files=("common.cuh", "rounding.cuh", "sparse.cu"),

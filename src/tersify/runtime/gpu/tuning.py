@@ -17,6 +17,9 @@ _TILINGS = {  # by class: row warps, feature warps, row blocks, loads in flight 
         (2, 8, 1, 0),
         (1, 16, 1, 0),
         (1, 16, 1, 2),
+        (4, 4, 1, 3),
+        (8, 4, 1, 2),
+        (4, 4, 1, 4),
         (2, 4, 1, 4),
         (1, 8, 1, 4),
     ),
@@ -24,7 +27,7 @@ _TILINGS = {  # by class: row warps, feature warps, row blocks, loads in flight 
     16: ((1, 8, 4, 1), (1, 4, 1, 4), (2, 4, 2, 2)),
     32: ((1, 4, 2, 1), (2, 4, 2, 2), (2, 2, 2, 4)),
 }
-LIST_TILINGS = ((8, 8), (16, 8), (14, 8), (28, 4))  # warps, loads in flight
+LIST_TILINGS = ((16, 8), (28, 4), (28, 8), (32, 4))  # warps, loads in flight
 
 
 def class_of(vectors: int) -> int:

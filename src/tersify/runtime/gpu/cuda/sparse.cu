@@ -8,7 +8,7 @@
 // are equally long: they repeat the first entry, and are taken off at the end.
 //
 // ACT: type of the vector; ROUND: it is rounded to int8 first (ROUND_FROM = ACT), and all sums are whole numbers.
-// UNIT: bytes of a number in shared memory.
+// UNIT: bytes of a number in shared memory, 4 for numbers of fp32 and else 2: bytes would be wanted two or four to a bank.
 
 #define THREADS_OF_BLOCK (32 * WARPS)
 
@@ -23,10 +23,8 @@ __device__ __forceinline__ Sum number_at(const char* place) {
   return *reinterpret_cast<const Sum*>(place);
 #elif !ROUND
   return as_float<ACT>(*reinterpret_cast<const u16*>(place));
-#elif UNIT == 2
-  return *reinterpret_cast<const short*>(place);
 #else
-  return *reinterpret_cast<const signed char*>(place);
+  return *reinterpret_cast<const short*>(place);
 #endif
 }
 
@@ -42,7 +40,7 @@ __device__ __forceinline__ void four(u32 word, int& at, Sum (&sums)[4], const ch
 // Eight numbers, each beside its negative, take UNIT pieces of 16 bytes. Neighbouring threads begin with different
 // pieces, or several would want the same banks.
 __device__ __forceinline__ int piece_of(int i, int turn) {
-  return UNIT == 4 ? (turn + (i >> 1)) & 3 : UNIT == 2 ? (turn + (i >> 2)) & 1 : 0;
+  return UNIT == 4 ? (turn + (i >> 1)) & 3 : (turn + (i >> 2)) & 1;
 }
 
 #if ROUND
@@ -56,11 +54,6 @@ struct PutNumbers {
     for (int turn = 0; turn < UNIT; ++turn) {
       const int piece = piece_of(i, turn);
       uint4 made;
-#if UNIT == 4
-      const u32 two = (piece < 2 ? words.x : words.y) >> (16 * (piece & 1));
-      const int first = step_of(two, 0), last = step_of(two, 1);
-      made.x = u32(first), made.y = u32(-first), made.z = u32(last), made.w = u32(-last);
-#elif UNIT == 2
       const u32 given = piece ? words.y : words.x;
       u32 pairs[4];
 #pragma unroll
@@ -69,21 +62,9 @@ struct PutNumbers {
         pairs[b] = permute(u32(step), u32(-step), 0x5410);
       }
       made.x = pairs[0], made.y = pairs[1], made.z = pairs[2], made.w = pairs[3];
-#else
-      const u32 x = negated(words.x), y = negated(words.y);
-      made.x = permute(words.x, x, 0x5140), made.y = permute(words.x, x, 0x7362);
-      made.z = permute(words.y, y, 0x5140), made.w = permute(words.y, y, 0x7362);
-#endif
       values[UNIT * i + piece] = made;
     }
   }
-#if UNIT == 1
-  // Four bytes; none is −128.
-  static __device__ __forceinline__ u32 negated(u32 word) {
-    const u32 other = ~word;
-    return ((other & 0x7f7f7f7fu) + 0x01010101u) ^ (other & 0x80808080u);
-  }
-#endif
 };
 #else
 // Whether all are finite.
