@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tersify.runtime.after_fork import make_torch_safe
 from tersify.runtime.capture import Captured, Graph, Ref
 from tersify.runtime.check import (
     FP32_TOLERANCE,
@@ -69,6 +70,7 @@ class Bound:
         """What the module returns: by calling it, or by the network, which takes
         positional tensors only.
         """
+        make_torch_safe()
         if self.module is None:
             return self.run(args)
         if not torch.is_grad_enabled():
@@ -78,6 +80,7 @@ class Bound:
 
     def call_unseen(self, args: tuple[Any, ...]) -> Any:
         """The same, where nobody has a hook that would see the call."""
+        make_torch_safe()
         if self.module is None:
             return self.run(args)
         if not torch.is_grad_enabled():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +10,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
+from tersify.runtime.after_fork import Lock, make_torch_safe
 from tersify.runtime.bound_network import Bound, agrees, bind
 from tersify.runtime.call_keys import key_of_call, other_numbers
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
@@ -48,7 +47,7 @@ class CompiledModule(nn.Module):
         self._planner = Planner(model, precision, kernels)
         self._eager = Eager(model)
         self._bounds: OrderedDict[Any, Bound] = OrderedDict()
-        self._lock = (os.getpid(), threading.Lock())
+        self._binding = Lock()
         self._first: Bound | None = None
         self._unchanged: dict[str, int] = {}
         # tensors of the module that some size changes: all others read them anew
@@ -110,9 +109,10 @@ class CompiledModule(nn.Module):
         if not kwargs and all(isinstance(x, Tensor) for x in args) and watched(args):
             return self._as_operator(args)
         given = check_inputs(args, kwargs)
+        make_torch_safe()
         bound = self._bound(args, kwargs, given)
         if bound.needs_the_module(given):
-            with self._binding():
+            with self._binding:
                 return self._eager.run(args, kwargs)
         return bound.run(given) if bound.module is None else bound.call(args, kwargs)
 
@@ -126,6 +126,7 @@ class CompiledModule(nn.Module):
         the repeats.
         """
         given = check_inputs(args, kwargs)
+        make_torch_safe()
         bound = self._bound(args, kwargs, given)
         return profile(
             bound.network,
@@ -222,7 +223,7 @@ class CompiledModule(nn.Module):
             with suppress(KeyError):  # another thread may just have dropped it
                 self._bounds.move_to_end(key)
             return found
-        with self._binding():
+        with self._binding:
             found = self._bounds.get(key)
             if found is not None:
                 return found
@@ -292,14 +293,6 @@ class CompiledModule(nn.Module):
             )
         return captured
 
-    def _binding(self) -> threading.Lock:
-        """A lock of this process: another thread may have held the parent's when this
-        one was forked.
-        """
-        if self._lock[0] != os.getpid():
-            self._lock = (os.getpid(), threading.Lock())
-        return self._lock[1]
-
     def _as_operator(self, args: tuple[Any, ...]) -> Any:
         assert self._first is not None
         made = torch.ops.tersify.run(list(args), self._number)
@@ -311,6 +304,7 @@ class CompiledModule(nn.Module):
 
     def run_flat(self, inputs: list[Tensor]) -> list[Tensor]:
         """For the operator: the tensors of the outputs in order."""
+        make_torch_safe()
         bound = self._bound(tuple(inputs), {}, inputs)
         if bound.needs_the_module(inputs):
             raise ValueError(

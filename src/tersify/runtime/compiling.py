@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
+from tersify.runtime.after_fork import make_torch_safe
 from tersify.runtime.compiled import CompiledModule
 from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
@@ -95,6 +96,7 @@ def compile(
         raise ValueError(
             "TorchScript modules cannot be captured; compile the module that they were made from"
         )
+    make_torch_safe()
     device = device_of(model)
     # In a container torch may count processors that this process cannot use.
     count = threads or min(torch.get_num_threads(), usable_cpus())

@@ -4,7 +4,6 @@ kernels.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tersify.runtime.after_fork import Lock, make_torch_safe
 from tersify.runtime.decode import hf_loop
 from tersify.runtime.decode.decoder import Decoder
 from tersify.runtime.decode.sampling import Sampling
@@ -30,7 +30,7 @@ class LanguageModel(Streaming):
         self._decoder = decoder
         self._model = model
         self._unchanged = _versions(model)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # the tokens of slot 0: a text that goes on need not be read again
         self._seen: list[int] = []
 
@@ -87,6 +87,7 @@ class LanguageModel(Streaming):
         """transformers' `generate`, with its arguments, its processors of logits and
         its criteria to stop.
         """
+        make_torch_safe()
         input_ids = hf_loop.tensor_of(input_ids)
         with warnings.catch_warnings():
             # A model that is only a configuration has no device, and needs none.
@@ -166,6 +167,10 @@ class LanguageModel(Streaming):
             text = [*text, token]
 
     def _check_unchanged(self) -> None:
+        make_torch_safe()
+        # The parent may have been forked in the middle of a text.
+        if self._lock.was_forked:
+            self._seen = []
         if _versions(self._model) != self._unchanged:
             raise ValueError(
                 "the model's weights were changed after it was compiled; compile it again"
