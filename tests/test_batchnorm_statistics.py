@@ -91,6 +91,28 @@ def test_too_little_data_leaves_the_statistics_and_says_so():
     )
 
 
+def read_before():
+    once = iter(batches())
+    list(once)
+    return once
+
+
+@pytest.mark.parametrize("given", [list, read_before])
+def test_calibration_without_a_batch_is_told_and_leaves_the_statistics(given):
+    model = network()
+    session = tersify.attach(model, recipe_of((BitNet(),)))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="no batch, or is an iterator that was read"):
+        session.pack(calibration=given())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    plain = network()
+    with pytest.raises(ValueError, match="no batch, or is an iterator that was read"):
+        tersify.compress_(plain, recipe_of((BitNet(),)), calibration=given())
+    for name, tensor in network().state_dict().items():
+        assert torch.equal(tensor, plain.state_dict()[name])
+
+
 def test_a_forward_pass_that_fails_leaves_the_network_as_it_was():
     model = network().eval()
     before = copy.deepcopy(model.state_dict())

@@ -36,7 +36,8 @@ class Calibration:
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         batch: Any
-        for batch in self.batches:
+        count = 0
+        for count, batch in enumerate(self.batches, start=1):
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 told = (
                     f"{len(batch)} values"
@@ -47,6 +48,11 @@ class Calibration:
                     f"calibration holds pairs (inputs, targets), got {told}; write [(inputs, targets), …]"
                 )
             yield batch[0], batch[1]
+        if not count:
+            raise ValueError(
+                "calibration holds no batch, or is an iterator that was read before; "
+                "give at least one pair (inputs, targets)"
+            )
 
 
 def measured(
@@ -111,7 +117,6 @@ def squared_gradients(
             ):
                 if gradient is not None:
                     total += gradient.square()
-    _check_any(batches)
     return [total / batches for total in sums]
 
 
@@ -123,16 +128,13 @@ def input_norms(
     """
     squares = [_InputSquares(site) for site in sites]
     hooks = [each.module.register_forward_pre_hook(each.add) for each in squares]
-    batches = 0
     try:
         with eval_mode(model), torch.no_grad():
             for inputs, _ in calibration.pairs():
                 model(inputs)
-                batches += 1
     finally:
         for hook in hooks:
             hook.remove()
-    _check_any(batches)
     return [each.norm() for each in squares]
 
 
@@ -161,18 +163,15 @@ def seen_inputs(
     hooks = [
         module.register_forward_pre_hook(look(name)) for name, module in layers.items()
     ]
-    batches = 0
     try:
         with torch.no_grad():
             for inputs, _ in calibration.pairs():
                 model(inputs)
-                batches += 1
     finally:
         for hook in hooks:
             hook.remove()
         for buffer, value in before:
             buffer.data.copy_(value)
-    _check_any(batches)
     for name, found in seen.items():
         if not found:
             raise ValueError(
@@ -227,13 +226,6 @@ class _InputSquares:
             .expand(-1, shape[0] // groups, -1)
         )
         return per_group.reshape(*shape[:2], *[1] * (len(shape) - 2))
-
-
-def _check_any(batches: int) -> None:
-    if not batches:
-        raise ValueError(
-            "calibration holds no batch; give at least one pair (inputs, targets)"
-        )
 
 
 @contextlib.contextmanager
