@@ -36,8 +36,9 @@ class Calibration:
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         batch: Any
-        count = 0
-        for count, batch in enumerate(self.batches, start=1):
+        any_came = False
+        for batch in self.batches:
+            any_came = True
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 told = (
                     f"{len(batch)} values"
@@ -48,7 +49,7 @@ class Calibration:
                     f"calibration holds pairs (inputs, targets), got {told}; write [(inputs, targets), …]"
                 )
             yield batch[0], batch[1]
-        if not count:
+        if not any_came:
             raise ValueError(
                 "calibration holds no batch, or is an iterator that was read before; "
                 "give at least one pair (inputs, targets)"

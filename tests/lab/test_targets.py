@@ -82,6 +82,18 @@ def made(name: str, **options: Any) -> nn.Module:
     return module
 
 
+def test_a_package_that_a_library_needs_itself_is_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm.py").write_text("from absent_for_sure.ops import nms\n")
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ValueError, match="needs the package absent_for_sure, which is missing; pip"
+    ):
+        resolve_target("timm:resnet18")
+
+
 def test_torchvision_and_timm_get_the_number_of_classes_under_their_own_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

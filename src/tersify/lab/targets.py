@@ -49,9 +49,11 @@ def resolve_target(target: str, /, **options: Any) -> nn.Module:
     package, build = _LIBRARIES[library]
     try:
         module = importlib.import_module(package)
-    except ImportError:
+    except ImportError as error:
+        # which may be one that the library needs itself
+        missing = (error.name or package).partition(".")[0]
         raise ValueError(
-            f"{target!r} needs the package {package}, which is missing; pip install {package}"
+            f"{target!r} needs the package {missing}, which is missing; pip install {missing}"
         ) from None
     except RuntimeError as error:
         # A torchvision built for another torch is found but cannot register its
