@@ -20,7 +20,7 @@ from tersify.runtime.eager import Eager
 from tersify.runtime.engine import Kernels
 from tersify.runtime.fast_call import fast_call, nobody_looks_at, remember
 from tersify.runtime.inputs import Arguments, check_inputs, explained, in_order
-from tersify.runtime.nested import map_leaves
+from tersify.runtime.nested import RebuildError, map_leaves
 from tersify.runtime.op_profile import OpTime, profile
 from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
@@ -278,7 +278,7 @@ class CompiledModule(nn.Module):
             captured = capture(
                 model, args, kwargs, keep_strides=keep_strides, state=self._state
             )
-        except CannotCapture:
+        except (CannotCapture, RebuildError):
             raise
         except Exception as error:
             # anybody's forward: what it raises is not known here

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,6 +30,10 @@ _PLAIN = (
 )
 
 
+class RebuildError(ValueError):
+    """A container that cannot be copied with other items in it."""
+
+
 def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
     """The same structure with `change` applied to each leaf; containers are copied,
     never edited.
@@ -37,16 +41,10 @@ def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
     # torch.Size is a tuple and text is a sequence, yet each is one leaf here.
     if isinstance(nested, (torch.Size, str, bytes)):
         return change(nested)
-    if isinstance(nested, tuple):
-        # A named tuple takes its items one by one, any other tuple takes a sequence.
-        items = [map_leaves(item, change) for item in nested]
-        return (
-            type(nested)(*items) if hasattr(nested, "_fields") else _like(nested, items)
-        )
-    if isinstance(nested, list):
-        return _like(nested, [map_leaves(item, change) for item in nested])
+    if isinstance(nested, (tuple, list)):
+        return _rebuilt(nested, [map_leaves(item, change) for item in nested])
     if isinstance(nested, Mapping):
-        return _mapping(
+        return _rebuilt(
             nested, {key: map_leaves(item, change) for key, item in nested.items()}
         )
     if dataclasses.is_dataclass(nested) and not isinstance(nested, type):
@@ -60,11 +58,42 @@ def map_leaves(nested: Any, change: Callable[[Any], Any]) -> Any:
     return change(nested)
 
 
-def _like(nested: Any, items: list[Any]) -> Any:
-    """The items in a container of the same type. A subclass of list or tuple is built
-    from a sequence, as most of them can be.
-    """
-    return items if type(nested) is list else type(nested)(items)
+def _rebuilt(nested: Any, items: Any) -> Any:
+    """The items in a container of the same type."""
+    try:
+        if isinstance(nested, Mapping):
+            return _mapping(nested, items)
+        return (
+            _tuple(nested, items) if isinstance(nested, tuple) else _list(nested, items)
+        )
+    except Exception as problem:  # anybody's container: what it raises is not known
+        kind, why = type(nested).__name__, str(problem).partition("\n")[0][:200]
+        raise RebuildError(
+            f"a {kind} cannot be made again with other items ({type(problem).__name__}: {why}); use a tuple, a list or "
+            "a dict"
+        ) from problem
+
+
+def _tuple(nested: tuple[Any, ...], items: list[Any]) -> Any:
+    kind: Any = type(nested)
+    if kind is tuple:
+        return tuple(items)
+    if kind.__module__.startswith("torch.return_types"):
+        return kind(items)
+    # Without the type's own constructor: it may take other arguments, or look at them,
+    # as that of torch's packed sequences does.
+    made = tuple.__new__(kind, items)
+    if hasattr(nested, "__dict__"):
+        vars(made).update(vars(nested))
+    return made
+
+
+def _list(nested: list[Any], items: list[Any]) -> Any:
+    if type(nested) is list:
+        return items
+    made = copy.copy(nested)
+    made[:] = items
+    return made
 
 
 def _mapping(nested: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
@@ -80,10 +109,22 @@ def _mapping(nested: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 
 
 def leaves(nested: Any) -> list[Any]:
-    """Every leaf, in order."""
-    found: list[Any] = []
-    map_leaves(nested, found.append)
-    return found
+    """Every leaf, in order. Nothing is copied: a container may refuse other items."""
+    inner = _items(nested)
+    return [nested] if inner is None else [x for item in inner for x in leaves(item)]
+
+
+def _items(nested: Any) -> Iterable[Any] | None:
+    """What a container holds; None of a leaf."""
+    if isinstance(nested, (torch.Size, str, bytes)):
+        return None
+    if isinstance(nested, (tuple, list)):
+        return nested
+    if isinstance(nested, Mapping):
+        return nested.values()
+    if dataclasses.is_dataclass(nested) and not isinstance(nested, type):
+        return [getattr(nested, field.name) for field in dataclasses.fields(nested)]
+    return None
 
 
 def tensors(nested: Any) -> list[Tensor]:
