@@ -120,6 +120,108 @@ def test_a_recipe_of_compensation_takes_windows_of_tokens(folder, tmp_path):
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
+WINDOWS = torch.randint(0, 96, (8, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        WINDOWS[:, None],
+        WINDOWS.int(),
+        WINDOWS.numpy(),
+        list(WINDOWS),
+        list(WINDOWS[:, None]),
+        WINDOWS.tolist(),
+        (window for window in WINDOWS.tolist()),
+        [{"input_ids": window} for window in WINDOWS.tolist()],
+        [{"input_ids": window[None]} for window in WINDOWS],
+    ],
+    ids=range(9),
+)
+def test_windows_of_tokens_come_as_people_have_them(folder, given):
+    models = [
+        loaded(
+            folder,
+            quantization_config=TersifyConfig(
+                "lm-3bit", settings={"tune_steps": 0}, calibration=windows
+            ),
+        )
+        for windows in (WINDOWS, given)
+    ]
+    wanted, found = (model.state_dict() for model in models)
+    for name, tensor in wanted.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def test_one_list_of_tokens_is_one_window():
+    assert TersifyConfig(calibration=[1, 2, 3]).calibration.tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens"),
+    [
+        ("a b a b b a " * 20, [1, 2, 1, 2, 2, 1] * 20),
+        (["a b a", "b a"], [1, 2, 1, 2, 1]),
+    ],
+)
+def test_texts_are_cut_by_the_tokenizer_in_the_folder(folder, texts, tokens):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 1, "b": 2, "?": 3}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(
+        folder
+    )
+    # the model's longest window has 64 tokens
+    found, wanted = (
+        loaded(
+            folder,
+            quantization_config=TersifyConfig(
+                "lm-3bit", settings={"tune_steps": 0}, calibration=given
+            ),
+        ).state_dict()
+        for given in (texts, [tokens[:64]])
+    )
+    for name, tensor in wanted.items():
+        assert torch.equal(found[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (torch.zeros(3, 24), "token numbers are whole, got float32; give windows"),
+        (torch.zeros(2, 2, 2, 24).long(), r"shape \(2, 2, 2, 24\) is no windows"),
+        (torch.zeros(8, 1).long(), r"shape \(8, 1\) is no windows"),
+        (torch.tensor(3), r"shape \(\) is no windows"),
+        ([[1, 2, 3], [1, 2]], "windows of 2 to 3 tokens; cut them to one length"),
+        ([[1, "x"], [1, 2]], "a list that is no list of token numbers"),
+        ([["some", "text"]], "a list that is no list of token numbers"),
+        ([None], "a list that is no list of token numbers"),
+        ({"text": [1, 2]}, "a dict that is no list of token numbers"),
+        (7, r"calibration of shape"),
+        ([], "calibration holds no window"),
+    ],
+)
+def test_calibration_of_another_kind_is_refused_before_weights_are_read(given, told):
+    with pytest.raises(ValueError, match=told) as refused:
+        TersifyConfig("lm-3bit", calibration=given)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("some text", "is text, and .* has no tokenizer; give windows of token"),
+        (WINDOWS + 1000, "token numbers 1000 to 109., and the model has 96 tokens"),
+        (WINDOWS - 1000, "token numbers -1000 to"),
+    ],
+)
+def test_calibration_that_is_not_for_the_model_is_refused(folder, given, told):
+    config = TersifyConfig("lm-3bit", calibration=given)
+    with pytest.raises(ValueError, match=told):
+        loaded(folder, quantization_config=config)
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [

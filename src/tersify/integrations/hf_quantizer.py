@@ -28,6 +28,7 @@ from tersify import codec
 from tersify.calibration import Calibration
 from tersify.compensated import Compensation, compensate_, next_token_loss
 from tersify.compensated.recipes import load_compensation
+from tersify.integrations.windows import checked_windows, windows_for
 from tersify.lab.language import shuffled_batches
 from tersify.post_training import compress_
 from tersify.recipe import Recipe, language_recipes
@@ -48,20 +49,22 @@ class TersifyConfig(QuantizationConfigMixin):
         recipe: a ready recipe's name or a TOML file: one that needs no training ('lut-4', 'uniform-8'), or one of
             compensation ('lm-3bit').
         settings: of the recipe, by name, in place of its own.
-        calibration: windows of token numbers (windows × tokens), for a recipe of compensation. They are not stored.
+        calibration: for a recipe of compensation: windows of token numbers (windows × tokens, a tensor or lists of one
+            length), or texts, which the tokenizer in the model's folder cuts. It is not stored.
     """
 
     def __init__(
         self,
         recipe: str = "lut-4",
         settings: Mapping[str, Any] | None = None,
-        calibration: Tensor | None = None,
+        calibration: Any = None,
         quant_method: str = METHOD,
     ) -> None:
         self.quant_method = quant_method  # type: ignore[assignment]
         self.recipe = str(recipe)
         self.settings = dict(settings or {})
-        self.calibration = calibration
+        # a mistake is told before weights are read
+        self.calibration = None if calibration is None else checked_windows(calibration)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -79,7 +82,7 @@ class TersifyConfig(QuantizationConfigMixin):
             raise ValueError(
                 f"recipe {self.recipe!r} needs windows of token numbers; give TersifyConfig(calibration=)"
             )
-        windows = self.calibration.to(model.device)
+        windows = windows_for(model, self.calibration)
         return compensate_(
             model,
             plan,
