@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,11 @@ from tersify import codec
 from tersify.codec.packing import pack, packed_losslessly
 from tersify.tensor import CompressedTensor
 
+if TYPE_CHECKING:
+    from tersify.runtime.portable import Program
+
 Numbers = float | Sequence[float]
+ROUNDING = frozenset({"quantize", "conv_i8", "conv_codes", "linear_i8"})
 
 
 def save(
@@ -77,7 +82,9 @@ def save(
 
     packed = pack(network) if own else packed_losslessly(model)  # type: ignore[arg-type]
     check_same_weights(network, packed)
-    program = lowered(network, example, packed, precision=plan, calibration=calibration)
+    program = called_by_its_activations(
+        lowered(network, example, packed, precision=plan, calibration=calibration)
+    )
     section = described(program, image=image, labels=labels).to_bytes()
     written: dict[str, Any] = {"network": network, "example": example}
     if own and not _has_graph(network, example):
@@ -104,6 +111,12 @@ def _has_graph(network: nn.Module, example: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def called_by_its_activations(program: Program) -> Program:
+    """An int8 plan that rounds nothing, since no layer gains by it, is one of fp32."""
+    rounds = any(call[0] in ROUNDING for call in program.calls)
+    return program if rounds else replace(program, precision="fp32")
 
 
 def check_same_weights(

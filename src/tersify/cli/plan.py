@@ -62,6 +62,7 @@ def plan(
     from tersify.lab import dataset
     from tersify.lab.data.types import normalize
     from tersify.runtime.portable import described, lowered
+    from tersify.saving import called_by_its_activations
 
     check_free(file, out, overwrite)
     if precision == "int8" and data is None:
@@ -77,8 +78,10 @@ def plan(
     if loaded is not None:
         seen = normalize(loaded.train.images[:images], loaded)
         example, calibration = seen[:2], [seen] if precision == "int8" else None
-    program = lowered(
-        model, example, opened.read(), precision=precision, calibration=calibration
+    program = called_by_its_activations(
+        lowered(
+            model, example, opened.read(), precision=precision, calibration=calibration
+        )
     )
     if loaded is not None and not loaded.train.is_text:
         image = (loaded.mean, loaded.std)
